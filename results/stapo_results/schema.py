@@ -1,0 +1,212 @@
+"""The records that pass between the wings: one pydantic model a kind of line.
+
+A line that does not validate is an error with its file and line (see `store`); unknown fields are refused, so a
+misspelt name cannot lose a number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCHEMA_VERSION = 1
+
+# name -> (temperature, top_p): the paper's two decoding configurations (Section "Settings")
+SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
+
+Reason = Literal["match", "mismatch", "no_answer", "timeout", "memory", "error"]
+JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
+FinishReason = Literal["stop", "length", "error"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+
+
+class Cell(BaseModel):
+    """One cell of the results: what was trained, how far, and how it was evaluated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    size: str
+    train_seed: int
+    step: int | Literal["base"]
+    benchmark: str
+    setting: str
+    eval_seed: int = 0
+
+    @property
+    def id(self) -> str:
+        return "/".join(
+            (
+                self.method,
+                self.size,
+                f"s{self.train_seed}",
+                "base" if self.step == "base" else f"step{self.step}",
+                self.benchmark,
+                self.setting,
+                f"e{self.eval_seed}",
+            )
+        )
+
+    @property
+    def slug(self) -> str:
+        """The id as a file name."""
+        return re.sub(r"[^A-Za-z0-9.\-]+", "_", self.id)
+
+    @property
+    def model(self) -> tuple[str, str, int, int | str]:
+        """(method, size, train_seed, step): the trained model that was evaluated."""
+        return self.method, self.size, self.train_seed, self.step
+
+
+class Labels(BaseModel):
+    """What `stapo.json` says beside exported weights: where a model comes from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    method: str
+    size: str
+    train_seed: int
+    step: int | Literal["base"]
+    parent_run: str = ""
+    weights_sha256: str = ""
+
+
+class Sample(Record):
+    """One response. Times stand in `Timing`, so that this file is a pure function of model, seed and engine."""
+
+    cell: str
+    problem_id: str
+    sample_index: Annotated[int, Field(ge=0)]
+    seed: int
+    response: str
+    finish_reason: FinishReason
+    prompt_tokens: Annotated[int, Field(ge=0)]
+    response_tokens: Annotated[int, Field(ge=0)]
+    logprob_sum: float | None
+    engine: str
+    error: str = ""
+
+
+class Verdict(Record):
+    """What grader and judge said of one sample. A pure function of the samples (times: `Timing`)."""
+
+    cell: str
+    problem_id: str
+    sample_index: Annotated[int, Field(ge=0)]
+    extracted: str | None
+    rule: bool
+    reason: Reason
+    preset: str
+    grader_version: str
+    judge: JudgeVerdict
+    judge_model: str
+    judge_revision: str
+    correct: bool
+
+
+class Timing(Record):
+    """When a sample or verdict was made and how long it took. Apart from them, so that they compare bytewise."""
+
+    cell: str
+    problem_id: str
+    sample_index: int
+    kind: Literal["sample", "verdict", "judge"]
+    created: str
+    seconds: float
+
+
+class Run(Record):
+    """One command that was run: what, with what, on what."""
+
+    run_id: str
+    kind: Literal["base", "train", "export", "eval", "repro"]
+    status: Literal["running", "done", "failed", "interrupted"]
+    command: list[str]
+    config: dict[str, Any]
+    code_commit: str
+    code_dirty: str
+    packages: dict[str, str]
+    revisions: dict[str, str]
+    hardware: dict[str, Any]
+    seeds: dict[str, int]
+    deterministic: bool
+    started: str
+    wall_seconds: float | None = None
+    parent_run: str = ""
+    notes: list[str] = []
+
+
+class StepMetrics(Record):
+    """One training step. `values` holds what is a function of the run; times stand in a file of their own.
+
+    `attempt` counts how often a step was made anew with another result (a resumed run on a GPU).
+    """
+
+    step: Annotated[int, Field(ge=0)]
+    attempt: int = 0
+    values: dict[str, float]
+
+
+class ProblemResult(BaseModel):
+    """All samples of one problem in compact form.
+
+    `verdicts` is one character a sample in order of sample_index: 1 correct, 0 wrong, - missing.
+    `judged` (same length) says what the judge said: c, i, x (invalid), . (not asked).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    problem_id: str
+    verdicts: Annotated[str, Field(pattern=r"^[01\-]+$")]
+    judged: Annotated[str, Field(pattern=r"^[cix.]*$")] = ""
+
+
+class CellRecord(Record):
+    """A finished cell as it is committed: verdicts by problem, with the provenance that the table needs.
+
+    Holds no time, so that a cell made twice from the same samples gives the same bytes; `run_id` names the run
+    record that holds the rest.
+    """
+
+    cell: Cell
+    n: Annotated[int, Field(ge=1)]
+    temperature: float
+    top_p: float
+    max_tokens: int
+    scored_by: Literal["rule", "rule+judge"]
+    judge_note: str = ""
+    problems: list[ProblemResult]
+    benchmark_rows: int
+    benchmark_sha256: str
+    variant: str = ""
+    text_variants: int = 0
+    finish_reasons: dict[str, int]
+    no_answer: int
+    mean_response_tokens: float
+    engine: str
+    deterministic: bool
+    run_id: str
+    code_commit: str
+    code_dirty: str
+    revisions: dict[str, str]
+    miniature: bool
+
+    @model_validator(mode="after")
+    def _lengths(self) -> CellRecord:
+        for p in self.problems:
+            if len(p.verdicts) != self.n:
+                raise ValueError(f"{p.problem_id}: {len(p.verdicts)} verdicts, but n = {self.n}")
+            if p.judged and len(p.judged) != self.n:
+                raise ValueError(f"{p.problem_id}: {len(p.judged)} judge letters, but n = {self.n}")
+        ids = [p.problem_id for p in self.problems]
+        if len(set(ids)) != len(ids):
+            raise ValueError("a problem stands twice")
+        return self

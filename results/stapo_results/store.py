@@ -1,0 +1,151 @@
+"""Reading and writing of records: atomic files, append-only JSON Lines, validation with file and line.
+
+The promise: after a kill at any moment a JSONL file holds whole lines plus at most one half-written last line, and the
+next reader that is allowed to write reports it, keeps its bytes in a `.damaged` file and cuts it off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from stapo_results.errors import RecordError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def to_line(record: BaseModel) -> str:
+    """The one text form of a record: JSON in field order, no spaces, non-ASCII kept."""
+    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
+    """Replace a file in one step: a reader sees the old content or the new, never a part."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(tmp, "wb") as f:
+            f.write(data.encode() if isinstance(data, str) else data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(tmp, path)
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+def write_json(path: str | os.PathLike, value: object) -> None:
+    """Indented JSON in one atomic step; a pydantic record is dumped by its schema."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    write_atomic(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def append(path: str | os.PathLike, records: Iterable[BaseModel]) -> None:
+    """Append records as one write, flushed to disk before this returns."""
+    data = "".join(to_line(r) + "\n" for r in records).encode()
+    if not data:
+        return
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def repair(path: str | os.PathLike) -> int:
+    """Cut off a half-written last line, say so on stderr, keep its bytes in `<name>.damaged`.
+
+    Returns:
+        The number of bytes that were cut off (0 for a whole file).
+    """
+    path = Path(path)
+    if not path.exists():
+        return 0
+    with open(path, "rb+") as f:
+        size = f.seek(0, os.SEEK_END)
+        tail, pos = b"", size
+        while pos > 0 and b"\n" not in tail:
+            step = min(1 << 16, pos)
+            pos -= step
+            f.seek(pos)
+            tail = f.read(step) + tail
+        keep = pos + tail.rfind(b"\n") + 1
+        lost = size - keep
+        if lost:
+            f.seek(keep)
+            with open(path.with_name(path.name + ".damaged"), "ab") as d:
+                d.write(f.read(lost) + b"\n")
+            f.truncate(keep)
+            f.flush()
+            os.fsync(f.fileno())
+            print(f"repaired {path}: a half-written last line ({lost} bytes) was cut off and kept in "
+                  f"{path.name}.damaged", file=sys.stderr)
+    return lost
+
+
+def _parse(model: type[M], text: str, where: str) -> M:
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as e:
+        first = e.errors()[0]
+        field = ".".join(str(x) for x in first["loc"]) or "the line"
+        if field == "schema_version":
+            raise RecordError(
+                f"{where}: record of another schema version",
+                found=first.get("input"),
+                expected=1,
+                next_step="read it with the version of this suite that wrote it, or make the record again",
+            ) from None
+        raise RecordError(
+            f"{where}: not a valid {model.__name__} record",
+            found=f"{field}: {first['msg']}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
+            expected=f"the fields of stapo_results.schema.{model.__name__}",
+            next_step="restore the file from its run folder or delete the line and resume the run",
+        ) from None
+
+
+def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
+    """Validated records of a JSONL file, in order.
+
+    Raises:
+        RecordError: with file and line, for a broken line, a foreign schema version or a half-written end.
+    """
+    path = Path(path)
+    with open(path, encoding="utf-8") as f:
+        for number, line in enumerate(f, 1):
+            if not line.endswith("\n"):
+                raise RecordError(
+                    f"{path}:{number}: the last line is half-written",
+                    found=f"{len(line)} characters without a line end",
+                    expected="a whole JSON line",
+                    next_step="run the command that writes this file again: it repairs and goes on",
+                )
+            yield _parse(model, line, f"{path}:{number}")
+
+
+def read_json(path: str | os.PathLike, model: type[M]) -> M:
+    """One validated record that is a whole file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file", next_step="check the path") from None
+    return _parse(model, text, str(path))
+
+
+def sha256_file(path: str | os.PathLike) -> str:
+    """Hex SHA-256 of a file, read in pieces."""
+    h = hashlib.sha256()
+    with open(path, "rb") as f:
+        while block := f.read(1 << 20):
+            h.update(block)
+    return h.hexdigest()

@@ -1,0 +1,1 @@
+"""Training wing: selectors, methods and the launch of veRL."""
