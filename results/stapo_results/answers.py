@@ -1,0 +1,81 @@
+r"""Finding the final answer in a response: the reward and the grader read the same box.
+
+Pure text functions without a dependency, linear in the length of the text: a response of a million characters or ten
+thousand open braces costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
+_TOKEN = re.compile(r"(?P<box>\\+(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
+_BARE = re.compile(r"[^\s${}]+")
+_WHOLE_BOX = re.compile(r"\s*\\+(?:boxed|fbox)(?![A-Za-z])\s*\{?")
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
+    """((start, end) of the contents of closed boxes in order of their start, start of the last unclosed box or -1)."""
+    found: list[tuple[int, int]] = []
+    braces: list[tuple[int, bool]] = []  # position after an open brace, and whether it opens a box
+    opens_box = -1  # where the brace of the box command just read has to stand
+    for m in _TOKEN.finditer(text):
+        if m.lastgroup == "box":
+            if text.startswith("{", m.end()):
+                opens_box = m.end()
+            elif bare := _BARE.match(text, m.end()):
+                found.append((bare.start(), bare.end()))
+        elif m.lastgroup == "open":
+            braces.append((m.end(), m.start() == opens_box))
+        elif m.lastgroup == "close" and braces:
+            start, box = braces.pop()
+            if box:
+                found.append((start, m.start()))
+    unclosed = max((start for start, box in braces if box), default=-1)
+    return sorted(found), unclosed
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Contents of the last ``\boxed{...}`` or ``\fbox{...}``, stripped of white space at both ends.
+
+    Braces nest, escaped braces do not count, ``\boxed 5`` without braces gives what follows up to the next white
+    space. Of boxes inside one another the outermost counts, and a box around nothing but a box is taken off.
+
+    Returns:
+        The contents (possibly ""), or None where there is no box or the last box is never closed: a response that
+        was cut off inside its final answer has none.
+    """
+    found, unclosed = _boxes(text)
+    last: tuple[int, int] | None = None
+    for start, end in found:
+        if last is None or start > last[1]:
+            last = (start, end)
+    if last is None or unclosed > last[1]:
+        return None
+    content = text[last[0] : last[1]]
+    if text[last[0] - 1] != "{":  # without braces a sentence's end sticks to the answer
+        content = content.rstrip(".,;:")
+    return strip_boxes(content).strip()
+
+
+def strip_boxes(text: str) -> str:
+    r"""The text without boxes that enclose all of it: ``\boxed{\boxed{7}}`` gives ``7``."""
+    low, high = 0, len(text)
+    for start, end in _boxes(text)[0]:
+        box = _WHOLE_BOX.match(text, low, high)
+        if not box or start != box.end() or text[end:high].strip() not in ("", "}"):
+            break
+        low, high = start, end
+    return text[low:high] if high - low < len(text) else text
+
+
+def normalise_gold(gold: str | Sequence[str]) -> str:
+    """The form of a gold answer that identifies a benchmark's copy: without boxes, dollars, white space and a
+    sentence's full stop.
+
+    Several answers are joined by commas, which is how copies that keep them in one string write them.
+    """
+    if not isinstance(gold, str):
+        return ",".join(normalise_gold(g) for g in gold)
+    return re.sub(r"[\s$]+", "", strip_boxes(gold.replace("$", "").strip())).rstrip(".")
