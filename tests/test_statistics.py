@@ -1,0 +1,274 @@
+"""Literal numbers worked out by hand (the arithmetic stands beside them) and properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stapo_results.errors import BadInput
+from stapo_results.statistics import (
+    Estimate,
+    average,
+    bootstrap,
+    clustered,
+    holm,
+    majority_at_k,
+    paired,
+    parse_verdicts,
+    pass_at_k,
+    problem_means,
+    sign_flip_p,
+    variance_components,
+)
+
+NAN = math.nan
+binary = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=3), min_size=2, max_size=12)
+means = st.lists(st.integers(0, 32).map(lambda i: i / 32), min_size=2, max_size=20)
+
+
+def test_clustered_by_hand():
+    # problem means .4 .5 .6 .5; squares sum to .02; .02 / (4 * 3) = .00166667; root .04082483; t(.975, 3) = 3.1824463
+    scores = [[1, 1, 0, 0, 0], [1, 1, 0, 0, NAN], [1, 1, 1, 0, 0], [1, 0, NAN, NAN, NAN]]
+    e = clustered(scores)
+    assert e.mean == pytest.approx(0.5)
+    assert e.se == pytest.approx(0.04082483, abs=1e-8)
+    assert (e.low, e.high) == (pytest.approx(0.5 - 0.12992283, abs=1e-7), pytest.approx(0.5 + 0.12992283, abs=1e-7))
+    assert (e.problems, e.samples, e.missing) == (4, 5, 4)
+
+
+def test_interval_is_cut_at_the_ends_of_the_scale():
+    # means .5 1 0 .5: SE = sqrt(.5 / 12) = .204124; half width 3.182 * .204 = .650 would leave [0, 1]
+    e = clustered([[1, 0], [1, 1], [0, 0], [0, 1]])
+    assert e.se == pytest.approx(0.20412415)
+    assert (e.low, e.high) == (0.0, 1.0)
+
+
+def test_nothing_right_in_thirty_problems_is_not_certainty():
+    # 1 - .025 ** (1 / 30) = .11570
+    e = clustered([[0] * 32] * 30)
+    assert (e.mean, e.se, e.low) == (0.0, 0.0, 0.0)
+    assert e.high == pytest.approx(0.1157033, abs=1e-7)
+    assert clustered([[1]] * 30).low == pytest.approx(1 - 0.1157033, abs=1e-7)
+
+
+def test_single_problem_has_no_standard_error():
+    e = clustered([[1, 0, 0, 0]])
+    assert e.mean == 0.25
+    assert all(math.isnan(x) for x in (e.se, e.low, e.high))
+
+
+def test_problem_without_samples_makes_the_score_nan():
+    e = clustered([[1, 0], [NAN, NAN]])
+    assert math.isnan(e.mean)
+    assert e.missing == 2
+
+
+@given(means)
+def test_clustered_equals_the_textbook_formula(values):
+    e = clustered(values)
+    assert e.se == pytest.approx(np.std(values, ddof=1) / math.sqrt(len(values)), abs=1e-12)
+    assert 0 <= e.low <= e.mean <= e.high <= 1
+
+
+@given(binary)
+def test_copies_of_samples_do_not_shrink_the_interval(scores):
+    """sqrt(p (1 - p) / (n N)) would: it counts samples of one problem as independent problems."""
+    once, thrice = clustered(scores), clustered([row * 3 for row in scores])
+    assert thrice.se == pytest.approx(once.se, abs=1e-12)
+    assert thrice.high == pytest.approx(once.high, abs=1e-12)
+
+
+@given(binary, st.randoms(use_true_random=False))
+def test_order_of_problems_does_not_matter(scores, random):
+    shuffled = random.sample(scores, len(scores))
+    assert clustered(shuffled) == clustered(scores)
+
+
+def test_average_by_hand():
+    # mean (.2 + .6) / 2; SE sqrt(.03^2 + .04^2) / 2 = .025
+    # df = .0025^2 / (.03^4 / 10 + .04^4 / 10) = 18.546; t between t18 = 2.1009 and t19 = 2.0930
+    a = Estimate(0.2, 0.03, 0.1, 0.3, problems=11, samples=8)
+    b = Estimate(0.6, 0.04, 0.5, 0.7, problems=11, samples=8, missing=1)
+    e = average([a, b])
+    assert (e.mean, e.problems, e.missing) == (pytest.approx(0.4), 22, 1)
+    assert e.se == pytest.approx(0.025)
+    assert 2.0930 * 0.025 < e.high - e.mean < 2.1009 * 0.025
+
+
+def test_average_of_six_equal_standard_errors():
+    # SE sqrt(6 * .01^2) / 6 = .00408248
+    part = Estimate(0.3, 0.01, 0.28, 0.32, problems=30, samples=4)
+    assert average([part] * 6).se == pytest.approx(0.00408248, abs=1e-8)
+
+
+def test_average_with_a_missing_part_is_nan():
+    whole, broken = clustered([[1], [0]]), clustered([[NAN], [0]])
+    assert math.isnan(average([whole, broken]).mean)
+
+
+def test_average_of_benchmarks_without_spread_keeps_a_width():
+    # 1 - .025 ** .5 = .841886; 1 - .025 ** (1 / 4) = .602364; mean .722125
+    e = average([clustered([[0], [0]]), clustered([[0]] * 4)])
+    assert (e.mean, e.low) == (0.0, 0.0)
+    assert e.high == pytest.approx(0.722125, abs=1e-6)
+
+
+def test_bootstrap_of_two_problems():
+    # a resample of {0, 1} has mean 0 (1/4), 1/2 (1/2), 1 (1/4): both tails reach the ends
+    assert bootstrap([[0, 1]]) == (0.0, 1.0)
+    # the same at 40 %: the middle 40 % of the mass lies at 1/2
+    assert bootstrap([[0, 1]], level=0.4) == (0.5, 0.5)
+
+
+def test_bootstrap_is_stratified():
+    # inside each stratum nothing varies, so the mean of (0 + 1) / 2 never moves; unstratified it would
+    assert bootstrap([[0, 0, 0], [1, 1]]) == (0.5, 0.5)
+
+
+def test_bootstrap_agrees_with_the_normal_interval_for_many_problems():
+    # 674 even steps from 0 to 1: sd .28932, SE .011144, 1.96 SE = .021842
+    low, high = bootstrap([np.linspace(0, 1, 674)])
+    assert low == pytest.approx(0.5 - 0.021842, abs=6e-4)
+    assert high == pytest.approx(0.5 + 0.021842, abs=6e-4)
+
+
+def test_bootstrap_bytes_are_pinned():
+    """Not worked by hand: a recorded value. The raw PCG64 stream is stable, so a change here changes every table."""
+    data = [[i / 31 for i in range(32)]]
+    assert bootstrap(data) == (0.39818548387096775, 0.6038306451612903)
+    assert bootstrap(data, seed=1) != bootstrap(data)
+
+
+def test_sign_flips_counted_out():
+    assert sign_flip_p([1, 2, 3]) == 0.25  # only +++ and --- reach 6: 2 of 8
+    assert sign_flip_p([4, 1, 1, -1]) == 0.5  # sums 7 (1), 5 (3), 3 (3), 1 (1), each twice: 8 of 16 reach 5
+    assert sign_flip_p([1, 2, -3]) == 1.0
+    assert sign_flip_p([0, 0, 0.5]) == 1.0  # zeros say nothing; one difference alone never does
+    assert sign_flip_p([0, 0]) == 1.0
+
+
+def test_sign_flips_drawn():
+    # 20 equal differences: the exact p is 2 / 2^20; drawn it is (1 + hits) / 10001 and never 0
+    assert sign_flip_p([0.5] * 20) == pytest.approx(1 / 10001)
+    # 17 x +1 and 3 x -1: P(|sum of 20 signs| >= 14) = 2 (1 + 20 + 190 + 1140) / 2^20 = .0025768
+    assert sign_flip_p([1.0] * 17 + [-1.0] * 3, resamples=50_000) == pytest.approx(0.0025768, abs=7e-4)
+
+
+@given(st.lists(st.integers(-8, 8), min_size=1, max_size=10))
+def test_sign_flip_is_two_sided_and_scale_free(d):
+    p = sign_flip_p(d)
+    assert 0 < p <= 1
+    assert p == sign_flip_p([-x for x in d]) == sign_flip_p([x * 0.1 for x in d])
+
+
+def test_paired_by_hand():
+    # differences .5 0 .25: mean .25; squares .125; SE sqrt(.125 / 6) = .1443376; t(.975, 2) = 4.3026527
+    d = paired({"a": 1, "b": 0.5, "c": 0.5}, {"c": 0.25, "b": 0.5, "a": 0.5})
+    assert d.difference == pytest.approx(0.25)
+    assert d.se == pytest.approx(0.1443376, abs=1e-7)
+    assert d.high == pytest.approx(0.25 + 0.6210345, abs=1e-6)
+    assert d.p == 0.5  # of the non-zero .5 and .25: +.75 and -.75 out of four sums
+
+
+def test_paired_refuses_other_problems():
+    with pytest.raises(BadInput, match="same problems") as e:
+        paired({"a": 1, "b": 0}, {"a": 1})
+    assert "'b'" in str(e.value)
+
+
+@given(means)
+def test_pairing_removes_the_spread_between_problems(values):
+    """A constant gain over every problem is certain, however different the problems are."""
+    base = {str(i): v / 2 for i, v in enumerate(values)}
+    d = paired({k: v + 0.25 for k, v in base.items()}, base)
+    assert d.se == pytest.approx(0, abs=1e-12)
+    assert d.low == pytest.approx(0.25)
+
+
+def test_holm_by_hand():
+    # sorted .01 .03 .04 times 3 2 1 = .03 .06 .04, made monotone
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_holm_does_not_count_what_was_not_tested():
+    adjusted = holm([0.01, NAN, 0.02])
+    assert adjusted[0] == pytest.approx(0.02)
+    assert adjusted[2] == pytest.approx(0.02)
+    assert math.isnan(adjusted[1])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_the_p_value_and_bonferroni(p):
+    for raw, adjusted in zip(p, holm(p), strict=True):
+        assert raw <= adjusted <= min(1.0, raw * len(p)) + 1e-15
+
+
+def test_pass_at_k_by_hand():
+    # n = 4: c = 1 -> 1 - C(3,2)/C(4,2) = .5; c = 2 -> 1 - 1/6; c = 0 -> 0
+    assert pass_at_k([[1, 0, 0, 0], [1, 1, 0, 0], [0] * 4], 2) == pytest.approx((0.5 + 5 / 6 + 0) / 3)
+    assert pass_at_k([[0, 0, 0, 1]], 4) == 1.0
+
+
+def test_missing_samples_never_flatter():
+    assert math.isnan(pass_at_k([[1, NAN]], 1))
+    assert math.isnan(pass_at_k([[1, 1]], 4))  # k above N
+    assert math.isnan(majority_at_k([["3", "3"]], [[1, NAN]], 2))
+    assert math.isnan(majority_at_k([["3", "3"]], [[1, 1]], 3))
+
+
+@given(binary)
+def test_pass_at_1_is_the_mean_and_grows_with_k(scores):
+    assert pass_at_k(scores, 1) == pytest.approx(clustered(scores).mean)
+    assert pass_at_k(scores, 1) <= pass_at_k(scores, 2) + 1e-12 <= pass_at_k(scores, 3) + 2e-12
+
+
+def test_majority_by_hand():
+    answers = [["3", "4", "4", None], ["7", "8", "7", "8"], [None] * 4]
+    scores = [[1, 0, 0, 0], [1, 0, 1, 0], [0] * 4]
+    # 4 leads and is wrong: 0; 7 and 8 tie: .5; no vote: 0
+    assert majority_at_k(answers, scores, 4) == pytest.approx(0.5 / 3)
+    # blocks of 2: (3 4 tie .5, 4 wrong 0) = .25; (7 8 tie .5, twice) = .5; 0
+    assert majority_at_k(answers, scores, 2) == pytest.approx(0.75 / 3)
+    assert majority_at_k(answers, scores, 1) == pytest.approx(clustered(scores).mean)
+
+
+def test_variance_by_hand():
+    # sample variances .5 0 0: within 1/6; means .5 1 0: variance .25; minus (1/6) / 2 = 1/6
+    v = variance_components([[1, 0], [1, 1], [0, 0]])
+    assert v.within == pytest.approx(1 / 6)
+    assert v.between == pytest.approx(1 / 6)
+    # alike problems: the means differ by less than chance alone gives
+    assert variance_components([[1, 0], [0, 1]]).between == 0.0
+
+
+def test_verdict_letters():
+    assert parse_verdicts("10") == [1.0, 0.0]
+    assert math.isnan(parse_verdicts("-")[0])
+    assert problem_means([parse_verdicts("11-0"), parse_verdicts("----")])[0] == pytest.approx(2 / 3)
+    with pytest.raises(BadInput, match="verdict letter"):
+        parse_verdicts("1x")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: clustered([]), "problems x samples"),
+        (lambda: clustered([[50.0, 60.0]]), "outside 0 to 1"),
+        (lambda: clustered([[1], [0]], level=95), "level"),
+        (lambda: average([]), "at least one"),
+        (lambda: bootstrap([[0, 1]], resamples=10), "too few"),
+        (lambda: bootstrap([]), "non-empty"),
+        (lambda: pass_at_k([[1, 0]], 0), "k >= 1"),
+        (lambda: pass_at_k([[0.5, 0]], 1), "right or wrong"),
+        (lambda: majority_at_k([["1"]], [[1, 0]], 1), "differ in shape"),
+        (lambda: holm([1.2]), "0 to 1"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(BadInput, match=message):
+        call()
