@@ -1,0 +1,96 @@
+"""`stapo-train`: the training wing's commands."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from stapo_results.console import run_main
+from stapo_results.errors import BadInput
+
+_RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...] [--dry-run] [--config-only]
+
+Train with veRL. Every KEY=VALUE is a Hydra override of the composed configuration.
+The same command again goes on with an interrupted run and returns at once from a finished one.
+
+  method=     {method}
+  size=       {size}
+  hardware=   {hardware}
+  task=       {task}
+  run.base=   the miniature's base folder (stapo-train base --out DIR)
+  run.seed=, run.steps=, run.out=
+  --dry-run       compose, check and validate, start nothing
+  --config-only   print the composed configuration"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Build the miniature's base model, training data and benchmarks from a seed."""
+
+    out: Path
+    """Folder to make; a finished build of the same seed is left as it is."""
+    seed: int = 0
+    """Decides problems, slips, junk tokens, weights."""
+
+    def __call__(self) -> int:
+        from stapo_training.miniature.build import build_base
+
+        build_base(self.out, self.seed)
+        return 0
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a checkpoint as a Hugging Face folder (safetensors, tokenizer, stapo.json)."""
+
+    checkpoint: Path
+    """A run folder (its last checkpoint) or one global_step_N folder of it."""
+    out: Path
+    """Folder to make; an export of the same checkpoint is left as it is."""
+    dtype: Annotated[str, tyro.conf.arg(metavar="fp32|bf16")] = "fp32"
+    """Type of the written weights."""
+
+    def __call__(self) -> int:
+        from stapo_training.export import export
+
+        if self.dtype not in ("fp32", "bf16"):
+            raise BadInput("unknown --dtype", found=self.dtype, expected="fp32 | bf16")
+        export(self.checkpoint, self.out, self.dtype)
+        return 0
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
+        return run_main(lambda: _run(argv[1:]))
+    commands = {"base": Base, "export": Export}
+    if argv[:1] not in ([c] for c in commands):
+        print("usage: stapo-train base | run | export  (each with --help)\n\n"
+              "  base     the miniature's base model, training data and benchmarks\n"
+              "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
+              "  export   a checkpoint as a Hugging Face folder")
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")
+    return run_main(command)
+
+
+def _run(argv: list[str]) -> int:
+    from stapo_training import launch
+
+    if not argv or "-h" in argv or "--help" in argv:
+        print(_RUN_HELP.format(**{g: " | ".join(launch.choices(g)) for g in launch.GROUPS}))
+        return 0 if argv else 2
+    flags = {a for a in argv if a.startswith("--")}
+    if unknown := flags - {"--dry-run", "--config-only"}:
+        raise BadInput("unknown option", found=", ".join(sorted(unknown)), expected="--dry-run | --config-only",
+                       next_step="stapo-train run --help")
+    overrides = [a for a in argv if not a.startswith("--")]
+    return launch.run(overrides, dry_run="--dry-run" in flags, config_only="--config-only" in flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Supervised training of the miniature's base model: next-token loss on worked solutions, nothing else.
+
+Left out on purpose: dropout, mixed precision, validation. One pass over the corpus, so no example is seen twice.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stapo_results.progress import report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Size of the model and length of its training."""
+
+    hidden: int = 128
+    layers: int = 3
+    heads: int = 4
+    head_dim: int = 32
+    intermediate: int = 256
+    positions: int = 8192
+    steps: int = 700
+    batch: int = 48
+    lr: float = 3e-3
+    warmup: int = 30
+    weight_decay: float = 0.01
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Example:
+    """Token ids of a conversation; the loss is taken from `start` on (the solution and the end-of-turn token)."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
+def build_model(recipe: Recipe, vocab: int, seed: int, end_id: int, pad_id: int) -> Any:
+    """A freshly initialised Qwen3 in float32 with tied embeddings.
+
+    Args:
+        vocab: tokens of the vocabulary.
+        end_id: the end-of-turn token; with `pad_id` (end of text) it stops a generation.
+    """
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        head_dim=recipe.head_dim,
+        max_position_embeddings=recipe.positions,
+        tie_word_embeddings=True,
+        initializer_range=recipe.hidden**-0.5 / 2,
+        rope_theta=10_000.0,
+        bos_token_id=None,
+        eos_token_id=end_id,
+        pad_token_id=pad_id,
+        dtype="float32",
+    )
+    torch.manual_seed(seed % 2**63)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, eos_token_id=[end_id, pad_id], pad_token_id=pad_id
+    )
+    return model
+
+
+def collate(examples: Sequence[Example], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, labels), both (B, T) int64, padded on the right; a label of -100 carries no loss."""
+    import torch
+
+    longest = max(len(e.ids) for e in examples)
+    ids_BT = torch.full((len(examples), longest), pad_id, dtype=torch.long)
+    labels_BT = torch.full((len(examples), longest), -100, dtype=torch.long)
+    for i, e in enumerate(examples):
+        row = torch.tensor(e.ids)
+        ids_BT[i, : len(row)] = row
+        labels_BT[i, e.start : len(row)] = row[e.start :]
+    return ids_BT, labels_BT
+
+
+def learning_rate(step: int, recipe: Recipe) -> float:
+    """Linear warm-up from 0, then a cosine down to a twentieth of the peak. `step` counts from 1."""
+    if step <= recipe.warmup:
+        return recipe.lr * step / recipe.warmup
+    done = (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+    return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def pretrain(
+    model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int, say: Callable[[str], None] = print
+) -> list[float]:
+    """Train `model` in place, one batch of `recipe.batch` consecutive examples a step.
+
+    Deterministic for a given number of threads. Padding stands on the right, so causal attention needs no mask.
+
+    Returns:
+        The loss of each step, in nats a token.
+    """
+    import torch
+
+    if len(examples) < recipe.steps * recipe.batch:
+        raise ValueError(f"{len(examples)} examples for {recipe.steps} steps of {recipe.batch}")
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(recipe.threads)
+    torch.use_deterministic_algorithms(True)
+    try:
+        decay = [p for p in model.parameters() if p.ndim > 1]
+        plain = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decay, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.98))
+        model.train()
+        losses: list[float] = []
+        said = time.monotonic()
+        for step in range(1, recipe.steps + 1):
+            ids_BT, labels_BT = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
+            hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+            # only the positions that carry loss go through the output matrix
+            kept_BT = labels_BT[:, 1:] != -100
+            logits_NV = model.lm_head(hidden_BTD[:, :-1][kept_BT])
+            loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][kept_BT])
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(step, recipe)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+            report("base", step, recipe.steps, loss=round(losses[-1], 4))
+            if time.monotonic() - said >= 5 or step == recipe.steps:
+                say(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}")
+                said = time.monotonic()
+        model.eval()
+        return losses
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)

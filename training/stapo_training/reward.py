@@ -1,0 +1,37 @@
+"""The training reward: DAPO's rule, +1 or -1, by veRL's own verifier.
+
+`verifier` (Hydra: reward.custom_reward_function.reward_kwargs.verifier) chooses how the answer is found:
+
+- `fallback` (default): veRL 0.9.1's math_dapo as it is: an "Answer:" line, else the last box.
+- `answer_line`: only an "Answer:" line (DAPO's original rule).
+- `strict_box`: only the last \\boxed{}, within the last 100 characters, equal as a string (JustRL's fork).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+VERIFIERS = ("fallback", "answer_line", "strict_box")
+
+
+def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: dict[str, Any] | None = None,
+    verifier: str = "fallback",
+    **_: Any,
+) -> dict[str, Any]:
+    """Score one response.
+
+    Returns:
+        score (+1.0 or -1.0), acc (bool) and pred (the answer that was read): what veRL's reward manager logs.
+
+    Raises:
+        ValueError: for a verifier that does not exist.
+    """
+    from stapo_training.verl_ext import verifiers  # imports veRL: only where a reward is computed
+
+    if verifier not in VERIFIERS:
+        raise ValueError(f"verifier {verifier!r} is none of {', '.join(VERIFIERS)}")
+    return verifiers.score(solution_str, str(ground_truth), verifier)

@@ -1,0 +1,136 @@
+"""A CPU platform for veRL, so that the trainer of a GPU cluster also runs on a laptop.
+
+Imported by veRL itself (VERL_USE_EXTERNAL_MODULES) while veRL is still importing: nothing here may import more of veRL
+than its platform package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import types
+from typing import Any
+
+import psutil
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+
+class _CpuModule(types.ModuleType):
+    """`torch.cpu` with the calls of `torch.cuda` that veRL makes without asking whether they exist."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+    def is_available(self) -> bool:
+        return True
+
+    def empty_cache(self) -> None:
+        pass
+
+    def ipc_collect(self) -> None:
+        pass
+
+    def reset_peak_memory_stats(self, device: Any = None) -> None:
+        pass
+
+    def memory_allocated(self, device: Any = None) -> int:
+        return psutil.Process().memory_info().rss
+
+    def max_memory_allocated(self, device: Any = None) -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+    memory_reserved = memory_allocated
+    max_memory_reserved = max_memory_allocated
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
+
+    def get_device_name(self, device: Any = None) -> str:
+        return "CPU"
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    # a checkpoint always holds the state of the "cpu" generator; loading one goes through these
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
+
+
+@PlatformRegistry.register(platform="cpu")
+class CpuPlatform(PlatformBase):
+    """Chosen by VERL_PLATFORM=cpu alone; never found by probing, so a GPU node cannot fall back to it unnoticed."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+    device_module = _CpuModule("stapo_cpu_device")
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        return False
+
+    def current_device(self) -> str:  # type: ignore[override]  # used as tensor.to(current_device())
+        return "cpu"
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: Any) -> None:
+        pass
+
+    def synchronize(self, device_index: Any = None) -> None:
+        pass
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: Any) -> None:
+        pass
+
+    def empty_cache(self) -> None:
+        pass
+
+    def get_device_capability(self, device_index: Any = 0) -> tuple[None, None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "STAPO_CPU_VISIBLE_DEVICES"
+
+    @contextlib.contextmanager
+    def nvtx_range(self, msg: str):  # type: ignore[override]
+        yield
+
+    def profiler_start(self) -> None:
+        pass
+
+    def profiler_stop(self) -> None:
+        pass
+
+    def ray_resource_name(self) -> str:
+        # veRL's resource check counts Ray's GPU and NPU resources only, so a CPU run declares its ranks as logical
+        # GPUs (ray_kwargs.ray_init.num_gpus in hardware/cpu.yaml)
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> None:
+        return None

@@ -1,0 +1,47 @@
+"""Starts veRL's task runner in this process: the trainer is the command itself, and Ctrl-C reaches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from omegaconf import OmegaConf, open_dict
+from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+from verl.trainer.main_ppo import TaskRunnerV1
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+from verl.utils.config import validate_config
+
+from stapo_training.verl_ext import trainer
+
+# veRL declares the runner as a Ray actor; its plain class is what `ray.remote` keeps
+_TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+
+
+def validate(config: Any) -> None:
+    """veRL's own validation of a composed configuration, and that our trainer mode is registered.
+
+    Raises whatever veRL raises: its messages name the keys.
+    """
+    validate_config(
+        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+    )
+    assert get_trainer_cls(trainer.MODE) is trainer.StapoTrainer
+
+
+def train(config: Any) -> None:
+    """Run a whole training; Ray is started here (or joined, if `ray_init.address` is set) and left at the end."""
+    with open_dict(config):
+        config.transfer_queue.enable = True
+    environment = get_ppo_ray_runtime_env(config)
+    environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    given = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
+    assert isinstance(given, dict)
+    own = given.pop("runtime_env", None) or {}
+    environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()}
+    environment |= {k: v for k, v in own.items() if v is not None}
+    ray.init(**given, runtime_env=environment)
+    try:
+        _TaskRunner().run(config)
+    finally:
+        ray.shutdown()
