@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from dataclasses import dataclass
@@ -151,8 +152,10 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         print(OmegaConf.to_yaml(config))
         return 0
     if config.trainer.device == "cpu":
-        # veRL chooses its platform at import, so these have to stand before the first import of veRL
+        # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
+        # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand
         os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
+        importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
     facts = check(config)
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ray
 from verl.experimental.agent_loop.agent_loop import register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils import tensordict_utils as tu
 
 from stapo_results.seeds import derive_seed
@@ -32,8 +33,20 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         return await super().run(params, priority=priority, **kwargs)
 
 
+# veRL declares the worker as a Ray actor; its plain class is what `ray.remote` keeps
+_Worker: type = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+
+
+class SeededAgentLoopWorker(_Worker):
+    """veRL's worker, from this module, so that its process has imported (and so registered) the loop above."""
+
+
 class SeededAgentLoopManager(AgentLoopManagerTQ):
     """Numbers the rows of a batch before veRL spreads them over its agent-loop workers."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(SeededAgentLoopWorker)
 
     def generate_sequences(self, prompts: Any) -> None:
         validate = bool(prompts["validate"]) if "validate" in prompts else False
