@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 
 # A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
-_TOKEN = re.compile(r"(?P<box>\\+(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
+_TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
 _BARE = re.compile(r"[^\s${}]+")
-_WHOLE_BOX = re.compile(r"\s*\\+(?:boxed|fbox)(?![A-Za-z])\s*\{?")
+_WHOLE_BOX = re.compile(r"\s*\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?")
 
 
 def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
