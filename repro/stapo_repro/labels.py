@@ -1,0 +1,39 @@
+"""Names, order and colours of what the table and the figures show. One place, so that all of them agree."""
+
+from __future__ import annotations
+
+METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
+BASE = "base"
+METHOD_LABELS = {BASE: "Base model", **METHODS}
+
+PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
+MINI = "mini"
+
+PAPER_BENCHMARKS: dict[str, str] = {
+    "aime24": "AIME24",
+    "aime25": "AIME25",
+    "amc23": "AMC23",
+    "math500": "MATH500",
+    "minerva": "Minerva",
+    "olympiadbench": "Olympiad",
+}
+MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
+AVERAGE = "avg"
+
+# Okabe and Ito (2008): told apart with every common colour vision deficiency. Black is the base model's.
+COLOURS: dict[str, str] = {
+    "grpo": "#0072B2",
+    "entropy20": "#E69F00",
+    "justrl": "#009E73",
+    "stapo": "#D55E00",
+    BASE: "#000000",
+}
+
+
+def benchmark_label(name: str) -> str:
+    """The column's heading; a benchmark of one's own keeps its name."""
+    return PAPER_BENCHMARKS.get(name) or MINI_BENCHMARKS.get(name) or ("Avg" if name == AVERAGE else name)
+
+
+def method_label(name: str) -> str:
+    return METHOD_LABELS.get(name, name)

@@ -1,0 +1,92 @@
+"""The paper's main table as data: arXiv 2602.15620v4, values in percent as printed, transcribed by this project."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from stapo_results.errors import BadInput
+from stapo_results.store import read_json
+
+from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+
+Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
+COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
+
+
+class PaperRow(BaseModel):
+    """One method at one decoding setting: seven printed values and which of them are marked best."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: str
+    method: str
+    setting: Literal["t1.0", "t0.7"]
+    values: dict[str, Percent]
+    best: list[str]
+
+    @model_validator(mode="after")
+    def _known(self) -> PaperRow:
+        if self.size not in PAPER_SIZES or self.method not in METHODS:
+            raise ValueError(f"unknown size or method: {self.size}, {self.method}")
+        if tuple(self.values) != COLUMNS or not set(self.best) <= set(COLUMNS):
+            raise ValueError(f"{self.size}/{self.method}: columns must be {', '.join(COLUMNS)}")
+        return self
+
+
+class PaperTable(BaseModel):
+    """All 24 rows. Validated: each row once, and each mark on the highest value of its column."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1]
+    source: str
+    samples_per_problem: dict[str, int]
+    rows: list[PaperRow]
+
+    @model_validator(mode="after")
+    def _complete(self) -> PaperTable:
+        keys = [(r.size, r.method, r.setting) for r in self.rows]
+        wanted = {(s, m, t) for s in PAPER_SIZES for m in METHODS for t in ("t1.0", "t0.7")}
+        if len(keys) != len(set(keys)) or set(keys) != wanted:
+            raise ValueError(f"{len(keys)} rows, expected each of {len(wanted)} once")
+        groups: dict[tuple[str, str], list[PaperRow]] = defaultdict(list)
+        for row in self.rows:
+            groups[row.size, row.setting].append(row)
+        for (size, setting), rows in groups.items():
+            for column in COLUMNS:
+                top = max(Decimal(r.values[column]) for r in rows)
+                marked = {r.method for r in rows if column in r.best}
+                if marked != {r.method for r in rows if Decimal(r.values[column]) == top}:
+                    raise ValueError(f"{size} {setting} {column}: the mark is not on the highest value")
+        return self
+
+    def get(self, size: str, method: str, setting: str) -> PaperRow | None:
+        """The printed row, or None (the paper prints no base model)."""
+        return next((r for r in self.rows if (r.size, r.method, r.setting) == (size, method, setting)), None)
+
+
+def checkout() -> Path:
+    """The root of the checkout that this code runs from."""
+    return Path(__file__).resolve().parents[2]
+
+
+def load(path: Path | None = None) -> PaperTable:
+    """The transcribed table.
+
+    Raises:
+        BadInput: no such file (an installation without its checkout).
+        RecordError: the file does not validate.
+    """
+    path = path or checkout() / "results" / "paper" / "main_table.json"
+    if not path.exists():
+        raise BadInput(
+            "the paper's transcribed table is not there",
+            found=path,
+            expected="results/paper/main_table.json of the checkout",
+            next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
+        )
+    return read_json(path, PaperTable)

@@ -1,0 +1,145 @@
+"""Finding the records that a table or a figure is made of, and refusing those that contradict each other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import Cell, CellRecord, Run, StepMetrics
+from stapo_results.store import read, read_json, to_line
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A cell's record with where it stands.
+
+    Attributes:
+        path: relative to the records root, with "/" (two machines print the same).
+        sha256: of the record's content without `run_id`, which is drawn anew for each run: a cell made twice from the
+            same samples has one hash.
+    """
+
+    record: CellRecord
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training run's curves: method, size, seed, and metrics by step."""
+
+    method: str
+    size: str
+    seed: int
+    path: str
+    status: str
+    steps: list[StepMetrics]
+
+
+def _content_hash(record: CellRecord) -> str:
+    return hashlib.sha256(to_line(record.model_copy(update={"run_id": ""})).encode()).hexdigest()
+
+
+def check_roots(roots: Sequence[Path]) -> None:
+    """Raises: BadInput for a records folder that does not exist."""
+    for root in roots:
+        if not root.is_dir():
+            raise BadInput(
+                "no such records folder",
+                found=root,
+                expected="a folder with cells/*.json somewhere below it",
+                next_step="run `stapo-repro miniature`, or name the right folder with --records",
+            )
+
+
+def load_cells(roots: Sequence[Path]) -> list[Loaded]:
+    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once when it says the same.
+
+    Raises:
+        BadInput: a root that does not exist.
+        RecordError: a record that does not validate, or two records of one cell with different verdicts.
+    """
+    check_roots(roots)
+    found: dict[str, tuple[Loaded, Path]] = {}
+    for root in roots:
+        for path in sorted(root.rglob("cells/*.json")):
+            record = read_json(path, CellRecord)
+            loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record))
+            before = found.get(record.cell.id)
+            if before is None:
+                found[record.cell.id] = (loaded, path)
+            elif before[0].sha256 != loaded.sha256:
+                raise RecordError(
+                    f"two records of the cell {record.cell.id} differ",
+                    found=f"{before[1]} and {path}",
+                    expected="one record a cell, or equal ones",
+                    next_step="name only one of the folders with --records, or remove the record that is wrong",
+                )
+    return [found[key][0] for key in sorted(found)]
+
+
+def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
+    """One hash over the content of all input records (and further texts), independent of where they stand."""
+    digest = hashlib.sha256()
+    for line in (*sorted(c.sha256 for c in cells), *more):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
+    """(records of each model's last evaluated step, records of its earlier ones)."""
+
+    def step(cell: Cell) -> int:
+        return -1 if cell.step == "base" else cell.step
+
+    last: dict[tuple[str, str, int], int] = {}
+    for c in cells:
+        key = c.record.cell.model[:3]
+        last[key] = max(last.get(key, -1), step(c.record.cell))
+    final = [c for c in cells if step(c.record.cell) == last[c.record.cell.model[:3]]]
+    return final, [c for c in cells if c not in final]
+
+
+def load_training_runs(roots: Sequence[Path]) -> list[TrainingRun]:
+    """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed.
+
+    The labels come from the run's configuration (run.method, run.size, run.seed). Of a step that was made anew the last
+    attempt counts.
+
+    Raises:
+        RecordError: a broken line, or a run without these labels.
+    """
+    check_roots(roots)
+    runs: list[TrainingRun] = []
+    for root in roots:
+        for path in sorted(root.rglob("metrics.jsonl")):
+            run_file = path.with_name("run.json")
+            if not run_file.exists():
+                continue
+            run = read_json(run_file, Run)
+            if run.kind != "train":
+                continue
+            steps: dict[int, StepMetrics] = {}
+            for line in read(path, StepMetrics):
+                steps[line.step] = line
+            method, size, seed = _labels(run, run_file)
+            where = path.parent.relative_to(root).as_posix()
+            runs.append(TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)]))
+    return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
+
+
+def _labels(run: Run, where: Path) -> tuple[str, str, int]:
+    own = run.config.get("run")
+    own = own if isinstance(own, dict) else {}
+    method, size, seed = own.get("method"), own.get("size"), own.get("seed")
+    if not isinstance(method, str) or not isinstance(size, str) or not isinstance(seed, int):
+        raise RecordError(
+            f"{where}: a training run without its labels",
+            found=f"method {method!r}, size {size!r}, seed {seed!r}",
+            expected="run.method, run.size and run.seed in the run record's config",
+            next_step="make the run again with this version, or leave its folder out of --records",
+        )
+    return method, size, seed
