@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from verl.experimental.agent_loop.agent_loop import register
+from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils import tensordict_utils as tu
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from stapo_results.seeds import derive_seed
 from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
@@ -37,8 +39,63 @@ class SeededAgentLoop(SingleTurnAgentLoop):
 _Worker: type = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
+class _LocalReward:
+    """A reward worker in this process behind the call that veRL makes on a Ray handle."""
+
+    def __init__(self, worker: RewardLoopWorker):
+        self.compute_score = self
+        self._worker = worker
+
+    def remote(self, data: Any) -> Any:
+        return self._worker.compute_score(data)
+
+
 class SeededAgentLoopWorker(_Worker):
-    """veRL's worker, from this module, so that its process has imported (and so registered) the loop above."""
+    """veRL's worker without its costs for one short turn: 3 s of a 7 s step of the miniature.
+
+    The loop is built directly (veRL goes through Hydra's instantiate, which merges the whole configuration, for every
+    sample), and with `reward.num_workers=0` the reward is computed here by veRL's own reward worker.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if not self.reward_loop_worker_handles and not self.config.reward.reward_model.enable:
+            self.reward_loop_worker_handles = [_LocalReward(RewardLoopWorker(self.config))]
+
+    async def _run_agent_loop(
+        self, sampling_params: dict[str, Any], trajectory: dict[str, Any], *, agent_name: str, trace: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        if trace or agent_name != AGENT_NAME:
+            return await super()._run_agent_loop(
+                sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs
+            )
+        loop = SeededAgentLoop(
+            trainer_config=DictConfigWrap(config=self.config),
+            server_manager=self.llm_client,
+            tokenizer=self.tokenizer,
+            processor=self.processor,
+            hf_model_type=self.hf_model_type,
+            dataset_cls=self.dataset_cls,
+            data_config=DictConfigWrap(self.config.data),
+            tools=ToolListWrap(self.tools),
+        )
+        output = await loop.run(sampling_params, **kwargs)
+        return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
+
+
+class DirectClient(LLMServerClient):
+    """A client that knows the only server: no balancer is asked before and after every request."""
+
+    def __init__(self, config: Any, server_id: str, server: Any):
+        super().__init__(config)
+        self._server = (server_id, server)
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        return self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        pass
 
 
 class SeededAgentLoopManager(AgentLoopManagerTQ):

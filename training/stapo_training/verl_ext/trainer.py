@@ -76,6 +76,13 @@ class StapoTrainer(PPOTrainerSync):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(StapoWorker)
 
+    def get_llm_client(self) -> Any:
+        replicas = self.llm_server_manager.get_replicas()
+        if self.config.actor_rollout_ref.rollout.name != rollout.NAME:
+            return super().get_llm_client()
+        (replica,) = replicas  # one server for all ranks (hardware/cpu.yaml)
+        return agent_loop.DirectClient(self.config, replica._server_address, replica._server_handle)
+
     def _fetch_one_gen_batch(self) -> Any:
         batch = super()._fetch_one_gen_batch()
         ids = [f"{self.global_steps:08d}-{row:06d}" for row in range(len(batch))]

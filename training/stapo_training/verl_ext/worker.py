@@ -31,9 +31,18 @@ rollout.register()
 def register_cpu_engine() -> None:
     """veRL registers its FSDP engine for cuda and npu; FSDP2 runs on the CPU unchanged."""
     from verl.workers.engine import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+    from verl.workers.engine.fsdp import transformer_impl
 
-    EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
+    # Without flash-attention's kernel veRL takes one logsumexp a token, in a Python loop: half of a CPU update.
+    transformer_impl.logprobs_from_logits = logprobs_from_logits
+    EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(
+        transformer_impl.FSDPEngineWithLMHead
+    )
+
+
+def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
+    """log softmax(logits)[label]: logits (..., V), labels (...) -> (...). veRL's function of the same name, whole."""
+    return logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(logits, dim=-1)
 
 
 def gather(values_M: torch.Tensor, group: Any) -> torch.Tensor:
