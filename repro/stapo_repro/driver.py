@@ -1,0 +1,143 @@
+"""The driver: checks, then every stage of the miniature as processes of the other wings' commands, then the summary."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import psutil
+from filelock import FileLock, Timeout
+from stapo_results import store
+from stapo_results.errors import BadInput
+
+from stapo_repro import display, summary
+from stapo_repro.plan import Plan, Stages, make_stages, methods_of_cells, plan
+from stapo_repro.stages import Engine, Outcome
+
+__all__ = ["Plan", "main", "methods_of_cells", "plan"]
+
+NEEDED_DISK_GIB = 3
+NEEDED_MEMORY_GIB = 6
+
+
+def check_machine(out: Path) -> None:
+    """Raises: BadInput when disk or memory would not last to the end."""
+    parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+    free = shutil.disk_usage(parent).free / 2**30
+    if free < NEEDED_DISK_GIB:
+        raise BadInput(
+            f"too little disk space at {parent}",
+            found=f"{free:.1f} GiB free",
+            expected=f"at least {NEEDED_DISK_GIB} GiB",
+            next_step="free some space, or name another place with --out",
+        )
+    memory = psutil.virtual_memory().available / 2**30
+    if memory < NEEDED_MEMORY_GIB:
+        raise BadInput(
+            "too little free memory for veRL and Ray",
+            found=f"{memory:.1f} GiB available",
+            expected=f"at least {NEEDED_MEMORY_GIB} GiB",
+            next_step="close other programs, then run the same command again",
+        )
+
+
+def check_parameters(p: Plan) -> None:
+    """Write down what this folder is a run of, or compare with what stands there.
+
+    Raises:
+        BadInput: the folder holds a run of other parameters, or something that is no run at all.
+    """
+    file = p.out / "parameters.json"
+    wanted = p.parameters()
+    if not file.exists():
+        foreign = [x.name for x in p.out.iterdir() if x.name != ".lock"] if p.out.exists() else []
+        if foreign:
+            raise BadInput(
+                f"{p.out} is not empty and holds no run of this driver",
+                found=", ".join(sorted(foreign)[:5]),
+                expected="an empty or new folder",
+                next_step="name another folder with --out",
+            )
+        store.write_json(file, wanted.model_dump(mode="json"))
+        return
+    found = store.read_json(file, type(wanted))
+    differing = [k for k in type(wanted).model_fields if getattr(found, k) != getattr(wanted, k)]
+    if differing:
+        raise BadInput(
+            f"{p.out} is a run of other parameters",
+            found=", ".join(f"{k} {getattr(found, k)}" for k in differing),
+            expected=", ".join(f"{k} {getattr(wanted, k)}" for k in differing),
+            next_step="name another folder with --out, or give the parameters of the first run",
+        )
+
+
+def _interrupt_once() -> None:
+    """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
+    asked = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            print("already ending: the stage's processes get some seconds", file=sys.stderr)
+            return
+        asked = True
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, handler)
+
+
+def execute(stages: Stages, out: Path, grace: float = 10.0, patience: float = 5.0) -> dict[str, Outcome]:
+    """Run the stages of one folder under its lock, with a display.
+
+    Raises:
+        BadInput: another driver works in this folder.
+        RunFailed: a stage failed.
+        KeyboardInterrupt: after everything that was started is gone.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _interrupt_once()
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            shown = display.make(stages)
+            try:
+                return Engine(out, shown, grace, patience).run(stages)
+            finally:
+                shown.close()
+    except Timeout:
+        raise BadInput(
+            f"another driver works in {out}",
+            found=f"{out / '.lock'} is held",
+            expected="one driver a folder",
+            next_step="wait for it to end, or name another folder with --out",
+        ) from None
+
+
+def main(p: Plan) -> int:
+    """Checks, stages, closing summary."""
+    began = time.monotonic()
+    stages = make_stages(p)
+    check_machine(p.out)
+    if p.data_dir is not None:
+        _check_data(p.data_dir, p.real_benchmarks)
+    p.out.mkdir(parents=True, exist_ok=True)
+    check_parameters(p)
+    outcomes = execute(stages, p.out)
+    summary.show(p, outcomes, time.monotonic() - began)
+    return 0
+
+
+def _check_data(folder: Path, benchmarks: Sequence[str]) -> None:
+    missing = [f"{b}.jsonl" for b in benchmarks if not (folder / f"{b}.jsonl").exists()]
+    if missing:
+        raise BadInput(
+            "the folder of benchmarks is not complete",
+            found=f"{folder} lacks {', '.join(missing)}",
+            expected="the six files of the paper's benchmarks",
+            next_step="name the right folder with --data-dir, or leave the option out",
+        )

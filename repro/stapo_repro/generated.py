@@ -1,0 +1,76 @@
+"""Generated files: writing them, or comparing them with what is on disk; the marked blocks of the README."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from stapo_results.errors import BadInput
+from stapo_results.store import write_atomic
+
+_SHOWN_LINES = 60  # of a difference; the rest is counted
+
+
+def replace_block(path: Path, name: str, block: str) -> bytes:
+    """The file's text with the part between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` replaced.
+
+    Raises:
+        BadInput: no such file, or the two markers do not stand there exactly once and in order.
+    """
+    begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
+    if not path.exists():
+        raise BadInput("the file with the generated block is not there", found=path, next_step="check --readme")
+    text = path.read_bytes().decode()
+    counts = text.count(begin), text.count(end)
+    if counts != (1, 1) or text.index(begin) > text.index(end):
+        raise BadInput(
+            f"{path} lacks the markers of the generated block {name!r}",
+            found=f"{counts[0]} x {begin}, {counts[1]} x {end}",
+            expected="each once, in this order",
+            next_step="put both markers, each on a line of its own, where the block belongs",
+        )
+    head, tail = text.split(begin)[0], text.split(end)[1]
+    return f"{head}{begin}\n{block.strip()}\n{end}{tail}".encode()
+
+
+def write(files: Mapping[Path, bytes]) -> int:
+    """Write what differs and say which; returns 0."""
+    for path, data in files.items():
+        same = path.exists() and path.read_bytes() == data
+        if not same:
+            write_atomic(path, data)
+        print(f"{'unchanged' if same else 'written  '} {path}")
+    return 0
+
+
+def check(files: Mapping[Path, bytes], command: str) -> int:
+    """Compare with what is on disk, show differences as a diff on stderr.
+
+    Returns:
+        0 when all are equal, else 1.
+    """
+    stale = [path for path, data in files.items() if not path.exists() or path.read_bytes() != data]
+    for path in stale:
+        print(f"stale: {path}{'' if path.exists() else ' (not there)'}", file=sys.stderr)
+        if path.exists():
+            _show(path, files[path])
+    if stale:
+        print(f"{len(stale)} of {len(files)} generated files are stale\n  next:     {command}", file=sys.stderr)
+        return 1
+    print(f"{len(files)} generated files are up to date")
+    return 0
+
+
+def _show(path: Path, data: bytes) -> None:
+    try:
+        old, new = path.read_bytes().decode(), data.decode()
+    except UnicodeDecodeError:
+        print(f"  binary, {path.stat().st_size} bytes on disk, {len(data)} generated", file=sys.stderr)
+        return
+    diff = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "on disk", "generated", lineterm="", n=1))
+    for line in diff[:_SHOWN_LINES]:
+        print(f"  {line[:200]}", file=sys.stderr)
+    if len(diff) > _SHOWN_LINES:
+        print(f"  ... and {len(diff) - _SHOWN_LINES} more lines", file=sys.stderr)

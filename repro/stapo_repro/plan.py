@@ -1,0 +1,197 @@
+"""What the miniature consists of: its parameters, and the exact commands in their order."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_results.errors import BadInput
+from stapo_results.schema import Record
+
+from stapo_repro import labels
+from stapo_repro.stages import Stage
+
+Stages = list[Stage]
+
+QUICK_METHODS = ("justrl", "stapo")
+BASE_SEED = 0
+# A tiny model fails on the real benchmarks; these two numbers keep the failing short.
+REAL_PROBLEMS, REAL_SAMPLES, REAL_TOKENS = 2, 4, 256
+
+
+class Parameters(Record):
+    """What an output folder is a run of. Written once; another run in the same folder must agree."""
+
+    quick: bool
+    methods: list[str]
+    seeds: list[int]
+    steps: int
+    data_dir: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run of the miniature."""
+
+    quick: bool
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    data_dir: Path | None
+    out: Path
+
+    @property
+    def real_benchmarks(self) -> tuple[str, ...]:
+        return tuple(labels.PAPER_BENCHMARKS)
+
+    def parameters(self) -> Parameters:
+        return Parameters(
+            quick=self.quick,
+            methods=list(self.methods),
+            seeds=list(self.seeds),
+            steps=self.steps,
+            data_dir=str(self.data_dir.resolve()) if self.data_dir else "",
+        )
+
+
+def plan(
+    quick: bool, seeds: str, methods: str | None, steps: int | None, data_dir: Path | None, out: Path
+) -> Plan:  # fmt: skip
+    """Parameters from the command line, checked.
+
+    Raises:
+        BadInput: an unknown method, a seed that is no number, fewer than one step.
+    """
+    names = tuple(m.strip() for m in methods.split(",")) if methods is not None else (
+        QUICK_METHODS if quick else tuple(labels.METHODS)
+    )  # fmt: skip
+    unknown = [m for m in names if m not in labels.METHODS]
+    if unknown or not names or len(set(names)) != len(names):
+        raise BadInput(
+            "the methods cannot be used",
+            found=", ".join(names) or "none",
+            expected=f"each at most once, out of {', '.join(labels.METHODS)}",
+            next_step="--methods justrl,stapo",
+        )
+    try:
+        numbers = tuple(int(s) for s in seeds.split(","))
+    except ValueError:
+        raise BadInput("seeds are whole numbers", found=seeds, expected="such as 0,1", next_step="--seeds 0") from None
+    if len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise BadInput("each seed once, none below 0", found=seeds, expected="such as 0,1", next_step="--seeds 0,1")
+    count = steps if steps is not None else 4 if quick else 40
+    if count < 1:
+        raise BadInput("training needs a step", found=count, expected=">= 1", next_step="--steps 40")
+    return Plan(quick, names, numbers, count, data_dir, out)
+
+
+def methods_of_cells(cells: Sequence[str]) -> str:
+    """The methods of the cells, for `plan`.
+
+    Raises:
+        BadInput: no METHOD/SIZE, an unknown one, or a size that this version cannot run.
+    """
+    methods = []
+    for cell in cells:
+        method, slash, size = cell.partition("/")
+        known = [labels.MINI, *labels.PAPER_SIZES]
+        if not slash or method not in labels.METHODS or size not in known:
+            raise BadInput(
+                f"no such cell: {cell}",
+                expected=f"METHOD/SIZE with METHOD of {', '.join(labels.METHODS)} and SIZE of {', '.join(known)}",
+                next_step="stapo-repro run stapo/mini",
+            )
+        if size != labels.MINI:
+            raise BadInput(
+                f"{cell} cannot be run by this version",
+                found=f"size {size}",
+                expected=f"size {labels.MINI}",
+                next_step=f"what is missing for {size}: its size and hardware overlays (stapo-train run size={size}), "
+                "the training data (stapo-train data), and GPUs; until then: "
+                f"stapo-repro run {method}/mini",
+            )
+        if method not in methods:
+            methods.append(method)
+    return ",".join(m for m in labels.METHODS if m in methods)
+
+
+def console_script(name: str) -> str:
+    """The path of a console command of this very environment.
+
+    Raises:
+        BadInput: it is not installed.
+    """
+    path = Path(sys.executable).with_name(name)
+    if path.exists():
+        return str(path)
+    if found := shutil.which(name):
+        return found
+    raise BadInput(
+        f"the command {name} is not installed",
+        found=f"no {path}",
+        expected="the suite installed in this environment",
+        next_step="pip install -e .[train,eval,repro]",
+    )
+
+
+def make_stages(p: Plan) -> Stages:
+    """All stages in order: base, train each, export each, evaluate base and each, tables, figures."""
+    train, evaluate, repro = (console_script(f"stapo-{x}") for x in ("train", "eval", "repro"))
+    out, base = p.out, p.out / "base"
+    names = [(m, s, f"{m}-s{s}") for s in p.seeds for m in p.methods]
+    stages = [
+        Stage(
+            "base",
+            (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}"),
+            base,
+            (base / "model", base / "data", base / "benchmarks"),
+        )
+    ]
+    for method, seed, name in names:
+        folder = out / "train" / name
+        command = (train, "run", f"method={method}", "size=mini", "hardware=cpu", "task=mini-add", f"run.seed={seed}",
+                   f"run.steps={p.steps}", f"run.base={base}", f"run.out={folder}")  # fmt: skip
+        stages.append(
+            Stage(f"train/{name}", command, folder, (folder / "metrics.jsonl", folder / "checkpoints"), ("base",))
+        )
+    for _, _, name in names:
+        folder = out / "models" / name
+        command = (train, "export", "--checkpoint", f"{out / 'train' / name}", "--out", f"{folder}")
+        stages.append(Stage(f"export/{name}", command, folder, (folder,), (f"train/{name}",)))
+    models = [("base", base / "model", ("base",))]
+    models += [(name, out / "models" / name, (f"export/{name}", "base")) for _, _, name in names]
+    evaluations: Stages = []
+    for name, model, needs in models:
+        evaluations.append(_evaluation(p, evaluate, f"eval/{name}", model, needs))
+        if p.data_dir is not None:
+            evaluations.append(_evaluation(p, evaluate, f"eval-real/{name}", model, needs, p.data_dir))
+    stages += evaluations
+    records = ["--records", f"{out / 'eval'}", f"{out / 'train'}"]
+    if p.data_dir is not None:
+        records.append(f"{out / 'eval-real'}")
+    evaluated = tuple(s.name for s in evaluations)
+    tables, figures = out / "tables", out / "figures"
+    stages.append(Stage("tables", (repro, "tables", *records, "--out", f"{tables}"), tables, (tables,), evaluated))
+    trained = tuple(f"train/{name}" for _, _, name in names)
+    stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), trained))
+    return stages
+
+
+def _evaluation(
+    p: Plan, program: str, name: str, model: Path, needs: tuple[str, ...], data_dir: Path | None = None
+) -> Stage:  # fmt: skip
+    folder = p.out / name
+    real = data_dir is not None
+    benchmarks = p.real_benchmarks if real else tuple(labels.MINI_BENCHMARKS)
+    command = [program, "run", "--model", f"{model}", "--benchmarks", ",".join(benchmarks), "--settings", "both",
+               "--data-dir", f"{data_dir or p.out / 'base' / 'benchmarks'}", "--engine", "hf",
+               "--judge", f"{p.out / 'base' / 'model'}", "--out", f"{folder}"]  # fmt: skip
+    if real:
+        command += ["--limit", f"{REAL_PROBLEMS}", "--n", f"{REAL_SAMPLES}", "--max-tokens", f"{REAL_TOKENS}"]
+    elif p.quick:
+        command += ["--limit", "16", "--n", "2"]
+    outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
+    return Stage(name, tuple(command), folder, outputs, needs)

@@ -1,0 +1,79 @@
+"""The driver's closing words: the table, where everything is, what each stage cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+from stapo_results.schema import SETTINGS
+
+from stapo_repro import labels
+from stapo_repro.display import clock
+from stapo_repro.plan import Plan
+from stapo_repro.stages import Outcome
+
+_FIRST, _SECOND = SETTINGS
+
+
+def _cell(by_setting: dict) -> Text:
+    first, second = by_setting[_FIRST], by_setting[_SECOND]
+    if first["status"] != "run" and second["status"] != "run":
+        return Text(first["status"], style="dim")
+    text = Text()
+    for v, template in ((first, "{}"), (second, " ({})")):
+        number = v["shown"] if v["status"] == "run" else v["status"]
+        if v["missing"]:
+            number += f" {v['fewest_samples']}/{v['samples']} samples"
+        text.append(template.format(number), style="bold" if v["best"] else "")
+    if first["status"] == "run" and first["low"] is not None:
+        text.append(f"\n{first['low']:.1f} to {first['high']:.1f}", style="dim")
+    return text
+
+
+def _section(section: dict) -> RichTable:
+    view = RichTable(title=section["title"], caption="T=1.0, in brackets T=0.7; below: 95 % interval at T=1.0")
+    view.add_column("Method")
+    for b in (*section["benchmarks"], labels.AVERAGE):
+        view.add_column(labels.benchmark_label(b))
+    for row in section["rows"]:
+        if any(v["status"] == "run" for by in row["values"].values() for v in by.values()):
+            view.add_row(row["label"], *(_cell(by) for by in row["values"].values()))
+    return view
+
+
+def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
+    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
+    console = Console(highlight=False)
+    table = json.loads((p.out / "tables" / "main_table.json").read_text())
+    for section in table["sections"]:
+        if section["miniature"]:
+            console.print(_section(section))
+            for d in section["differences"]:
+                if d["status"] == "run" and d["setting"] == _FIRST and d["points"] is not None:
+                    console.print(
+                        f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
+                        f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"
+                    )
+    costs = RichTable(title="Stages")
+    for column in ("stage", "time", "peak memory", ""):
+        costs.add_column(column, justify="left" if column in ("stage", "") else "right")
+    for name, o in outcomes.items():
+        costs.add_row(name, clock(o.seconds), f"{o.peak_mib / 1024:.1f} GiB", "" if o.repeated else "finished before")
+    console.print(costs)
+    for name, o in outcomes.items():
+        for note in o.notes:
+            console.print(Text(f"  {name}: {note}"))
+    peak = max((o.peak_mib for o in outcomes.values()), default=0) / 1024
+    total = sum(o.seconds for o in outcomes.values())
+    console.print(f"This call {clock(wall_seconds)}, all stages {clock(total)}, peak memory {peak:.1f} GiB.")
+    for what, where in (
+        ("table", p.out / "tables" / "main_table.md"),
+        ("figures", p.out / "figures"),
+        ("records", p.out / "eval"),
+        ("curves' data", p.out / "train"),
+        ("logs", p.out / "logs"),
+    ):
+        console.print(Text(f"  {what:<13}{where}"))
