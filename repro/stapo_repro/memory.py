@@ -23,7 +23,10 @@ def pss_bytes(pid: int) -> int | None:
 
 
 def unshared_bytes(pid: int) -> int:
-    """Resident minus shared pages: cheap, and below the truth by what is shared. 0 when the process is gone."""
+    """Resident minus file-backed and shared-memory pages: cheap, but counts pages that forks share once for each.
+
+    0 when the process is gone.
+    """
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except OSError:
@@ -35,7 +38,8 @@ class Peak:
     """Highest sum of PSS that was seen.
 
     Reading PSS makes the kernel walk all page tables (5 to 20 ms a process), so the cheap sum is taken each time, and
-    PSS when that reached a new height or when five seconds have passed.
+    PSS when that reached a new height or when five seconds have passed. Where PSS cannot be read, the cheap value
+    stands in.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class Peak:
         now = time.monotonic()
         if cheap > 1.02 * self._cheap_peak or now - self._last > 5:
             self._cheap_peak, self._last = max(cheap, self._cheap_peak), now
-            values = [pss_bytes(p) for p in pids]
-            self.bytes = max(self.bytes, sum(v for v in values if v is not None))
-        self.bytes = max(self.bytes, cheap)
+            pss = {p: pss_bytes(p) for p in pids}
+            total = sum(unshared_bytes(p) if v is None else v for p, v in pss.items())
+            self.bytes = max(self.bytes, total)
         return self.bytes

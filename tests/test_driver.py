@@ -1,0 +1,425 @@
+"""The stage engine with small real processes: once each, kill -9, Ctrl-C, orphans, changed outputs, failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from stapo_repro import display, processes, stages
+from stapo_repro.driver import check_parameters, methods_of_cells, plan
+from stapo_repro.memory import Peak, pss_bytes
+from stapo_repro.plan import make_stages
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.store import read
+
+# Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
+# when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind.
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from stapo_repro.driver import execute
+    from stapo_repro.stages import Stage
+    from stapo_results.console import run_main
+
+    out = Path(sys.argv[1])
+    def shell(name, text, outputs, needs=()):
+        folder = out / name
+        text = f"mkdir -p {folder} && echo {name} >> {out}/calls.txt && " + text
+        return Stage(name, ("/bin/sh", "-c", text), folder, tuple(folder / o for o in outputs), needs)
+
+    stages = [
+        shell("one", f"echo 1 > {out}/one/a.txt", ["a.txt"]),
+        shell("two", f"(setsid sleep 300 &) ; sleep 300 & while [ ! -e {out}/go ]; do sleep 0.05; done; "
+                     f"cat {out}/one/a.txt > {out}/two/b.txt; kill $!; ", ["b.txt"], ("one",)),
+        shell("three", f"cat {out}/two/b.txt > {out}/three/c.txt", ["c.txt"], ("two",)),
+    ]
+    def main():
+        outcomes = execute(stages, out, grace=1.0, patience=0.2)
+        print("repeated:", ",".join(k for k, o in outcomes.items() if o.repeated))
+    sys.exit(run_main(main))
+    """
+)
+
+
+def start(out: Path) -> subprocess.Popen:
+    script = out.parent / "driver_script.py"
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(out)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def calls(out: Path) -> list[str]:
+    file = out / "calls.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def nobody_left(out: Path) -> bool:
+    return not processes.marked(processes.mark_of(out))
+
+
+@pytest.fixture
+def out(tmp_path):
+    folder = tmp_path / "run"
+    yield folder
+    processes.end_all(processes.mark_of(folder))  # whatever a failed test left
+
+
+def in_stage_two(out: Path) -> bool:
+    return calls(out)[-1:] == ["two"] and len(processes.marked(processes.mark_of(out))) >= 3
+
+
+def test_kill_9_in_the_middle_then_the_same_command_goes_on(out):
+    driver = start(out)
+    wait_for(lambda: in_stage_two(out))
+    driver.kill()
+    driver.wait()
+    wait_for(lambda: nobody_left(out))  # the watchdog's work: children, grandchildren, also those of another session
+    (out / "go").touch()
+    again = start(out)
+    text, _ = again.communicate(timeout=30)
+    assert again.returncode == 0, text
+    assert calls(out) == ["one", "two", "two", "three"]
+    assert (out / "three" / "c.txt").read_text() == "1\n"
+    assert "repeated: two,three" in text
+    assert "two was cut off: it goes on" in text
+    assert nobody_left(out)
+
+
+def test_a_finished_run_repeats_nothing(out):
+    out.mkdir()
+    (out / "go").touch()
+    assert start(out).wait(30) == 0
+    before = (out / "stages.jsonl").read_bytes()
+    again = start(out)
+    text, _ = again.communicate(timeout=30)
+    assert again.returncode == 0
+    assert "repeated: \n" in text
+    assert calls(out) == ["one", "two", "three"]
+    assert (out / "stages.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_every_process_and_exits_130(out, number):
+    driver = start(out)
+    wait_for(lambda: in_stage_two(out))
+    driver.send_signal(number)
+    text, _ = driver.communicate(timeout=30)
+    assert driver.returncode == 130, text
+    assert nobody_left(out)
+    events = [(e.stage, e.event) for e in read(out / "stages.jsonl", stages.StageEvent)]
+    assert events == [("one", "start"), ("one", "done"), ("two", "start"), ("two", "interrupted")]
+
+
+def test_half_written_ledger_line_is_repaired(out):
+    out.mkdir()
+    (out / "go").touch()
+    assert start(out).wait(30) == 0
+    ledger = out / "stages.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[:-9])  # the last "done" is lost, so stage three runs again
+    again = start(out)
+    text, _ = again.communicate(timeout=30)
+    assert again.returncode == 0
+    assert "repaired" in text
+    assert calls(out) == ["one", "two", "three", "three"]
+
+
+def test_changed_output_is_set_aside_and_made_again(out):
+    out.mkdir()
+    (out / "go").touch()
+    assert start(out).wait(30) == 0
+    (out / "two" / "b.txt").write_text("damaged\n")
+    again = start(out)
+    text, _ = again.communicate(timeout=30)
+    assert again.returncode == 0
+    assert "two is made again: its outputs were changed after it ended" in text
+    assert (out / "set-aside" / "two.1" / "b.txt").read_text() == "damaged\n"
+    # two gives the same bytes again, so three need not run
+    assert calls(out) == ["one", "two", "three", "two"]
+
+
+def test_second_driver_in_one_folder_is_refused(out):
+    first = start(out)
+    wait_for(lambda: in_stage_two(out))
+    second = start(out)
+    text, _ = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert "another driver works in" in text
+    assert first.poll() is None
+    assert not nobody_left(out)  # the refused one has touched nobody
+    (out / "go").touch()
+    assert first.wait(30) == 0
+
+
+class Recorder(display.Plain):
+    def __init__(self, chain):
+        super().__init__(chain)
+        self.lines: list[str] = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def python_stage(out: Path, name: str, code: str, outputs=(), needs=()) -> stages.Stage:
+    return stages.Stage(name, (sys.executable, "-c", code), out / name, tuple(outputs), tuple(needs))
+
+
+def run(out: Path, chain) -> tuple[Recorder, dict]:
+    out.mkdir(exist_ok=True)
+    seen = Recorder(chain)
+    return seen, stages.Engine(out, seen, grace=1.0, patience=0.3).run(chain)
+
+
+def test_failed_stage_shows_its_last_lines_and_the_next_command(out):
+    chain = [python_stage(out, "train/a", "print(*range(100), sep='\\n'); raise SystemExit(3)")]
+    out.mkdir()
+    seen = Recorder(chain)
+    with pytest.raises(RunFailed, match="train/a failed") as e:
+        stages.Engine(out, seen, patience=0.3).run(chain)
+    assert e.value.found == "exit code 3"
+    assert "train-a.log" in e.value.next_step
+    assert [x.strip() for x in seen.lines[-30:]] == [str(i) for i in range(70, 100)]
+
+
+def test_stage_without_its_output_has_failed(out):
+    with pytest.raises(RunFailed) as e:
+        run(out, [python_stage(out, "a", "pass", [out / "a" / "model"])])
+    assert "ended with 0" in str(e.value)
+    assert str(out / "a" / "model") in str(e.value)
+
+
+def test_daemon_that_outlives_its_stage_is_ended_and_reported(out):
+    code = "import subprocess; subprocess.Popen(['sleep', '301'], start_new_session=True)"
+    seen, outcomes = run(out, [python_stage(out, "a", code)])
+    assert any("sleep" in note for note in outcomes["a"].notes)
+    assert any("outlived the stage" in line for line in seen.lines)
+    assert nobody_left(out)
+
+
+def test_child_that_ignores_term_is_killed(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    child = processes.start([sys.executable, "-c", code], out / "log", mark, {}, out)
+    wait_for(lambda: "deaf" in (out / "log").read_text())
+    assert processes.end_all(mark, child, grace=0.3) == []
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
+    out.mkdir()
+    old, new = processes.new_mark(out), processes.new_mark(out)
+    child = processes.start(["sleep", "302"], out / "log", new, {}, out)
+    processes.end_all(old)
+    assert child.poll() is None
+    processes.end_all(new, child)
+    assert child.poll() is not None
+
+
+def test_children_get_their_environment_and_progress_is_read(out):
+    code = (
+        "import os, time; from stapo_results.progress import report; report('train', 3, 8, reward=0.5)\n"
+        "print(os.environ['HF_HUB_OFFLINE'], os.environ['RAY_USAGE_STATS_ENABLED'],"
+        " os.environ['TOKENIZERS_PARALLELISM'])\ntime.sleep(1.2)"
+    )
+    reports = []
+
+    class Ticks(Recorder):
+        def tick(self, stage, report, seconds, peak):
+            reports.append((report, peak))
+
+    chain = [python_stage(out, "train/x", code)]
+    out.mkdir()
+    outcomes = stages.Engine(out, Ticks(chain), patience=0.3).run(chain)
+    assert reports[-1][0] == {"stage": "train", "done": 3, "total": 8, "values": {"reward": 0.5}}
+    assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
+    assert outcomes["train/x"].peak_mib >= 15  # at least a Python or two
+
+
+def test_changed_command_runs_again(out):
+    first = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('1')")
+    run(out, [first])
+    second = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('2')")
+    seen, outcomes = run(out, [second])
+    assert outcomes["a"].repeated
+    assert "a is made again: its command changed" in seen.lines
+    assert (out / "a.txt").read_text() == "2"
+
+
+def test_peak_sees_a_block_of_memory():
+    code = "x = bytearray(80 << 20); print('there', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    peak = Peak()
+    measured = peak.sample([child.pid])
+    child.communicate("\n")
+    assert 80 << 20 <= measured <= 130 << 20
+    assert peak.sample([child.pid]) == measured  # it is gone, the peak stays
+    assert pss_bytes(child.pid) is None
+
+
+def test_shared_pages_count_once(tmp_path):
+    """Four forks of a process with 60 MiB do not make 300 MiB."""
+    code = (
+        "import os, sys; x = bytearray(60 << 20)\n"
+        "kids = []\n"
+        "for _ in range(4):\n"
+        "    pid = os.fork()\n"
+        "    if not pid: sys.stdin.read(); os._exit(0)\n"
+        "    kids.append(pid)\n"
+        "print(*kids, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    kids = [int(x) for x in parent.stdout.readline().split()]
+    measured = Peak().sample([parent.pid, *kids])
+    parent.communicate()
+    assert 60 << 20 <= measured <= 130 << 20
+    for kid in kids:
+        wait_for(lambda kid=kid: not psutil.pid_exists(kid))
+
+
+def test_time_left_by_hand():
+    chain = [stages.Stage(n, ("x",), Path("x"), ()) for n in ("train/a", "train/b", "eval/a", "eval/b")]
+    left = display.TimeLeft(chain)
+    # 10 of 40 steps in 30 s: 90 s more; train/b like it: 120 s; no evaluation has run yet
+    report = {"stage": "train", "done": 10, "total": 40, "values": {}}
+    assert left.text(chain[0], report, 30) == "01:30 left in this stage, at least 03:30 in all"
+    left.leave(chain[0], 100)
+    left.leave(chain[1], 140)
+    # evaluation: 20 s spent on a quarter, 60 left, the other one 80
+    report = {"stage": "eval", "done": 1, "total": 4, "values": {}}
+    assert left.text(chain[2], report, 20) == "01:00 left in this stage, 02:20 in all"
+
+
+def test_values_are_shown_with_their_units():
+    values = {"reward": 0.71259, "silenced_share": 0.00153, "phase": "update"}
+    assert display.values_text(values) == "reward 0.713, silenced 0.15 %, phase update"
+    assert display.clock(3725.4) == "1:02:05"
+    assert display.clock(59.6) == "01:00"
+
+
+def miniature(out: Path, **changed):
+    given = {"quick": False, "seeds": "0", "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
+    return plan(**given)
+
+
+def test_stages_of_the_miniature(tmp_path, monkeypatch):
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda name: name)
+    names = [s.name for s in make_stages(miniature(tmp_path, quick=True, seeds="0,1"))]
+    runs = ["justrl-s0", "stapo-s0", "justrl-s1", "stapo-s1"]
+    assert names == [
+        "base",
+        *(f"train/{r}" for r in runs),
+        *(f"export/{r}" for r in runs),
+        "eval/base",
+        *(f"eval/{r}" for r in runs),
+        "tables",
+        "figures",
+    ]
+
+
+def test_commands_of_the_miniature(tmp_path, monkeypatch):
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda name: name)
+    data = Path("data")
+    by = {s.name: " ".join(s.command) for s in make_stages(miniature(Path("o"), methods="stapo", data_dir=data))}
+    assert by["base"] == "stapo-train base --out o/base --seed 0"
+    assert by["train/stapo-s0"] == (
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=40 run.base=o/base "
+        "run.out=o/train/stapo-s0"
+    )
+    assert by["export/stapo-s0"] == "stapo-train export --checkpoint o/train/stapo-s0 --out o/models/stapo-s0"
+    assert by["eval/stapo-s0"] == (
+        "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
+        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --out o/eval/stapo-s0"
+    )
+    assert by["eval-real/base"].startswith(
+        "stapo-eval run --model o/base/model --benchmarks aime24,aime25,amc23,math500,minerva,olympiadbench "
+        "--settings both --data-dir data"
+    )
+    assert by["tables"] == "stapo-repro tables --records o/eval o/train o/eval-real --out o/tables"
+
+
+def test_every_stage_needs_only_earlier_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda name: name)
+    chain = make_stages(miniature(tmp_path, seeds="0,1", data_dir=tmp_path))
+    for i, stage in enumerate(chain):
+        assert set(stage.needs) <= {s.name for s in chain[:i]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"methods": "ppo"}, "ppo"),
+        ({"methods": "stapo,stapo"}, "at most once"),
+        ({"seeds": "one"}, "whole numbers"),
+        ({"seeds": "0,0"}, "each seed once"),
+        ({"steps": 0}, "needs a step"),
+    ],
+)
+def test_parameters_are_checked(tmp_path, changed, message):
+    with pytest.raises(BadInput) as e:
+        miniature(tmp_path, **changed)
+    assert message in str(e.value)
+
+
+def test_folder_of_other_parameters_is_refused(tmp_path):
+    out = tmp_path / "o"
+    out.mkdir()
+    check_parameters(miniature(out))
+    check_parameters(miniature(out))
+    with pytest.raises(BadInput) as e:
+        check_parameters(miniature(out, steps=60))
+    assert "steps 40" in str(e.value)
+    assert "steps 60" in str(e.value)
+
+
+def test_foreign_folder_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(BadInput, match="holds no run"):
+        check_parameters(miniature(tmp_path))
+
+
+def test_cells():
+    assert methods_of_cells(["stapo/mini", "grpo/mini", "stapo/mini"]) == "grpo,stapo"
+    with pytest.raises(BadInput) as e:
+        methods_of_cells(["stapo/qwen3-1.7b"])
+    assert "stapo-train data" in str(e.value)
+    with pytest.raises(BadInput, match="no such cell"):
+        methods_of_cells(["stapo"])
+
+
+def test_command_line_refuses_with_code_2(tmp_path):
+    command = [sys.executable, "-m", "stapo_repro.cli", "run", "stapo/qwen3-8b"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=dict(os.environ))
+    assert done.returncode == 2
+    assert "qwen3-8b" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ledger_lines_hold_what_was_promised(out):
+    run(out, [python_stage(out, "a", "pass")])
+    start_line, done = (json.loads(x) for x in (out / "stages.jsonl").read_text().splitlines())
+    assert (start_line["event"], done["event"]) == ("start", "done")
+    assert done["command"][0] == sys.executable
+    assert done["code"]
+    assert done["seconds"] >= 0
+    # sha256 of nothing: the stage has no outputs
+    assert done["outputs"] == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
