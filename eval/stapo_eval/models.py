@@ -1,0 +1,90 @@
+"""Finding a model's files: safetensors only, no code from a model's folder, every file's hash on record."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_results.errors import BadInput
+from stapo_results.schema import Labels
+from stapo_results.store import read_json, sha256_file
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
+                    "tokenizer.model", "special_tokens_map.json")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model on disk.
+
+    Attributes:
+        given: what the user wrote; name: how records call it (never a path).
+        commit: the hub's commit, "" for a folder.
+        labels: from stapo.json, if there is one.
+    """
+
+    given: str
+    folder: Path
+    name: str
+    commit: str
+    weights_sha256: str
+    tokenizer_sha256: str
+    labels: Labels | None
+
+    @property
+    def revision(self) -> str:
+        return f"{self.commit + ' ' if self.commit else ''}weights sha256:{self.weights_sha256}"
+
+
+def _hash_files(files: list[Path]) -> str:
+    """A single file's own hash, or one over names and hashes."""
+    if len(files) == 1:
+        return sha256_file(files[0])
+    return hashlib.sha256("".join(f"{f.name} {sha256_file(f)}\n" for f in files).encode()).hexdigest()
+
+
+def _download(given: str, revision: str) -> tuple[Path, str]:
+    try:
+        from huggingface_hub import snapshot_download
+
+        patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
+        folder = Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
+    except Exception as e:  # noqa: BLE001  every kind of failure means that there is no such model to be had here
+        raise BadInput(
+            f"the model {given} is neither a folder nor a model that could be downloaded",
+            found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            next_step="give a folder with config.json and *.safetensors, or a hub id on a machine with network access",
+        ) from None
+    return folder, folder.name
+
+
+def find_model(given: str, revision: str = "") -> ModelFiles:
+    """Locate and hash a model: a folder, or a hub id that is downloaded at `revision`.
+
+    Raises:
+        BadInput: no such model, no safetensors weights, or a stapo.json that belongs to other weights.
+    """
+    folder, commit = (Path(given), "") if Path(given).is_dir() else _download(given, revision)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights or not (folder / "config.json").exists():
+        raise BadInput(
+            f"{given} holds no model that can be loaded",
+            found=", ".join(sorted(p.name for p in folder.iterdir())[:12]) or "an empty folder",
+            expected="config.json and *.safetensors (pickled weights are not read)",
+            next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
+        )
+    labels = read_json(folder / "stapo.json", Labels) if (folder / "stapo.json").exists() else None
+    digest = _hash_files(weights)
+    if labels and labels.weights_sha256 and labels.weights_sha256 != digest:
+        raise BadInput(
+            f"{folder / 'stapo.json'} describes other weights",
+            found=digest,
+            expected=labels.weights_sha256,
+            next_step="export the model again, or delete stapo.json and give --method --size --train-seed --step",
+        )
+    tokenizer = [folder / n for n in _TOKENIZER_FILES if (folder / n).exists()]
+    name = "/".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step))) if labels else (
+        given if commit else folder.resolve().name
+    )  # fmt: skip
+    return ModelFiles(given, folder, name, commit, digest, _hash_files(tokenizer) if tokenizer else "", labels)
