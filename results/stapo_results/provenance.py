@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
-import uuid
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -107,12 +107,27 @@ def redact_command(argv: list[str]) -> list[str]:
     return out
 
 
+def _identity(value: Any) -> Any:
+    """A configuration without its paths: where a run lives is not what it is (revisions hold what a path held)."""
+    if isinstance(value, dict):
+        return {k: _identity(v) for k, v in value.items() if not (isinstance(v, str) and "/" in v)}
+    if isinstance(value, (list, tuple)):
+        return [_identity(v) for v in value if not (isinstance(v, str) and "/" in v)]
+    return value
+
+
+def run_id(kind: str, config: dict[str, Any], seeds: dict[str, int], revisions: dict[str, str], code: tuple) -> str:
+    """12 hex digits that depend on what is run, never on when or where: records that name a run stay byte-equal."""
+    text = json.dumps([kind, _identity(config), seeds, revisions, code], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def new_run(kind: str, config: dict[str, Any], *, seeds: dict[str, int], deterministic: bool,
             revisions: dict[str, str] | None = None, parent_run: str = "") -> Run:
     """A run record in state "running" with everything that is known at the start."""
     commit, dirty = code_version()
     return Run(
-        run_id=uuid.uuid4().hex[:12],
+        run_id=run_id(kind, redact(config), seeds, revisions or {}, (commit, dirty)),
         kind=kind,  # type: ignore[arg-type]  # pydantic checks it
         status="running",
         command=redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]),

@@ -8,6 +8,7 @@ every token's log-probability and entropy; the selector decides over all ranks; 
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from typing import Any
@@ -28,6 +29,7 @@ from stapo_training.verl_ext import rollout
 rollout.register()
 
 
+@functools.cache  # the actor and the reference worker live in one process; veRL refuses a second registration
 def register_cpu_engine() -> None:
     """veRL registers its FSDP engine for cuda and npu; FSDP2 runs on the CPU unchanged."""
     from verl.workers.engine import EngineRegistry

@@ -1,0 +1,16 @@
+"""Fixtures that several test files use."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base folder of the miniature whose model is trained for a few steps only: real in form, not in skill."""
+    from stapo_training.miniature.build import Plan, build_base
+    from stapo_training.miniature.pretrain import Recipe
+
+    out = tmp_path_factory.mktemp("base") / "base"
+    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=3, warmup=1))
+    return out
