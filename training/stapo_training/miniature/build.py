@@ -197,8 +197,10 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
     """
     plan, recipe, out = plan or Plan(), recipe or Recipe(), Path(out)
     # lists, as JSON gives them back
-    config = {"plan": {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(plan).items()},
-              "recipe": dataclasses.asdict(recipe)}
+    config = {
+        "plan": {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(plan).items()},
+        "recipe": dataclasses.asdict(recipe),
+    }
     if _finished(out, config, seed):
         print(f"base model: {out} is finished already")
         return
@@ -215,8 +217,17 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
     rows = draw_corpus(splits.corpus, plan, seed)
     _write_parquet(
         partial / "corpus.parquet",
-        [{"user": turn, "solution": s.text, "answer": str(s.answer), "slip": s.slip, "slip_column": s.slip_column,
-          "junk": list(s.junk)} for turn, s in rows],
+        [
+            {
+                "user": turn,
+                "solution": s.text,
+                "answer": str(s.answer),
+                "slip": s.slip,
+                "slip_column": s.slip_column,
+                "junk": list(s.junk),
+            }
+            for turn, s in rows
+        ],
     )
 
     tokenizer = build_tokenizer(recipe.positions)

@@ -23,14 +23,14 @@ class Recipe:
     """Size of the model and length of its training."""
 
     hidden: int = 128
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
     head_dim: int = 32
     intermediate: int = 256
     positions: int = 8192
-    steps: int = 700
-    batch: int = 48
-    lr: float = 3e-3
+    steps: int = 500
+    batch: int = 32
+    lr: float = 4e-3
     warmup: int = 30
     weight_decay: float = 0.01
     threads: int = 2
