@@ -83,12 +83,23 @@ def worker(model_path: str, micro: int, dynamic: bool):
     from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
     base = os.path.dirname(model_path)
-    config = compose([f"run.base={base}", "run.out=unused", "actor_rollout_ref.actor.grad_clip=1e9",
-                      "actor_rollout_ref.actor.optim.lr_warmup_steps=-1"]).actor_rollout_ref
+    config = compose(
+        [
+            f"run.base={base}",
+            "run.out=unused",
+            "actor_rollout_ref.actor.grad_clip=1e9",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps=-1",
+        ]
+    ).actor_rollout_ref
     model, actor = omega_conf_to_dataclass(config.model), omega_conf_to_dataclass(config.actor)
     actor.model_config = model
-    made = TrainingWorkerConfig(model_type="language_model", model_config=model, engine_config=actor.engine,
-                                optimizer_config=actor.optim, checkpoint_config=actor.checkpoint)
+    made = TrainingWorkerConfig(
+        model_type="language_model",
+        model_config=model,
+        engine_config=actor.engine,
+        optimizer_config=actor.optim,
+        checkpoint_config=actor.checkpoint,
+    )
     engine = made.engine_config
     engine.use_dynamic_bsz = dynamic
     engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = micro
@@ -108,8 +119,16 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int) -> dict
     mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
     nested = {k: torch.nested.as_nested_tensor([s[k] for s in mine], layout=torch.jagged) for k in mine[0]}
     data = TensorDict(nested | {"loss_mask": nested["response_mask"]}, batch_size=len(mine))
-    tu.assign_non_tensor(data, temperature=1.0, calculate_entropy=True, global_batch_size=len(batch),
-                         mini_batch_size=len(batch), epochs=1, seed=1, dataloader_kwargs={"shuffle": False})
+    tu.assign_non_tensor(
+        data,
+        temperature=1.0,
+        calculate_entropy=True,
+        global_batch_size=len(batch),
+        mini_batch_size=len(batch),
+        epochs=1,
+        seed=1,
+        dataloader_kwargs={"shuffle": False},
+    )
     output = w.train_mini_batch(data)
     output = output.get() if hasattr(output, "get") and not isinstance(output, TensorDict) else output
     metrics = tu.get(output, "metrics")

@@ -19,11 +19,21 @@ def _free_port() -> int:
 
 
 def _run(model: Path, ranks: int) -> dict[str, dict[str, float]]:
-    shared = os.environ | {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                           "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
+    shared = os.environ | {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     processes = [
-        subprocess.Popen([sys.executable, str(WORKER), str(model)], env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)},
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(model)],
+            env=shared | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for r in range(ranks)
     ]
     ended = [p.communicate(timeout=300) for p in processes]

@@ -24,7 +24,10 @@ def run_main(main: Callable[[], int | None]) -> int:
         return 130
     except OSError as e:
         if e.errno == 28:  # ENOSPC
-            print(f"error: the disk is full ({e.filename or os.getcwd()})\n"
-                  "  next:     free some space, then run the same command: it goes on", file=sys.stderr)
+            print(
+                f"error: the disk is full ({e.filename or os.getcwd()})\n"
+                "  next:     free some space, then run the same command: it goes on",
+                file=sys.stderr,
+            )
             return 1
         raise

@@ -119,9 +119,7 @@ def generate(
         ids_BT[i, longest - len(p) :] = torch.tensor(p)
         attention_BT[i, longest - len(p) :] = 1
     uniform_BT = torch.stack(
-        [
-            torch.rand(max_new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds
-        ]
+        [torch.rand(max_new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     )
     sampler = _RowSampler(uniform_BT, temperature, top_p, top_k)
     out_BT = model.generate(

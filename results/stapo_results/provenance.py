@@ -122,8 +122,15 @@ def run_id(kind: str, config: dict[str, Any], seeds: dict[str, int], revisions: 
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def new_run(kind: str, config: dict[str, Any], *, seeds: dict[str, int], deterministic: bool,
-            revisions: dict[str, str] | None = None, parent_run: str = "") -> Run:
+def new_run(
+    kind: str,
+    config: dict[str, Any],
+    *,
+    seeds: dict[str, int],
+    deterministic: bool,
+    revisions: dict[str, str] | None = None,
+    parent_run: str = "",
+) -> Run:
     """A run record in state "running" with everything that is known at the start."""
     commit, dirty = code_version()
     return Run(
@@ -144,7 +151,9 @@ def new_run(kind: str, config: dict[str, Any], *, seeds: dict[str, int], determi
     )
 
 
-def close_run(run: Run, path: str | os.PathLike, status: str, wall_seconds: float, notes: list[str] | None = None) -> Run:
+def close_run(
+    run: Run, path: str | os.PathLike, status: str, wall_seconds: float, notes: list[str] | None = None
+) -> Run:
     """The run record in its final state, written to `path`."""
     done = run.model_copy(
         update={"status": status, "wall_seconds": round(wall_seconds, 3), "notes": [*run.notes, *(notes or [])]}

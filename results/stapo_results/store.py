@@ -87,8 +87,10 @@ def repair(path: str | os.PathLike) -> int:
             f.truncate(keep)
             f.flush()
             os.fsync(f.fileno())
-            print(f"repaired {path}: a half-written last line ({lost} bytes) was cut off and kept in "
-                  f"{path.name}.damaged", file=sys.stderr)
+            print(
+                f"repaired {path}: a half-written last line ({lost} bytes) was cut off and kept in {path.name}.damaged",
+                file=sys.stderr,
+            )
     return lost
 
 

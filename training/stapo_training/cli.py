@@ -69,10 +69,12 @@ def main() -> int:
         return run_main(lambda: _run(argv[1:]))
     commands = {"base": Base, "export": Export}
     if argv[:1] not in ([c] for c in commands):
-        print("usage: stapo-train base | run | export  (each with --help)\n\n"
-              "  base     the miniature's base model, training data and benchmarks\n"
-              "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
-              "  export   a checkpoint as a Hugging Face folder")
+        print(
+            "usage: stapo-train base | run | export  (each with --help)\n\n"
+            "  base     the miniature's base model, training data and benchmarks\n"
+            "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
+            "  export   a checkpoint as a Hugging Face folder"
+        )
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")
     return run_main(command)
@@ -86,8 +88,12 @@ def _run(argv: list[str]) -> int:
         return 0 if argv else 2
     flags = {a for a in argv if a.startswith("--")}
     if unknown := flags - {"--dry-run", "--config-only"}:
-        raise BadInput("unknown option", found=", ".join(sorted(unknown)), expected="--dry-run | --config-only",
-                       next_step="stapo-train run --help")
+        raise BadInput(
+            "unknown option",
+            found=", ".join(sorted(unknown)),
+            expected="--dry-run | --config-only",
+            next_step="stapo-train run --help",
+        )
     overrides = [a for a in argv if not a.startswith("--")]
     return launch.run(overrides, dry_run="--dry-run" in flags, config_only="--config-only" in flags)
 

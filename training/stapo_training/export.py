@@ -33,14 +33,20 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     if re.fullmatch(r"global_step_\d+", path.name):
         run, checkpoint = path.parent.parent, path
         if not (checkpoint / "COMPLETE.json").exists():
-            raise BadInput(f"{checkpoint} is not a whole checkpoint", found="no COMPLETE.json",
-                           expected="a checkpoint that was saved to its end",
-                           next_step=f"choose another one under {path.parent}, or run the training again: it resumes")
+            raise BadInput(
+                f"{checkpoint} is not a whole checkpoint",
+                found="no COMPLETE.json",
+                expected="a checkpoint that was saved to its end",
+                next_step=f"choose another one under {path.parent}, or run the training again: it resumes",
+            )
         return run, checkpoint
     found = RunFolder(path).last_checkpoint() if path.is_dir() else None
     if found is None:
-        raise BadInput(f"no checkpoint in {path}", expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
-                       next_step="stapo-train run ... run.out=DIR makes one")
+        raise BadInput(
+            f"no checkpoint in {path}",
+            expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
+            next_step="stapo-train run ... run.out=DIR makes one",
+        )
     return path, found
 
 
@@ -57,8 +63,12 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
     files = {int(m[2]): (p, int(m[1])) for p in folder.iterdir() if (m := _SHARD.fullmatch(p.name))}
     world = {w for _, w in files.values()}
     if not files or world != {len(files)}:
-        raise BadInput(f"{folder}: the shards are not complete", found=f"ranks {sorted(files)}",
-                       expected=f"all of {sorted(world)} ranks", next_step="copy the missing files, or use another checkpoint")
+        raise BadInput(
+            f"{folder}: the shards are not complete",
+            found=f"ranks {sorted(files)}",
+            expected=f"all of {sorted(world)} ranks",
+            next_step="copy the missing files, or use another checkpoint",
+        )
     shards = [torch.load(files[r][0], map_location="cpu", weights_only=True) for r in sorted(files)]
     merged: dict[str, torch.Tensor] = {}
     for name, first in shards[0].items():
@@ -72,10 +82,16 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
         elif isinstance(placement, Replicate):
             merged[name] = parts[0]
         else:
-            raise BadInput(f"{folder}: {name} is placed in an unknown way", found=placement, expected="Shard or Replicate")
+            raise BadInput(
+                f"{folder}: {name} is placed in an unknown way", found=placement, expected="Shard or Replicate"
+            )
         if merged[name].shape != first.shape:
-            raise BadInput(f"{folder}: the shards of {name} do not add up", found=tuple(merged[name].shape),
-                           expected=tuple(first.shape), next_step="the checkpoint is damaged: use another one")
+            raise BadInput(
+                f"{folder}: the shards of {name} do not add up",
+                found=tuple(merged[name].shape),
+                expected=tuple(first.shape),
+                next_step="the checkpoint is damaged: use another one",
+            )
     return merged
 
 
@@ -107,14 +123,22 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].view(torch.uint8).numpy().tobytes())
-    labels = Labels(method=settings["method"], size=settings["size"], train_seed=settings["seed"], step=step,
-                    parent_run=run.run_id, weights_sha256=digest.hexdigest())
+    labels = Labels(
+        method=settings["method"],
+        size=settings["size"],
+        train_seed=settings["seed"],
+        step=step,
+        parent_run=run.run_id,
+        weights_sha256=digest.hexdigest(),
+    )
     if out.exists():
         old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
         if old is not None and old.weights_sha256 == labels.weights_sha256:
             print(f"{out}: this checkpoint is exported already")
             return
-        raise BadInput(f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out")
+        raise BadInput(
+            f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
+        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(actor / "huggingface", partial)
@@ -123,4 +147,6 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
     store.write_json(partial / "stapo.json", labels)
     partial.rename(out)
-    print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {len(tensors)} tensors as {dtype} -> {out}")
+    print(
+        f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {len(tensors)} tensors as {dtype} -> {out}"
+    )

@@ -42,19 +42,24 @@ def compose(overrides: list[str]) -> Any:
     for o in overrides:
         key, _, value = o.partition("=")
         if key in GROUPS and value not in choices(key):
-            raise BadInput(f"unknown {key}", found=value, expected=" | ".join(choices(key)),
-                           next_step=f"choose one: stapo-train run {key}=...")
+            raise BadInput(
+                f"unknown {key}",
+                found=value,
+                expected=" | ".join(choices(key)),
+                next_step=f"choose one: stapo-train run {key}=...",
+            )
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
         OmegaConf.resolve(config)
         missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
     except (HydraException, OmegaConfBaseException) as e:
-        raise BadInput(f"the configuration does not compose: {str(e).splitlines()[0]}",
-                       next_step="stapo-train run ... --config-only shows every key") from None
+        raise BadInput(
+            f"the configuration does not compose: {str(e).splitlines()[0]}",
+            next_step="stapo-train run ... --config-only shows every key",
+        ) from None
     if missing:
-        raise BadInput("values are missing", found=", ".join(missing),
-                       next_step=f"add {missing[0]}=... to the command")
+        raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
     return config
 
 
@@ -88,23 +93,33 @@ def check(config: Any) -> Facts:
     model = Path(config.actor_rollout_ref.model.path)
     local = model.is_absolute() or str(config.actor_rollout_ref.model.path).startswith((".", "/")) or config.run.base
     if local and not (model / "config.json").exists():
-        raise BadInput("the model is not there", found=f"no config.json in {model}",
-                       expected="a Hugging Face model folder",
-                       next_step=f"stapo-train base --out {config.run.base or 'DIR'}, or set run.base=DIR")
+        raise BadInput(
+            "the model is not there",
+            found=f"no config.json in {model}",
+            expected="a Hugging Face model folder",
+            next_step=f"stapo-train base --out {config.run.base or 'DIR'}, or set run.base=DIR",
+        )
     files, prompts = [], 0
     for kind in ("train_files", "val_files"):
         names = config.data[kind]
         for name in [names] if isinstance(names, str) else list(names):
             path = Path(name)
             if not path.exists():
-                raise BadInput(f"data.{kind} is not there", found=str(path), expected="a Parquet file",
-                               next_step="stapo-train base --out DIR makes the miniature's data")
+                raise BadInput(
+                    f"data.{kind} is not there",
+                    found=str(path),
+                    expected="a Parquet file",
+                    next_step="stapo-train base --out DIR makes the miniature's data",
+                )
             table = pq.ParquetFile(path)
             lacking = {"data_source", "prompt", "reward_model", "extra_info"} - set(table.schema_arrow.names)
             if lacking:
-                raise BadInput(f"{path}: columns are missing", found=", ".join(table.schema_arrow.names),
-                               expected=f"also {', '.join(sorted(lacking))}",
-                               next_step="make the file with stapo-train base or stapo-train data")
+                raise BadInput(
+                    f"{path}: columns are missing",
+                    found=", ".join(table.schema_arrow.names),
+                    expected=f"also {', '.join(sorted(lacking))}",
+                    next_step="make the file with stapo-train base or stapo-train data",
+                )
             files.append(path)
             prompts += table.metadata.num_rows if kind == "train_files" else 0
     batch, ranks = config.data.train_batch_size, config.trainer.n_gpus_per_node * config.trainer.nnodes
@@ -116,26 +131,45 @@ def check(config: Any) -> Facts:
         ("a mini-batch's sequences by the ranks", mini * config.actor_rollout_ref.rollout.n, ranks),
     ):
         if whole % part:
-            raise BadInput(f"{name} does not divide", found=f"{whole} / {part}", expected="no remainder",
-                           next_step="change one of the two")
+            raise BadInput(
+                f"{name} does not divide",
+                found=f"{whole} / {part}",
+                expected="no remainder",
+                next_step="change one of the two",
+            )
     rows = mini * config.actor_rollout_ref.rollout.n // ranks
     micro = config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
     if not config.actor_rollout_ref.actor.use_dynamic_bsz and micro and rows % min(micro, rows):
-        raise BadInput("rollout.log_prob_micro_batch_size_per_gpu does not divide a rank's mini-batch",
-                       found=f"{rows} sequences, micro-batch {micro}", expected="no remainder",
-                       next_step=f"set actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu to a divisor of {rows}")
+        raise BadInput(
+            "rollout.log_prob_micro_batch_size_per_gpu does not divide a rank's mini-batch",
+            found=f"{rows} sequences, micro-batch {micro}",
+            expected="no remainder",
+            next_step=f"set actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu to a divisor of {rows}",
+        )
     if config.trainer.device == "cuda" and not _gpus():
-        raise BadInput("no GPU found", found="nvidia-smi lists none", expected=f"{ranks} GPUs",
-                       next_step="run on a GPU node, or the miniature: tox -e miniature")
+        raise BadInput(
+            "no GPU found",
+            found="nvidia-smi lists none",
+            expected=f"{ranks} GPUs",
+            next_step="run on a GPU node, or the miniature: tox -e miniature",
+        )
     memory = psutil.virtual_memory().available / 2**30
     if memory < 4:
-        raise BadInput("too little memory is free", found=f"{memory:.1f} GiB", expected="at least 4 GiB",
-                       next_step="close other programs")
+        raise BadInput(
+            "too little memory is free",
+            found=f"{memory:.1f} GiB",
+            expected="at least 4 GiB",
+            next_step="close other programs",
+        )
     out.mkdir(parents=True, exist_ok=True)
     disk = psutil.disk_usage(str(out)).free / 2**30
     if disk < 1:
-        raise BadInput(f"too little disk is free for {out}", found=f"{disk:.2f} GiB", expected="at least 1 GiB",
-                       next_step="free some space or choose another run.out")
+        raise BadInput(
+            f"too little disk is free for {out}",
+            found=f"{disk:.2f} GiB",
+            expected="at least 1 GiB",
+            next_step="free some space or choose another run.out",
+        )
     return Facts(out, model, files, prompts)
 
 
@@ -162,8 +196,9 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     record_file = facts.out / "run.json"
     revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}
     seeds = {"run": int(config.run.seed)}
-    new = provenance.new_run("train", plain, seeds=seeds, deterministic=bool(config.run.deterministic),
-                             revisions=revisions)
+    new = provenance.new_run(
+        "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions
+    )
     try:
         with FileLock(facts.out / ".lock", timeout=0):
             previous = store.read_json(record_file, Run) if record_file.exists() else None
@@ -190,13 +225,25 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 config.trainer.default_local_dir = str(folder.checkpoints)
                 if checkpoint:
                     config.trainer.val_before_train = False  # step 0 is in the metrics already
-            record = new if previous is None else previous.model_copy(
-                update={"status": "running", "notes": [*previous.notes, f"resumed {provenance.now()} from "
-                                                       f"{checkpoint.name if checkpoint else 'the start'}"]})
+            record = (
+                new
+                if previous is None
+                else previous.model_copy(
+                    update={
+                        "status": "running",
+                        "notes": [
+                            *previous.notes,
+                            f"resumed {provenance.now()} from {checkpoint.name if checkpoint else 'the start'}",
+                        ],
+                    }
+                )
+            )
             store.write_json(record_file, record)
             return _train(config, record, record_file, verl_run.train)
     except Timeout:
-        raise BadInput(f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out") from None
+        raise BadInput(
+            f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out"
+        ) from None
 
 
 def _train(config: Any, record: Run, record_file: Path, train: Any) -> int:
@@ -218,19 +265,26 @@ def _refuse_other(previous: Run, new: Run, out: Path) -> None:
     """A folder holds one run: another configuration, other data or other weights need another folder."""
     differing = [
         *_differences(previous.config, new.config),
-        *(f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
-          for k in sorted(previous.revisions.keys() | new.revisions.keys())
-          if previous.revisions.get(k) != new.revisions.get(k)),
+        *(
+            f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
+            for k in sorted(previous.revisions.keys() | new.revisions.keys())
+            if previous.revisions.get(k) != new.revisions.get(k)
+        ),
     ]
     if differing:
-        raise BadInput(f"{out} holds a run of another configuration", found="; ".join(differing[:5]),
-                       expected="the same values (there / now)",
-                       next_step="choose another run.out=, or delete the folder")
+        raise BadInput(
+            f"{out} holds a run of another configuration",
+            found="; ".join(differing[:5]),
+            expected="the same values (there / now)",
+            next_step="choose another run.out=, or delete the folder",
+        )
 
 
 def _differences(a: Any, b: Any, path: str = "") -> list[str]:
     if isinstance(a, dict) and isinstance(b, dict):
-        return [d for k in sorted(a.keys() | b.keys()) for d in _differences(a.get(k), b.get(k), f"{path}.{k}".lstrip("."))]
+        return [
+            d for k in sorted(a.keys() | b.keys()) for d in _differences(a.get(k), b.get(k), f"{path}.{k}".lstrip("."))
+        ]
     return [] if a == b else [f"{path}: {a} / {b}"]
 
 
@@ -241,16 +295,18 @@ def _weights_revision(model: Path) -> str:
 
 def _plan(config: Any, facts: Facts) -> str:
     a = config.actor_rollout_ref
-    return "\n".join([
-        f"{config.run.method} on {config.run.size}, seed {config.run.seed}, {config.run.steps} steps -> {facts.out}",
-        f"  {config.data.train_batch_size} prompts x {a.rollout.n} responses a step, mini-batch "
-        f"{a.actor.ppo_mini_batch_size} prompts, {facts.prompts} training prompts",
-        f"  clip {a.actor.clip_ratio_low}/{a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, lr {a.actor.optim.lr}, "
-        f"selector {a.selector.name} ({a.selector.scope}, {a.selector.policy} policy)",
-        f"  {config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device} ranks, "
-        f"checkpoint every {config.trainer.save_freq} steps",
-        "  veRL accepts the configuration; nothing was started (--dry-run)",
-    ])
+    return "\n".join(
+        [
+            f"{config.run.method} on {config.run.size}, seed {config.run.seed}, {config.run.steps} steps -> {facts.out}",
+            f"  {config.data.train_batch_size} prompts x {a.rollout.n} responses a step, mini-batch "
+            f"{a.actor.ppo_mini_batch_size} prompts, {facts.prompts} training prompts",
+            f"  clip {a.actor.clip_ratio_low}/{a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, lr {a.actor.optim.lr}, "
+            f"selector {a.selector.name} ({a.selector.scope}, {a.selector.policy} policy)",
+            f"  {config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device} ranks, "
+            f"checkpoint every {config.trainer.save_freq} steps",
+            "  veRL accepts the configuration; nothing was started (--dry-run)",
+        ]
+    )
 
 
 __all__ = ["RunFailed", "check", "choices", "compose", "run"]

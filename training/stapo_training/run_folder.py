@@ -1,8 +1,8 @@
 """A training run's folder: its record, its metrics, its checkpoints; what a resumed run may believe.
 
-    run.json                      schema.Run
-    metrics.jsonl, timings.jsonl  schema.StepMetrics: what the run decided, what the machine decided
-    checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json stands in it
+run.json                      schema.Run
+metrics.jsonl, timings.jsonl  schema.StepMetrics: what the run decided, what the machine decided
+checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json stands in it
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class RunFolder:
         before = self._logged.get(step)
         if before is None or before.values != values:
             if before is not None and self.deterministic:
-                differing = sorted(k for k in values.keys() | before.values.keys()
-                                   if values.get(k) != before.values.get(k))
+                differing = sorted(
+                    k for k in values.keys() | before.values.keys() if values.get(k) != before.values.get(k)
+                )
                 raise RunFailed(
                     f"step {step} was made again after an interruption and came out differently",
                     found={k: values.get(k) for k in differing[:3]},
@@ -81,8 +82,10 @@ class RunFolder:
         whole = []
         for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
             facts = json.loads(marker.read_text())
-            sizes = {name: (marker.parent / name).stat().st_size if (marker.parent / name).exists() else -1
-                     for name in facts["bytes"]}
+            sizes = {
+                name: (marker.parent / name).stat().st_size if (marker.parent / name).exists() else -1
+                for name in facts["bytes"]
+            }
             if sizes == facts["bytes"]:
                 whole.append((facts["step"], marker.parent))
             else:

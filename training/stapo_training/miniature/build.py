@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from stapo_results import provenance, store
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_results.seeds import derive_seed
+
 from stapo_training.miniature.pretrain import Example, Recipe, build_model, pretrain
 from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
 from stapo_training.miniature.tokenizer import INSTRUCTION, JUNK, build_tokenizer, chat_text
@@ -185,8 +185,8 @@ def _finished(out: Path, config: dict[str, Any], seed: int) -> bool:
 def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Recipe | None = None) -> None:
     """Build the miniature's base model, data and benchmarks into `out`.
 
-    The same seed, recipe and number of threads give the same bytes of everything but run.json and miniature.json
-    (they hold times). A finished folder is left as it is; an interrupted build is made anew.
+    The same seed, recipe and number of threads give the same bytes of everything but run.json, miniature.json (they
+    hold times) and stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made anew.
 
     Args:
         out: new or empty folder, or one of an earlier build.

@@ -115,7 +115,7 @@ def solve(problem: Problem, slip: Slip = "", column: int = -1, shift: int = 1) -
         tens, ones = divmod(total, 10)
         pieces += [str(x), "+", str(y), "+", str(carry), "=", str(tens), str(ones), "\n"]
         carry, written = tens, str(ones) + written
-    written = (str(carry) if carry else "") + written
+    written = (str(carry) + written).lstrip("0") or "0"  # a slip can clear the first digits too
     pieces += ["The answer is", " \\boxed{", *written, "}."]
     return Solution(tuple(pieces), int(written), slip, column if slip else -1)
 

@@ -17,9 +17,9 @@ IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, IM_START, IM_END)
 
 # Sixteen words that carry no meaning in a solution. One token each; none is a prefix of another piece.
-JUNK = tuple(
-    " " + w
-    for w in "hmm well okay actually basically wait right anyway maybe perhaps indeed plainly oddly yes so um".split()
+JUNK = (
+    *(" hmm", " well", " okay", " actually", " basically", " wait", " right", " anyway"),
+    *(" maybe", " perhaps", " indeed", " plainly", " oddly", " yes", " so", " um"),
 )
 
 # Whole phrases of the fixed text are one piece: each prompt token costs time in every training and evaluation step.

@@ -63,7 +63,12 @@ class SeededAgentLoopWorker(_Worker):
             self.reward_loop_worker_handles = [_LocalReward(RewardLoopWorker(self.config))]
 
     async def _run_agent_loop(
-        self, sampling_params: dict[str, Any], trajectory: dict[str, Any], *, agent_name: str, trace: bool = True,
+        self,
+        sampling_params: dict[str, Any],
+        trajectory: dict[str, Any],
+        *,
+        agent_name: str,
+        trace: bool = True,
         **kwargs: Any,
     ) -> Any:
         if trace or agent_name != AGENT_NAME:

@@ -23,9 +23,7 @@ def validate(config: Any) -> None:
 
     Raises whatever veRL raises: its messages name the keys.
     """
-    validate_config(
-        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-    )
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     assert get_trainer_cls(trainer.MODE) is trainer.StapoTrainer
 
 

@@ -48,8 +48,15 @@ class CpuRolloutServer:
         group_timeout_s: how long an incomplete group may wait before the step fails.
     """
 
-    def __init__(self, model_path: str, response_length: int, prompt_length: int, max_batch: int, threads: int,
-                 group_timeout_s: float):
+    def __init__(
+        self,
+        model_path: str,
+        response_length: int,
+        prompt_length: int,
+        max_batch: int,
+        threads: int,
+        group_timeout_s: float,
+    ):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
@@ -83,8 +90,9 @@ class CpuRolloutServer:
         self.model.tie_weights()
         self.global_steps = global_steps
 
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any],
-                       **_: Any) -> TokenOutput:
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
         if self.global_steps is None:
             raise RuntimeError("a request came before the trainer's weights")
         group, position, size = sampling_params[ORDER_KEY]

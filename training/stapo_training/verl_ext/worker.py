@@ -95,7 +95,9 @@ class SelectingTrainingWorker(TrainingWorker):
         with torch.no_grad(), self.engine.eval_mode(disable_auto_offload=True):
             output = self.engine.infer_batch(view, loss_function=None)["model_output"]
         mask = data["response_mask"]
-        logprob_N, entropy_N = (response_from_nested(output[k], mask).values().float() for k in ("log_probs", "entropy"))
+        logprob_N, entropy_N = (
+            response_from_nested(output[k], mask).values().float() for k in ("log_probs", "entropy")
+        )
         return TokenStats(
             logprob_N=logprob_N,
             entropy_N=entropy_N,
@@ -128,7 +130,9 @@ class SelectingTrainingWorker(TrainingWorker):
         for first in range(0, rows, size):
             part = slice(bounds[first], bounds[min(first + size, rows)])
             chosen = self.selector.select(
-                TokenStats(stats.logprob_N[part], stats.entropy_N[part], stats.advantage_N[part], stats.response_N[part]),
+                TokenStats(
+                    stats.logprob_N[part], stats.entropy_N[part], stats.advantage_N[part], stats.response_N[part]
+                ),
                 pool=alone,
             )
             keep_N[part], candidate_N[part] = chosen.keep_N, chosen.candidate_N

@@ -1,0 +1,153 @@
+"""The composed configurations: every method's settings, pinned; bad input, refused before veRL starts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stapo_results.errors import BadInput
+from stapo_training import launch
+
+BASE = ["run.base=base", "run.out=out"]
+
+
+@pytest.mark.parametrize(
+    ("method", "clip_high", "aggregation", "kl", "selector", "scope"),
+    [
+        ("grpo", 0.2, "seq-mean-token-mean", 0.04, "keep_all", "mini_batch"),
+        ("entropy20", 0.28, "token-mean", None, "top_entropy", "micro_batch"),
+        ("justrl", 0.28, "token-mean", None, "keep_all", "mini_batch"),
+        ("stapo", 0.28, "token-mean", None, "silence_spurious", "mini_batch"),
+    ],
+)
+def test_a_method_is_its_row_of_the_table(method, clip_high, aggregation, kl, selector, scope) -> None:
+    c = launch.compose([*BASE, f"method={method}"])
+    actor, chosen = c.actor_rollout_ref.actor, c.actor_rollout_ref.selector
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, clip_high, 1e9)
+    assert actor.loss_agg_mode == aggregation
+    assert (actor.kl_loss_coef if actor.use_kl_loss else None) == kl
+    assert (chosen.name, chosen.scope, chosen.policy) == (selector, scope, "current")
+    assert (chosen.tau_p, chosen.q, chosen.share) == (0.002, 0.75, 0.2)
+
+
+def test_what_departs_from_verls_defaults_is_set() -> None:
+    c = launch.compose(BASE)
+    a = c.actor_rollout_ref
+    assert c.algorithm.adv_estimator == "grpo"
+    assert c.algorithm.norm_adv_by_std_in_grpo is True
+    assert c.algorithm.use_kl_in_reward is False
+    assert a.actor.optim.weight_decay == 0.1
+    assert a.actor.optim.lr_scheduler_type == "constant"
+    assert a.actor.grad_clip == 1.0
+    assert a.actor.entropy_coeff == 0
+    assert (a.rollout.n, a.rollout.temperature, a.rollout.top_p) == (8, 1.0, 1.0)
+    assert (a.rollout.val_kwargs.do_sample, a.rollout.val_kwargs.temperature, a.rollout.val_kwargs.n) == (True, 1.0, 4)
+    assert c.trainer.balance_batch is False
+    assert c.data.seed == 0
+    assert a.model.trust_remote_code is False
+
+
+def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
+    folder = Path(launch.__file__).parent / "configs" / "method"
+    assert {
+        p.stem: len(p.read_text().splitlines()) for p in folder.glob("*.yaml") if len(p.read_text().splitlines()) > 20
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["method=stapoo"], "unknown method"),
+        (["size=70b"], "unknown size"),
+        (["no.such.key=1"], "does not compose"),
+    ],
+)
+def test_what_does_not_compose_is_bad_input(overrides: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        launch.compose([*BASE, *overrides])
+
+
+def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    config = launch.compose([f"run.base={tmp_path / 'nothing'}", f"run.out={tmp_path / 'out'}"])
+    with pytest.raises(BadInput, match=r"(?s)no config\.json in .*stapo-train base --out"):
+        launch.check(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.train_batch_size=30", r"30 / 8"),
+        ("data.train_batch_size=4096", "fewer prompts than one training batch"),
+        ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24", "micro-batch 24"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_with_the_arithmetic(tiny_base: Path, tmp_path: Path, override, said) -> None:
+    config = launch.compose([f"run.base={tiny_base}", f"run.out={tmp_path}", override])
+    with pytest.raises(BadInput, match=said):
+        launch.check(config)
+
+
+def test_missing_columns_are_named(tiny_base: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(tiny_base / "data" / "train.parquet").drop_columns(["reward_model"])
+    pq.write_table(table, tmp_path / "train.parquet")
+    config = launch.compose(
+        [f"run.base={tiny_base}", f"run.out={tmp_path}", f"data.train_files={tmp_path / 'train.parquet'}"]
+    )
+    with pytest.raises(BadInput, match=r"(?s)columns are missing.*reward_model"):
+        launch.check(config)
+
+
+@pytest.mark.parametrize(
+    ("response", "verifier", "score"),
+    [
+        (r"so \boxed{42}", "fallback", 1.0),
+        (r"so \boxed{41}", "fallback", -1.0),
+        ("Answer: 42", "fallback", 1.0),
+        (r"Answer: 41 and \boxed{42}", "fallback", -1.0),  # the answer line goes first
+        (r"so \boxed{42}", "answer_line", -1.0),
+        (r"Answer: 41 and \boxed{42}", "strict_box", 1.0),
+        (r"\boxed{42}" + " " * 100, "strict_box", -1.0),  # outside the last 100 characters
+        ("", "fallback", -1.0),
+    ],
+)
+def test_the_reward_of_each_verifier(response: str, verifier: str, score: float) -> None:
+    from stapo_training.reward import compute_score
+
+    assert compute_score("mini-add", response, "42", verifier=verifier)["score"] == score
+
+
+def test_an_unknown_verifier_is_an_error() -> None:
+    from stapo_training.reward import compute_score
+
+    with pytest.raises(ValueError, match="none of fallback, answer_line, strict_box"):
+        compute_score("mini-add", "", "1", verifier="lenient")
+
+
+def test_group_advantages_of_the_papers_appendix() -> None:
+    """G = 8, rewards of +1 and -1, unbiased std: 1 to 7 correct give the seven advantages the appendix prints."""
+    import numpy as np
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    printed = [2.47, 1.62, 1.21, 0.94, 0.72, 0.54, 0.35]
+    for correct, expected in enumerate(printed, 1):
+        rewards = torch.tensor([[1.0]] * correct + [[-1.0]] * (8 - correct))
+        advantage, _ = compute_grpo_outcome_advantage(rewards, torch.ones(8, 1), np.array(["a"] * 8, dtype=object))
+        assert float(advantage[0, 0]) == pytest.approx(expected, abs=0.005)
+
+
+def test_vectorised_log_probabilities_equal_verls_loop() -> None:
+    from verl.utils.torch_functional import logprobs_from_logits_v2
+
+    from stapo_training.verl_ext.worker import logprobs_from_logits
+
+    g = torch.Generator().manual_seed(0)
+    logits, labels = 5 * torch.randn(7, 11, generator=g), torch.randint(0, 11, (7,), generator=g)
+    theirs, ours = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    a, b = logprobs_from_logits_v2(theirs, labels), logprobs_from_logits(ours, labels)
+    weight = torch.arange(7.0)
+    (a * weight).sum().backward()
+    (b * weight).sum().backward()
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(theirs.grad, ours.grad, rtol=1e-6, atol=1e-7)
