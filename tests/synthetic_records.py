@@ -1,0 +1,99 @@
+"""Made-up records for tests of tables and figures. Every one says that it is synthetic; none may stand in results/."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from stapo_results.schema import Cell, CellRecord, ProblemResult, Run, StepMetrics
+from stapo_results.store import append, write_json
+
+
+def cell(
+    root: Path, method: str, benchmark: str, setting: str, verdicts: list[str], *, size: str = "mini", seed: int = 0,
+    step: int | str | None = None, rows: int | None = None, folder: str = "", **changed,
+) -> Path:  # fmt: skip
+    """Write one record; `verdicts` is a string of 1, 0, - a problem."""
+    where = Cell(
+        method=method,
+        size=size,
+        train_seed=seed,
+        step=step if step is not None else "base" if method == "base" else 40,  # type: ignore[arg-type]
+        benchmark=benchmark,
+        setting=setting,
+    )
+    given = {
+        "cell": where,
+        "n": len(verdicts[0]),
+        "temperature": 1.0 if setting == "t1.0" else 0.7,
+        "top_p": 1.0 if setting == "t1.0" else 0.9,
+        "max_tokens": 128,
+        "scored_by": "rule",
+        "judge_note": "The judge was a stand-in; its verdicts are recorded and not scored",
+        "problems": [ProblemResult(problem_id=f"q{i}", verdicts=v) for i, v in enumerate(verdicts)],
+        "benchmark_rows": rows or len(verdicts),
+        "benchmark_sha256": "0" * 64,
+        "finish_reasons": {"stop": sum(len(v) for v in verdicts)},
+        "no_answer": 0,
+        "mean_response_tokens": 50.0,
+        "engine": "synthetic",
+        "deterministic": True,
+        "run_id": "synthetic",
+        "code_commit": "0" * 40,
+        "code_dirty": "",
+        "revisions": {},
+        "miniature": size == "mini",
+        **changed,
+    }
+    path = root / (folder or f"{method}-s{seed}") / "cells" / f"{where.slug}.json"
+    write_json(path, CellRecord(**given))
+    return path
+
+
+def miniature(root: Path, methods: tuple[str, ...] = ("base", "grpo", "entropy20", "justrl", "stapo")) -> None:
+    """Records with a gain that grows from method to method: of problem i, the first k samples are right."""
+    for rank, method in enumerate(methods):
+        for b, benchmark in enumerate(("mini-add", "mini-add-hard")):
+            for s, setting in enumerate(("t1.0", "t0.7")):
+                right = [min(8, max(0, (i * 5) % 9 + rank - 3 * b + 2 * s)) for i in range(64)]
+                cell(root, method, benchmark, setting, ["1" * k + "0" * (8 - k) for k in right])
+
+
+def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: str = "mini", status: str = "done"):
+    """A run folder with smooth made-up curves."""
+    folder = root / f"{method}-s{seed}"
+    rank = ("grpo", "entropy20", "justrl", "stapo").index(method)
+    run = Run(
+        run_id="synthetic",
+        kind="train",
+        status=status,  # type: ignore[arg-type]
+        command=["synthetic"],
+        config={"run": {"method": method, "size": size, "seed": seed}},
+        code_commit="0" * 40,
+        code_dirty="",
+        packages={},
+        revisions={},
+        hardware={},
+        seeds={"train": seed},
+        deterministic=True,
+        started="2000-01-01T00:00:00+00:00",
+    )
+    write_json(folder / "run.json", run)
+    lines = []
+    for step in range(steps + 1):
+        wave = 0.015 * math.sin(step * (1.3 + rank) + seed)
+        accuracy = 0.66 + (0.2 + 0.02 * rank) * (1 - math.exp(-step / 15)) + wave + 0.01 * seed
+        values = {"accuracy": accuracy} if step % 5 == 0 else {}
+        if step:
+            silenced = (0, 0.8, 0, 0.0015 + 0.0003 * math.sin(step))[rank]
+            values |= {
+                "reward": accuracy - 0.03 + wave,
+                "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2)[rank] / 60) + wave / 3,
+                "silenced_share": silenced,
+                "candidate_share": 0.0025,
+                "response_tokens": 50.0,
+                "grad_norm": 0.3,
+            }
+        lines.append(StepMetrics(step=step, values=values))
+    append(folder / "metrics.jsonl", lines)
+    return folder
