@@ -1,0 +1,104 @@
+"""Three wings on one foundation: who may import whom, read from the source by ast."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+WINGS = {"stapo_training": "training", "stapo_eval": "eval", "stapo_repro": "repro"}
+FOUNDATION = "stapo_results"
+PACKAGES = {**WINGS, FOUNDATION: "results"}
+# framework -> the only place (below the root) that may import it
+FRAMEWORKS = {"verl": "training/stapo_training/verl_ext", "vllm": "eval/stapo_eval/engines.py"}
+DYNAMIC = {"import_module", "__import__"}
+
+
+def imported(tree: ast.Module) -> list[tuple[int, str]]:
+    """(line, module) of every absolute import, inside functions and under TYPE_CHECKING too, and of
+    `import_module("name")` with a literal name."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.lineno, node.module))
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in DYNAMIC and isinstance(node.args[0].value, str):
+                found.append((node.lineno, node.args[0].value))
+    return found
+
+
+def violations(root: Path) -> list[str]:
+    """Every forbidden import below a checkout, as "file:line: reason"."""
+    bad = []
+    for package, folder in PACKAGES.items():
+        for path in sorted((root / folder / package).rglob("*.py")):
+            where = path.relative_to(root).as_posix()
+            for line, module in imported(ast.parse(path.read_text(encoding="utf-8"), filename=where)):
+                top = module.split(".")[0]
+                if top in PACKAGES and top not in (package, FOUNDATION):
+                    bad.append(f"{where}:{line}: {package} imports {module}")
+                home = FRAMEWORKS.get(top)
+                if home and where != home and not where.startswith(home + "/"):
+                    bad.append(f"{where}:{line}: {module} is imported outside {home}")
+    return bad
+
+
+def test_no_wing_imports_a_wing_and_each_framework_has_one_place():
+    assert violations(ROOT) == []
+
+
+def test_the_walk_sees_the_real_modules():
+    for package, folder in PACKAGES.items():
+        assert list((ROOT / folder / package).rglob("*.py")), f"{folder}/{package} holds no module"
+    seen = {m for p in (ROOT / "repro").rglob("*.py") for _, m in imported(ast.parse(p.read_text()))}
+    assert "stapo_results.errors" in seen
+
+
+BAD = {
+    "eval/stapo_eval/a.py": ("import stapo_training.reward", "a.py:1: stapo_eval imports stapo_training.reward"),
+    "training/stapo_training/b.py": (
+        "def f():\n    from stapo_eval.rules import grade",
+        "b.py:2: stapo_training imports stapo_eval.rules",
+    ),
+    "results/stapo_results/c.py": (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stapo_repro",
+        "c.py:3: stapo_results imports stapo_repro",
+    ),
+    "training/stapo_training/d.py": ("import verl.trainer as t", "d.py:1: verl.trainer is imported outside"),
+    "eval/stapo_eval/e.py": ("from vllm import LLM", "e.py:1: vllm is imported outside eval/stapo_eval/engines.py"),
+    "repro/stapo_repro/f.py": (
+        "import importlib\nimportlib.import_module('stapo_eval.run')",
+        "f.py:2: stapo_repro imports stapo_eval.run",
+    ),
+    "training/stapo_training/verl_ext_helper.py": ("import verl", "verl_ext_helper.py:1: verl is imported outside"),
+}
+GOOD = {
+    "training/stapo_training/verl_ext/worker.py": "import verl.workers\nfrom stapo_results.errors import BadInput",
+    "training/stapo_training/selectors.py": "from stapo_training import methods\nfrom . import reward",
+    "eval/stapo_eval/engines.py": "def load():\n    from vllm import LLM",
+    "repro/stapo_repro/driver.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
+}
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_an_allowed_tree_passes(tmp_path):
+    write(tmp_path, GOOD)
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_the_walk_can_fail(tmp_path, name):
+    text, message = BAD[name]
+    write(tmp_path, {**GOOD, name: text})
+    (found,) = violations(tmp_path)
+    assert message in found
