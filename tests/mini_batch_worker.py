@@ -158,8 +158,9 @@ def main() -> None:
     model_path = sys.argv[1]
     torch.set_num_threads(1)
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
-    import stapo_training.verl_ext.platform  # noqa: F401
     import torch.distributed as dist
+
+    import stapo_training.verl_ext.platform  # noqa: F401
 
     batch = sequences()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -12,7 +12,8 @@ import tyro
 from stapo_results.console import run_main
 from stapo_results.errors import BadInput
 
-_RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...] [--dry-run] [--config-only]
+_RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
+                       [--dry-run] [--config-only]
 
 Train with veRL. Every KEY=VALUE is a Hydra override of the composed configuration.
 The same command again goes on with an interrupted run and returns at once from a finished one.

@@ -148,5 +148,6 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     store.write_json(partial / "stapo.json", labels)
     partial.rename(out)
     print(
-        f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {len(tensors)} tensors as {dtype} -> {out}"
+        f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: "
+        f"{len(tensors)} tensors as {dtype} -> {out}"
     )

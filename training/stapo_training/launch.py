@@ -297,11 +297,12 @@ def _plan(config: Any, facts: Facts) -> str:
     a = config.actor_rollout_ref
     return "\n".join(
         [
-            f"{config.run.method} on {config.run.size}, seed {config.run.seed}, {config.run.steps} steps -> {facts.out}",
+            f"{config.run.method} on {config.run.size}, seed {config.run.seed}, {config.run.steps} steps "
+            f"-> {facts.out}",
             f"  {config.data.train_batch_size} prompts x {a.rollout.n} responses a step, mini-batch "
             f"{a.actor.ppo_mini_batch_size} prompts, {facts.prompts} training prompts",
-            f"  clip {a.actor.clip_ratio_low}/{a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, lr {a.actor.optim.lr}, "
-            f"selector {a.selector.name} ({a.selector.scope}, {a.selector.policy} policy)",
+            f"  clip {a.actor.clip_ratio_low}/{a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, "
+            f"lr {a.actor.optim.lr}, selector {a.selector.name} ({a.selector.scope}, {a.selector.policy} policy)",
             f"  {config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device} ranks, "
             f"checkpoint every {config.trainer.save_freq} steps",
             "  veRL accepts the configuration; nothing was started (--dry-run)",

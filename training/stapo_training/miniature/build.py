@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from stapo_results import provenance, store
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_results.seeds import derive_seed
-
 from stapo_training.miniature.pretrain import Example, Recipe, build_model, pretrain
 from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import INSTRUCTION, JUNK, build_tokenizer, chat_text
+from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, INSTRUCTION, JUNK, build_tokenizer, chat_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,7 +186,8 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
     """Build the miniature's base model, data and benchmarks into `out`.
 
     The same seed, recipe and number of threads give the same bytes of everything but run.json, miniature.json (they
-    hold times) and stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made anew.
+    hold times) and stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made
+    anew.
 
     Args:
         out: new or empty folder, or one of an earlier build.
@@ -231,7 +232,8 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
     )
 
     tokenizer = build_tokenizer(recipe.positions)
-    end_id, pad_id = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    ids_of = tokenizer.get_vocab()
+    end_id, pad_id = ids_of[IM_END], ids_of[END_OF_TEXT]
     model = build_model(recipe, len(tokenizer), derive_seed("miniature", seed, "weights"), end_id, pad_id)
     losses = pretrain(model, to_examples(rows, tokenizer), recipe, pad_id)
     folder = partial / "model"
@@ -250,7 +252,7 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
         {
             "parameters": sum(p.numel() for p in model.parameters()),
             "vocabulary": len(tokenizer),
-            "junk": dict(zip(JUNK, tokenizer.convert_tokens_to_ids(list(JUNK)), strict=True)),
+            "junk": {word: ids_of[word] for word in JUNK},
             "junk_share": sum(len(s.junk) for _, s in rows) / sum(lengths),
             "slip_share": sum(bool(s.slip) for _, s in rows) / len(rows),
             "corpus_examples": len(rows),

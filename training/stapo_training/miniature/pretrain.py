@@ -65,7 +65,7 @@ def build_model(recipe: Recipe, vocab: int, seed: int, end_id: int, pad_id: int)
         max_position_embeddings=recipe.positions,
         tie_word_embeddings=True,
         initializer_range=recipe.hidden**-0.5 / 2,
-        rope_theta=10_000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         bos_token_id=None,
         eos_token_id=end_id,
         pad_token_id=pad_id,
