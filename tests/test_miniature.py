@@ -1,0 +1,338 @@
+"""The miniature's base model: literal solutions, exact tokenizer round trips, disjoint splits, equal bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stapo_results import benchmarks, store
+from stapo_results.answers import last_boxed
+from stapo_results.errors import BadInput
+from stapo_results.schema import Labels, Run
+from stapo_training.miniature import build, pretrain
+from stapo_training.miniature.problems import Problem, add_junk, draw_problems, draw_slip, solve
+from stapo_training.miniature.tokenizer import INSTRUCTION, JUNK, build_tokenizer, chat_text
+
+operand = st.integers(min_value=1000, max_value=9_999_999)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return build_tokenizer()
+
+
+# ---------------------------------------------------------------- worked solutions
+
+
+def test_a_worked_solution_by_hand():
+    # 1+5=6; 2+7=9; 8+3=11 carries 1; 4+9+1=14: 4821 + 9375 = 14196
+    s = solve(Problem(4821, 9375))
+    assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+1=14\nThe answer is \\boxed{14196}."
+    assert (s.answer, s.slip, s.slip_column, s.junk) == (14196, "", -1, ())
+
+
+def test_a_solution_without_a_last_carry_has_no_leading_zero():
+    s = solve(Problem(1203, 4005))
+    assert s.text == "3+5+0=08\n0+0+0=00\n2+0+0=02\n1+4+0=05\nThe answer is \\boxed{5208}."
+
+
+def test_a_lost_carry_by_hand():
+    # the 1 of 8+3=11 is lost in column 3: 4+9+0=13, so the result is 1000 short
+    s = solve(Problem(4821, 9375), "carry", 3)
+    assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+0=13\nThe answer is \\boxed{13196}."
+    assert (s.answer, s.slip, s.slip_column) == (13196, "carry", 3)
+
+
+def test_a_wrong_digit_by_hand_is_carried_on():
+    # 2+7 is written as 10 (one too high): its carry goes into the next column, and the result is 100/10 = 10 too high
+    s = solve(Problem(4821, 9375), "digit", 1, shift=1)
+    assert s.text == "1+5+0=06\n2+7+0=10\n8+3+1=12\n4+9+1=14\nThe answer is \\boxed{14206}."
+    assert s.answer == 14196 + 10
+
+
+def test_a_slip_that_clears_the_first_digits_leaves_no_leading_zero():
+    # 1+1 is written as 00 (two too low): nothing is left
+    assert solve(Problem(1000, 1000), "digit", 3, shift=18).text.endswith(
+        "0+0+0=00\n1+1+0=00\nThe answer is \\boxed{0}."
+    )
+
+
+def test_a_carry_that_is_not_there_cannot_be_lost():
+    with pytest.raises(ValueError, match="no carry comes into column 1"):
+        solve(Problem(4821, 9375), "carry", 1)
+    with pytest.raises(ValueError, match="column 4 of a problem with 4 columns"):
+        solve(Problem(4821, 9375), "digit", 4)
+
+
+@given(operand, operand, st.integers(0, 2**32))
+def test_a_solution_is_right_and_a_slip_is_wrong(a, b, seed):
+    rng = np.random.default_rng(seed)
+    p = Problem(a, b)
+    right, slipped = solve(p), draw_slip(rng, p)
+    assert last_boxed(right.text) == str(a + b)
+    assert slipped.slip
+    assert slipped.answer != a + b
+    assert last_boxed(slipped.text) == str(slipped.answer)
+
+
+@given(operand, operand, st.integers(0, 2**32), st.floats(0, 1))
+def test_junk_changes_nothing_but_the_listed_positions(a, b, seed, rate):
+    clean = solve(Problem(a, b))
+    noisy = add_junk(np.random.default_rng(seed), clean, rate)
+    assert tuple(x for i, x in enumerate(noisy.pieces) if i not in noisy.junk) == clean.pieces
+    assert all(noisy.pieces[i] in JUNK for i in noisy.junk)
+    assert last_boxed(noisy.text) == str(a + b)
+
+
+def test_junk_at_rate_one_stands_before_every_piece_outside_the_box():
+    noisy = add_junk(np.random.default_rng(0), solve(Problem(1203, 4005)), 1.0)
+    # 36 pieces of 4 columns, "The answer is" and the box's opening; the 4 digits and the end follow without junk
+    assert noisy.junk == tuple(range(0, 76, 2))
+    assert len(noisy.pieces) == 36 + 2 + 38 + 5
+
+
+def test_all_junk_kinds_come_up_about_equally_often():
+    rng = np.random.default_rng(7)
+    noisy = [add_junk(rng, solve(Problem(4821, 9375)), 0.5) for _ in range(400)]
+    counts = {w: sum(s.pieces[i] == w for s in noisy for i in s.junk) for w in JUNK}
+    assert len(counts) == 16
+    mean = sum(counts.values()) / 16
+    assert all(0.8 * mean < c < 1.2 * mean for c in counts.values()), counts
+
+
+def test_draw_problems_leaves_out_taken_ones_and_swapped_ones():
+    # of the 81 pairs of one-digit numbers from 1 to 9, 45 differ beyond order; all but (3, 4) are left
+    found = draw_problems(np.random.default_rng(0), 44, [1], {(3, 4)})
+    assert {p.key for p in found} == {(i, j) for i in range(1, 10) for j in range(i, 10)} - {(3, 4)}
+
+
+# ---------------------------------------------------------------- tokenizer
+
+
+@settings(max_examples=300)
+@given(st.text())
+def test_any_text_survives_the_tokenizer(tokenizer, text):
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["<0x41>", "é", "汉字", "🙂‍↔️", "\x00\r\n\t", "\u2028", " hmm hmm", "<unk>", "ﬁ", "e\u0301", "  ", "▁a"]
+)
+def test_awkward_texts_survive(tokenizer, text):
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text
+    if text == "é":
+        assert tokenizer.convert_ids_to_tokens(ids) == ["<0xC3>", "<0xA9>"]
+    if text == "<0x41>":
+        assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
+
+
+def test_every_digit_is_one_token(tokenizer):
+    assert tokenizer.tokenize("What is 4821 + 9375?") == ["What is ", *"4821", " + ", *"9375", "?"]
+
+
+@given(operand, operand, st.integers(0, 2**32))
+def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, a, b, seed):
+    rng = np.random.default_rng(seed)
+    s = add_junk(rng, draw_slip(rng, Problem(a, b)), 0.2)
+    assert tuple(tokenizer.tokenize(s.text)) == s.pieces
+
+
+@pytest.mark.parametrize("separator", [build.TRAIN_SEPARATOR, build.EVAL_SEPARATOR])
+def test_the_chat_template_gives_the_trained_prompt(tokenizer, separator):
+    content = Problem(9999999, 1234567).text + separator + INSTRUCTION
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert tokenizer.decode(ids) == chat_text(content)
+    assert ids == tokenizer.encode(chat_text(content))
+    assert len(ids) <= 40
+
+
+# ---------------------------------------------------------------- supervised training
+
+
+def test_collate_masks_prompt_and_padding():
+    ids, labels = pretrain.collate([pretrain.Example((5, 6, 7, 8), 2), pretrain.Example((5, 9, 4), 1)], pad_id=0)
+    assert ids.tolist() == [[5, 6, 7, 8], [5, 9, 4, 0]]
+    assert labels.tolist() == [[-100, -100, 7, 8], [-100, 9, 4, -100]]
+
+
+def test_learning_rate_by_hand():
+    r = pretrain.Recipe(steps=110, warmup=10, lr=1.0)
+    assert pretrain.learning_rate(5, r) == 0.5
+    assert pretrain.learning_rate(10, r) == 1.0
+    assert pretrain.learning_rate(60, r) == pytest.approx(0.05 + 0.95 / 2)
+    assert pretrain.learning_rate(110, r) == pytest.approx(0.05)
+
+
+# ---------------------------------------------------------------- the build
+
+PLAN = build.Plan(train_prompts=200, benchmark_rows=16)
+RECIPE = pretrain.Recipe(hidden=32, layers=1, heads=1, intermediate=32, steps=12, batch=8, warmup=3, threads=1)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    out = tmp_path_factory.mktemp("miniature") / "base"
+    build.build_base(out, seed=3, plan=PLAN, recipe=RECIPE)
+    return out
+
+
+def compared(folder):
+    """Hash of each file that a rebuild has to reproduce."""
+    timed = {"run.json", "miniature.json", "stapo.json"}
+    return {
+        str(p.relative_to(folder)): store.sha256_file(p)
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name not in timed
+    }
+
+
+def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
+    build.build_base(tmp_path / "again", seed=3, plan=PLAN, recipe=RECIPE)
+    first, second = compared(built), compared(tmp_path / "again")
+    assert first == second
+    assert {"model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"} <= set(
+        first
+    )
+
+
+def test_another_seed_gives_another_model(built, tmp_path):
+    build.build_base(tmp_path / "other", seed=4, plan=PLAN, recipe=RECIPE)
+    first, second = compared(built), compared(tmp_path / "other")
+    for name in ("model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"):
+        assert first[name] != second[name], name
+
+
+def test_a_finished_build_is_left_alone_and_another_seed_refused(built, capsys):
+    before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
+    build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)
+    assert "finished already" in capsys.readouterr().out
+    assert before == {p: p.stat().st_mtime_ns for p in built.rglob("*")}
+    with pytest.raises(BadInput, match="another seed or recipe"):
+        build.build_base(built, seed=4, plan=PLAN, recipe=RECIPE)
+    with pytest.raises(BadInput, match="another seed or recipe"):
+        build.build_base(built, seed=3, plan=PLAN, recipe=dataclasses.replace(RECIPE, steps=11))
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.txt").write_text("keep")
+    with pytest.raises(BadInput, match="is not empty"):
+        build.build_base(tmp_path, plan=PLAN, recipe=RECIPE)
+    assert (tmp_path / "data" / "mine.txt").read_text() == "keep"
+
+
+def test_a_killed_build_is_made_anew_with_the_same_bytes(built, tmp_path):
+    out = tmp_path / "killed"
+    code = (
+        "from pathlib import Path; from stapo_training.miniature import build, pretrain\n"
+        f"build.build_base(Path({str(out)!r}), 3, plan=build.Plan(train_prompts=200, benchmark_rows=16),"
+        f" recipe=pretrain.Recipe(**{dict(dataclasses.asdict(RECIPE), steps=100_000)!r}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (out / ".partial" / "benchmarks" / "registry.yaml").exists():
+        assert time.monotonic() < deadline, "the build did not get to its benchmarks"
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not (out / "run.json").exists()
+    build.build_base(out, seed=3, plan=PLAN, recipe=RECIPE)
+    assert compared(out) == compared(built)
+    assert not (out / ".partial").exists()
+
+
+def test_no_training_problem_occurs_in_a_benchmark():
+    splits = build.draw_splits(build.Plan(), corpus_size=3000, seed=0)
+    parts = [{p.key for p in part} for part in (splits.easy, splits.hard, splits.train, splits.corpus)]
+    assert [len(p) for p in parts] == [64, 64, 4096, 3000]
+    assert len(set().union(*parts)) == sum(map(len, parts))
+    assert {len(str(p.a)) for p in splits.train} == {4, 5, 6} == {len(str(p.a)) for p in splits.easy}
+    assert {len(str(p.a)) for p in splits.hard} == {7}
+    assert sum(len(str(p.a)) == 7 for p in splits.corpus) == round(3000 * build.Plan().hard_share)
+
+
+def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
+    import pyarrow.parquet as pq
+
+    easy = benchmarks.load("mini-add", built / "benchmarks", strict=True)
+    hard = benchmarks.load("mini-add-hard", built / "benchmarks", strict=True)
+    assert (len(easy.problems), len(hard.problems), easy.spec.samples, easy.spec.miniature) == (16, 16, 8, True)
+    val = pq.read_table(built / "data" / "val.parquet").to_pylist()
+    for row, problem in zip(val, easy.problems, strict=True):
+        assert row["prompt"] == [{"role": "user", "content": problem.problem + "\n\n" + INSTRUCTION}]
+        assert row["reward_model"] == {"style": "rule", "ground_truth": problem.answer}
+        assert row["extra_info"]["problem_id"] == problem.id
+        assert row["data_source"] == "mini-add"
+    train = pq.read_table(built / "data" / "train.parquet").to_pylist()
+    assert len({r["extra_info"]["problem_id"] for r in train}) == 200
+    first = train[0]["prompt"][0]["content"]
+    assert int(train[0]["reward_model"]["ground_truth"]) == sum(
+        int(w.strip("?.")) for w in first.split() if w[0].isdigit()
+    )
+
+
+def test_the_corpus_file_says_which_tokens_are_junk(built, tokenizer):
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(built / "corpus.parquet").to_pylist()
+    assert len(rows) == 12 * 8
+    for r in rows:
+        tokens = tokenizer.tokenize(r["solution"])
+        assert [i for i, t in enumerate(tokens) if t in JUNK] == r["junk"]
+        a, b = (int(w.strip("?.")) for w in r["user"].split() if w[0].isdigit())
+        assert (last_boxed(r["solution"]) == str(a + b)) == (r["slip"] == "")
+        assert last_boxed(r["solution"]) == r["answer"]
+
+
+def test_the_saved_model_is_what_the_contract_says(built):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(built / "model")
+    tok = AutoTokenizer.from_pretrained(built / "model")
+    end, pad = tok.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert model.config.architectures == ["Qwen3ForCausalLM"]
+    assert (model.config.max_position_embeddings, model.config.head_dim, model.dtype) == (8192, 32, torch.float32)
+    assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
+    assert (tok.eos_token_id, tok.pad_token_id) == (end, pad)
+    assert tok.encode("What is 12 + 34?") == build_tokenizer().encode("What is 12 + 34?")
+    assert tok.chat_template == build_tokenizer().chat_template
+    labels = store.read_json(built / "model" / "stapo.json", Labels)
+    run = store.read_json(built / "run.json", Run)
+    assert (labels.method, labels.size, labels.train_seed, labels.step) == ("base", "mini", 3, "base")
+    assert labels.weights_sha256 == store.sha256_file(built / "model" / "model.safetensors")
+    assert (run.kind, run.status, run.seeds, labels.parent_run) == ("base", "done", {"base": 3}, run.run_id)
+    facts = json.loads((built / "miniature.json").read_text())
+    assert facts["junk"][" hmm"] == tok.convert_tokens_to_ids(" hmm")
+    # by hand: embedding 391 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
+    # two layer norms and the last one of 32
+    assert facts["parameters"] == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
+
+
+def test_a_few_steps_lower_the_loss():
+    tok = build_tokenizer()
+    recipe = dataclasses.replace(RECIPE, hidden=64, steps=30, lr=1e-2)
+    splits = build.draw_splits(PLAN, recipe.steps * recipe.batch, 0)
+    examples = build.to_examples(build.draw_corpus(splits.corpus, PLAN, 0), tok)
+    end, pad = tok.get_vocab()["<|im_end|>"], tok.get_vocab()["<|endoftext|>"]
+    model = pretrain.build_model(recipe, len(tok), 0, end, pad)
+    said: list[str] = []
+    losses = pretrain.pretrain(model, examples, recipe, pad, said.append)
+    assert losses[0] == pytest.approx(np.log(len(tok)), abs=1.0)  # an untrained model is near the uniform one
+    assert losses[-1] < 0.6 * losses[0]
+    assert said[-1].startswith("base model: step 30 of 30")
+    with pytest.raises(ValueError, match="240 examples for 31 steps of 8"):
+        pretrain.pretrain(model, examples, dataclasses.replace(recipe, steps=31), pad)
