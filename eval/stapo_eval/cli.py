@@ -62,11 +62,11 @@ class RunCommand:
     step: str = ""
     """Label of the training step, or base (default: stapo.json, else base)."""
     threads: int = 0
-    """CPU threads of the engine (default: all cores). Part of what makes a run repeatable."""
+    """CPU threads of the engine (default: all cores; 1 for a tiny model). Part of what makes a run repeatable."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
-    """Rows of a batch of the engine hf (default: up to 512, as memory allows)."""
+    """Rows of a batch of the engine hf (default: 64 on a CPU, 512 on a GPU, fewer as memory demands)."""
     grade_seconds: float = 5.0
     """Wall time that grading one answer may take."""
     grade_memory_mib: int = 1024

@@ -14,7 +14,9 @@ from stapo_eval.decoding import Decoding, encode_chat, stop_token_ids
 from stapo_eval.models import ModelFiles
 
 Key = tuple[str, str, int]
-MOST_ROWS = 512
+# Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows
+# (512 samples of the miniature's model: 2.8 s by 64, 3.2 s by 128, 4.5 s by 256, 6.4 s by 512 rows, one thread).
+MOST_ROWS = {"cpu": 64, "cuda": 512}
 _KV_BYTES = 1 << 30
 _LOGIT_BYTES = 1 << 30
 
@@ -127,7 +129,7 @@ class HfEngine:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * self.dtype.itemsize
         # the sampler holds about four float64 rows of logits
-        self.most_rows = rows or max(1, min(MOST_ROWS, _LOGIT_BYTES // (32 * config.vocab_size)))
+        self.most_rows = rows or max(1, min(MOST_ROWS[self.device], _LOGIT_BYTES // (32 * config.vocab_size)))
         self.fixed_rows = bool(rows)
 
     def encode(self, message: str) -> list[int]:

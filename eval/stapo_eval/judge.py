@@ -19,17 +19,14 @@ from stapo_eval.rules import Gold
 
 SCOPES = ("rule-negatives",)
 TAIL_TOKENS = 4096  # of a response; a final answer stands at its end
-_ANSWER_TOKENS = 8
+_ANSWER_TOKENS = 3  # a letter, perhaps after a space or line end, and the stop token
 _LETTERS: dict[str, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid"}
-_TASK = """You check answers to exam questions. Below stand a question, its reference answer and a candidate's response.
-Decide whether the candidate's final answer agrees with the reference. Take the reference as true and do not solve the \
-question anew. Another notation, order or form of the same value agrees; a missing part of an answer that has several \
-does not. Judge the final answer only, not the way to it.
-Reply with exactly one letter:
-A - the final answer agrees with the reference
-B - the final answer differs from the reference
-C - there is no final answer to judge: the response breaks off, repeats itself without end or declines
-"""
+_TASK = """Compare a response's final answer with the reference, which is true; do not solve the question. Other notation \
+or order is fine, a missing part is not.
+A: they agree
+B: they differ
+C: no final answer (cut off, endless, declined)
+Reply with one letter."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +48,7 @@ def check_scope(scope: str) -> None:
 def message(question: Question, tail: str) -> str:
     """The judge's prompt with the response's end `tail`."""
     gold = question.gold if isinstance(question.gold, str) else ", ".join(question.gold)
-    return (
-        f"{_TASK}\n<question>\n{question.problem}\n</question>\n\n<reference>\n{gold}\n</reference>\n\n"
-        f"<response>\n{tail}\n</response>\n\nYour letter:"
-    )
+    return f"{_TASK}\n\nQUESTION\n{question.problem}\n\nREFERENCE\n{gold}\n\nRESPONSE\n{tail}\n\nLETTER"
 
 
 def parse_letter(text: str) -> JudgeVerdict:

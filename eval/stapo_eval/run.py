@@ -36,6 +36,7 @@ from stapo_eval.rules import PRESET, Options, check_preset, grader_version
 from stapo_eval.summary import cell_record, notes, print_summary, summarise
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+SMALL_MODEL_BYTES = 64 << 20
 STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and shown, the scores are the rule's alone"
 
 
@@ -140,9 +141,15 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
     )
 
 
-def _threads(asked: int) -> int:
+def _threads(asked: int, model: ModelFiles) -> int:
+    """As asked; else one for a model whose products are too small to share, and all cores for others.
+
+    Threads wait for each other at each product: the miniature's model loses to that whatever else the machine does.
+    """
     if asked:
         return asked
+    if sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -179,7 +186,7 @@ def make_plan(options: RunOptions) -> Plan:
         **asdict(options),
         "benchmarks": [b.name for b in benchmarks],
         "settings": list(settings),
-        "threads": _threads(options.threads),
+        "threads": _threads(options.threads, model),
         **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
     }
     run = provenance.new_run(
