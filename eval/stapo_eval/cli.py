@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import tyro
+
 from stapo_results import store
 from stapo_results.benchmarks import find_data_dir, load, read_jsonl, registry
 from stapo_results.console import run_main

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import FinishReason
-
 from stapo_eval.decoding import Decoding, encode_chat, stop_token_ids
 from stapo_eval.models import ModelFiles
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import FinishReason
 
 Key = tuple[str, str, int]
 # Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows

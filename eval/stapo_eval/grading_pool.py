@@ -16,11 +16,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stapo_eval.rules import Gold, Options, quick
 from stapo_results.answers import last_boxed
 from stapo_results.errors import RunFailed
 from stapo_results.schema import Reason
-
-from stapo_eval.rules import Gold, Options, quick
 
 START_LIMIT = 120.0  # seconds for a worker's imports, on a loaded machine
 

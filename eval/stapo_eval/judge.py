@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stapo_results.errors import BadInput
-from stapo_results.schema import JudgeVerdict
-
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, Request
 from stapo_eval.rules import Gold
+from stapo_results.errors import BadInput
+from stapo_results.schema import JudgeVerdict
 
 SCOPES = ("rule-negatives",)
 TAIL_TOKENS = 4096  # of a response; a final answer stands at its end
 _ANSWER_TOKENS = 3  # a letter, perhaps after a space or line end, and the stop token
 _LETTERS: dict[str, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid"}
-_TASK = """Compare a response's final answer with the reference, which is true; do not solve the question. Other notation \
-or order is fine, a missing part is not.
+_TASK = """Compare a response's final answer with the reference, which is true; do not solve the question. \
+Other notation or order is fine, a missing part is not.
 A: they agree
 B: they differ
 C: no final answer (cut off, endless, declined)

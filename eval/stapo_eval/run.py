@@ -19,12 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from stapo_results import provenance, store
-from stapo_results.answers import last_boxed
-from stapo_results.benchmarks import Benchmark, find_data_dir, load
-from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Timing, Verdict
-from stapo_results.seeds import derive_seed
 
 from stapo_eval import judge as judging
 from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings, prompt
@@ -34,6 +28,12 @@ from stapo_eval.grading_pool import Item, Limits, Outcome, grade
 from stapo_eval.models import ModelFiles, find_model
 from stapo_eval.rules import PRESET, Options, check_preset, grader_version
 from stapo_eval.summary import cell_record, notes, print_summary, summarise
+from stapo_results import provenance, store
+from stapo_results.answers import last_boxed
+from stapo_results.benchmarks import Benchmark, find_data_dir, load
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Timing, Verdict
+from stapo_results.seeds import derive_seed
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
