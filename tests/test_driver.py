@@ -13,10 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from stapo_repro import display, processes, stages
 from stapo_repro.driver import check_parameters, methods_of_cells, plan
+from stapo_repro.driver import main as driver_main
 from stapo_repro.memory import Peak, pss_bytes
-from stapo_repro.plan import make_stages
+from stapo_repro.plan import console_script, make_stages
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.store import read
 
@@ -78,7 +80,7 @@ def nobody_left(out: Path) -> bool:
 def out(tmp_path):
     folder = tmp_path / "run"
     yield folder
-    processes.end_all(processes.mark_of(folder))  # whatever a failed test left
+    processes.end_all(processes.Family(processes.mark_of(folder)))  # whatever a failed test left
 
 
 def in_stage_two(out: Path) -> bool:
@@ -212,13 +214,28 @@ def test_daemon_that_outlives_its_stage_is_ended_and_reported(out):
     assert nobody_left(out)
 
 
+def test_descendant_that_wiped_its_environment_is_ended_even_when_its_parent_is_gone(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    family = processes.Family(mark)
+    child = processes.start(["/bin/sh", "-c", "setsid env -i sleep 303 & sleep 303"], out / "log", mark, {}, out)
+    wait_for(lambda: len(processes.marked(mark)) == 3)
+    wiped = [p for p in family.members() if not p.environ()]
+    assert [p.name() for p in wiped] == ["sleep"]
+    child.kill()  # the wiped one is now nobody's child and carries no mark
+    child.wait()
+    assert wiped[0].pid not in [p.pid for p in processes.marked(mark)]
+    assert processes.end_all(family, child) == []
+    assert not psutil.pid_exists(wiped[0].pid) or wiped[0].status() == psutil.STATUS_ZOMBIE
+
+
 def test_child_that_ignores_term_is_killed(out):
     out.mkdir()
     mark = processes.new_mark(out)
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
     child = processes.start([sys.executable, "-c", code], out / "log", mark, {}, out)
     wait_for(lambda: "deaf" in (out / "log").read_text())
-    assert processes.end_all(mark, child, grace=0.3) == []
+    assert processes.end_all(processes.Family(mark), child, grace=0.3) == []
     assert child.returncode == -signal.SIGKILL
 
 
@@ -226,9 +243,9 @@ def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
     out.mkdir()
     old, new = processes.new_mark(out), processes.new_mark(out)
     child = processes.start(["sleep", "302"], out / "log", new, {}, out)
-    processes.end_all(old)
+    processes.end_all(processes.Family(old))
     assert child.poll() is None
-    processes.end_all(new, child)
+    processes.end_all(processes.Family(new), child)
     assert child.poll() is not None
 
 
@@ -404,6 +421,65 @@ def test_cells():
     assert "stapo-train data" in str(e.value)
     with pytest.raises(BadInput, match="no such cell"):
         methods_of_cells(["stapo"])
+
+
+# Stands in for the two other wings: writes small synthetic outputs where the real commands would.
+WINGS = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    import synthetic_records as synthetic
+    command, arguments = sys.argv[1], sys.argv[2:]
+    named = dict(a.split("=") for a in arguments if "=" in a)
+    after = lambda name: Path(arguments[arguments.index(name) + 1])
+    if command == "base":
+        for name in ("model", "data", "benchmarks"):
+            (after("--out") / name).mkdir(parents=True)
+            (after("--out") / name / "file").write_text(name)
+    elif command == "run" and named:
+        out = Path(named["run.out"])
+        synthetic.training_run(out.parent, named["method"], int(named["run.seed"]), int(named["run.steps"]))
+        (out / "checkpoints").mkdir()
+    elif command == "export":
+        after("--out").mkdir(parents=True)
+        (after("--out") / "weights").write_text("w")
+    else:
+        out = after("--out")
+        method = out.name.split("-")[0]
+        right = {"base": "1000", "justrl": "1100", "stapo": "1110"}[method]
+        for name in ("samples.jsonl", "verdicts.jsonl"):
+            out.mkdir(parents=True, exist_ok=True)
+            (out / name).touch()
+        for benchmark in ("mini-add", "mini-add-hard"):
+            for setting in ("t1.0", "t0.7"):
+                verdicts = [right, right[1:] + "0"] * 8
+                synthetic.cell(out.parent, method, benchmark, setting, verdicts, folder=out.name)
+    """
+)
+
+
+def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, monkeypatch, capsys):
+    wings = tmp_path / "wings.py"
+    wings.write_text(WINGS)
+    script = tmp_path / "wing"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent} exec {sys.executable} {wings} "$@"\n')
+    script.chmod(0o755)
+    real = console_script
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda n: real(n) if n == "stapo-repro" else str(script))
+    monkeypatch.setenv("COLUMNS", "120")
+    out = tmp_path / "run"
+    assert driver_main(miniature(out, quick=True)) == 0
+    text = capsys.readouterr().out
+    # problem means alternate .75 .5 (STAPO) and .25 0 (base): 62.5 against 12.5, every difference .5
+    assert "62.50 (62.50)" in text
+    assert "STAPO minus base on mini-add: +50.0 points (50.0 to 50.0)" in text
+    assert "peak memory" in text
+    for name in ("tables/main_table.md", "figures/miniature_training_curves.png", "stages.jsonl"):
+        assert (out / name).stat().st_size > 0
+    ledger = (out / "stages.jsonl").read_bytes()
+    assert driver_main(miniature(out, quick=True)) == 0
+    assert (out / "stages.jsonl").read_bytes() == ledger
+    assert capsys.readouterr().out.count("finished before") == 2 * 10  # each stage kept, and said so in the summary
 
 
 def test_command_line_refuses_with_code_2(tmp_path):

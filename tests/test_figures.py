@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import synthetic_records as synthetic
+
 from stapo_repro import curves, labels
 from stapo_repro.records import load_training_runs
 from stapo_results.errors import BadInput, RecordError

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stapo_results.errors import BadInput
 from stapo_results.statistics import (
     Estimate,

@@ -13,6 +13,7 @@ import pytest
 import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stapo_repro import paper, render, tables
 from stapo_repro.generated import replace_block
 from stapo_repro.records import load_cells

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
+
 from stapo_results.console import run_main
 
 Roots = Annotated[tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default.")]

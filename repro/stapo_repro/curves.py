@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from stapo_results.errors import BadInput
 
 from stapo_repro import labels
 from stapo_repro.records import TrainingRun
+from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)

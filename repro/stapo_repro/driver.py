@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 import psutil
 from filelock import FileLock, Timeout
-from stapo_results import store
-from stapo_results.errors import BadInput
 
 from stapo_repro import display, summary
 from stapo_repro.plan import Plan, Stages, make_stages, methods_of_cells, plan
 from stapo_repro.stages import Engine, Outcome
+from stapo_results import store
+from stapo_results.errors import BadInput
 
 __all__ = ["Plan", "main", "methods_of_cells", "plan"]
 
@@ -76,7 +77,8 @@ def check_parameters(p: Plan) -> None:
         )
 
 
-def _interrupt_once() -> None:
+@contextlib.contextmanager
+def _interrupt_once() -> Iterator[None]:
     """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
     asked = False
 
@@ -88,8 +90,12 @@ def _interrupt_once() -> None:
         asked = True
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handler)
+    before = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def execute(stages: Stages, out: Path, grace: float = 10.0, patience: float = 5.0) -> dict[str, Outcome]:
@@ -101,9 +107,8 @@ def execute(stages: Stages, out: Path, grace: float = 10.0, patience: float = 5.
         KeyboardInterrupt: after everything that was started is gone.
     """
     out.mkdir(parents=True, exist_ok=True)
-    _interrupt_once()
     try:
-        with FileLock(out / ".lock", timeout=0):
+        with FileLock(out / ".lock", timeout=0), _interrupt_once():
             shown = display.make(stages)
             try:
                 return Engine(out, shown, grace, patience).run(stages)

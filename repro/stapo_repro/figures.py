@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stapo_results.errors import BadInput
-
 from stapo_repro import labels
 from stapo_repro.curves import PANELS, Curve, Panel, by_method, curve
 from stapo_repro.records import TrainingRun
+from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from stapo_results.schema import CellRecord
-
 from stapo_repro import labels
 from stapo_repro.scores import Score, ScoreKey
+from stapo_results.schema import CellRecord
 
 
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:

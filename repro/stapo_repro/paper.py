@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from stapo_results.errors import BadInput
-from stapo_results.store import read_json
 
 from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+from stapo_results.errors import BadInput
+from stapo_results.store import read_json
 
 Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)

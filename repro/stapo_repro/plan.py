@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_results.errors import BadInput
-from stapo_results.schema import Record
-
 from stapo_repro import labels
 from stapo_repro.stages import Stage
+from stapo_results.errors import BadInput
+from stapo_results.schema import Record
 
 Stages = list[Stage]
 
@@ -94,6 +93,8 @@ def methods_of_cells(cells: Sequence[str]) -> str:
     Raises:
         BadInput: no METHOD/SIZE, an unknown one, or a size that this version cannot run.
     """
+    if not cells:
+        raise BadInput("no cell was named", expected="METHOD/SIZE", next_step="stapo-repro run stapo/mini")
     methods = []
     for cell in cells:
         method, slash, size = cell.partition("/")

@@ -35,21 +35,58 @@ def new_mark(folder: Path) -> str:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Living processes of this user whose mark begins with this one, the caller excepted."""
-    wanted, found = f"{MARK}={mark}".encode(), []
+    """Living processes of this user whose mark begins with this one, and all their descendants, the caller excepted.
+
+    Descendants by parent too, because a process may wipe its environment (setproctitle writes Ray's worker names over
+    it).
+    """
+    wanted, parents, found = f"{MARK}={mark}".encode(), {}, set()
     for pid in psutil.pids():
-        if pid == os.getpid():
-            continue
         try:
+            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:  # ended meanwhile, or another user's
             continue
+        if state == "Z":
+            continue
+        parents[pid] = int(parent)
         if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-    return found
+            found.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    out = []
+    for pid in sorted(found - {os.getpid()}):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            out.append(psutil.Process(pid))
+    return out
+
+
+class Family:
+    """All processes of one mark, remembered: who was seen once still belongs when its parent is gone."""
+
+    def __init__(self, mark: str):
+        self.mark = mark
+        self._seen: set[psutil.Process] = set()  # psutil compares pid and start time, so a reused pid is another one
+
+    def members(self) -> list[psutil.Process]:
+        """Those alive now."""
+        self._seen.update(marked(self.mark))
+        self._seen = {p for p in self._seen if _alive(p)}
+        return sorted(self._seen, key=lambda p: p.pid)
+
+    def wait_gone(self, seconds: float) -> list[psutil.Process]:
+        """Wait until nobody is alive, at most so many seconds; returns those left."""
+        end = time.monotonic() + seconds
+        while (left := self.members()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return left
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen:
@@ -85,51 +122,45 @@ def describe(processes: Iterable[psutil.Process]) -> list[str]:
     return out
 
 
-def _wait_gone(mark: str, seconds: float) -> list[psutil.Process]:
-    end = time.monotonic() + seconds
-    while (left := marked(mark)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return left
-
-
-def end_all(mark: str, child: subprocess.Popen | None = None, grace: float = 10.0) -> list[str]:
-    """End the child and everybody with its mark: TERM to the child first (it may end its own in order), then TERM to
-    the rest, then KILL.
+def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 10.0) -> list[str]:
+    """End the child and its whole family: TERM to the child first (it may end its own in order), then TERM to the
+    rest, then KILL.
 
     Args:
-        mark: see `mark_of`.
+        family: see `Family`.
         child: the direct child, or None when only orphans may be left.
         grace: seconds that the child has before the others are told too.
 
     Returns:
         What is still alive after KILL (empty, unless a process hangs in the kernel), as "pid name".
     """
+    family.members()  # looked at before the child ends: afterwards some have no parent to be found by
     if child is not None and child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace)
-    left = marked(mark)
+    left = family.members()
     _signal(left, signal.SIGTERM)
-    left = _wait_gone(mark, 3.0) if left else []
+    left = family.wait_gone(3.0) if left else []
     deadline = time.monotonic() + 10
     while left and time.monotonic() < deadline:  # again and again: a process may fork while it is being killed
         _signal(left, signal.SIGKILL)
-        left = _wait_gone(mark, 0.5)
+        left = family.wait_gone(0.5)
     if child is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(1)
     return describe(left)
 
 
-def sweep(mark: str, patience: float = 5.0) -> list[str]:
+def sweep(family: Family, patience: float = 5.0) -> list[str]:
     """After a child ended by itself: give its daemons `patience` seconds, then end them.
 
     Returns:
         Those that had to be ended, as "pid name".
     """
-    left = describe(_wait_gone(mark, patience))
+    left = describe(family.wait_gone(patience))
     if left:
-        end_all(mark)
+        end_all(family)
     return left
 
 

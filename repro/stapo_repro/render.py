@@ -8,10 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from stapo_results.schema import SETTINGS
-
 from stapo_repro import labels
 from stapo_repro.tables import Difference, Row, Section, Table, Value, shown
+from stapo_results.schema import SETTINGS
 
 TRAINING_ALIGNED, JUSTRL_SETTING = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 

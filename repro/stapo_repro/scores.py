@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stapo_repro.records import Loaded
 from stapo_results.errors import RecordError
 from stapo_results.statistics import Estimate, Paired, bootstrap, clustered, paired, parse_verdicts, problem_means
-
-from stapo_repro.records import Loaded
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from pydantic import Field
+
+from stapo_repro import processes
+from stapo_repro.memory import Peak
 from stapo_results import progress, store
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import code_version, now
 from stapo_results.schema import Record
-
-from stapo_repro import processes
-from stapo_repro.memory import Peak
 
 POLL_SECONDS = 0.5
 _TAIL = 30  # lines of a failed stage's log that are shown
@@ -33,6 +33,7 @@ CHILD_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "SPT_NOENV": "1",  # setproctitle leaves the environment readable, and with it the mark of `processes`
     "PYTHONUNBUFFERED": "1",  # the log and its last lines are complete when a stage dies
 }
 
@@ -143,10 +144,10 @@ class Engine:
             RunFailed: a stage failed; the rest was not started.
             KeyboardInterrupt: passed on, after the child and all it started are gone.
         """
-        folder_mark = processes.mark_of(self.out)
-        if orphans := processes.describe(processes.marked(folder_mark)):
+        before = processes.Family(processes.mark_of(self.out))
+        if orphans := processes.describe(before.members()):
             self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
-            processes.end_all(folder_mark)
+            processes.end_all(before)
         watchdog = processes.Watchdog(self.mark)
         try:
             repeated = {s.name for n, s in enumerate(stages, 1) if self._one(s, n, len(stages))}
@@ -223,15 +224,16 @@ class Engine:
         environment = {**CHILD_ENVIRONMENT, progress.VARIABLE: str(told.resolve())}
         started, peak = time.monotonic(), Peak()
         child: subprocess.Popen | None = None
+        family = processes.Family(self.mark)
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
-                self._look(peak)
+                peak.sample([os.getpid(), *(p.pid for p in family.members())])
                 self.display.tick(stage, progress.read(told), time.monotonic() - started, peak.bytes)
-                time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.02)
-            left = processes.sweep(self.mark, self.patience)
+                time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
+            left = processes.sweep(family, self.patience)
         except BaseException:  # also Ctrl-C and a defect of our own: nothing may be left running
-            survivors = processes.end_all(self.mark, child, self.grace)
+            survivors = processes.end_all(family, child, self.grace)
             notes = [f"survived KILL: {', '.join(survivors)}"] if survivors else []
             seconds = round(time.monotonic() - started, 2)
             ended = event("interrupted", seconds=seconds, peak_mib=peak.bytes >> 20, notes=notes)
@@ -250,9 +252,6 @@ class Engine:
         self._hashes[stage.name] = outputs
         self._record(ended)
         self.display.end(stage, ended)
-
-    def _look(self, peak: Peak) -> None:
-        peak.sample([os.getpid(), *(p.pid for p in processes.marked(self.mark))])
 
     def _failure(self, stage: Stage, code: int, log: Path) -> RunFailed:
         if code == 0:

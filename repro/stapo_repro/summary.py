@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
-from stapo_results.schema import SETTINGS
 
 from stapo_repro import labels
 from stapo_repro.display import clock
 from stapo_repro.plan import Plan
 from stapo_repro.stages import Outcome
+from stapo_results.schema import SETTINGS
 
 _FIRST, _SECOND = SETTINGS
 
@@ -34,7 +34,7 @@ def _cell(by_setting: dict) -> Text:
 
 
 def _section(section: dict) -> RichTable:
-    view = RichTable(title=section["title"], caption="T=1.0, in brackets T=0.7; below: 95 % interval at T=1.0")
+    view = RichTable(caption="T=1.0, in brackets T=0.7; below: 95 % interval at T=1.0")
     view.add_column("Method")
     for b in (*section["benchmarks"], labels.AVERAGE):
         view.add_column(labels.benchmark_label(b))
@@ -50,6 +50,7 @@ def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
     table = json.loads((p.out / "tables" / "main_table.json").read_text())
     for section in table["sections"]:
         if section["miniature"]:
+            console.print(Text(section["title"], style="bold"))
             console.print(_section(section))
             for d in section["differences"]:
                 if d["status"] == "run" and d["setting"] == _FIRST and d["points"] is not None:

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Literal
 
-from stapo_results.errors import BadInput
-from stapo_results.schema import SETTINGS
-from stapo_results.statistics import average, bootstrap
-
 from stapo_repro import labels
 from stapo_repro.notes import footnotes
 from stapo_repro.paper import PaperTable
 from stapo_repro.records import Loaded, final_step, inputs_hash
 from stapo_repro.scores import Score, ScoreKey, difference, score_all
+from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS
+from stapo_results.statistics import average, bootstrap
 
 Status = Literal["run", "not run", "incomplete", "paper", "not in the paper"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from stapo_repro.processes import end_all
+from stapo_repro.processes import Family, end_all
 
 
 def main() -> None:
     goodbye = sys.stdin.buffer.read()  # blocks until the driver closes its end, or dies
     if goodbye != b"done":
-        end_all(sys.argv[1])
+        end_all(Family(sys.argv[1]))
 
 
 if __name__ == "__main__":
