@@ -167,6 +167,20 @@ def test_collate_masks_prompt_and_padding():
     assert labels.tolist() == [[-100, -100, 7, 8], [-100, 9, 4, -100]]
 
 
+def test_batches_hold_examples_of_one_length():
+    # 16 examples of lengths 1..16 shuffled: batches of 4 in one chunk hold 1-4, 5-8, 9-12 and 13-16, in some order
+    lengths = [9, 3, 14, 1, 6, 16, 11, 8, 2, 13, 5, 10, 15, 4, 7, 12]
+    examples = [pretrain.Example(tuple(range(n)), 0) for n in [*lengths, 99]]
+    ordered = [len(e.ids) for e in pretrain.bucket(examples, batch=4, seed=1)]
+    assert sorted(ordered[i : i + 4] for i in (0, 4, 8, 12)) == [
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+        [9, 10, 11, 12],
+        [13, 14, 15, 16],
+    ]
+    assert ordered[16:] == [99]
+
+
 def test_learning_rate_by_hand():
     r = pretrain.Recipe(steps=110, warmup=10, lr=1.0)
     assert pretrain.learning_rate(5, r) == 0.5

@@ -25,7 +25,7 @@ from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_results.seeds import derive_seed
-from stapo_training.miniature.pretrain import Example, Recipe, build_model, pretrain
+from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
 from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, INSTRUCTION, JUNK, build_tokenizer, chat_text
 
@@ -53,7 +53,7 @@ class Plan:
     hard_digits: tuple[int, ...] = (7,)
     hard_share: float = 0.03
     slip_rate: float = 0.10
-    junk_rate: float = 0.01
+    junk_rate: float = 0.0125  # a position; the box has none, so about 1 % of the tokens
     train_prompts: int = 4096
     benchmark_rows: int = 64
     samples: int = 8
@@ -235,7 +235,8 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
     ids_of = tokenizer.get_vocab()
     end_id, pad_id = ids_of[IM_END], ids_of[END_OF_TEXT]
     model = build_model(recipe, len(tokenizer), derive_seed("miniature", seed, "weights"), end_id, pad_id)
-    losses = pretrain(model, to_examples(rows, tokenizer), recipe, pad_id)
+    examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
+    losses = pretrain(model, examples, recipe, pad_id)
     folder = partial / "model"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

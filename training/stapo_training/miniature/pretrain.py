@@ -28,9 +28,9 @@ class Recipe:
     head_dim: int = 32
     intermediate: int = 256
     positions: int = 8192
-    steps: int = 500
+    steps: int = 650
     batch: int = 32
-    lr: float = 4e-3
+    lr: float = 5e-3
     warmup: int = 30
     weight_decay: float = 0.01
     threads: int = 2
@@ -91,6 +91,24 @@ def collate(examples: Sequence[Example], pad_id: int) -> tuple[torch.Tensor, tor
         ids_BT[i, : len(row)] = row
         labels_BT[i, e.start : len(row)] = row[e.start :]
     return ids_BT, labels_BT
+
+
+def bucket(examples: Sequence[Example], batch: int, seed: int, chunk: int = 8) -> list[Example]:
+    """The examples in an order where the `batch` of a step have about the same length, which saves padding.
+
+    Each run of `chunk` batches is sorted by length, then its batches are shuffled; what is left over at the end of
+    the examples stays as it is. Without this a quarter of the arithmetic goes into padding.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    ordered: list[Example] = []
+    whole = len(examples) - len(examples) % batch
+    for at in range(0, whole, batch * chunk):
+        part = sorted(examples[at : min(at + batch * chunk, whole)], key=lambda e: len(e.ids))
+        for i in rng.permutation(len(part) // batch):
+            ordered += part[int(i) * batch : (int(i) + 1) * batch]
+    return ordered + list(examples[whole:])
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:
