@@ -229,8 +229,10 @@ def test_same_cell_twice_counts_once_and_a_contradiction_is_refused(tmp_path):
     small(tmp_path / "a")
     small(tmp_path / "b")
     assert value(table(tmp_path / "a", tmp_path / "b"), "stapo", "mini-add").samples == 2
+    synthetic.cell(tmp_path / "b", "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"], code_commit="1" * 40)
+    assert value(table(tmp_path / "a", tmp_path / "b"), "stapo", "mini-add").samples == 2  # other code, same verdicts
     other = synthetic.cell(tmp_path / "b", "stapo", "mini-add", "t1.0", ["11", "11", "11", "11"])
-    with pytest.raises(RecordError, match="differ") as e:
+    with pytest.raises(RecordError, match="contradict") as e:
         table(tmp_path / "a", tmp_path / "b")
     assert str(other) in str(e.value)
 

@@ -7,9 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from stapo_repro.stages import Stage, StageEvent
@@ -144,7 +145,10 @@ class Terminal(_Shared):
     def tick(self, stage: Stage, report: dict | None, seconds: float, peak: int) -> None:
         inside = report["done"] / report["total"] if report and report["total"] else 0.0
         bar = ProgressBar(total=self.total, completed=self.number - 1 + min(inside, 1.0), width=60)
-        self._live.update(Group(bar, Text(self._line(stage, report, seconds, peak))))
+        shown = Table.grid()
+        shown.add_row(bar)
+        shown.add_row(Text(self._line(stage, report, seconds, peak)))
+        self._live.update(shown)
 
     def end(self, stage: Stage, event: StageEvent) -> None:
         self.left.leave(stage, event.seconds if event.event == "done" else None)

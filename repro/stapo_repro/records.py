@@ -43,6 +43,11 @@ def _content_hash(record: CellRecord) -> str:
     return hashlib.sha256(to_line(record.model_copy(update={"run_id": ""})).encode()).hexdigest()
 
 
+def _says(record: CellRecord) -> str:
+    """What a record claims, without where it comes from."""
+    return to_line(record.model_copy(update={"run_id": "", "code_commit": "", "code_dirty": "", "revisions": {}}))
+
+
 def check_roots(roots: Sequence[Path]) -> None:
     """Raises: BadInput for a records folder that does not exist."""
     for root in roots:
@@ -56,7 +61,8 @@ def check_roots(roots: Sequence[Path]) -> None:
 
 
 def load_cells(roots: Sequence[Path]) -> list[Loaded]:
-    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once when it says the same.
+    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once (the first)
+    when it says the same, whichever code made it.
 
     Raises:
         BadInput: a root that does not exist.
@@ -71,9 +77,9 @@ def load_cells(roots: Sequence[Path]) -> list[Loaded]:
             before = found.get(record.cell.id)
             if before is None:
                 found[record.cell.id] = (loaded, path)
-            elif before[0].sha256 != loaded.sha256:
+            elif _says(before[0].record) != _says(record):
                 raise RecordError(
-                    f"two records of the cell {record.cell.id} differ",
+                    f"two records of the cell {record.cell.id} contradict each other",
                     found=f"{before[1]} and {path}",
                     expected="one record a cell, or equal ones",
                     next_step="name only one of the folders with --records, or remove the record that is wrong",
