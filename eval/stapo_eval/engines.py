@@ -104,10 +104,12 @@ class HfEngine:
         try:
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers.utils import logging
         except ImportError as e:
             raise BadInput(
                 "the engine hf needs torch and transformers", found=e, next_step='python -m pip install ".[eval]"'
             ) from None
+        logging.disable_progress_bar()
         if threads:
             torch.set_num_threads(threads)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,102 @@
+"""Answer extraction and the normal form of golds: literal cases and properties."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results.answers import last_boxed, normalise_gold, strip_boxes
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{4}.", "4"),
+        (r"\boxed{3} Wait. \boxed{4}", "4"),
+        (r"\boxed{1} and \fbox{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {7}", "7"),
+        (r"$\boxed 5$ is it", "5"),
+        (r"the answer is \boxed 5. Done", "5"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{a \} b}", r"a \} b"),
+        (r"\boxed{\text{(C)}}", r"\text{(C)}"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{x = \boxed{5}}", r"x = \boxed{5}"),
+        (r"\\boxed{6}", "6"),
+        (r"a \\ \boxed{8}", "8"),
+        (r"{{{ \boxed{9}", "9"),
+        (r"}} \boxed{9} }", "9"),
+        (r"\boxed{3 and then \boxed{4}", "4"),
+        (r"\boxed{}", ""),
+        (r"\boxed{ 12 }", "12"),
+        ("\\boxed{1,\n 2}", "1,\n 2"),
+        (r"\boxed{4} so finally \boxed{12", None),
+        (r"\boxed{12", None),
+        (r"\boxed", None),
+        (r"\boxedanswer{4}", None),
+        ("the answer is 4", None),
+        ("", None),
+    ],
+)
+def test_last_boxed(text: str, answer: str | None) -> None:
+    assert last_boxed(text) == answer
+
+
+@given(st.text(alphabet="ab1{}\\ $,"))
+def test_a_closed_box_at_the_end_is_found_after_any_text(before: str) -> None:
+    # a trailing backslash of the text would escape the box's own
+    assert last_boxed(before + " " + r"\boxed{42}") == "42" or before.count("\\boxed") > 0
+
+
+PIECES = ["\\boxed", "\\fbox", "{", "}", "\\", " ", "1", "x", "\\{", "\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
+def test_any_text_gives_a_part_of_itself_or_none(text: str) -> None:
+    answer = last_boxed(text)
+    assert answer is None or answer in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{" * 100_000,
+        "\\boxed{" * 100_000 + "1" + "}" * 100_000,
+        "{" * 500_000,
+        "\\" * 500_000,
+        "\\boxed" + " " * 500_000,
+        "\\boxed{1}" * 50_000,
+    ],
+)
+def test_hostile_texts_take_linear_time(text: str) -> None:
+    began = time.process_time()
+    last_boxed(text)
+    assert time.process_time() - began < 3.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "normal"),
+    [
+        ("204", "204"),
+        (r"\boxed{204}", "204"),
+        ("$-2,0,2$", "-2,0,2"),
+        (["-2", "0", "2"], "-2,0,2"),
+        ("$(1,8), (2,7)$", "(1,8),(2,7)"),
+        (r"$(-\infty, 0) \cup\{1\}$.", r"(-\infty,0)\cup\{1\}"),
+        (r"$\boxed{ 7 }$", "7"),
+        (r"\boxed{a}+\boxed{b}", r"\boxed{a}+\boxed{b}"),
+        ("\\frac{1}{2}\n", r"\frac{1}{2}"),
+    ],
+)
+def test_normalise_gold(gold: str | list[str], normal: str) -> None:
+    assert normalise_gold(gold) == normal
+
+
+def test_strip_boxes_takes_off_whole_boxes_only() -> None:
+    assert strip_boxes(r"\boxed{\fbox{3}}") == "3"
+    assert strip_boxes(r"\boxed{3} m") == r"\boxed{3} m"
+    assert strip_boxes("plain") == "plain"

@@ -1,0 +1,180 @@
+"""The registry and its loader: identity, variants, entries of a user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stapo_results import benchmarks
+from stapo_results.errors import BadInput
+
+ROWS = {"aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "minerva": 272, "olympiadbench": 674}
+N = {"aime24": 32, "aime25": 32, "amc23": 32, "math500": 4, "minerva": 4, "olympiadbench": 4}
+
+
+def _real() -> Path:
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data" / "benchmarks"
+    path = Path(os.environ.get("STAPO_DATA_DIR") or beside)
+    if not (path / "aime24.jsonl").exists():
+        pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
+    return path
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    rows = [
+        {"id": "a", "problem": "One  plus\none?", "answer": "2"},
+        {"id": "b", "problem": "Roots of x^2 = 4?", "answer": ["2", "-2"]},
+        {"id": "c", "problem": "Half of 3?", "answer": "$\\frac{3}{2}$"},
+    ]
+    _write(tmp_path / "toy.jsonl", rows)
+    entry = benchmarks.registry_entry(tmp_path / "toy.jsonl", "toy", samples=5, answer_type="math", unordered=True)
+    benchmarks.write_registry(tmp_path / "registry.yaml", {"toy": entry})
+    return tmp_path
+
+
+def test_the_packaged_registry_is_the_papers() -> None:
+    specs = benchmarks.registry()
+    assert {k: s.rows for k, s in specs.items()} == ROWS
+    assert {k: s.samples for k, s in specs.items()} == N
+    assert all(len(s.text_hashes.split()) == s.rows for s in specs.values())
+
+
+def test_an_entry_of_ones_own_loads_in_file_order(toy: Path) -> None:
+    b = benchmarks.load("toy", toy)
+    assert [p.id for p in b.problems] == ["a", "b", "c"]
+    assert b.problems[1].answer == ("2", "-2")
+    assert b.spec.samples == 5
+    assert b.identity.variant == ""
+    assert b.identity.text_variants == ()
+
+
+def test_the_golds_hash_is_that_of_the_sorted_normal_forms() -> None:
+    # printf '17\n204' | sha256sum
+    expected = "0b8be3b9ffd5be736899a21e0e50478b671150db3934c8e13ca0aa60694a569e"
+    assert benchmarks.golds_sha256(["$204$", r"\boxed{17}"]) == expected
+    assert benchmarks.golds_sha256(["17", "205"]) != expected
+
+
+def test_white_space_and_composition_do_not_change_a_text() -> None:
+    assert benchmarks.text_hash("caf\u00e9  is\nopen ") == benchmarks.text_hash("cafe\u0301 is open")
+    assert benchmarks.text_hash("a b") != benchmarks.text_hash("ab")
+
+
+def test_a_missing_row_is_refused_with_both_counts(toy: Path) -> None:
+    lines = (toy / "toy.jsonl").read_text().splitlines(keepends=True)
+    (toy / "toy.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(BadInput) as e:
+        benchmarks.load("toy", toy)
+    assert "toy" in str(e.value)
+    assert "rows 2" in str(e.value.found)
+    assert "rows 3" in str(e.value.expected)
+    assert benchmarks.load("toy", toy, accept_variant=True).identity.variant.startswith("rows 2 instead of 3; gold")
+
+
+def test_a_changed_gold_is_refused(toy: Path) -> None:
+    text = (toy / "toy.jsonl").read_text().replace('"answer": "2"', '"answer": "3"')
+    (toy / "toy.jsonl").write_text(text)
+    with pytest.raises(BadInput, match="gold answers"):
+        benchmarks.load("toy", toy)
+
+
+def test_a_changed_text_is_named_and_refused_only_under_strict(toy: Path) -> None:
+    text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?")
+    (toy / "toy.jsonl").write_text(text)
+    assert benchmarks.load("toy", toy).identity.text_variants == ("c",)
+    with pytest.raises(BadInput, match="1 problem texts"):
+        benchmarks.load("toy", toy, strict=True)
+
+
+def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -> None:
+    rows = [json.loads(x) for x in (toy / "toy.jsonl").read_text().splitlines()]
+    for r in rows:
+        del r["id"]
+    rows.reverse()
+    rows[1]["problem"] = "Another text"
+    _write(toy / "toy.jsonl", rows)
+    b = benchmarks.load("toy", toy)
+    assert [p.id for p in b.problems] == ["toy-0002", "toy-0001", "toy-0000"]
+    assert b.identity.text_variants == ("toy-0001",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{broken\n", "is not a JSON line"),
+        ('["a list"]\n', "is not an object"),
+        ('{"id": "a", "problem": "x"}\n', "no column 'answer'"),
+        ('{"id": "a", "problem": 3, "answer": "x"}\n', "problem is text"),
+        ('{"id": "a", "problem": "x", "answer": "1"}\n{"id": "a", "problem": "y", "answer": "1"}\n', "stands twice"),
+    ],
+)
+def test_broken_files_are_named(toy: Path, content: str, message: str) -> None:
+    (toy / "toy.jsonl").write_text(content)
+    with pytest.raises(BadInput, match=r"toy\.jsonl") as e:
+        benchmarks.load("toy", toy)
+    assert message in str(e.value)
+
+
+def test_unknown_benchmarks_name_what_exists(toy: Path) -> None:
+    with pytest.raises(BadInput, match="olympiadbench, toy"):
+        benchmarks.load("nope", toy)
+
+
+def test_a_directory_cannot_change_a_packaged_benchmark(toy: Path) -> None:
+    raw = yaml.safe_load((toy / "registry.yaml").read_text())
+    raw["benchmarks"]["aime24"] = raw["benchmarks"].pop("toy")
+    (toy / "registry.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(BadInput, match="redefines"):
+        benchmarks.registry(toy)
+
+
+@pytest.mark.parametrize("text", ["- a\n", "schema_version: 2\nbenchmarks: {}\n", "a: [\n", "schema_version: 1\n"])
+def test_a_broken_registry_is_named(toy: Path, text: str) -> None:
+    (toy / "registry.yaml").write_text(text)
+    with pytest.raises(BadInput, match=r"registry\.yaml"):
+        benchmarks.registry(toy)
+
+
+def test_the_registry_file_is_the_same_bytes_each_time(toy: Path) -> None:
+    before = (toy / "registry.yaml").read_bytes()
+    entry = benchmarks.registry_entry(toy / "toy.jsonl", "toy", samples=5, answer_type="math", unordered=True)
+    benchmarks.write_registry(toy / "registry.yaml", {"toy": entry})
+    assert (toy / "registry.yaml").read_bytes() == before
+
+
+def test_without_network_the_hub_error_names_the_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.load_dataset", _offline, raising=True)
+    with pytest.raises(BadInput, match="--data-dir"):
+        benchmarks.load("aime24")
+
+
+def _offline(*args: object, **kwargs: object) -> None:
+    raise ConnectionError("no network")
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ROWS)
+def test_the_real_files_load(name: str) -> None:
+    b = benchmarks.load(name, _real(), strict=True)
+    assert len(b.problems) == ROWS[name]
+    assert b.problems[0].id == f"{name}-0000"
+
+
+@pytest.mark.data
+def test_a_real_file_without_its_last_row_is_refused(tmp_path: Path) -> None:
+    lines = (_real() / "minerva.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "minerva.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
+    with pytest.raises(BadInput, match="is not the benchmark minerva") as e:
+        benchmarks.load("minerva", tmp_path)
+    assert "rows 271" in str(e.value)
+    assert "rows 272" in str(e.value)

@@ -1,0 +1,185 @@
+"""The hf engine on a random model: fixed batches, resuming, errors per problem; models that must be refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import eval_model
+import pytest
+
+from stapo_eval import engines
+from stapo_eval.decoding import INSTRUCTION, Decoding, encode_chat, parse_settings, prompt, stop_token_ids
+from stapo_eval.engines import Finished, HfEngine, Request, fixed_batches, make_engine
+from stapo_eval.models import find_model
+from stapo_results.errors import BadInput, RunFailed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eval_model.build(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path) -> HfEngine:
+    return HfEngine(find_model(str(folder)), threads=1, rows=4)
+
+
+def _requests(engine: HfEngine, n: int = 10) -> list[Request]:
+    cells = [("t1.0", Decoding(1.0, 1.0, 12)), ("t0.7", Decoding(0.7, 0.9, 12))]
+    return [
+        Request(cell, f"p{i}", i % 2, 1000 + i, tuple(engine.encode("word " * (i % 4))), decoding)
+        for cell, decoding in cells
+        for i in range(n)
+    ]
+
+
+def _bare(pieces: list[Finished]) -> list[Finished]:
+    return [replace(f, seconds=0.0) for f in pieces]
+
+
+def _all(engine: HfEngine, requests: list[Request], done=()) -> list[Finished]:
+    return _bare([f for piece in engine.stream(requests, done) for f in piece])
+
+
+def test_the_prompt_is_problem_space_instruction() -> None:
+    assert prompt("What is 1 + 1?") == "What is 1 + 1? " + INSTRUCTION
+    assert INSTRUCTION.endswith(r"\boxed{}.")
+
+
+def test_settings() -> None:
+    assert parse_settings("both") == {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
+    assert parse_settings("t0.7") == {"t0.7": (0.7, 0.9)}
+    with pytest.raises(BadInput, match="t9"):
+        parse_settings("t0.7,t9")
+
+
+def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine) -> None:
+    ids = encode_chat(engine.tokenizer, "a")
+    assert engine.tokenizer.decode(ids) == "<|im_start|>a<|im_end|><|im_start|>"
+    assert engine.stop == [0, 2]
+    assert stop_token_ids(engine.tokenizer, [7]) == [0, 2, 7]
+
+
+def test_batches_are_longest_first_and_never_cross_cells() -> None:
+    greedy = Decoding(0, 1, 8)
+    lengths = [("a", 2), ("b", 9), ("a", 5), ("a", 2), ("b", 1), ("a", 7)]
+    requests = [Request(c, str(i), 0, 0, (1,) * n, greedy) for i, (c, n) in enumerate(lengths)]
+    batches = [[r.problem_id for r in b] for b in fixed_batches(requests, lambda longest: 1 if longest > 6 else 2)]
+    assert batches == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
+
+
+def test_equal_calls_give_equal_samples_and_seeds_differ(engine: HfEngine) -> None:
+    requests = _requests(engine)
+    first, again = _all(engine, requests), _all(engine, requests)
+    assert first == again
+    assert len(first) == len(requests)
+    assert len({f.text for f in first}) > 10
+    reseeded = [replace(r, seed=r.seed + 1) for r in requests]
+    assert [f.text for f in _all(engine, reseeded)] != [f.text for f in first]
+
+
+def test_lengths_and_reasons_agree(engine: HfEngine) -> None:
+    requests = [replace(r, decoding=replace(r.decoding, max_tokens=120)) for r in _requests(engine, 40)]
+    finished = _all(engine, requests)
+    assert {f.finish_reason for f in finished} == {"stop", "length"}
+    for f in finished:
+        assert f.response_tokens == 120 if f.finish_reason == "length" else 1 <= f.response_tokens <= 120
+        assert f.logprob_sum is not None
+        assert f.logprob_sum <= 0
+        assert "<|" not in f.text
+
+
+def test_missing_samples_come_out_as_in_a_whole_run(engine: HfEngine) -> None:
+    requests = _requests(engine)
+    whole = _all(engine, requests)
+    done = {f.request.key for f in whole[:3]} | {f.request.key for f in whole[9:14]}
+    assert _all(engine, requests, done) == [f for f in whole if f.request.key not in done]
+    assert _all(engine, requests, {r.key for r in requests}) == []
+
+
+def test_a_cell_alone_gives_what_it_gives_among_others(engine: HfEngine) -> None:
+    requests = _requests(engine)
+    alone = [r for r in requests if r.cell == "t0.7"]
+    assert _all(engine, alone) == [f for f in _all(engine, requests) if f.request.cell == "t0.7"]
+
+
+def test_a_prompt_beyond_the_context_is_that_problems_error(engine: HfEngine) -> None:
+    requests = _requests(engine, 3)
+    long = replace(requests[0], problem_id="long", prompt=(5,) * 512)
+    finished = {f.request.problem_id: f for f in _all(engine, [*requests[:3], long])}
+    assert finished["long"].finish_reason == "error"
+    assert "512" in finished["long"].error
+    assert {finished[f"p{i}"].finish_reason for i in range(3)} <= {"stop", "length"}
+
+
+def test_the_context_limits_the_response(engine: HfEngine) -> None:
+    r = replace(_requests(engine, 1)[0], prompt=(5,) * 508, decoding=Decoding(1.0, 1.0, 4000))
+    (f,) = _all(engine, [r])
+    assert 1 <= f.response_tokens <= 4
+
+
+def test_a_row_that_fails_costs_only_itself(engine: HfEngine) -> None:
+    requests = _requests(engine, 4)[:4]
+    broken = replace(requests[1], prompt=(*requests[1].prompt, 10_000_000))  # no such token
+    finished = {f.request.problem_id: f.finish_reason for f in _all(engine, [requests[0], broken, *requests[2:]])}
+    assert finished.pop("p1") == "error"
+    assert "error" not in finished.values()
+
+
+def test_a_model_that_always_fails_ends_the_run(engine: HfEngine) -> None:
+    bad = [replace(r, prompt=(10_000_000,)) for r in _requests(engine, 2)]
+    with pytest.raises(RunFailed, match="whole batch"):
+        _all(engine, bad)
+
+
+def test_greedy_needs_no_seed(engine: HfEngine) -> None:
+    requests = [replace(r, decoding=Decoding(0, 1, 6)) for r in _requests(engine, 2)[:1]]
+    assert _all(engine, requests)[0].text == _all(engine, [replace(requests[0], seed=5)])[0].text
+
+
+def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickled")
+    with pytest.raises(BadInput, match="safetensors"):
+        find_model(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with pytest.raises(BadInput, match="cannot load"):
+        make_engine("hf", find_model(str(tmp_path)))
+
+
+def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:
+    model = eval_model.build(tmp_path, labels={"weights_sha256": "0" * 64})
+    with pytest.raises(BadInput, match="other weights"):
+        find_model(str(model))
+
+
+def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
+    with pytest.raises(BadInput, match="nobody/nothing"):
+        find_model("nobody/nothing")
+    with pytest.raises(BadInput, match="hf or vllm"):
+        make_engine("openai", find_model(str(folder)))
+
+
+def _offline(*args: object, **kwargs: object) -> None:
+    raise OSError("offline")
+
+
+def test_an_engine_that_is_not_installed_says_how_to_get_it(folder: Path) -> None:
+    try:
+        import vllm  # noqa: F401
+    except ImportError:
+        with pytest.raises(BadInput, match="tox -e vllm"):
+            make_engine("vllm", find_model(str(folder)))
+    else:
+        pytest.skip("vllm is installed here")
+
+
+def test_the_default_batch_keeps_within_memory(folder: Path) -> None:
+    e = HfEngine(find_model(str(folder)), threads=1)
+    assert e.kv_bytes == 2 * 1 * 1 * 16 * 4  # keys and values, 1 layer, 1 head, 16 wide, float32
+    assert e._rows(100)(50) == engines.MOST_ROWS["cpu"]
+    e.kv_bytes = 1 << 20
+    assert e._rows(100)(28) == 8  # 1 GiB / (1 MiB x 128 tokens)
+    e.close()
