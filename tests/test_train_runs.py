@@ -27,9 +27,12 @@ def command(base: Path, out: Path, *more: str) -> list[str]:
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8", *more]  # fmt: skip
 
 
-def train(*args: object, **kwargs: object) -> None:
-    done = subprocess.run(command(*args, **kwargs), capture_output=True, text=True, timeout=600)  # type: ignore[arg-type]
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+def train(base: Path, out: Path, *more: str) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    # a file, not a pipe: a child that outlived its parent would hold a pipe open and hang the test
+    with open(out / "log.txt", "w") as log:
+        code = subprocess.call(command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, timeout=600)
+    assert code == 0, (out / "log.txt").read_text()[-4000:]
 
 
 def weights(out: Path, model: Path) -> bytes:

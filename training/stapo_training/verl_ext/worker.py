@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import OffloadPolicy
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
@@ -37,6 +38,8 @@ def register_cpu_engine() -> None:
 
     # Without flash-attention's kernel veRL takes one logsumexp a token, in a Python loop: half of a CPU update.
     transformer_impl.logprobs_from_logits = logprobs_from_logits
+    # The reference model's parameters would be offloaded to pinned host memory; here they are host memory.
+    transformer_impl.CPUOffloadPolicy = lambda pin_memory: OffloadPolicy()
     EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(
         transformer_impl.FSDPEngineWithLMHead
     )
