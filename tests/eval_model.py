@@ -12,7 +12,7 @@ TEMPLATE = (
 )
 
 
-def build(folder: Path, *, seed: int = 0, positions: int = 512, labels: dict | None = None) -> Path:
+def build(folder: Path, *, seed: int = 0, positions: int = 512, head_dim: int = 16, labels: dict | None = None) -> Path:
     """Write the model; its vocabulary holds whole boxes, so that random text answers now and then."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -36,7 +36,7 @@ def build(folder: Path, *, seed: int = 0, positions: int = 512, labels: dict | N
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=head_dim,
         max_position_embeddings=positions,
         initializer_range=0.3,
         tie_word_embeddings=True,

@@ -208,6 +208,11 @@ class VllmEngine:
     deterministic = False
 
     def __init__(self, model: ModelFiles, *, dtype: str = "auto", longest: int = 0, tensor_parallel: int = 1):
+        import os
+
+        # vLLM reads these when it is imported
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         try:
             import vllm  # type: ignore[import-not-found]  # an environment of its own
         except ImportError as e:
@@ -216,12 +221,15 @@ class VllmEngine:
                 found=e,
                 next_step="tox -e vllm makes an environment with it (requirements/vllm.txt); or use --engine hf",
             ) from None
-        import os
-
         from transformers import AutoTokenizer
+        from vllm.platforms import current_platform  # type: ignore[import-not-found]
 
-        options: dict[str, Any] = {"tensor_parallel_size": tensor_parallel, "enable_prefix_caching": True}
-        if vllm.platforms.current_platform.is_cpu():
+        options: dict[str, Any] = {
+            "tensor_parallel_size": tensor_parallel,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",  # those of the sampling distribution, as the engine hf records them
+        }
+        if current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
             options.update(enable_chunked_prefill=False, max_num_batched_tokens=8192, max_num_seqs=256)
         if longest:
@@ -287,7 +295,10 @@ class VllmEngine:
                 )
 
     def close(self) -> None:
+        import gc
+
         del self.llm
+        gc.collect()  # its processes and memory go with it, before a judge is loaded
 
 
 def _tokenizer(auto: Any, model: ModelFiles) -> Any:
