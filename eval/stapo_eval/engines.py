@@ -232,6 +232,7 @@ class VllmEngine:
         if current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
             options.update(enable_chunked_prefill=False, max_num_batched_tokens=8192, max_num_seqs=256)
+            dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
         if longest:
             options["max_model_len"] = longest
         self.tokenizer = _tokenizer(AutoTokenizer, model)

@@ -89,6 +89,11 @@ class Plan:
     run: Run
 
     @property
+    def title(self) -> str:
+        x = self.labels
+        return f"{x.method}/{x.size}/s{x.train_seed}/{x.step}"
+
+    @property
     def miniature(self) -> bool:
         return self.labels.size == "mini"
 
@@ -418,12 +423,11 @@ def _records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) -> dict
         records.append(record)
     summary = {
         "schema_version": 1,
-        "model": "/".join(map(str, (plan.labels.method, plan.labels.size, f"s{plan.labels.train_seed}",
-                                    plan.labels.step))),
+        "model": plan.title,
         "run_id": plan.run.run_id,
         "cells": [summarise(r) for r in records],
         "notes": notes(records, samples),
-    }  # fmt: skip
+    }
     store.write_json(plan.out / "summary.json", summary)
     return summary
 
@@ -492,7 +496,7 @@ def _work(plan: Plan, path: Path) -> dict[str, Any]:
     samples = _load_samples(plan)
     keys = plan.keys()
     engine = None
-    with Display(f"{plan.labels.method} {plan.labels.step}") as display:
+    with Display(plan.title) as display:
         if len(samples) < len(keys):
             engine = make_engine(
                 plan.options.engine,
