@@ -1,0 +1,231 @@
+"""What an evaluation is, before anything expensive starts: options, checks, labels, identity, the earlier run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings
+from stapo_eval.engines import Key
+from stapo_eval.judge import check_scope
+from stapo_eval.models import ModelFiles, find_model
+from stapo_eval.rules import PRESET, check_preset
+from stapo_results import provenance, store
+from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
+from stapo_results.errors import BadInput
+from stapo_results.schema import Cell, Labels, Run
+
+PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+SMALL_MODEL_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Everything that one evaluation depends on; the command line's flags are these (see `cli`)."""
+
+    model: str
+    benchmarks: str = "all"
+    settings: str = "both"
+    data_dir: str = ""
+    out: str = ""
+    engine: str = "hf"
+    n: int = 0
+    limit: int = 0
+    max_tokens: int = MAX_TOKENS
+    eval_seed: int = 0
+    judge: str = "none"
+    judge_scope: str = "rule-negatives"
+    preset: str = PRESET
+    accept_variant: bool = False
+    strict: bool = False
+    revision: str = ""
+    method: str = ""
+    size: str = ""
+    train_seed: int = -1
+    step: str = ""
+    threads: int = 0
+    dtype: str = "auto"
+    batch_rows: int = 0
+    grade_seconds: float = 5.0
+    grade_memory_mib: int = 1024
+
+
+# not part of what the samples and verdicts are: where they go, and paths of things that are identified by their hash
+_NO_IDENTITY = ("out", "data_dir", "model", "judge", "revision")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, before anything expensive starts."""
+
+    options: RunOptions
+    model: ModelFiles
+    judge: ModelFiles | None
+    labels: Labels
+    benchmarks: tuple[Benchmark, ...]
+    settings: dict[str, tuple[float, float]]
+    out: Path
+    run: Run
+
+    @property
+    def title(self) -> str:
+        x = self.labels
+        return f"{x.method}/{x.size}/s{x.train_seed}/{x.step}"
+
+    @property
+    def miniature(self) -> bool:
+        return self.labels.size == "mini"
+
+    @property
+    def stand_in(self) -> bool:
+        return bool(self.judge and self.judge.labels and self.judge.labels.size == "mini")
+
+    def samples_of(self, benchmark: Benchmark) -> int:
+        return self.options.n or benchmark.spec.samples
+
+    def problems(self, benchmark: Benchmark) -> tuple[Problem, ...]:
+        return benchmark.problems[: self.options.limit or None]
+
+    def cells(self) -> Iterator[tuple[Cell, Benchmark, Decoding]]:
+        for benchmark in self.benchmarks:
+            for setting, (temperature, top_p) in self.settings.items():
+                cell = Cell(
+                    method=self.labels.method,
+                    size=self.labels.size,
+                    train_seed=self.labels.train_seed,
+                    step=self.labels.step,
+                    benchmark=benchmark.name,
+                    setting=setting,
+                    eval_seed=self.options.eval_seed,
+                )
+                yield cell, benchmark, Decoding(temperature, top_p, self.options.max_tokens)
+
+    def keys(self) -> list[Key]:
+        """Every sample's key in the order of the verdicts file."""
+        return [
+            (cell.id, p.id, i)
+            for cell, benchmark, _ in self.cells()
+            for p in self.problems(benchmark)
+            for i in range(self.samples_of(benchmark))
+        ]
+
+
+def _labels(options: RunOptions, model: ModelFiles) -> Labels:
+    known = model.labels or Labels(method="external", size=model.name, train_seed=0, step="base")
+    step = options.step or known.step
+    if step != "base" and not str(step).isdigit():
+        raise BadInput("--step is a number or base", found=step)
+    return Labels(
+        method=options.method or known.method,
+        size=options.size or known.size,
+        train_seed=known.train_seed if options.train_seed < 0 else options.train_seed,
+        step="base" if step == "base" else int(step),
+        parent_run=known.parent_run,
+        weights_sha256=model.weights_sha256,
+    )
+
+
+def _threads(asked: int, model: ModelFiles) -> int:
+    """As asked; else one for a model whose products are too small to share, and all cores for others.
+
+    Threads wait for each other at each product: the miniature's model loses to that whatever else the machine does.
+    """
+    if asked:
+        return asked
+    if sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_plan(options: RunOptions) -> Plan:
+    """Check everything that can be checked without loading a model.
+
+    Raises:
+        BadInput: for any option, file or model that does not do.
+    """
+    check_preset(options.preset)
+    check_scope(options.judge_scope)
+    settings = parse_settings(options.settings)
+    for name in ("n", "limit", "batch_rows", "threads"):
+        if getattr(options, name) < 0:
+            raise BadInput(f"--{name.replace('_', '-')} is not negative", found=getattr(options, name))
+    if options.max_tokens < 1:
+        raise BadInput("--max-tokens is at least 1", found=options.max_tokens)
+    data_dir = find_data_dir(options.data_dir)
+    names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
+    benchmarks = tuple(
+        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
+    )
+    if not benchmarks:
+        raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
+    model = find_model(options.model, options.revision)
+    judge = None if options.judge in ("", "none") else find_model(options.judge)
+    labels = _labels(options, model)
+    revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
+    if judge:
+        revisions["judge"] = f"{judge.name} {judge.revision}"
+    for b in benchmarks:
+        revisions[f"data:{b.name}"] = f"{b.identity.rows} rows, golds sha256:{b.identity.golds_sha256}"
+    config = {
+        **asdict(options),
+        "benchmarks": [b.name for b in benchmarks],
+        "settings": list(settings),
+        "threads": _threads(options.threads, model),
+        **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
+    }
+    run = provenance.new_run(
+        "eval",
+        config,
+        seeds={"eval_seed": options.eval_seed},
+        deterministic=False,  # known when the engine is loaded
+        revisions=revisions,
+        parent_run=labels.parent_run,
+    )
+    identity = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
+    run_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    run = run.model_copy(update={"run_id": run_id})
+    default = Path("runs") / "eval" / "-".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
+    out = Path(options.out) if options.out else Path(str(default).replace(" ", "_"))
+    return Plan(options, model, judge, labels, benchmarks, settings, out, run)
+
+
+def settle(plan: Plan) -> tuple[Plan, Run | None]:
+    """The plan with the run record of its folder, and that earlier record.
+
+    Raises:
+        BadInput: the folder holds a run with other parameters.
+    """
+    path = plan.out / "run.json"
+    if not path.exists():
+        if (plan.out / "samples.jsonl").exists():
+            raise BadInput(f"{plan.out} holds samples without a run record", next_step="give another --out")
+        return plan, None
+    old = store.read_json(path, Run)
+    new = plan.run
+    differing = [
+        f"{k}: {old.config.get(k)!r} there, {new.config.get(k)!r} now"
+        for k in sorted({*old.config, *new.config} - set(_NO_IDENTITY))
+        if old.config.get(k) != new.config.get(k)
+    ] + [
+        f"{k}: {old.revisions.get(k)!r} there, {new.revisions.get(k)!r} now"
+        for k in sorted({*old.revisions, *new.revisions})
+        if old.revisions.get(k) != new.revisions.get(k)
+    ]
+    if old.kind != "eval" or differing:
+        raise BadInput(
+            f"{plan.out} holds another run",
+            found="; ".join(differing) or f"a run of kind {old.kind}",
+            expected="the same parameters, to go on with it",
+            next_step="give another --out, or the parameters of that run",
+        )
+    kept = old
+    if old.status != "done":
+        more = ["resumed after an interruption"]
+        if (old.code_commit, old.code_dirty) != (new.code_commit, new.code_dirty):
+            more.append(f"resumed with code {new.code_commit[:12]} {new.code_dirty}".strip())
+        kept = old.model_copy(update={"status": "running", "notes": [*old.notes, *more]})
+    return replace(plan, run=kept), old
