@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import ray
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap, register
 from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
+from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils import tensordict_utils as tu
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -17,11 +20,20 @@ from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
 from stapo_training.verl_ext.server import ORDER_KEY
 
 AGENT_NAME = "stapo_single_turn"
+_CACHED_PROMPTS = 4096
+_GATHER_SECONDS = 0.02
 
 
 @register(AGENT_NAME)
 class SeededAgentLoop(SingleTurnAgentLoop):
-    """veRL's single-turn loop with a seed from (run seed, step, problem, train or val, sample index)."""
+    """veRL's single-turn loop with a seed from (run seed, step, problem, train or val, sample index).
+
+    One instance serves all samples of a worker, so nothing of a sample may be kept in it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._prompts: dict[str, list[int]] = {}
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> Any:
         split = "val" if kwargs["stapo_validate"] else "train"
@@ -33,6 +45,58 @@ class SeededAgentLoop(SingleTurnAgentLoop):
             place = int(kwargs["stapo_row"]) * n + sample
             params[ORDER_KEY] = [f"{split}-{step}", place, int(kwargs["stapo_rows"]) * n]
         return await super().run(params, priority=priority, **kwargs)
+
+    async def ct_build_initial_tokens(self, messages: list[dict], **kwargs: Any) -> list[int]:
+        """veRL's, once a prompt instead of once a sample."""
+        if any(kwargs.get(k) for k in ("tools", "images", "videos", "audios")):
+            return await super().ct_build_initial_tokens(messages, **kwargs)
+        key = json.dumps(messages)
+        if key not in self._prompts:
+            if len(self._prompts) > _CACHED_PROMPTS:
+                self._prompts.clear()
+            self._prompts[key] = await super().ct_build_initial_tokens(messages, **kwargs)
+        return list(self._prompts[key])
+
+
+class BatchedWrites:
+    """TransferQueue's client with the puts of one moment sent as one: 256 round trips a step become a few."""
+
+    def __init__(self, queue: Any):
+        self._queue = queue
+        self._waiting: list[tuple[list[str], list[dict], list[dict], str, asyncio.Future]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def async_kv_batch_put(
+        self, keys: list[str], fields: list[dict], tags: list[dict], partition_id: str
+    ) -> None:
+        """As TransferQueue's, but with the rows as dictionaries; returns when the batch they joined is stored."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((keys, fields, tags, partition_id, future))
+        if len(self._waiting) == 1:
+            # the last reference to a task must not die with this call
+            self._flush_task = asyncio.create_task(self._flush())
+        await future
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(_GATHER_SECONDS)
+        waiting, self._waiting = self._waiting, []
+        for partition in sorted({w[3] for w in waiting}):
+            part = [w for w in waiting if w[3] == partition]
+            try:
+                await self._queue.async_kv_batch_put(
+                    keys=[k for w in part for k in w[0]],
+                    fields=tu.list_of_dict_to_tensordict([f for w in part for f in w[1]]),
+                    tags=[t for w in part for t in w[2]],
+                    partition_id=partition,
+                )
+            except Exception as e:  # noqa: BLE001  # goes to every sample that waits for this put
+                for w in part:
+                    w[4].set_exception(e)
+            else:
+                for w in part:
+                    w[4].set_result(None)
 
 
 # veRL declares the worker as a Ray actor; its plain class is what `ray.remote` keeps
@@ -51,14 +115,17 @@ class _LocalReward:
 
 
 class SeededAgentLoopWorker(_Worker):
-    """veRL's worker without its costs for one short turn: 3 s of a 7 s step of the miniature.
+    """veRL's worker without its costs a sample, which outlast the sampling of a small model.
 
-    The loop is built directly (veRL goes through Hydra's instantiate, which merges the whole configuration, for every
-    sample), and with `reward.num_workers=0` the reward is computed here by veRL's own reward worker.
+    The loop is built once (veRL instantiates it through Hydra for every sample), results are stored in batches, and
+    with `reward.num_workers=0` the reward is computed here by veRL's own reward worker.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._loop: SeededAgentLoop | None = None
+        agent_loop_tq.tq = BatchedWrites(agent_loop_tq.tq)
+        agent_loop_tq.list_of_dict_to_tensordict = list  # BatchedWrites makes one TensorDict of many samples' rows
         if not self.reward_loop_worker_handles and not self.config.reward.reward_model.enable:
             self.reward_loop_worker_handles = [_LocalReward(RewardLoopWorker(self.config))]
 
@@ -75,17 +142,18 @@ class SeededAgentLoopWorker(_Worker):
             return await super()._run_agent_loop(
                 sampling_params, trajectory, agent_name=agent_name, trace=trace, **kwargs
             )
-        loop = SeededAgentLoop(
-            trainer_config=DictConfigWrap(config=self.config),
-            server_manager=self.llm_client,
-            tokenizer=self.tokenizer,
-            processor=self.processor,
-            hf_model_type=self.hf_model_type,
-            dataset_cls=self.dataset_cls,
-            data_config=DictConfigWrap(self.config.data),
-            tools=ToolListWrap(self.tools),
-        )
-        output = await loop.run(sampling_params, **kwargs)
+        if self._loop is None:
+            self._loop = SeededAgentLoop(
+                trainer_config=DictConfigWrap(config=self.config),
+                server_manager=self.llm_client,
+                tokenizer=self.tokenizer,
+                processor=self.processor,
+                hf_model_type=self.hf_model_type,
+                dataset_cls=self.dataset_cls,
+                data_config=DictConfigWrap(self.config.data),
+                tools=ToolListWrap(self.tools),
+            )
+        output = await self._loop.run(sampling_params, **kwargs)
         return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
 
 

@@ -96,6 +96,20 @@ class StapoTrainer(PPOTrainerSync):
             self.folder.log_step(0, {"accuracy": self._validation}, {})
         return metrics
 
+    def _val_metrics_update(
+        self, data_sources: list, sample_uids: list, reward_extra_infos_dict: dict, sample_turns: list, **_: Any
+    ) -> dict[str, float]:
+        """The mean accuracy a data source, under veRL's name.
+
+        veRL adds best@n and maj@n by a bootstrap from an unseeded generator: 4 s a validation of the miniature, and
+        another value every time. The harness computes both exactly.
+        """
+        accuracy: dict[str, list[float]] = {}
+        for source, correct in zip(data_sources, reward_extra_infos_dict["acc"], strict=True):
+            accuracy.setdefault(source, []).append(float(correct))
+        n = self.config.actor_rollout_ref.rollout.val_kwargs.n
+        return {f"val-core/{s}/acc/mean@{n}": sum(v) / len(v) for s, v in sorted(accuracy.items())}
+
     def _save_checkpoint(self) -> None:
         self._save_due = True  # written by _compute_metrics, after the step's metrics
 
