@@ -190,6 +190,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand
         os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
         importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
+        # idle workers that Ray would start in advance cost seconds of both cores and are never used
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     facts = check(config)
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)

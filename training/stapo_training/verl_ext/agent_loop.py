@@ -129,6 +129,10 @@ class SeededAgentLoopWorker(_Worker):
         if not self.reward_loop_worker_handles and not self.config.reward.reward_model.enable:
             self.reward_loop_worker_handles = [_LocalReward(RewardLoopWorker(self.config))]
 
+    async def connect(self, client: LLMServerClient) -> None:
+        """Hand over the rollout client to a worker that was started before the rollout (`start_worker`)."""
+        self.llm_client = client
+
     async def _run_agent_loop(
         self,
         sampling_params: dict[str, Any],
@@ -171,12 +175,28 @@ class DirectClient(LLMServerClient):
         pass
 
 
+_EARLY = "stapo_agent_loop"
+
+
+def start_worker(config: Any) -> Any:
+    """Start the only agent-loop worker of a CPU run without waiting; `SeededAgentLoopManager` finds it by name."""
+    return ray.remote(SeededAgentLoopWorker).options(name=_EARLY).remote(config, None, None, [])
+
+
 class SeededAgentLoopManager(AgentLoopManagerTQ):
     """Numbers the rows of a batch before veRL spreads them over its agent-loop workers."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(SeededAgentLoopWorker)
+
+    async def _init_agent_loop_workers(self) -> None:
+        if self.rollout_config.name != CPU_ROLLOUT:
+            await super()._init_agent_loop_workers()
+            return
+        worker = ray.get_actor(_EARLY)
+        await worker.connect.remote(self.llm_client)
+        self.agent_loop_workers = [worker]
 
     def generate_sequences(self, prompts: Any) -> None:
         validate = bool(prompts["validate"]) if "validate" in prompts else False

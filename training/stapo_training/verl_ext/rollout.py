@@ -13,29 +13,43 @@ from verl.workers.rollout.replica import RolloutReplica
 from stapo_training.verl_ext.server import CpuRolloutServer
 
 NAME = "stapo_cpu"
+_MAX_CONCURRENCY = 4096  # a whole step's requests wait in the server at once
 
 
-def _actor_name(namespace_key: str, replica_rank: int) -> str:
-    return f"{NAME}_{namespace_key}_{replica_rank}"
+def _actor_name(replica_rank: int) -> str:
+    return f"{NAME}_server_{replica_rank}"
+
+
+def start_server(config: Any) -> Any:
+    """Start the server's process without waiting for it: imports of several processes overlap that way.
+
+    Args:
+        config: the whole resolved configuration.
+
+    Returns:
+        The Ray handle; the caller keeps it, since Ray ends an actor that nobody refers to.
+    """
+    rollout = config.actor_rollout_ref.rollout
+    extra = rollout.engine_kwargs[NAME]
+    return (
+        ray.remote(CpuRolloutServer)
+        .options(name=_actor_name(0), num_cpus=0, max_concurrency=_MAX_CONCURRENCY)
+        .remote(
+            model_path=config.actor_rollout_ref.model.path,
+            response_length=rollout.response_length,
+            prompt_length=rollout.prompt_length,
+            max_batch=rollout.max_num_seqs,
+            threads=int(extra.threads),
+            group_timeout_s=float(extra.group_timeout_s),
+        )
+    )
 
 
 class CpuRolloutReplica(RolloutReplica):
-    """Starts the server actor."""
+    """Finds the server that `start_server` began."""
 
     async def launch_servers(self) -> None:
-        extra = self.config.engine_kwargs.get(NAME, {})
-        server = (
-            ray.remote(CpuRolloutServer)
-            .options(name=_actor_name("server", self.replica_rank), num_cpus=0, max_concurrency=self.max_concurrency)
-            .remote(
-                model_path=self.model_config.path,
-                response_length=self.config.response_length,
-                prompt_length=self.config.prompt_length,
-                max_batch=self.config.max_num_seqs,
-                threads=int(extra.get("threads", 1)),
-                group_timeout_s=float(extra.get("group_timeout_s", 600)),
-            )
-        )
+        server = ray.get_actor(_actor_name(self.replica_rank))
         await server.ready.remote()
         self.servers = [server]
         self._server_handle = server
@@ -72,7 +86,7 @@ class CpuRolloutAdapter(BaseRollout):
                 bucket, size = {}, 0
         if self.sends:
             parts.append(ray.put(bucket))
-            server = ray.get_actor(_actor_name("server", self.replica_rank))
+            server = ray.get_actor(_actor_name(self.replica_rank))
             await server.load_weights.remote(parts, global_steps)
 
 

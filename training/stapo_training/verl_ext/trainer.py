@@ -61,6 +61,8 @@ class StapoTrainer(PPOTrainerSync):
         # veRL chooses its buffer and its checks by this name; any other than "sync" means the asynchronous ones
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
+        if config.actor_rollout_ref.rollout.name == rollout.NAME:
+            self._early_worker = agent_loop.start_worker(config)
         self.folder = RunFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self._save_due = False
         self._step_began = time.perf_counter()
