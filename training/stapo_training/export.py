@@ -6,7 +6,6 @@ Shards are read with `weights_only`, so a checkpoint from elsewhere cannot run c
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -120,32 +119,30 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     config = json.loads((actor / "huggingface" / "config.json").read_text())
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)  # safetensors stores no tensor twice; transformers ties it again
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode() + tensors[name].view(torch.uint8).numpy().tobytes())
-    labels = Labels(
-        method=settings["method"],
-        size=settings["size"],
-        train_seed=settings["seed"],
-        step=step,
-        parent_run=run.run_id,
-        weights_sha256=digest.hexdigest(),
-    )
-    if out.exists():
-        old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
-        if old is not None and old.weights_sha256 == labels.weights_sha256:
-            print(f"{out}: this checkpoint is exported already")
-            return
-        raise BadInput(
-            f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
-        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(actor / "huggingface", partial)
     config["dtype"] = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
     store.write_json(partial / "config.json", config)
     save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    labels = Labels(
+        method=settings["method"],
+        size=settings["size"],
+        train_seed=settings["seed"],
+        step=step,
+        parent_run=run.run_id,
+        weights_sha256=store.sha256_file(partial / "model.safetensors"),
+    )
     store.write_json(partial / "stapo.json", labels)
+    if out.exists():
+        old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
+        shutil.rmtree(partial)
+        if old == labels:
+            print(f"{out}: this checkpoint is exported already")
+            return
+        raise BadInput(
+            f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
+        )
     partial.rename(out)
     print(
         f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: "
