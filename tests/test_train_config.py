@@ -7,6 +7,7 @@ import torch
 
 from stapo_results.errors import BadInput
 from stapo_training import launch
+from stapo_training.preflight import check
 
 BASE = ["run.base=base", "run.out=out"]
 
@@ -70,7 +71,7 @@ def test_what_does_not_compose_is_bad_input(overrides: list[str], said: str) -> 
 def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
     config = launch.compose([f"run.base={tmp_path / 'nothing'}", f"run.out={tmp_path / 'out'}"])
     with pytest.raises(BadInput, match=r"(?s)no config\.json in .*stapo-train base --out"):
-        launch.check(config)
+        check(config)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path
 def test_sizes_that_do_not_fit_are_refused_with_the_arithmetic(tiny_base: Path, tmp_path: Path, override, said) -> None:
     config = launch.compose([f"run.base={tiny_base}", f"run.out={tmp_path}", override])
     with pytest.raises(BadInput, match=said):
-        launch.check(config)
+        check(config)
 
 
 def test_missing_columns_are_named(tiny_base: Path, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_missing_columns_are_named(tiny_base: Path, tmp_path: Path) -> None:
         [f"run.base={tiny_base}", f"run.out={tmp_path}", f"data.train_files={tmp_path / 'train.parquet'}"]
     )
     with pytest.raises(BadInput, match=r"(?s)columns are missing.*reward_model"):
-        launch.check(config)
+        check(config)
 
 
 @pytest.mark.parametrize(

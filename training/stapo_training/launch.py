@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from stapo_results import provenance, store
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput
 from stapo_results.schema import Run
+from stapo_training.preflight import Facts, check
 
 CONFIG_MODULE = "stapo_training.configs"
 GROUPS = ("method", "size", "hardware", "task")
@@ -22,6 +22,12 @@ GROUPS = ("method", "size", "hardware", "task")
 def choices(group: str) -> list[str]:
     """The overlays that exist for a configuration group."""
     return sorted(p.stem for p in (Path(__file__).parent / "configs" / group).glob("*.yaml"))
+
+
+def _absolute(override: str) -> str:
+    """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
+    key, _, value = override.partition("=")
+    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.out") and value else override
 
 
 def compose(overrides: list[str]) -> Any:
@@ -39,6 +45,7 @@ def compose(overrides: list[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    overrides = [_absolute(o) for o in overrides]
     for o in overrides:
         key, _, value = o.partition("=")
         if key in GROUPS and value not in choices(key):
@@ -65,116 +72,6 @@ def compose(overrides: list[str]) -> Any:
 
 # keys that veRL leaves open in parts that are switched off
 _VERL_OPTIONAL = {"reward.reward_model.rollout.name", "critic.strategy"}
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is needed to check a run before Ray starts."""
-
-    out: Path
-    model: Path
-    files: list[Path]
-    prompts: int
-
-
-def check(config: Any) -> Facts:
-    """Everything that can be known to fail before anything expensive starts.
-
-    Raises:
-        BadInput: for missing files, sizes that do not divide, too little memory or disk, a GPU that is not there.
-    """
-    import psutil
-    import pyarrow.parquet as pq
-
-    from stapo_training.methods import selector_from
-
-    selector_from(config.actor_rollout_ref.selector)
-    out = Path(config.run.out).resolve()
-    model = Path(config.actor_rollout_ref.model.path)
-    local = model.is_absolute() or str(config.actor_rollout_ref.model.path).startswith((".", "/")) or config.run.base
-    if local and not (model / "config.json").exists():
-        raise BadInput(
-            "the model is not there",
-            found=f"no config.json in {model}",
-            expected="a Hugging Face model folder",
-            next_step=f"stapo-train base --out {config.run.base or 'DIR'}, or set run.base=DIR",
-        )
-    files, prompts = [], 0
-    for kind in ("train_files", "val_files"):
-        names = config.data[kind]
-        for name in [names] if isinstance(names, str) else list(names):
-            path = Path(name)
-            if not path.exists():
-                raise BadInput(
-                    f"data.{kind} is not there",
-                    found=str(path),
-                    expected="a Parquet file",
-                    next_step="stapo-train base --out DIR makes the miniature's data",
-                )
-            table = pq.ParquetFile(path)
-            lacking = {"data_source", "prompt", "reward_model", "extra_info"} - set(table.schema_arrow.names)
-            if lacking:
-                raise BadInput(
-                    f"{path}: columns are missing",
-                    found=", ".join(table.schema_arrow.names),
-                    expected=f"also {', '.join(sorted(lacking))}",
-                    next_step="make the file with stapo-train base or stapo-train data",
-                )
-            files.append(path)
-            prompts += table.metadata.num_rows if kind == "train_files" else 0
-    batch, ranks = config.data.train_batch_size, config.trainer.n_gpus_per_node * config.trainer.nnodes
-    mini = config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if prompts < batch:
-        raise BadInput("fewer prompts than one training batch", found=prompts, expected=f"at least {batch}")
-    for name, whole, part in (
-        ("data.train_batch_size by actor.ppo_mini_batch_size", batch, mini),
-        ("a mini-batch's sequences by the ranks", mini * config.actor_rollout_ref.rollout.n, ranks),
-    ):
-        if whole % part:
-            raise BadInput(
-                f"{name} does not divide",
-                found=f"{whole} / {part}",
-                expected="no remainder",
-                next_step="change one of the two",
-            )
-    rows = mini * config.actor_rollout_ref.rollout.n // ranks
-    micro = config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
-    if not config.actor_rollout_ref.actor.use_dynamic_bsz and micro and rows % min(micro, rows):
-        raise BadInput(
-            "rollout.log_prob_micro_batch_size_per_gpu does not divide a rank's mini-batch",
-            found=f"{rows} sequences, micro-batch {micro}",
-            expected="no remainder",
-            next_step=f"set actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu to a divisor of {rows}",
-        )
-    if config.trainer.device == "cuda" and not _gpus():
-        raise BadInput(
-            "no GPU found",
-            found="nvidia-smi lists none",
-            expected=f"{ranks} GPUs",
-            next_step="run on a GPU node, or the miniature: tox -e miniature",
-        )
-    memory = psutil.virtual_memory().available / 2**30
-    if memory < 4:
-        raise BadInput(
-            "too little memory is free",
-            found=f"{memory:.1f} GiB",
-            expected="at least 4 GiB",
-            next_step="close other programs",
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    disk = psutil.disk_usage(str(out)).free / 2**30
-    if disk < 1:
-        raise BadInput(
-            f"too little disk is free for {out}",
-            found=f"{disk:.2f} GiB",
-            expected="at least 1 GiB",
-            next_step="free some space or choose another run.out",
-        )
-    return Facts(out, model, files, prompts)
-
-
-def _gpus() -> list[str]:
-    return provenance.hardware()["gpus"]
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
@@ -310,6 +207,3 @@ def _plan(config: Any, facts: Facts) -> str:
             "  veRL accepts the configuration; nothing was started (--dry-run)",
         ]
     )
-
-
-__all__ = ["RunFailed", "check", "choices", "compose", "run"]

@@ -1,0 +1,161 @@
+"""The foundation: records survive kills and refuse what they do not know; seeds, run ids and errors are stable."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results import provenance, store
+from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_results.schema import Cell, CellRecord, ProblemResult, StepMetrics
+from stapo_results.seeds import derive_seed
+
+
+def metrics(step: int) -> StepMetrics:
+    return StepMetrics(step=step, values={"reward": step / 4})
+
+
+def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    store.append(path, [metrics(1), metrics(2)])
+    store.append(path, [metrics(3)])
+    assert list(store.read(path, StepMetrics)) == [metrics(1), metrics(2), metrics(3)]
+    assert path.read_text().splitlines()[0] == '{"schema_version":1,"step":1,"attempt":0,"values":{"reward":0.25}}'
+
+
+@given(st.integers(0, 200))
+def test_a_file_cut_anywhere_is_repaired_to_its_whole_lines(tmp_path_factory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "m.jsonl"
+    store.append(path, [metrics(i) for i in range(1, 5)])
+    data = path.read_bytes()
+    path.write_bytes(data[: min(cut, len(data))])
+    whole = data[: min(cut, len(data))].count(b"\n")
+    lost = store.repair(path)
+    assert [m.step for m in store.read(path, StepMetrics)] == list(range(1, whole + 1))
+    damaged = path.with_name("m.jsonl.damaged")
+    assert (damaged.read_bytes().rstrip(b"\n") if lost else b"") + b"" == data[:cut][len(data[:cut]) - lost :]
+
+
+def test_a_half_written_line_is_reported_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "m.jsonl"
+    store.append(path, [metrics(1)])
+    with open(path, "a") as f:
+        f.write('{"schema_ver')
+    with pytest.raises(RecordError, match=r"m\.jsonl:2: the last line is half-written"):
+        list(store.read(path, StepMetrics))
+    assert store.repair(path) == 12
+    assert "a half-written last line (12 bytes) was cut off" in capsys.readouterr().err
+    assert store.repair(path) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"schema_version":2,"step":1,"values":{}}', "another schema version"),
+        ('{"schema_version":1,"step":-1,"values":{}}', "step: "),
+        ('{"schema_version":1,"step":1,"values":{},"rewrd":1}', "rewrd: Extra inputs"),
+        ('{"schema_version":1,"values":{}}', "step: Field required"),
+        ("not json", "Invalid JSON"),
+    ],
+)
+def test_a_line_that_is_not_a_record_is_refused_by_file_and_line(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "m.jsonl"
+    store.append(path, [metrics(1)])
+    with open(path, "a") as f:
+        f.write(line + "\n")
+    with pytest.raises(RecordError, match=rf"(?s)m\.jsonl:2: .*{said}"):
+        list(store.read(path, StepMetrics))
+
+
+def test_kill_9_while_appending_loses_at_most_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    code = (
+        "from stapo_results import store\nfrom stapo_results.schema import StepMetrics\n"
+        f"i = 0\nwhile True:\n    i += 1\n    store.append({str(path)!r}, [StepMetrics(step=i, values={{'x': 0.5}})])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    while not path.exists() or path.stat().st_size < 20_000:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    store.repair(path)
+    steps = [m.step for m in store.read(path, StepMetrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) > 200
+
+
+def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    store.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="Out of range"):
+        store.write_json(path, {"a": float("nan")})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_seeds_are_the_same_everywhere_and_differ_by_every_part() -> None:
+    assert derive_seed(0, "aime24", "aime24-0001", "t1.0", 3) == 3586129805170440335
+    parts = [0, "aime24", "aime24-0001", "t1.0", 3]
+    changed = [derive_seed(*(p if i != j else (f"{p}x" if isinstance(p, str) else p + 1) for i, p in enumerate(parts)))
+               for j in range(len(parts))]  # fmt: skip
+    assert len({derive_seed(*parts), *changed}) == 6
+    assert derive_seed(1) != derive_seed("1")
+    assert derive_seed("a", "b") != derive_seed("ab")
+
+
+def test_a_run_id_depends_on_what_is_run_and_not_on_where() -> None:
+    args = ({"lr": 0.1, "out": "/a/b"}, {"run": 0}, {"data": "abc"}, ("commit", ""))
+    here = provenance.run_id("train", *args)
+    assert provenance.run_id("train", {"lr": 0.1, "out": "/c"}, *args[1:]) == here
+    assert provenance.run_id("train", {"lr": 0.2, "out": "/a/b"}, *args[1:]) != here
+    assert provenance.run_id("train", args[0], {"run": 1}, *args[2:]) != here
+    assert provenance.run_id("train", *args[:2], {"data": "abd"}, args[3]) != here
+    assert provenance.run_id("train", *args[:3], ("commit", "dirty")) != here
+
+
+def test_no_secret_reaches_a_record() -> None:
+    assert provenance.redact({"api_key": "s3", "a": [{"password": "p", "n": 1}], "key": ""}) == {
+        "api_key": "(redacted)", "a": [{"password": "(redacted)", "n": 1}], "key": ""}  # fmt: skip
+    assert provenance.redact_command(["x", "--api-key", "s3", "--key=s", "--n", "3"]) == [
+        "x", "--api-key", "(redacted)", "--key=(redacted)", "--n", "3"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "code"), [(BadInput, 2), (RecordError, 2), (RunFailed, 1)])
+def test_errors_travel_between_processes_and_end_with_the_next_command(error: type, code: int) -> None:
+    e = error("it failed", found=3, expected=4, next_step="try 4")
+    copy = pickle.loads(pickle.dumps(e))
+    assert type(copy) is error
+    assert str(copy) == "it failed\n  found:    3\n  expected: 4\n  next:     try 4"
+    assert copy.exit_code == code
+
+
+def cell_record(**changes: object) -> dict:
+    cell = Cell(method="stapo", size="mini", train_seed=0, step=40, benchmark="mini-add", setting="t1.0")
+    values = {
+        "cell": cell, "n": 3, "temperature": 1.0, "top_p": 1.0, "max_tokens": 128, "scored_by": "rule",
+        "problems": [ProblemResult(problem_id="p1", verdicts="10-")], "benchmark_rows": 1, "benchmark_sha256": "ab",
+        "finish_reasons": {"stop": 2, "error": 1}, "no_answer": 0, "mean_response_tokens": 5.0, "engine": "hf",
+        "deterministic": True, "run_id": "r", "code_commit": "c", "code_dirty": "", "revisions": {}, "miniature": True,
+    }  # fmt: skip
+    return values | changes
+
+
+def test_a_cell_says_what_it_is_and_refuses_contradictions() -> None:
+    record = CellRecord(**cell_record())  # type: ignore[arg-type]
+    assert record.cell.id == "stapo/mini/s0/step40/mini-add/t1.0/e0"
+    assert record.cell.slug == "stapo_mini_s0_step40_mini-add_t1.0_e0"
+    p = ProblemResult(problem_id="p1", verdicts="10")
+    twice = [ProblemResult(problem_id="p", verdicts="101")] * 2
+    for problems, said in (([p], "2 verdicts, but n = 3"), (twice, "a problem stands twice")):
+        with pytest.raises(ValueError, match=said):
+            CellRecord(**cell_record(problems=problems))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="verdicts"):
+        ProblemResult(problem_id="p", verdicts="1x")
