@@ -78,6 +78,10 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished."""
     from omegaconf import OmegaConf, open_dict
 
+    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in overrides):
+        # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
+        # imported, which composing does.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     config = compose(overrides)
     if config_only:
         print(OmegaConf.to_yaml(config))
