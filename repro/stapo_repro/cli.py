@@ -123,7 +123,23 @@ class Run:
         return driver.main(driver.plan(self.quick, self.seeds, methods, self.steps, self.data_dir, self.out))
 
 
-_COMMANDS = {"tables": Tables, "figures": Figures, "miniature": Miniature, "run": Run}
+@dataclass(frozen=True)
+class Collect:
+    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """Folder of the run, such as runs/miniature."""
+    out: Path
+    """Folder to write, such as results/records/miniature."""
+
+    def run(self) -> int:
+        from stapo_repro.collect import collect
+
+        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
+        return 0
+
+
+_COMMANDS = {"tables": Tables, "figures": Figures, "miniature": Miniature, "run": Run, "collect": Collect}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -104,9 +104,9 @@ def silence_spurious(stats: TokenStats, *, tau_p: float, q: float, pool: Pool = 
 def top_entropy(stats: TokenStats, *, share: float, pool: Pool = alone) -> Selection:
     """Keep the `share` of response tokens with the highest entropy (20-Entropy: 0.2; Wang et al. 2025, 2506.01939).
 
-    Keeps ceil(share x tokens), at least one; tokens that tie with the last one are kept with it, so that the order of
-    the tokens decides nothing. Which tokens are ranked together (its published code: one micro-batch on one rank) is
-    the caller's `pool` and slicing.
+    Keeps ceil(share x tokens), at least one, as its published code does; tokens that tie with the last one are kept
+    with it, so that the order of the tokens decides nothing. Which tokens are ranked together (its published code: one
+    micro-batch on one rank) is the caller's `pool` and slicing.
     """
     if not 0.0 < share <= 1.0:
         raise ValueError(f"share = {share} is not in (0, 1]")

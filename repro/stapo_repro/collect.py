@@ -1,0 +1,89 @@
+"""From a finished run to records that can be committed: verdicts, curves and provenance, without a machine's paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stapo_results import store
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import CellRecord, Run, StepMetrics
+
+_ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
+
+
+def shorten(value: Any, root: str, name: str = "RUN") -> Any:
+    """The same value with the folder `root` written as `name`."""
+    if isinstance(value, dict):
+        return {k: shorten(v, root, name) for k, v in value.items()}
+    if isinstance(value, list):
+        return [shorten(v, root, name) for v in value]
+    return value.replace(root, name) if isinstance(value, str) else value
+
+
+def paths_in(value: Any) -> list[str]:
+    """Absolute paths that stand anywhere in a value."""
+    if isinstance(value, dict):
+        return [p for v in value.values() for p in paths_in(v)]
+    if isinstance(value, list):
+        return [p for v in value for p in paths_in(v)]
+    return _ABSOLUTE.findall(value) if isinstance(value, str) else []
+
+
+def collect(run: Path, out: Path) -> list[Path]:
+    """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
+
+    Taken are run.json, metrics.jsonl and cells/*.json, each read as its record first; responses, times and
+    checkpoints stay behind.
+
+    Args:
+        run: a folder that `stapo-repro miniature` or `run` wrote.
+        out: a folder below results/records.
+
+    Returns:
+        The files written.
+
+    Raises:
+        BadInput: for a folder without records, or a run that is not finished.
+        RecordError: for a broken record, or one that still names a path of this machine.
+    """
+    root = run.resolve()
+    written: dict[Path, str] = {}
+    for path in sorted(root.rglob("run.json")):
+        record = store.read_json(path, Run)
+        if record.kind not in ("train", "eval"):
+            continue
+        if record.status != "done":
+            raise BadInput(
+                f"{path}: not a finished run",
+                found=record.status,
+                expected="done",
+                next_step="run the same `stapo-repro` command again: it goes on",
+            )
+        plain = shorten(record.model_dump(mode="json"), str(root))
+        plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
+        if left := sorted(set(paths_in(plain["command"]) + paths_in(plain["config"]))):
+            raise RecordError(
+                f"{path}: the record names paths outside the run",
+                found=", ".join(left[:5]),
+                expected=f"paths below {root} only",
+                next_step="keep base model, data and outputs of a run in one folder",
+            )
+        name = path.relative_to(root)
+        written[name] = json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
+        metrics = path.with_name("metrics.jsonl")
+        if record.kind == "train":
+            written[metrics.relative_to(root)] = "".join(
+                store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)
+            )
+        for cell in sorted(path.parent.glob("cells/*.json")):
+            store.read_json(cell, CellRecord)
+            written[cell.relative_to(root)] = cell.read_text(encoding="utf-8")
+    if not written:
+        raise BadInput(f"{run}: no record found", expected="run.json files of trainings and evaluations")
+    for name, text in written.items():
+        store.write_atomic(out / name, text)
+    return [out / name for name in written]

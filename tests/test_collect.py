@@ -1,0 +1,56 @@
+"""Records to commit: what a table needs, and nothing of the machine."""
+
+from pathlib import Path
+
+import pytest
+
+from stapo_repro.collect import collect, paths_in, shorten
+from stapo_results import store
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import Run, StepMetrics
+
+
+def make_run(folder: Path, **changes: object) -> None:
+    values = {
+        "run_id": "r", "kind": "train", "status": "done", "command": ["stapo-train", "run", f"run.out={folder}"],
+        "config": {"run": {"out": str(folder)}}, "code_commit": "c", "code_dirty": "", "packages": {}, "revisions": {},
+        "hardware": {}, "seeds": {}, "deterministic": True, "started": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    store.write_json(folder / "run.json", Run(**(values | changes)))  # type: ignore[arg-type]
+    store.append(folder / "metrics.jsonl", [StepMetrics(step=1, values={"reward": 0.5})])
+    (folder / "log.txt").write_text("stays behind")
+
+
+def test_records_come_along_with_the_run_folder_as_RUN(tmp_path: Path) -> None:
+    root = tmp_path / "runs" / "mini"
+    make_run(root / "train" / "stapo-s0")
+    written = collect(root, tmp_path / "records")
+    assert sorted(p.relative_to(tmp_path / "records").as_posix() for p in written) == [
+        "train/stapo-s0/metrics.jsonl", "train/stapo-s0/run.json"]  # fmt: skip
+    copy = store.read_json(tmp_path / "records" / "train" / "stapo-s0" / "run.json", Run)
+    assert copy.command[-1] == "run.out=RUN/train/stapo-s0"
+    assert copy.config == {"run": {"out": "RUN/train/stapo-s0"}}
+    assert str(tmp_path) not in (tmp_path / "records" / "train" / "stapo-s0" / "run.json").read_text()
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", status="running")
+    with pytest.raises(BadInput, match="not a finished run"):
+        collect(tmp_path, tmp_path / "out")
+
+
+def test_a_path_of_the_machine_is_refused_by_name(tmp_path: Path) -> None:
+    make_run(tmp_path / "run" / "a", config={"data": "/somewhere/else/train.parquet"})
+    with pytest.raises(RecordError, match=r"/somewhere/else/train\.parquet"):
+        collect(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no record found"):
+        collect(tmp_path, tmp_path / "out")
+
+
+def test_what_counts_as_a_path() -> None:
+    assert paths_in({"a": ["x=/a/b", "https://host/x", "a/b", "/dev"]}) == ["/a/b"]
+    assert shorten(["/r/x/y", {"k": "v=/r/x"}, 3], "/r/x") == ["RUN/y", {"k": "v=RUN"}, 3]
