@@ -44,9 +44,11 @@ class SeededAgentLoop(SingleTurnAgentLoop):
             n = int(kwargs["stapo_samples"])
             place = int(kwargs["stapo_row"]) * n + sample
             params[ORDER_KEY] = [f"{split}-{step}", place, int(kwargs["stapo_rows"]) * n]
-        return await super().run(params, priority=priority, **kwargs)
+        return await super().run(params, priority=priority, **kwargs)  # type: ignore[safe-super]
 
-    async def ct_build_initial_tokens(self, messages: list[dict], **kwargs: Any) -> list[int]:
+    async def ct_build_initial_tokens(  # type: ignore[override]  # veRL's callers name all but the messages
+        self, messages: list[dict], **kwargs: Any
+    ) -> list[int]:
         """veRL's, once a prompt instead of once a sample."""
         if any(kwargs.get(k) for k in ("tools", "images", "videos", "audios")):
             return await super().ct_build_initial_tokens(messages, **kwargs)
@@ -100,7 +102,7 @@ class BatchedWrites:
 
 
 # veRL declares the worker as a Ray actor; its plain class is what `ray.remote` keeps
-_Worker: type = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
+_Worker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
 class _LocalReward:
@@ -194,7 +196,7 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         if self.rollout_config.name != CPU_ROLLOUT:
             await super()._init_agent_loop_workers()
             return
-        worker = ray.get_actor(_EARLY)
+        worker: Any = ray.get_actor(_EARLY)
         await worker.connect.remote(self.llm_client)
         self.agent_loop_workers = [worker]
 

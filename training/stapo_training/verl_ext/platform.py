@@ -68,9 +68,19 @@ class _CpuModule(types.ModuleType):
 class CpuPlatform(PlatformBase):
     """Chosen by VERL_PLATFORM=cpu alone; never found by probing, so a GPU node cannot fall back to it unnoticed."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
-    device_module = _CpuModule("stapo_cpu_device")
+    _module = _CpuModule("stapo_cpu_device")
+
+    @property
+    def device_name(self) -> str:
+        return "cpu"
+
+    @property
+    def vendor_name(self) -> str:
+        return "cpu"
+
+    @property
+    def device_module(self) -> Any:
+        return self._module
 
     def is_available(self) -> bool:
         return True

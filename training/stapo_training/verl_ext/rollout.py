@@ -49,7 +49,7 @@ class CpuRolloutReplica(RolloutReplica):
     """Finds the server that `start_server` began."""
 
     async def launch_servers(self) -> None:
-        server = ray.get_actor(_actor_name(self.replica_rank))
+        server: Any = ray.get_actor(_actor_name(self.replica_rank))
         await server.ready.remote()
         self.servers = [server]
         self._server_handle = server
@@ -73,7 +73,9 @@ class CpuRolloutAdapter(BaseRollout):
         pass
 
     @torch.no_grad()
-    async def update_weights(self, weights: Any, global_steps: int | None = None, **_: Any) -> None:
+    async def update_weights(  # type: ignore[override]  # veRL's callers name all but the weights
+        self, weights: Any, global_steps: int | None = None, **_: Any
+    ) -> None:
         limit = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         parts, bucket, size = [], {}, 0
         for name, tensor in weights:  # every rank iterates: building a tensor is a collective call
@@ -86,7 +88,7 @@ class CpuRolloutAdapter(BaseRollout):
                 bucket, size = {}, 0
         if self.sends:
             parts.append(ray.put(bucket))
-            server = ray.get_actor(_actor_name(self.replica_rank))
+            server: Any = ray.get_actor(_actor_name(self.replica_rank))
             await server.load_weights.remote(parts, global_steps)
 
 

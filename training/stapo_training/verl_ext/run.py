@@ -33,8 +33,7 @@ def train(config: Any) -> None:
         config.transfer_queue.enable = True
     environment = get_ppo_ray_runtime_env(config)
     environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-    given = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
-    assert isinstance(given, dict)
+    given: Any = OmegaConf.to_container(config.ray_kwargs.get("ray_init", {}), resolve=True)
     own = given.pop("runtime_env", None) or {}
     environment["env_vars"] |= {k: str(v) for k, v in (own.pop("env_vars", None) or {}).items()}
     environment |= {k: v for k, v in own.items() if v is not None}

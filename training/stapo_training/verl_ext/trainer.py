@@ -98,7 +98,7 @@ class StapoTrainer(PPOTrainerSync):
             self.folder.log_step(0, {"accuracy": self._validation}, {})
         return metrics
 
-    def _val_metrics_update(
+    def _val_metrics_update(  # type: ignore[override]  # called with these four by position
         self, data_sources: list, sample_uids: list, reward_extra_infos_dict: dict, sample_turns: list, **_: Any
     ) -> dict[str, float]:
         """The mean accuracy a data source, under veRL's name.

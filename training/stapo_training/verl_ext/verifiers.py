@@ -13,7 +13,7 @@ def score(response: str, gold: str, verifier: str) -> dict[str, Any]:
     """score (+1.0 or -1.0), acc and pred of one response; pred is "" where no answer was found."""
     if verifier == "answer_line":
         correct, pred = math_dapo.is_correct_minerva(response[-_WINDOW:], gold)
-        result = {"score": 1.0 if correct else -1.0, "acc": correct, "pred": pred}
+        result: Any = {"score": 1.0 if correct else -1.0, "acc": correct, "pred": pred}
     else:
         result = math_dapo.compute_score(response, gold, strict_box_verify=verifier == "strict_box")
     return {"score": result["score"], "acc": bool(result["acc"]), "pred": result["pred"] or ""}

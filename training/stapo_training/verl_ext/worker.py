@@ -204,7 +204,9 @@ class StapoWorker(ActorRolloutRefWorker):
     actor_worker_cls = SelectingTrainingWorker
     ref_worker_cls = SelectingTrainingWorker
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    actor: Any  # the class above
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]  # veRL makes its modes at run time
     def init_model(self) -> None:
         if get_device_name() == "cpu":
             torch.set_num_threads(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
