@@ -191,7 +191,8 @@ def _evaluation(
     benchmarks = p.real_benchmarks if real else tuple(labels.MINI_BENCHMARKS)
     command = [program, "run", "--model", f"{model}", "--benchmarks", ",".join(benchmarks), "--settings", "both",
                "--data-dir", f"{data_dir or p.out / 'base' / 'benchmarks'}", "--engine", "hf",
-               "--judge", f"{p.out / 'base' / 'model'}", "--max-tokens", f"{MAX_TOKENS}", "--out", f"{folder}"]  # fmt: skip
+               "--judge", f"{p.out / 'base' / 'model'}", "--max-tokens", f"{MAX_TOKENS}",
+               "--out", f"{folder}"]  # fmt: skip
     if real:
         command += ["--limit", f"{REAL_PROBLEMS}", "--n", f"{REAL_SAMPLES}"]
     elif p.quick:
