@@ -153,7 +153,7 @@ def _train(config: Any, record: Run, record_file: Path, train: Any) -> int:
     try:
         train(config)
         status = "done"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of SIGTERM
         status = "interrupted"
         raise
     finally:
