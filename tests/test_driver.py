@@ -365,7 +365,7 @@ def test_commands_of_the_miniature(tmp_path, monkeypatch):
     assert by["export/stapo-s0"] == "stapo-train export --checkpoint o/train/stapo-s0 --out o/models/stapo-s0"
     assert by["eval/stapo-s0"] == (
         "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
-        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --out o/eval/stapo-s0"
+        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 256 --out o/eval/stapo-s0"
     )
     assert by["eval-real/base"].startswith(
         "stapo-eval run --model o/base/model --benchmarks aime24,aime25,amc23,math500,minerva,olympiadbench "
