@@ -174,6 +174,7 @@ def _refuse_other(previous: Run, new: Run, out: Path) -> None:
         ),
     ]
     if differing:
+        differing.sort(key=lambda d: not d.startswith("run."))  # what was typed before what follows from it
         raise BadInput(
             f"{out} holds a run of another configuration",
             found="; ".join(differing[:5]),
