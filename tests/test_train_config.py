@@ -48,6 +48,17 @@ def test_what_departs_from_verls_defaults_is_set() -> None:
     assert a.model.trust_remote_code is False
 
 
+@pytest.mark.parametrize(("ranks", "micro"), [(1, 64), (2, 32)])
+def test_the_miniature_fits_one_and_two_ranks(tiny_base: Path, tmp_path: Path, ranks: int, micro: int) -> None:
+    sizes = ["data.train_batch_size=32"]
+    c = launch.compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"cpu.ranks={ranks}", "method=grpo", *sizes])
+    a = c.actor_rollout_ref
+    assert a.actor.ppo_micro_batch_size_per_gpu == micro
+    assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == micro
+    assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == ranks
+    assert check(c).prompts == 64
+
+
 def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
     folder = Path(launch.__file__).parent / "configs" / "method"
     assert {

@@ -45,6 +45,8 @@ def compose(overrides: list[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    # ${per_rank:N,RANKS} in a configuration: a rank's part of N sequences
+    OmegaConf.register_new_resolver("per_rank", lambda n, ranks: int(n) // int(ranks), replace=True)
     overrides = [_absolute(o) for o in overrides]
     for o in overrides:
         key, _, value = o.partition("=")

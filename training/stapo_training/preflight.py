@@ -80,14 +80,20 @@ def check(config: Any) -> Facts:
                 next_step="change one of the two",
             )
     rows = mini * config.actor_rollout_ref.rollout.n // ranks
-    micro = config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu
-    if not config.actor_rollout_ref.actor.use_dynamic_bsz and micro and rows % min(micro, rows):
-        raise BadInput(
-            "rollout.log_prob_micro_batch_size_per_gpu does not divide a rank's mini-batch",
-            found=f"{rows} sequences, micro-batch {micro}",
-            expected="no remainder",
-            next_step=f"set actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu to a divisor of {rows}",
-        )
+    for key, micro in (
+        (
+            "rollout.log_prob_micro_batch_size_per_gpu",
+            config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu,
+        ),
+        ("actor.ppo_micro_batch_size_per_gpu", config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu),
+    ):
+        if not config.actor_rollout_ref.actor.use_dynamic_bsz and micro and rows % micro:
+            raise BadInput(
+                f"{key} does not divide a rank's mini-batch",
+                found=f"{rows} sequences, micro-batch {micro}",
+                expected="no remainder",
+                next_step=f"set actor_rollout_ref.{key} to a divisor of {rows}",
+            )
     if config.trainer.device == "cuda" and not provenance.hardware()["gpus"]:
         raise BadInput(
             "no GPU found",
