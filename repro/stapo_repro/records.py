@@ -18,7 +18,7 @@ class Loaded:
 
     Attributes:
         path: relative to the records root, with "/" (two machines print the same).
-        sha256: of the record's content without `run_id`, which is drawn anew for each run: a cell made twice from the
+        sha256: of the record's content without `run_id`, which another commit changes: a cell made twice from the
             same samples has one hash.
     """
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stapo_results.errors import BadInput
 from stapo_training import selectors
-from stapo_training.selectors import Pool, Selection, TokenStats
+from stapo_training.selectors import Selection
 
 Select = Callable[..., Selection]
 
@@ -61,6 +61,3 @@ def selector_from(config: Mapping[str, Any]) -> SelectorConfig:
             expected=f"one of the fields {', '.join(SelectorConfig.model_fields)} with an allowed value",
             next_step="choose a method=... overlay or correct the override",
         ) from None
-
-
-__all__ = ["Pool", "SelectorConfig", "TokenStats", "selector_from"]
