@@ -1,7 +1,8 @@
 """One rank of the worker test: run by test_worker.py as a process (RANK, WORLD_SIZE, MASTER_*), prints JSON lines.
 
-Builds veRL's training worker with our selector, without Ray, feeds it one mini-batch of eight sequences, and compares
-with the same mini-batch worked out here: a plain transformers model, numpy's quantile and the objective written out.
+Builds veRL's training worker with our engine, without Ray, feeds it one mini-batch of sixteen sequences in many ways,
+and compares each gradient, element by element, with the same mini-batch worked out here: a plain transformers model,
+numpy's quantile, the objective written out. No optimizer step is made, so that all cases start from the same weights.
 """
 
 import json
@@ -12,19 +13,28 @@ from functools import partial
 import numpy as np
 import torch
 
-CASES = {
-    "micro 1": {"micro": 1, "dynamic": False},
-    "micro 4": {"micro": 4, "dynamic": False},
-    "dynamic": {"micro": 1, "dynamic": True},
+TAU_P, Q, SHARE, SEED, CLIP = 0.0025, 0.6, 0.2, 5, (0.2, 0.28)
+SELECTORS = (
+    "silence_spurious",
+    "silence_low_probability",
+    "silence_high_entropy",
+    "silence_random",
+    "top_entropy",
+    "keep_all",
+)
+SPLITS = {
+    "micro 1": {"micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False},
+    "micro 4": {"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False},
+    "dynamic": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 48},
 }
-TAU_P, Q, CLIP = 0.02, 0.6, (0.2, 0.28)
 
 
 def sequences() -> list[dict[str, torch.Tensor]]:
-    """Eight sequences of different lengths, four of them with a positive advantage."""
+    """Sixteen sequences of different lengths, half of them with a positive advantage; the old policy's statistics are
+    off by enough that its threshold puts tokens on the wrong side."""
     g = torch.Generator().manual_seed(7)
     made = []
-    for i in range(8):
+    for i in range(16):
         prompt, response = 4 + i % 3, 5 + (3 * i) % 7
         ids = torch.randint(5, 60, (prompt + response,), generator=g)
         made.append(
@@ -35,62 +45,84 @@ def sequences() -> list[dict[str, torch.Tensor]]:
                 "position_ids": torch.arange(prompt + response),
                 "response_mask": torch.ones(response, dtype=torch.long),
                 "advantages": torch.full((response,), [1.62, -0.54, 0.35, -1.21][i % 4]),
-                "old_log_probs": -4.1 + 0.25 * torch.randn(response, generator=g),
+                "old_log_probs": -6.1 + 0.25 * torch.randn(response, generator=g),
+                "entropy": 5.82 + 0.03 * torch.randn(response, generator=g),
             }
         )
     return made
 
 
-def by_hand(model_path: str, batch: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    from transformers import AutoModelForCausalLM
+class ByHand:
+    """The mini-batch under a plain transformers model at one temperature."""
 
-    model = AutoModelForCausalLM.from_pretrained(model_path).float()
-    logps, entropies = [], []
-    for s in batch:
-        start = len(s["prompts"]) - 1
-        logits = model(s["input_ids"][None]).logits[0, start:-1]
-        logp = torch.log_softmax(logits, -1)
-        logps.append(logp[torch.arange(len(s["responses"])), s["responses"]])
-        entropies.append(-(logp.exp() * logp).sum(-1).detach())
-    logp, entropy = torch.cat(logps), torch.cat(entropies)
-    advantage = torch.cat([s["advantages"] for s in batch])
-    old = torch.cat([s["old_log_probs"] for s in batch])
-    candidate = (advantage > 0) & (logp.detach().exp() < TAU_P)
-    threshold = float(np.quantile(entropy[candidate].double().numpy(), Q))
-    keep = ~(candidate & (entropy.double() < threshold))
-    ratio = (logp - old).exp()
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * advantage)
-    loss = -(surrogate * keep).sum() / keep.sum()
-    loss.backward()
-    norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in model.parameters() if p.grad is not None))
-    return {
-        "loss": loss.item(),
-        "grad_norm": float(norm),
-        "threshold": threshold,
-        "candidates": int(candidate.sum()),
-        "kept": int(keep.sum()),
-        "silenced": int((~keep).sum()),
-    }
+    def __init__(self, model_path: str, batch: list[dict[str, torch.Tensor]], temperature: float):
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(model_path).float()
+        logps, entropies = [], []
+        for s in batch:
+            start = len(s["prompts"]) - 1
+            logits = self.model(s["input_ids"][None]).logits[0, start:-1] / temperature
+            logp = torch.log_softmax(logits, -1)
+            logps.append(logp[torch.arange(len(s["responses"])), s["responses"]])
+            entropies.append(-(logp.exp() * logp).sum(-1).detach().double().numpy())
+        self.logp, self.entropy = torch.cat(logps), np.concatenate(entropies)
+        self.advantage = torch.cat([s["advantages"] for s in batch])
+        self.old = torch.cat([s["old_log_probs"] for s in batch])
+        self.old_entropy = torch.cat([s["entropy"] for s in batch]).double().numpy()
+        self.key = np.concatenate([_keys(s) for s in batch])
+
+    def mask(self, name: str, policy: str) -> tuple[np.ndarray, np.ndarray]:
+        """(kept, candidates), in numpy."""
+        logp = (self.logp.detach() if policy == "current" else self.old).double().numpy()
+        h = self.entropy if policy == "current" else self.old_entropy
+        c = (self.advantage.numpy() > 0) & (np.exp(logp) < TAU_P)
+        if name == "silence_spurious":
+            return ~(c & (h < np.quantile(h[c], Q))), c
+        if name == "silence_low_probability":
+            return ~c, c
+        if name == "silence_high_entropy":
+            return ~(c & (h > np.quantile(h[c], 1 - Q))), c
+        if name == "silence_random":
+            first = np.sort(self.key[c])[int(Q * c.sum())]
+            return ~(c & (self.key < first)), c
+        if name == "top_entropy":
+            return h >= np.sort(h)[::-1][int(np.ceil(SHARE * len(h))) - 1], np.ones(len(h), bool)
+        return np.ones(len(h), bool), np.zeros(len(h), bool)
+
+    def gradient(self, keep: np.ndarray) -> tuple[float, torch.Tensor]:
+        keep_N = torch.from_numpy(keep)
+        ratio = (self.logp - self.old).exp()
+        surrogate = torch.minimum(ratio * self.advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * self.advantage)
+        loss = -(surrogate * keep_N).sum() / keep_N.sum()
+        parameters = [p for p in self.model.parameters()]
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+        return loss.item(), torch.cat([g.flatten() for g in gradients])
 
 
-def worker(model_path: str, micro: int, dynamic: bool):
+def _keys(s: dict[str, torch.Tensor]) -> np.ndarray:
+    """token_keys with Python's integers."""
+    wrap = (1 << 64) - 1
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & wrap
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & wrap
+        return x ^ x >> 31
+
+    content = sum(mix(mix(int(t) + 1) + i & wrap) for i, t in enumerate(s["input_ids"])) & wrap
+    start = mix(content + mix(SEED + 1) & wrap)
+    return np.array([(mix(start + i & wrap) >> 11) / 2**53 for i in range(len(s["responses"]))])
+
+
+def build(model_path: str):
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.utils.losses import ppo_loss
 
     from stapo_training.launch import compose
-    from stapo_training.methods import SelectorConfig
     from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
-    base = os.path.dirname(model_path)
-    config = compose(
-        [
-            f"run.base={base}",
-            "run.out=unused",
-            "actor_rollout_ref.actor.grad_clip=1e9",
-            "actor_rollout_ref.actor.optim.lr_warmup_steps=-1",
-        ]
-    ).actor_rollout_ref
+    config = compose([f"run.base={os.path.dirname(model_path)}", "run.out=unused"]).actor_rollout_ref
     model, actor = omega_conf_to_dataclass(config.model), omega_conf_to_dataclass(config.actor)
     actor.model_config = model
     made = TrainingWorkerConfig(
@@ -100,19 +132,14 @@ def worker(model_path: str, micro: int, dynamic: bool):
         optimizer_config=actor.optim,
         checkpoint_config=actor.checkpoint,
     )
-    engine = made.engine_config
-    engine.use_dynamic_bsz = dynamic
-    engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = micro
-    engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = 48
     w = SelectingTrainingWorker(config=made)
     w.reset()
     w.set_loss_fn(partial(ppo_loss, config=actor))
-    w.selector = SelectorConfig(name="silence_spurious", tau_p=TAU_P, q=Q)
     return w
 
 
-def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int) -> dict[str, float]:
-    import torch.distributed as dist
+def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **settings) -> dict:
+    """One mini-batch; the gradient that the optimizer would have been given, instead of its step."""
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
@@ -121,36 +148,29 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int) -> dict
     data = TensorDict(nested | {"loss_mask": nested["response_mask"]}, batch_size=len(mine))
     tu.assign_non_tensor(
         data,
-        temperature=1.0,
-        calculate_entropy=True,
+        **{"temperature": 1.0, "use_remove_padding": False} | settings,
         global_batch_size=len(batch),
         mini_batch_size=len(batch),
         epochs=1,
         seed=1,
         dataloader_kwargs={"shuffle": False},
     )
+    gradient = []
+
+    def instead_of_a_step() -> float:
+        parameters = list(w.engine.module.parameters())
+        gradient.append(torch.cat([p.grad.full_tensor().flatten() for p in parameters]))
+        return 0.0
+
+    w.engine.optimizer_step = instead_of_a_step
     output = w.train_mini_batch(data)
-    output = output.get() if hasattr(output, "get") and not isinstance(output, TensorDict) else output
-    metrics = tu.get(output, "metrics")
-
-    def number(key: str) -> float:
-        value = metrics[key]
-        return float(value[0] if isinstance(value, list) else value)
-
-    with torch.no_grad():
-        total = sum(
-            (p.full_tensor() if hasattr(p, "full_tensor") else p).double().abs().sum()
-            for p in w.engine.module.parameters()
-        )
-    dist.barrier()
-    return {
-        "loss": number("loss"),
-        "grad_norm": number("grad_norm"),
-        "threshold": number("selector/threshold"),
-        "candidates": number("selector/candidate_tokens"),
-        "kept": number("selector/kept_tokens"),
-        "silenced": number("selector/silenced_tokens"),
-        "parameters": float(total),
+    metrics = tu.get(output.get() if not isinstance(output, TensorDict) else output, "metrics")
+    found = {k.removeprefix("selector/"): float(v[0]) for k, v in metrics.items() if k.startswith("selector/")}
+    pg_loss = metrics["actor/pg_loss"]
+    return found | {
+        "loss": float(metrics["loss"][0]),
+        "pg_loss": float(pg_loss[0] if isinstance(pg_loss, list) else pg_loss),
+        "gradient": gradient[0],
     }
 
 
@@ -161,19 +181,46 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
+    from stapo_training.methods import SelectorConfig
 
     batch = sequences()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if rank == 0:
-        print(json.dumps({"case": "by hand", **by_hand(model_path, batch)}), flush=True)
-    for name, case in CASES.items():
-        found = step(worker(model_path, **case), batch, rank, ranks)
+    w = build(model_path)
+    hands = {t: ByHand(model_path, batch, t) for t in (1.0, 0.7)}
+
+    def case(name: str, selector: dict, batch: list = batch, **settings) -> None:
+        w.engine.selector = SelectorConfig(**{"tau_p": TAU_P, "q": Q, "share": SHARE, "seed": SEED} | selector)
+        engine = w.engine.engine_config
+        engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
+        found = step(w, batch, rank, ranks, **settings)
+        hand = hands[settings.get("temperature", 1.0)]
+        keep, candidates = hand.mask(selector["name"], selector.get("policy", "current"))
+        loss, gradient = hand.gradient(keep)
+        difference = found.pop("gradient") - gradient
         if rank == 0:
-            print(json.dumps({"case": name, **found}), flush=True)
-    # the order of the sequences must not matter either
-    found = step(worker(model_path, 4, False), batch[::-1], rank, ranks)
-    if rank == 0:
-        print(json.dumps({"case": "reversed", **found}), flush=True)
+            expected = {"loss": loss, "kept": int(keep.sum()), "candidates": int(candidates.sum()), "tokens": len(keep)}
+            relative = float(difference.norm() / gradient.norm())
+            print(json.dumps({"case": name, "relative": relative, "hand": expected, **found}), flush=True)
+
+    for name in SELECTORS:
+        for form in ("two_pass", "speculative"):
+            for split, settings in SPLITS.items():
+                case(f"{name}, {form}, {split}", {"name": name, "form": form}, **settings)
+        case(f"{name}, reversed", {"name": name}, batch=batch[::-1], **SPLITS["micro 4"])
+        case(f"{name}, old", {"name": name, "policy": "old"}, **SPLITS["micro 4"])
+    s2t = {"name": "silence_spurious", "log_agreement": True}
+    case("S2T, packed", s2t, use_remove_padding=True, **SPLITS["dynamic"])
+    case("S2T, packed two_pass", s2t | {"form": "two_pass"}, use_remove_padding=True, **SPLITS["micro 4"])
+    for form in ("two_pass", "speculative"):
+        case(f"S2T, {form} at 0.7", s2t | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
+    case("S2T, candidates' entropies only", {"name": "silence_spurious", "log_entropy": False}, **SPLITS["micro 4"])
+    case("S2T, batch", {"name": "silence_spurious", "policy": "old", "scope": "batch"}, **SPLITS["micro 4"])
+    without = [{k: v for k, v in s.items() if k != "entropy"} for s in batch]
+    case("S2T, no old statistics", {"name": "silence_spurious"}, batch=without, **SPLITS["micro 4"])
+    if ranks == 1:  # one micro-batch on one rank is the mini-batch
+        for name in ("top_entropy", "silence_spurious"):
+            whole = {"micro_batch_size_per_gpu": 16, "use_dynamic_bsz": False}
+            case(f"{name}, whole micro_batch", {"name": name, "scope": "micro_batch"}, **whole)
     dist.destroy_process_group()
 
 

@@ -12,12 +12,12 @@ from stapo_results.errors import BadInput, RunFailed
 from stapo_training.methods import selector_from
 from stapo_training.selectors import (
     Selection,
-    TokenStats,
     keep_all,
     quantile,
     silence_spurious,
     top_entropy,
 )
+from stapo_training.token_stats import TokenStats
 
 
 def stats(p: list[float], h: list[float], a: list[float], r: list[int] | None = None) -> TokenStats:

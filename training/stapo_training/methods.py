@@ -6,53 +6,114 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stapo_results.errors import BadInput
 from stapo_training import selectors
 from stapo_training.selectors import Selection
+from stapo_training.token_stats import TokenStats
 
 Select = Callable[..., Selection]
+
+PER_TOKEN_LOSSES = ("vanilla", "cispo", "sapo")
+"""veRL's policy losses in which a token's term depends on no other token's mask."""
 
 
 class SelectorConfig(BaseModel):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
-    policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start.
-    scope: which tokens share one quantile: the mini-batch over all ranks, or one micro-batch of one rank.
+    policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
+        policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
+    scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
+        function alone can see), or the whole batch of a rollout step (policy `old` only).
+    form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
+        reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
+        the same gradient (verl_ext/engine.py).
+    log_agreement: log each step how far the cheaper variants' masks agree with the exact one (Jaccard).
+    log_entropy: log the current policy's entropy over all response tokens; without it only candidates' are computed.
+    seed: of the random selector.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["keep_all", "silence_spurious", "top_entropy"]
-    policy: Literal["current"] = "current"
-    scope: Literal["mini_batch", "micro_batch"] = "mini_batch"
+    name: Literal[
+        "keep_all",
+        "silence_spurious",
+        "silence_low_probability",
+        "silence_high_entropy",
+        "silence_random",
+        "top_entropy",
+    ]
+    policy: Literal["current", "old"] = "current"
+    scope: Literal["mini_batch", "micro_batch", "batch"] = "mini_batch"
+    form: Literal["speculative", "two_pass"] = "speculative"
     tau_p: float = Field(0.002, gt=0, le=1)
     q: float = Field(0.75, ge=0, le=1)
     share: float = Field(0.2, gt=0, le=1)
+    seed: int = Field(0, ge=0)
+    log_agreement: bool = False
+    log_entropy: bool = True
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SelectorConfig:
+        if self.scope == "batch" and self.policy != "old":
+            raise ValueError("scope=batch needs policy=old: the current policy changes between mini-batches")
+        return self
 
     @property
     def select(self) -> Select:
-        """The selector with its parameters bound: (stats, pool=...) -> Selection."""
-        if self.name == "silence_spurious":
-            return partial(selectors.silence_spurious, tau_p=self.tau_p, q=self.q)
-        if self.name == "top_entropy":
-            return partial(selectors.top_entropy, share=self.share)
-        return selectors.keep_all
+        """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
+        match self.name:
+            case "silence_spurious" | "silence_high_entropy" | "silence_random":
+                return partial(getattr(selectors, self.name), tau_p=self.tau_p, q=self.q)
+            case "silence_low_probability":
+                return partial(selectors.silence_low_probability, tau_p=self.tau_p)
+            case "top_entropy":
+                return partial(selectors.top_entropy, share=self.share)
+            case "keep_all":
+                return selectors.keep_all
 
     @property
-    def needs_statistics(self) -> bool:
+    def selects(self) -> bool:
+        """Whether any token can be silenced, so that statistics are needed at all."""
         return self.name != "keep_all"
 
+    @property
+    def needs_keys(self) -> bool:
+        return self.name == "silence_random"
 
-def selector_from(config: Mapping[str, Any]) -> SelectorConfig:
+    def wants_entropy(self, stats: TokenStats) -> torch.Tensor:
+        """The tokens (N,) whose entropy has to be known: all, or the candidates, which need only probabilities."""
+        if self.log_entropy or self.name in ("top_entropy", "keep_all"):
+            return stats.response_N
+        return selectors.rare_in_correct(stats, self.tau_p)
+
+    @property
+    def plan(self) -> Literal["masked", "two_pass", "guessed", "local"]:
+        """How a mini-batch is trained.
+
+        masked: the mask is known before the pass. two_pass: a forward pass gives it. guessed: speculative. local: each
+        micro-batch decides for itself while it is trained.
+        """
+        if self.scope == "micro_batch":
+            return "local"
+        if self.policy == "old":
+            return "masked"
+        return "guessed" if self.form == "speculative" else "two_pass"
+
+
+def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:
     """The validated selector of a configuration.
+
+    Args:
+        actor: `actor_rollout_ref.actor`; when given, its loss is checked against what the selector's plan can divide.
 
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
     try:
-        return SelectorConfig.model_validate(dict(config))
+        selector = SelectorConfig.model_validate(dict(config))
     except ValidationError as e:
         first = e.errors()[0]
         raise BadInput(
@@ -61,3 +122,30 @@ def selector_from(config: Mapping[str, Any]) -> SelectorConfig:
             expected=f"one of the fields {', '.join(SelectorConfig.model_fields)} with an allowed value",
             next_step="choose a method=... overlay or correct the override",
         ) from None
+    if actor is not None and selector.selects:
+        _check_loss(selector, actor)
+    return selector
+
+
+def _check_loss(selector: SelectorConfig, actor: Any) -> None:
+    """Statistics come from the logits; a plan that learns the number of kept tokens while it trains divides by it
+    afterwards, which is right only for a loss that is a sum over tokens."""
+    conditions: list[tuple[str, Any, tuple]] = [("use_fused_kernels", actor.use_fused_kernels, (False,))]
+    if selector.plan in ("guessed", "local"):
+        sharded = actor.fsdp_config.ulysses_sequence_parallel_size
+        conditions += [
+            ("loss_agg_mode", actor.loss_agg_mode, ("token-mean",)),
+            ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
+            ("entropy_coeff", actor.entropy_coeff, (0,)),
+            ("fsdp_config.ulysses_sequence_parallel_size", sharded, (1,)),
+        ]
+    for key, found, allowed in conditions:
+        if found not in allowed:
+            cure = "model.use_fused_kernels=false" if key == "use_fused_kernels" else "selector.form=two_pass"
+            raise BadInput(
+                f"actor_rollout_ref.actor.{key} does not go with selector.name={selector.name}, "
+                f"scope={selector.scope}, form={selector.form}",
+                found=found,
+                expected=" | ".join(map(str, allowed)),
+                next_step=f"set actor_rollout_ref.{cure}",
+            )

@@ -1,0 +1,117 @@
+"""Per-token statistics of a mini-batch: what a selector looks at, and how it is computed from logits.
+
+Pure functions on tensors; the engine (verl_ext/engine.py) feeds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stapo_results.errors import RunFailed
+
+_CHUNK = 2**20
+"""Logits that are upcast to float32 at a time: 4 MiB, which a CPU core's cache holds and a GPU streams."""
+_LOGIT_FLOOR = -1e4
+"""Below the largest logit by this much a probability is 0 in float32; keeps 0 x -inf out of the entropy."""
+
+
+@dataclass(frozen=True)
+class TokenStats:
+    """Statistics of N tokens under one policy, each a vector (N,).
+
+    logprob_N: log pi(y_t | ...), nats. entropy_N: H(pi(. | ...)), nats. advantage_N: group-relative advantage of the
+    token's response. response_N: bool, False for padding and for tokens that the environment wrote. key_N: a number in
+    [0, 1) that belongs to the token wherever it is computed (`token_keys`); only the random selector needs it.
+    """
+
+    logprob_N: torch.Tensor
+    entropy_N: torch.Tensor
+    advantage_N: torch.Tensor
+    response_N: torch.Tensor
+    key_N: torch.Tensor | None = None
+
+    def check(self, where: str) -> None:
+        """Raise if a response token has a log-probability, entropy or advantage that is not finite.
+
+        Raises:
+            RunFailed: naming `where` (step and rank); a NaN would otherwise compare as False and keep its token.
+        """
+        for name in ("logprob_N", "entropy_N", "advantage_N"):
+            bad = ~torch.isfinite(getattr(self, name)) & self.response_N
+            if bad.any():
+                raise RunFailed(
+                    f"{where}: the {name[:-2]} of {int(bad.sum())} response tokens is not finite",
+                    found=getattr(self, name)[bad][:3].tolist(),
+                    expected="finite numbers",
+                    next_step="the policy has diverged: go back to an earlier checkpoint, lower the learning rate",
+                )
+
+    def take(self, index: torch.Tensor | slice) -> TokenStats:
+        """The statistics of some of the tokens."""
+        key_N = None if self.key_N is None else self.key_N[index]
+        return TokenStats(
+            self.logprob_N[index], self.entropy_N[index], self.advantage_N[index], self.response_N[index], key_N
+        )
+
+
+def entropy(logits_NV: torch.Tensor) -> torch.Tensor:
+    """The Shannon entropy (N,) in nats of N softmax distributions over V tokens, float32 whatever the logits are.
+
+    In chunks, so that no float32 copy of all logits exists. A logit of -inf is a probability of 0.
+    """
+    rows, vocabulary = logits_NV.shape
+    out_N = torch.empty(rows, dtype=torch.float32, device=logits_NV.device)
+    size = max(1, _CHUNK // vocabulary)
+    for first in range(0, rows, size):
+        x = logits_NV[first : first + size].float()
+        y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
+        e = y.exp()
+        z = e.sum(-1)
+        out_N[first : first + size] = z.log() - torch.linalg.vecdot(e, y) / z
+    return out_N
+
+
+def spans(starts_B: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """The positions start, start + 1, ..., start + length - 1 of B spans, one after the other: (sum of lengths,)."""
+    ends_B = lengths_B.cumsum(0)
+    within = torch.arange(int(lengths_B.sum()), device=starts_B.device)
+    return within + torch.repeat_interleave(starts_B - (ends_B - lengths_B), lengths_B)
+
+
+def response_positions(sequence_offsets: torch.Tensor, response_offsets: torch.Tensor) -> torch.Tensor:
+    """Where in packed sequences (prompt, then response) the logits stand that predict the N response tokens: (N,).
+
+    Offsets are (B + 1,), as a jagged tensor has them; a token is predicted one position before it stands.
+    """
+    lengths_B = response_offsets.diff()
+    return spans(sequence_offsets[1:] - lengths_B - 1, lengths_B)
+
+
+_MASK53 = (1 << 53) - 1
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """The finaliser of splitmix64 on int64, whose products wrap as unsigned ones do."""
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * -4658895280553007687
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * -7723592293110705685
+    return x ^ (x >> 31 & (1 << 33) - 1)
+
+
+def token_keys(
+    ids: torch.Tensor, sequence_offsets: torch.Tensor, response_offsets: torch.Tensor, seed: int
+) -> torch.Tensor:
+    """A uniform number in [0, 1) for each of N response tokens, (N,) float64, from the seed and the sequence alone.
+
+    The rank, the micro-batch and the order of the sequences have no part in it. Two sequences with the same tokens get
+    the same numbers.
+    """
+    lengths_B = sequence_offsets.diff()
+    rows = torch.repeat_interleave(torch.arange(len(lengths_B), device=ids.device), lengths_B)
+    within = torch.arange(len(ids), device=ids.device) - sequence_offsets[:-1][rows]
+    sequence_B = torch.zeros_like(lengths_B).index_add_(0, rows, _mix(_mix(ids.long() + 1) + within))
+    response_B = response_offsets.diff()
+    position_N = spans(torch.zeros_like(response_B), response_B)
+    start_N = torch.repeat_interleave(_mix(sequence_B + _mix(torch.full_like(sequence_B, seed + 1))), response_B)
+    return (_mix(start_N + position_N) >> 11 & _MASK53).double() / (1 << 53)

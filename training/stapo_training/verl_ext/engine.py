@@ -1,0 +1,306 @@
+"""veRL's FSDP engine with a token selector in its training pass.
+
+A mini-batch is trained in one of four ways (`SelectorConfig.plan`):
+
+masked    the mask is known before the pass (statistics of the old policy)
+two_pass  a forward pass without gradients gives the statistics of the current policy: the reference
+local     each micro-batch selects for itself while it is trained
+guessed   the exact mask of the current policy without the extra forward pass (`form: speculative`)
+
+`response_mask` is the numerator of veRL's loss; the engine counts the denominator from `loss_mask`. `masked` and
+`two_pass` replace both before the pass. `local` and `guessed` learn the mask while the pass runs: parameters do not
+change within a mini-batch and the loss is a sum over tokens, so they divide by all N response tokens, record
+probability and entropy in passing, and multiply the gradients by N / kept before they are clipped. A guess puts a few
+candidates on the wrong side of the threshold; a second forward and backward pass over just their sequences, cut behind
+their last such token, adds or subtracts their gradients. What comes out is the two-pass gradient up to rounding.
+
+The guess is the threshold that this very mini-batch has under the old policy, whose statistics the old-log-prob pass
+left behind; where it left none, the threshold of the mini-batch before in the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from stapo_results.errors import RunFailed
+from stapo_training import redo
+from stapo_training.methods import SelectorConfig
+from stapo_training.selectors import INFINITY, Selection
+from stapo_training.token_stats import TokenStats, entropy, response_positions
+from stapo_training.verl_ext.selection import (
+    ROW,
+    Batch,
+    RedoLoss,
+    SelectingLoss,
+    Watch,
+    cut,
+    gather,
+    old_statistics,
+    set_mask,
+)
+
+_VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
+_ROWS = 2**26
+"""Logits that are picked out at a time: 128 MiB in bfloat16."""
+
+
+class SelectingEngine(_VeRLEngine):
+    """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
+
+    selector: SelectorConfig | None = None
+    batch_threshold: float | None = None
+    """The whole batch's threshold under the old policy (scope `batch`); the worker sets it."""
+    last_threshold: float | None = None
+    """The threshold of the step's mini-batch before; the worker clears it when a step begins."""
+    mini_batches_seen = 0
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
+
+    # statistics from logits
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: Batch, logits_processor_func: Any
+    ) -> dict:
+        """veRL's outputs; entropies without gradient are ours, in float32; a SelectingLoss sees what passes."""
+        wanted = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
+        fused = bool(tu.get_non_tensor_data(data=micro_batch, key="use_fused_kernels", default=False))
+        ours = wanted and not fused and not torch.is_grad_enabled()
+        if ours:
+            micro_batch = micro_batch.copy()
+            tu.assign_non_tensor(micro_batch, calculate_entropy=False)
+        result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        offsets = micro_batch["input_ids"].offsets()
+        if ours:
+            every = torch.arange(int(offsets[-1]), device=offsets.device)
+            flat = self._entropy(output, output_args, offsets, every)
+            result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
+        if isinstance(logits_processor_func, SelectingLoss):
+            position_N = response_positions(offsets, micro_batch["response_mask"].offsets())
+            logits_processor_func.observe(
+                micro_batch[ROW],
+                result["log_probs"].values().detach()[position_N].float(),
+                lambda chosen_N: self._entropy(output, output_args, offsets, position_N[chosen_N]),
+            )
+        return result
+
+    @torch.no_grad()
+    def _entropy(self, output: Any, output_args: dict, offsets: torch.Tensor, position_M: torch.Tensor) -> torch.Tensor:
+        """The entropies (M,) at positions of the packed sequences, at the rollout's temperature."""
+        logits = output.logits
+        if self.use_ulysses_sp:  # each rank holds a slice of the packed sequence: all entropies, then gathered
+            scale = output_args["temperature_rmpad"].unsqueeze(-1)
+            every = entropy(logits.squeeze(0) / scale)
+            return self._gather_and_unpad_packed(every, output_args["pad_size"])[position_M]
+        size = max(1, _ROWS // logits.shape[-1])
+        parts = [torch.empty(0, device=logits.device)]
+        for position in position_M.split(size):
+            if "temperature_rmpad" in output_args:
+                rows, scale = logits[0, position], output_args["temperature_rmpad"][position]
+            else:
+                sequence = torch.searchsorted(offsets, position, right=True) - 1
+                rows = logits[sequence, position - offsets[sequence]]
+                scale = output_args["temperature"][sequence]
+            if not output_args.get("temperature_is_one", False):
+                rows = rows.float() / scale.unsqueeze(-1)
+            parts.append(entropy(rows))
+        return torch.cat(parts)
+
+    # training
+
+    def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
+        if forward_only or self.selector is None or not self.selector.selects:
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        began = time.perf_counter()
+        s = self.selector
+        self.mini_batches_seen += 1
+        watch = Watch(data, s, get_device_id())
+        old = old_statistics(data, s, get_device_id())
+        if s.policy == "old":
+            self._check_old(data, old)
+        known = self._known_before(data, watch, old)  # None where the pass itself has to show the mask
+        guess = self._guess(old) if s.plan == "guessed" else None
+        keep_N = torch.zeros_like(watch.response_N) if known is None else known.keep_N
+        local = Selection(torch.zeros_like(watch.response_N), torch.zeros_like(watch.response_N), INFINITY)
+        thresholds: list[float] = []
+
+        def decide(stats: TokenStats, index: torch.Tensor) -> torch.Tensor:
+            stats.check(self._where())
+            if s.plan == "local" or s.log_agreement:
+                one = s.select(old.take(index) if s.policy == "old" and old is not None else stats)
+                local.keep_N[index], local.candidate_N[index] = one.keep_N, one.candidate_N
+                thresholds.append(one.threshold)
+            if known is not None:
+                return known.keep_N[index]
+            return local.keep_N[index] if s.plan == "local" else s.select(stats, threshold=guess).keep_N
+
+        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
+        if known is not None:
+            set_mask(data, known.keep_N)
+            data["loss_mask"] = data["response_mask"]
+        watched = known is None or s.log_agreement
+        loss: Any = SelectingLoss(loss_function, watch, decide, keep_N.clone()) if watched else loss_function
+        seconds = time.perf_counter() - began
+        outputs = super().forward_backward_batch(data, loss, forward_only=False)
+        began = time.perf_counter()
+        metrics: dict[str, float] = {}
+        if known is not None:
+            chosen = known
+        elif s.plan == "local":
+            chosen = Selection(local.keep_N, local.candidate_N, sum(thresholds) / len(thresholds))
+        else:
+            chosen = self._pooled(watch.stats())
+            metrics["redone_share"] = self._redo(data, loss_function, outputs, watch, loss.keep_N, chosen.keep_N)
+        if known is None:
+            self._divide(outputs, self._total(watch.response_N), self._total(chosen.keep_N))
+        if s.log_agreement:
+            metrics |= self._agreement(watch, old, local.keep_N)
+        metrics |= self._counts(watch, chosen, entropies=s.log_entropy and (watched or s.plan == "two_pass"))
+        if s.policy == "current" and s.scope == "mini_batch":
+            self.last_threshold = chosen.threshold
+        metrics["timing_selector"] = seconds + time.perf_counter() - began
+        self.selection_metrics = metrics
+        return outputs
+
+    def _known_before(self, data: Batch, watch: Watch, old: TokenStats | None) -> Selection | None:
+        """The selection of the plans that have one before the training pass."""
+        s = self.selector
+        assert s is not None
+        if s.plan == "masked":
+            assert old is not None
+            return self._pooled(old, self.batch_threshold if s.scope == "batch" else None)
+        if s.plan == "two_pass":
+            self._forward(data, watch)
+            watch.stats().check(self._where())
+            return self._pooled(watch.stats())
+        return None
+
+    def _check_old(self, data: Batch, old: TokenStats | None) -> None:
+        if old is None:
+            raise RunFailed(
+                "selector.policy=old needs the old policy's entropies, and the batch has none",
+                found=sorted(map(str, data.keys())),
+                expected="the field entropy of veRL's old-log-prob pass",
+                next_step="switch algorithm.rollout_correction.bypass_mode off, or set selector.policy=current",
+            )
+        old.check(self._where())
+
+    def _forward(self, data: Batch, watch: Watch) -> None:
+        """One pass of the current policy without gradients: fills the watch."""
+        view = data.copy()  # the same tensors under a key table of its own
+        engine = self.engine_config
+        tu.assign_non_tensor(
+            view,
+            calculate_entropy=True,
+            compute_loss=False,
+            use_dynamic_bsz=engine.use_dynamic_bsz,
+            max_token_len_per_gpu=engine.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=engine.infer_micro_batch_size_per_gpu,
+        )
+        self.module.eval()
+        output = self.infer_batch(view, loss_function=None)["model_output"]
+        self.module.train()
+        position_N = response_positions(output["log_probs"].offsets(), data["response_mask"].offsets())
+        watch.logprob_N[:] = output["log_probs"].values()[position_N].float()
+        watch.entropy_N[:] = output["entropy"].values()[position_N].float()
+
+    def _guess(self, old: TokenStats | None) -> float:
+        if old is not None:
+            return self._pooled(old).threshold
+        return -INFINITY if self.last_threshold is None else self.last_threshold
+
+    def _redo(
+        self, data: Batch, loss: Any, outputs: dict, watch: Watch, guessed_N: torch.Tensor, keep_N: torch.Tensor
+    ) -> float:
+        """Add to the gradients what the guess left out, take away what it added; the share of tokens run again."""
+        plan = redo.plan(guessed_N, keep_N, watch.offsets)
+        sequences = torch.tensor([len(plan.row_R)], device=watch.offsets.device)
+        dist.all_reduce(sequences, op=dist.ReduceOp.MAX, group=self.get_data_parallel_group())
+        most = int(sequences)
+        if most == 0:
+            return 0.0
+        size = most
+        if not tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
+            size = min(most, int(data["micro_batch_size_per_gpu"]))
+        parts = cut(data, plan, watch.offsets, -(-most // size) * size)
+        tu.assign_non_tensor(parts, micro_batch_size_per_gpu=size)
+        tokens = self._total(watch.response_N)
+        again = super().forward_backward_batch(parts, RedoLoss(loss, tokens), forward_only=False)
+        outputs["loss"] += again["loss"]
+        for key, metric in again["metrics"].items():
+            outputs["metrics"][key].extend(metric)
+        return self._total(plan.tokens_R) / tokens
+
+    def _divide(self, outputs: dict, tokens: float, kept: float) -> None:
+        """From a mean over all response tokens to one over the kept: gradients, losses and summed metrics."""
+        if not kept:
+            raise RunFailed(
+                f"{self._where()}: no token is kept, so that the loss has nothing to divide by",
+                found=f"0 of {tokens:.0f} response tokens",
+                expected="at least one",
+                next_step="lower selector.q or selector.tau_p",
+            )
+        factor = tokens / kept
+        for p in self.module.parameters():
+            if p.grad is not None:
+                p.grad.mul_(factor)
+        outputs["loss"] = [x * factor for x in outputs["loss"]]
+        for metric in outputs["metrics"].values():
+            if isinstance(metric, Metric) and metric.aggregation == AggregationType.SUM:
+                metric.values = [v * factor for v in metric.values]
+
+    # over the ranks
+
+    def _pooled(self, stats: TokenStats, threshold: float | None = None) -> Selection:
+        assert self.selector is not None
+        group = self.get_data_parallel_group()
+        return self.selector.select(stats, pool=lambda v: gather(v, group), threshold=threshold)
+
+    def _total(self, values_N: torch.Tensor) -> float:
+        total = values_N.sum().double()
+        dist.all_reduce(total, group=self.get_data_parallel_group())
+        return float(total)
+
+    def _where(self) -> str:
+        return f"mini-batch {self.mini_batches_seen} on rank {dist.get_rank(self.get_data_parallel_group())}"
+
+    def _counts(self, watch: Watch, chosen: Selection, entropies: bool) -> dict[str, float]:
+        """Sums over ranks. A threshold that is not finite (no candidate, q = 0 or 1) is logged as 0."""
+        tokens, kept = self._total(watch.response_N), self._total(chosen.keep_N)
+        logged = {
+            "tokens": tokens,
+            "kept_tokens": kept,
+            "silenced_tokens": tokens - kept,
+            "candidate_tokens": self._total(chosen.candidate_N),
+            "threshold": chosen.threshold if abs(chosen.threshold) != INFINITY else 0.0,
+        }
+        if entropies:
+            logged["current_entropy"] = self._total(watch.entropy_N.double()[watch.response_N]) / max(tokens, 1.0)
+        return logged
+
+    def _agreement(self, watch: Watch, old: TokenStats | None, local_keep_N: torch.Tensor) -> dict[str, float]:
+        """The Jaccard index, over all ranks, of the tokens that each cheaper variant silences with Algorithm 1's."""
+        exact = self._pooled(watch.stats())
+        variants: dict[str, Callable[[], torch.Tensor]] = {"micro_batch": lambda: local_keep_N}
+        if self.last_threshold is not None:
+            variants["last_threshold"] = lambda: self._pooled(watch.stats(), self.last_threshold).keep_N
+        if old is not None:
+            variants["old"] = lambda: self._pooled(old).keep_N
+            if self.batch_threshold is not None:
+                variants["batch"] = lambda: self._pooled(old, self.batch_threshold).keep_N
+        silenced_N, logged = watch.response_N & ~exact.keep_N, {}
+        for name, keep_N in variants.items():
+            other_N = watch.response_N & ~keep_N()
+            either = self._total(silenced_N | other_N)
+            logged[f"agreement/{name}"] = self._total(silenced_N & other_N) / either if either else 1.0
+        return logged
