@@ -95,7 +95,7 @@ class ByHand:
         ratio = (self.logp - self.old).exp()
         surrogate = torch.minimum(ratio * self.advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * self.advantage)
         loss = -(surrogate * keep_N).sum() / keep_N.sum()
-        parameters = [p for p in self.model.parameters()]
+        parameters = list(self.model.parameters())
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
         return loss.item(), torch.cat([g.flatten() for g in gradients])
 

@@ -1,6 +1,7 @@
 """Selectors against numbers worked out by hand, and the properties that no example shows."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,18 +15,22 @@ from stapo_training.selectors import (
     Selection,
     keep_all,
     quantile,
+    silence_high_entropy,
+    silence_low_probability,
+    silence_random,
     silence_spurious,
     top_entropy,
 )
 from stapo_training.token_stats import TokenStats
 
 
-def stats(p: list[float], h: list[float], a: list[float], r: list[int] | None = None) -> TokenStats:
+def stats(p: list[float], h: list[float], a: list[float], r: list[int] | None = None, key=None) -> TokenStats:
     return TokenStats(
         logprob_N=torch.tensor(p).log(),
         entropy_N=torch.tensor(h),
         advantage_N=torch.tensor(a),
         response_N=torch.tensor(r if r is not None else [1] * len(p), dtype=torch.bool),
+        key_N=None if key is None else torch.tensor(key, dtype=torch.float64),
     )
 
 
@@ -133,28 +138,101 @@ TOKENS = st.lists(
 )
 
 
+def with_keys(tokens: list[tuple]) -> TokenStats:
+    keys = [((7 * i + 3) % 41) / 41 for i in range(len(tokens))]  # all different
+    return stats(*map(list, zip(*tokens, strict=True)), key=keys)
+
+
+def selectors(q: float) -> list:
+    return [
+        partial(silence_spurious, tau_p=0.002, q=q),
+        partial(silence_high_entropy, tau_p=0.002, q=q),
+        partial(silence_random, tau_p=0.002, q=q),
+        partial(silence_low_probability, tau_p=0.002),
+        partial(top_entropy, share=0.2),
+        keep_all,
+    ]
+
+
 @given(TOKENS, st.randoms(use_true_random=False), st.floats(0, 1))
 def test_order_decides_nothing(tokens, random, q) -> None:
+    whole = with_keys(tokens)
     order = list(range(len(tokens)))
     random.shuffle(order)
-    for select in (lambda s: silence_spurious(s, tau_p=0.002, q=q), lambda s: top_entropy(s, share=0.2)):
-        straight = kept(select(stats(*map(list, zip(*tokens, strict=True)))))
-        shuffled = kept(select(stats(*map(list, zip(*(tokens[i] for i in order), strict=True)))))
-        assert shuffled == [straight[i] for i in order]
+    for select in selectors(q):
+        straight = kept(select(whole))
+        assert kept(select(whole.take(torch.tensor(order)))) == [straight[i] for i in order]
 
 
 @given(TOKENS, st.integers(0, 40), st.floats(0, 1))
 def test_ranks_decide_nothing(tokens, cut, q) -> None:
-    """Two ranks that pool their candidates decide as one rank that holds all tokens."""
-    whole = stats(*map(list, zip(*tokens, strict=True)))
+    """Two ranks that pool decide as one rank that holds all tokens."""
+    whole = with_keys(tokens)
     cut = min(cut, len(tokens))
-    halves = [
-        TokenStats(whole.logprob_N[s], whole.entropy_N[s], whole.advantage_N[s], whole.response_N[s])
-        for s in (slice(0, cut), slice(cut, None))
-    ]
-    pooled = whole.entropy_N[silence_spurious(whole, tau_p=0.002, q=q).candidate_N]
-    parts = [kept(silence_spurious(h, tau_p=0.002, q=q, pool=lambda _: pooled)) for h in halves]
-    assert parts[0] + parts[1] == kept(silence_spurious(whole, tau_p=0.002, q=q))
+    for select in selectors(q):
+        pooled: list[torch.Tensor] = []
+        expected = select(whole, pool=lambda v, pooled=pooled: pooled.append(v) or v)
+        parts = [
+            select(whole.take(part), pool=lambda v, pooled=pooled: pooled[0])
+            for part in (slice(0, cut), slice(cut, None))
+        ]
+        assert kept(parts[0]) + kept(parts[1]) == kept(expected)
+
+
+@given(TOKENS, st.floats(0, 1))
+def test_a_given_threshold_selects_as_the_one_that_was_found(tokens, q) -> None:
+    whole = with_keys(tokens)
+    for select in selectors(q):
+        found = select(whole)
+        assert kept(select(whole, threshold=found.threshold)) == kept(found)
+
+
+@given(TOKENS, st.floats(0, 1))
+def test_random_silences_the_same_number_as_its_share(tokens, q) -> None:
+    chosen = silence_random(with_keys(tokens), tau_p=0.002, q=q)
+    candidates = int(chosen.candidate_N.sum())
+    silenced = int((chosen.candidate_N & ~chosen.keep_N).sum())
+    assert silenced == math.floor(q * candidates + 1e-9)
+
+
+FOUR = {"p": [0.001] * 4, "h": [0.1, 0.2, 0.3, 0.5], "a": [1.0] * 4}
+
+
+def test_the_high_entropy_ablation_mirrors_s2t() -> None:
+    # the 0.25-quantile of 0.1, 0.2, 0.3, 0.5 is 0.175: strictly above it are three of four, as S2T silences three
+    chosen = silence_high_entropy(stats(**FOUR), tau_p=0.002, q=0.75)
+    assert chosen.threshold == pytest.approx(0.175, abs=1e-7)
+    assert kept(chosen) == [1, 0, 0, 0]
+    assert kept(silence_spurious(stats(**FOUR), tau_p=0.002, q=0.75)) == [0, 0, 0, 1]
+
+
+def test_the_random_ablation_by_hand() -> None:
+    s = stats(**FOUR, key=[0.9, 0.2, 0.4, 0.1])
+    assert kept(silence_random(s, tau_p=0.002, q=0.5)) == [1, 0, 1, 0]  # the two smallest keys
+    assert kept(silence_random(s, tau_p=0.002, q=0.74)) == [1, 0, 1, 0]  # floor(2.96) = 2
+    assert kept(silence_random(s, tau_p=0.002, q=0.75)) == [1, 0, 0, 0]
+    with pytest.raises(ValueError, match="key_N"):
+        silence_random(stats(**FOUR), tau_p=0.002, q=0.5)
+
+
+@pytest.mark.parametrize("select", [silence_spurious, silence_high_entropy, silence_random])
+def test_degenerate_cases_of_the_ablations(select) -> None:
+    def run(p: list[float], h: list[float], a: list[float], q: float) -> list[int]:
+        return kept(select(stats(p, h, a, key=[0.1 * (i + 1) for i in range(len(p))]), tau_p=0.002, q=q))
+
+    assert run([0.5, 0.5], [0.1, 0.2], [1.0, 1.0], 0.75) == [1, 1]  # no candidate
+    assert run([0.001] * 2, [0.1, 0.2], [-1.0] * 2, 0.75) == [1, 1]  # no correct response
+    assert run([0.001, 0.9], [0.1, 0.2], [1.0] * 2, 0.75) == [1, 1]  # one candidate: floor(0.75) = 0 silenced
+    assert run([0.001] * 3, [0.1, 0.2, 0.3], [1.0] * 3, 0.0) == [1, 1, 1]
+    assert run([0.001] * 3, [0.1, 0.2, 0.3], [1.0] * 3, 1.0) == [0, 0, 0]
+    if select is not silence_random:
+        assert run([0.001] * 4, [0.2] * 4, [1.0] * 4, 0.75) == [1, 1, 1, 1]  # ties
+
+
+def test_full_mask_is_s2t_with_q_1() -> None:
+    s = stats([0.001, 0.0019, 0.0021, 0.001], [0.3, 0.1, 0.1, 0.1], [1.0, 1.0, 1.0, -1.0])
+    assert kept(silence_low_probability(s, tau_p=0.002)) == [0, 0, 1, 1]
+    assert kept(silence_spurious(s, tau_p=0.002, q=1.0)) == [0, 0, 1, 1]
 
 
 def test_a_value_that_is_not_finite_is_an_error_that_names_the_place() -> None:
@@ -171,8 +249,25 @@ def test_a_value_that_is_not_finite_is_an_error_that_names_the_place() -> None:
         {"name": "keep_all", "q": 1.5},
         {"name": "keep_all", "tau": 0.1},
         {"name": "keep_all", "tau_p": 0},
+        {"name": "silence_spurious", "scope": "batch"},
+        {"name": "silence_spurious", "policy": "rollout"},
     ],
 )
 def test_a_wrong_selector_is_refused_by_key(config: dict) -> None:
     with pytest.raises(BadInput, match=r"actor_rollout_ref\.selector\."):
         selector_from(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "plan"),
+    [
+        ({}, "guessed"),
+        ({"form": "two_pass"}, "two_pass"),
+        ({"policy": "old"}, "masked"),
+        ({"policy": "old", "scope": "batch"}, "masked"),
+        ({"scope": "micro_batch"}, "local"),
+        ({"name": "top_entropy"}, "two_pass"),  # its guess would be wrong in every sequence
+    ],
+)
+def test_how_a_mini_batch_is_trained(config: dict, plan: str) -> None:
+    assert selector_from({"name": "silence_spurious"} | config).plan == plan

@@ -43,9 +43,13 @@ def _run(model: Path, ranks: int) -> dict[str, dict]:
     return {line.pop("case"): line for line in lines}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(tiny_base: Path, ranks: int) -> None:
-    found = _run(tiny_base / "model", ranks)
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def ranks_and_found(request: pytest.FixtureRequest, tiny_base: Path) -> tuple[int, dict[str, dict]]:
+    return request.param, _run(tiny_base / "model", request.param)
+
+
+def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(ranks_and_found) -> None:
+    ranks, found = ranks_and_found
     assert len(found) == 6 * 8 + 7 + (2 if ranks == 1 else 0)
     for name, case in found.items():
         hand = case["hand"]
@@ -63,8 +67,8 @@ def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(tiny_bas
     assert found["silence_low_probability, speculative, micro 4"]["redone_share"] == 0
 
 
-def test_what_a_variant_costs_is_logged(tiny_base: Path) -> None:
-    found = _run(tiny_base / "model", 1)
+def test_what_a_variant_costs_is_logged(ranks_and_found) -> None:
+    _, found = ranks_and_found
     agreement = {k: v for k, v in found["S2T, packed"].items() if k.startswith("agreement/")}
     assert set(agreement) == {"agreement/micro_batch", "agreement/old", "agreement/batch"}
     assert all(0 < v < 1 for v in agreement.values())

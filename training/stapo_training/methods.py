@@ -29,7 +29,7 @@ class SelectorConfig(BaseModel):
         function alone can see), or the whole batch of a rollout step (policy `old` only).
     form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
-        the same gradient (verl_ext/engine.py).
+        the same gradient (verl_ext/engine.py); top_entropy always takes two_pass.
     log_agreement: log each step how far the cheaper variants' masks agree with the exact one (Jaccard).
     log_entropy: log the current policy's entropy over all response tokens; without it only candidates' are computed.
     seed: of the random selector.
@@ -100,7 +100,8 @@ class SelectorConfig(BaseModel):
             return "local"
         if self.policy == "old":
             return "masked"
-        return "guessed" if self.form == "speculative" else "two_pass"
+        # a moved threshold of top_entropy has wrong tokens in every sequence: all of them would be run again
+        return "guessed" if self.form == "speculative" and self.name != "top_entropy" else "two_pass"
 
 
 def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:

@@ -1,0 +1,150 @@
+"""The objective of each method on a mini-batch worked by hand, and veRL's loss against it."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from stapo_training import objectives as o
+from stapo_training.selectors import isolate_low_probability, protect_low_probability
+from stapo_training.token_stats import TokenStats
+
+# Sequence A: advantage 1, three tokens; B: advantage -1, two tokens. The old probability is 0.4 everywhere.
+P = [0.6, 0.4, 0.1, 0.2, 0.8]
+# ratios: 1.5, 1, 0.25, 0.5, 2
+SEQUENCE = torch.tensor([0, 0, 0, 1, 1])
+ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0])
+# -min(r A, clip(r) A), clip 0.8 to 1.28:
+#   A: min(1.5, 1.28) = 1.28; min(1, 1) = 1; min(0.25, 0.8) = 0.25
+#   B: min(-0.5, -0.8) = -0.8; min(-2, -1.28) = -2 (no dual clip)
+HIGHER = [-1.28, -1.0, -0.25, 0.8, 2.0]
+# clip 0.8 to 1.2: only the first token differs
+SYMMETRIC = [-1.2, -1.0, -0.25, 0.8, 2.0]
+ALL = [1, 1, 1, 1, 1]
+
+
+def surrogate(high: float) -> torch.Tensor:
+    return o.clipped_surrogate(torch.tensor(P).log(), torch.full((5,), 0.4).log(), ADVANTAGE, 0.2, high)
+
+
+def test_clipped_surrogates_by_hand() -> None:
+    assert surrogate(0.28).tolist() == pytest.approx(HIGHER, abs=1e-6)
+    assert surrogate(0.2).tolist() == pytest.approx(SYMMETRIC, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (ALL, (-1.28 - 1 - 0.25 + 0.8 + 2) / 5),  # JustRL: every token
+        ([1, 1, 0, 1, 1], (-1.28 - 1 + 0.8 + 2) / 4),  # STAPO: the token of p = 0.1 leaves sum and count
+        ([0, 0, 0, 1, 0], 0.8),  # 20-Entropy: one token of five
+    ],
+)
+def test_token_mean_by_hand(keep: list[int], expected: float) -> None:
+    mask = torch.tensor(keep, dtype=torch.bool)
+    assert float(o.token_mean(surrogate(0.28), mask)) == pytest.approx(expected, abs=1e-6)
+    assert verl_loss(keep, 0.28, "token-mean") == pytest.approx(expected, abs=1e-6)
+
+
+def test_grpo_by_hand() -> None:
+    mask = torch.tensor(ALL, dtype=torch.bool)
+    # A: (-1.2 - 1 - 0.25) / 3 = -0.816667; B: (0.8 + 2) / 2 = 1.4; their mean 0.291667
+    assert float(o.sequence_mean(surrogate(0.2), mask, SEQUENCE)) == pytest.approx(0.2916667, abs=1e-6)
+    assert verl_loss(ALL, 0.2, "seq-mean-token-mean") == pytest.approx(0.2916667, abs=1e-6)
+
+
+def test_sequence_mean_is_not_token_mean_at_micro_batch_one() -> None:
+    """The trap: a token mean taken micro-batch by micro-batch of one sequence is a sequence mean."""
+    losses, mask = surrogate(0.2), torch.tensor(ALL, dtype=torch.bool)
+    token, sequence = float(o.token_mean(losses, mask)), float(o.sequence_mean(losses, mask, SEQUENCE))
+    assert token == pytest.approx(0.07, abs=1e-6)  # (-1.2 - 1 - 0.25 + 0.8 + 2) / 5
+    assert sequence == pytest.approx(0.2916667, abs=1e-6)
+    for mode, expected in (("token-mean", token), ("seq-mean-token-mean", sequence)):
+        parts = [verl_loss(ALL, 0.2, mode, rows=[0]), verl_loss(ALL, 0.2, mode, rows=[1])]
+        assert sum(parts) == pytest.approx(expected, abs=1e-6)
+
+
+def test_k3_by_hand() -> None:
+    # p = 0.5, reference 0.25: d = ln 0.5; 0.5 + ln 2 - 1
+    value = o.k3(torch.tensor([0.5]).log(), torch.tensor([0.25]).log())
+    assert float(value) == pytest.approx(0.5 + math.log(2) - 1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("correct", "expected"), [*enumerate([2.47, 1.62, 1.21, 0.94, 0.72, 0.54, 0.35], start=1)])
+def test_group_advantages_of_the_papers_appendix(correct: int, expected: float) -> None:
+    """G = 8, rewards +1 and -1, unbiased std: 1 to 7 correct give the seven advantages that the appendix prints."""
+    rewards = torch.tensor([1.0] * correct + [-1.0] * (8 - correct))
+    assert float(o.group_advantage(rewards)[0]) == pytest.approx(expected, abs=0.005)
+
+
+def test_a_group_of_one_mind_has_no_advantage() -> None:
+    assert o.group_advantage(torch.ones(8)).tolist() == [0.0] * 8
+
+
+def test_advantage_reweighting_by_hand() -> None:
+    found = o.reweighted_advantage(torch.tensor([2.0, -1.0]), torch.tensor([0.5, 0.1]).log(), alpha=0.3)
+    assert found.tolist() == pytest.approx([2 * 0.85, -0.73], abs=1e-6)  # 0.3 x 0.5 + 0.7; 0.3 x 0.1 + 0.7
+
+
+def test_lopti_parts() -> None:
+    low, high = isolate_low_probability(_stats([0.49, 0.51, 0.9, 0.1], [1, 1, -1, 1], [1, 1, 1, 0]))
+    assert low.tolist() == [True, False, False, False]
+    assert high.tolist() == [False, True, True, False]
+
+
+def test_lp_reg_protects_the_rare_tokens_of_wrong_responses_that_min_p_keeps() -> None:
+    # wrong tokens: p = 0.001, 0.002, 0.3, 0.9; the lowest half of them: 0.001 and 0.002
+    s = _stats([0.001, 0.002, 0.3, 0.9, 0.0001], [-1, -1, -1, -1, 1])
+    largest = torch.tensor([0.9, 0.05, 0.5, 0.9, 0.9]).log()  # 0.001 < 0.02 x 0.9; 0.002 >= 0.02 x 0.05
+    protected = protect_low_probability(s, largest_logprob_N=largest, share=0.5, kappa=0.02)
+    assert protected.tolist() == [False, True, False, False, False]
+    proxy = torch.tensor([0.5, 0.004, 0.5, 0.5, 0.5]).log()
+    penalty = o.low_probability_penalty(s.logprob_N, proxy, protected, beta=2.0)
+    # only the protected token: 2 (exp(ln 2) - ln 2 - 1)
+    assert penalty.tolist() == pytest.approx([0, 2 * (1 - math.log(2)), 0, 0, 0], abs=1e-6)
+
+
+def test_lp_reg_without_a_wrong_response() -> None:
+    s = _stats([0.001], [1])
+    assert protect_low_probability(s, largest_logprob_N=torch.zeros(1)).tolist() == [False]
+
+
+def _stats(p: list[float], a: list[int], r: list[int] | None = None) -> TokenStats:
+    return TokenStats(
+        torch.tensor(p).log(),
+        torch.zeros(len(p)),
+        torch.tensor(a, dtype=torch.float32),
+        torch.tensor(r if r is not None else [1] * len(p), dtype=torch.bool),
+    )
+
+
+def verl_loss(keep: list[int], high: float, mode: str, rows: list[int] | None = None) -> float:
+    """veRL's vanilla loss on the same mini-batch, padded; `rows` is one micro-batch of it."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.workers.config import FSDPActorConfig
+
+    config: Any = FSDPActorConfig(
+        strategy="fsdp2",
+        ppo_micro_batch_size_per_gpu=1,
+        rollout_n=1,
+        clip_ratio=0.2,
+        clip_ratio_low=0.2,
+        clip_ratio_high=high,
+        clip_ratio_c=1e9,
+        loss_agg_mode=mode,
+    )
+    config.global_batch_info.update(dp_size=1, batch_num_tokens=sum(keep), global_batch_size=2, loss_scale_factor=None)
+
+    def padded(flat: list[float]) -> torch.Tensor:
+        return torch.tensor([flat[:3], [*flat[3:], 0.0]])[rows if rows is not None else [0, 1]]
+
+    loss, _ = get_policy_loss_fn("vanilla")(
+        old_log_prob=padded([math.log(0.4)] * 5),
+        log_prob=padded([math.log(p) for p in P]),
+        advantages=padded(ADVANTAGE.tolist()),
+        response_mask=padded([float(k) for k in keep]).bool(),
+        loss_agg_mode=mode,
+        config=config,
+    )
+    return float(loss)
