@@ -27,7 +27,7 @@ def choices(group: str) -> list[str]:
 def _absolute(override: str) -> str:
     """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")
-    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.out") and value else override
+    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.data", "run.out") and value else override
 
 
 def compose(overrides: list[str]) -> Any:
