@@ -8,7 +8,6 @@ numpy's quantile, the objective written out. No optimizer step is made, so that 
 import json
 import os
 import sys
-from functools import partial
 
 import numpy as np
 import torch
@@ -114,47 +113,13 @@ def _keys(s: dict[str, torch.Tensor]) -> np.ndarray:
     return np.array([(mix(start + i & wrap) >> 11) / 2**53 for i in range(len(s["responses"]))])
 
 
-def build(model_path: str):
-    from verl.utils.config import omega_conf_to_dataclass
-    from verl.workers.config import TrainingWorkerConfig
-    from verl.workers.utils.losses import ppo_loss
-
-    from stapo_training.launch import compose
-    from stapo_training.verl_ext.worker import SelectingTrainingWorker
-
-    config = compose([f"run.base={os.path.dirname(model_path)}", "run.out=unused"]).actor_rollout_ref
-    model, actor = omega_conf_to_dataclass(config.model), omega_conf_to_dataclass(config.actor)
-    actor.model_config = model
-    made = TrainingWorkerConfig(
-        model_type="language_model",
-        model_config=model,
-        engine_config=actor.engine,
-        optimizer_config=actor.optim,
-        checkpoint_config=actor.checkpoint,
-    )
-    w = SelectingTrainingWorker(config=made)
-    w.reset()
-    w.set_loss_fn(partial(ppo_loss, config=actor))
-    return w
-
-
 def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **settings) -> dict:
     """One mini-batch; the gradient that the optimizer would have been given, instead of its step."""
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils as tu
+    from stapo_training.verl_ext import local
 
     mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
-    nested = {k: torch.nested.as_nested_tensor([s[k] for s in mine], layout=torch.jagged) for k in mine[0]}
-    data = TensorDict(nested | {"loss_mask": nested["response_mask"]}, batch_size=len(mine))
-    tu.assign_non_tensor(
-        data,
-        **{"temperature": 1.0, "use_remove_padding": False} | settings,
-        global_batch_size=len(batch),
-        mini_batch_size=len(batch),
-        epochs=1,
-        seed=1,
-        dataloader_kwargs={"shuffle": False},
-    )
+    sizes = {"global_batch_size": len(batch), "mini_batch_size": len(batch), "use_remove_padding": False}
+    data = local.batch(mine, **sizes | settings)
     gradient = []
 
     def instead_of_a_step() -> float:
@@ -163,8 +128,7 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **setti
         return 0.0
 
     w.engine.optimizer_step = instead_of_a_step
-    output = w.train_mini_batch(data)
-    metrics = tu.get(output.get() if not isinstance(output, TensorDict) else output, "metrics")
+    metrics = local.metrics(w.train_mini_batch(data))
     found = {k.removeprefix("selector/"): float(v[0]) for k, v in metrics.items() if k.startswith("selector/")}
     pg_loss = metrics["actor/pg_loss"]
     return found | {
@@ -181,11 +145,13 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
+    from stapo_training.launch import compose
     from stapo_training.methods import SelectorConfig
+    from stapo_training.verl_ext import local
 
     batch = sequences()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    w = build(model_path)
+    w = local.build(compose([f"run.base={os.path.dirname(model_path)}", "run.out=unused"]))
     hands = {t: ByHand(model_path, batch, t) for t in (1.0, 0.7)}
 
     def case(name: str, selector: dict, batch: list = batch, **settings) -> None:

@@ -127,7 +127,7 @@ class Run(Record):
     """One command that was run: what, with what, on what."""
 
     run_id: str
-    kind: Literal["base", "data", "train", "export", "eval", "repro"]
+    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]
@@ -153,6 +153,29 @@ class StepMetrics(Record):
     step: Annotated[int, Field(ge=0)]
     attempt: int = 0
     values: dict[str, float]
+
+
+class BenchRow(BaseModel):
+    """One timed way of doing something; ratios are to the baseline within the same repeat."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    labels: dict[str, str] = {}
+    seconds: Annotated[float, Field(gt=0)]
+    ratio: Annotated[float, Field(gt=0)]
+    ratio_low: float
+    ratio_high: float
+    values: dict[str, float] = {}
+
+
+class Bench(Record):
+    """A side-by-side measurement: every row against `baseline`, in one run."""
+
+    run_id: str
+    part: str
+    baseline: str
+    rows: list[BenchRow]
 
 
 class ProblemResult(BaseModel):

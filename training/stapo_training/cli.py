@@ -96,18 +96,37 @@ class Export:
         return 0
 
 
+@dataclass(frozen=True)
+class BenchCommand:
+    """Time the ways of selecting against JustRL's update, in one run."""
+
+    out: Path
+    """Folder for the record (run.json, bench.json)."""
+    repeats: int = 3
+    quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """A model of a million parameters, one repeat: shows that it runs, measures nothing."""
+
+    def __call__(self) -> int:
+        from stapo_training.bench import Plan, run
+
+        small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
+        run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
+        return 0
+
+
 def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "data": Data, "export": Export}
+    commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand}
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | data | run | export  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export | bench  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
             "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
-            "  export   a checkpoint as a Hugging Face folder"
+            "  export   a checkpoint as a Hugging Face folder\n"
+            "  bench    what each way of selecting costs"
         )
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")
