@@ -160,6 +160,8 @@ class SelectingEngine(_VeRLEngine):
             chosen = Selection(local.keep_N, local.candidate_N, sum(thresholds) / len(thresholds))
         else:
             chosen = self._pooled(watch.stats())
+            if guess is not None and abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
+                metrics["guess_error"] = abs(guess - chosen.threshold)
             metrics["redone_share"] = self._redo(data, loss_function, outputs, watch, loss.keep_N, chosen.keep_N)
         if known is None:
             self._divide(outputs, self._total(watch.response_N), self._total(chosen.keep_N))
