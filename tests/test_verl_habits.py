@@ -159,3 +159,52 @@ def test_20_forward_passes_are_split_as_the_update_is(paper: Any) -> None:
 
 def test_21_sapos_aggregation_is_what_verls_function_uses() -> None:
     assert compose(["method=sapo"]).actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean"
+
+
+@pytest.mark.parametrize(
+    ("length", "answer", "reward"),
+    [
+        (12288, "42", 1.0),  # 15,360 - 3,072: the last length without a punishment
+        (13824, "42", 0.5),  # half of the buffer
+        (15360, "42", 0.0),
+        (15360, "41", -2.0),
+    ],
+)
+def test_dapo_punishes_overlong_responses_over_the_last_fifth(length: int, answer: str, reward: float) -> None:
+    import asyncio
+
+    import numpy as np
+    from tensordict import TensorDict
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+
+    from stapo_training.reward import compute_score
+
+    class Tokenizer:
+        def decode(self, ids: Any, skip_special_tokens: bool) -> str:
+            return rf"\boxed{{{answer}}}"
+
+    config = compose(["method=dapo"])
+    row = DataProto(
+        batch=TensorDict(
+            {
+                "responses": torch.zeros(1, 15360, dtype=torch.long),
+                "attention_mask": torch.zeros(1, 16384, dtype=torch.long),
+            },
+            batch_size=1,
+        ),
+        non_tensor_batch={
+            "data_source": np.array(["math_dapo"], dtype=object),
+            "reward_model": np.array([{"ground_truth": "42"}], dtype=object),
+        },
+    )
+    assert row.batch is not None
+    row.batch["attention_mask"][0, 1024 : 1024 + length] = 1
+
+    async def score() -> dict:
+        manager = get_reward_manager_cls(config.reward.reward_manager.name)(
+            config=config, tokenizer=Tokenizer(), compute_score=compute_score
+        )
+        return await manager.run_single(row)
+
+    assert float(asyncio.run(score())["reward_score"]) == pytest.approx(reward)
