@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from stapo_results.errors import BadInput
 from stapo_training import config_docs, labels, launch, resolvers
@@ -15,6 +18,16 @@ from stapo_training.config_docs import compose, place
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS, SIZES, MACHINES = (launch.choices(g) for g in ("method", "size", "hardware"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_composition() -> Iterator[None]:
+    """A third of a composition's time is PyYAML's Python parser and the collector walking the ones kept before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+        gc.disable()
+        yield
+        gc.enable()
 
 
 def test_the_methods_sizes_and_machines_of_the_suite() -> None:

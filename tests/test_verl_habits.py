@@ -125,7 +125,8 @@ def _clipped_share(log_prob: list[list[float]], advantage: list[list[float]]) ->
 
     actor = omega_conf_to_dataclass(compose(["method=clip_cov"]).actor_rollout_ref.actor)
     lp = torch.tensor(log_prob)
-    _, metrics = get_policy_loss_fn("clip_cov")(
+    loss: Any = get_policy_loss_fn("clip_cov")
+    _, metrics = loss(
         old_log_prob=lp,
         log_prob=lp,
         advantages=torch.tensor(advantage),
@@ -202,9 +203,7 @@ def test_dapo_punishes_overlong_responses_over_the_last_fifth(length: int, answe
     row.batch["attention_mask"][0, 1024 : 1024 + length] = 1
 
     async def score() -> dict:
-        manager = get_reward_manager_cls(config.reward.reward_manager.name)(
-            config=config, tokenizer=Tokenizer(), compute_score=compute_score
-        )
-        return await manager.run_single(row)
+        manager: Any = get_reward_manager_cls(config.reward.reward_manager.name)
+        return await manager(config=config, tokenizer=Tokenizer(), compute_score=compute_score).run_single(row)
 
     assert float(asyncio.run(score())["reward_score"]) == pytest.approx(reward)
