@@ -23,7 +23,7 @@ The same command again goes on with an interrupted run and returns at once from 
   hardware=   {hardware}
   task=       {task}
   run.base=   the miniature's base folder (stapo-train base --out DIR)
-  run.data=   a folder of prepared data (stapo-train data --out DIR)
+  run.data=   the folder of training data for the paper's sizes (stapo-train data --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       compose, check and validate, start nothing
   --config-only   print the composed configuration"""
@@ -114,19 +114,35 @@ class BenchCommand:
         return 0
 
 
+@dataclass(frozen=True)
+class Configs:
+    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
+
+    docs: Path = Path("docs")
+    """The documentation's folder."""
+    check: bool = False
+    """Compare instead of writing; exit code 1 when a page is stale."""
+
+    def __call__(self) -> int:
+        from stapo_training import config_docs
+
+        return config_docs.write(self.docs, check=self.check)
+
+
 def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand}
+    commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand, "configs": Configs}
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | data | run | export | bench  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export | bench | configs  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
             "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
             "  export   a checkpoint as a Hugging Face folder\n"
-            "  bench    what each way of selecting costs"
+            "  bench    what each way of selecting costs\n"
+            "  configs  the documentation's tables of what methods, sizes and machines resolve to"
         )
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
+from stapo_training import labels, resolvers, weights
 from stapo_training.preflight import Facts, check
 
 CONFIG_MODULE = "stapo_training.configs"
@@ -30,6 +31,12 @@ def _absolute(override: str) -> str:
     return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.data", "run.out") and value else override
 
 
+def _last_choices(overrides: list[str]) -> list[str]:
+    """Of two choices for one group the last, so that `tox -e train-8b -- hardware=64gpu` can replace tox's own."""
+    last = {key: o for o in overrides if (key := o.partition("=")[0]) in GROUPS}
+    return [*last.values(), *(o for o in overrides if o.partition("=")[0] not in GROUPS)]
+
+
 def compose(overrides: list[str]) -> Any:
     """The resolved Hydra configuration of a run.
 
@@ -45,9 +52,8 @@ def compose(overrides: list[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    # ${per_rank:N,RANKS} in a configuration: a rank's part of N sequences
-    OmegaConf.register_new_resolver("per_rank", lambda n, ranks: int(n) // int(ranks), replace=True)
-    overrides = [_absolute(o) for o in overrides]
+    resolvers.register()
+    overrides = [_absolute(o) for o in _last_choices(overrides)]
     for o in overrides:
         key, _, value = o.partition("=")
         if key in GROUPS and value not in choices(key):
@@ -60,9 +66,16 @@ def compose(overrides: list[str]) -> Any:
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
+            if labels.changes_selector(overrides):
+                own = hydra_compose("stapo", overrides=labels.without_selector(overrides))
+                config.run.method = labels.label(
+                    config.run.method, config.actor_rollout_ref.selector, own.actor_rollout_ref.selector
+                )
         OmegaConf.resolve(config)
-        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
+        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL, key=lambda k: (not k.startswith("run."), k))
     except (HydraException, OmegaConfBaseException) as e:
+        if own := resolvers.own_error(e):
+            raise own from None
         raise BadInput(
             f"the configuration does not compose: {str(e).splitlines()[0]}",
             next_step="stapo-train run ... --config-only shows every key",
@@ -80,7 +93,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished."""
     from omegaconf import OmegaConf, open_dict
 
-    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in overrides):
+    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in _last_choices(overrides)):
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
         # imported, which composing does.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -88,6 +101,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if config_only:
         print(OmegaConf.to_yaml(config))
         return 0
+    weights.pin(config, download=not dry_run)
     if config.trainer.device == "cpu":
         # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
         # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand
