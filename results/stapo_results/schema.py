@@ -175,6 +175,7 @@ class Bench(Record):
     run_id: str
     part: str
     baseline: str
+    labels: dict[str, str] = {}
     rows: list[BenchRow]
 
 

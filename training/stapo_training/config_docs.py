@@ -1,7 +1,7 @@
-"""The generated parts of the documentation: decided defaults, and what each method, size and machine resolves to.
+"""The generated parts of the documentation: decided defaults, what each method, size and machine resolves to, costs.
 
-`stapo-train configs` writes them, `--check` and the tests compare them. Everything comes from composed configurations;
-`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error.
+`stapo-train configs` writes them, `--check` and the tests compare them. Values come from composed configurations
+(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error), costs from their record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
-from stapo_training import launch
+from stapo_training import bench, launch
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""
@@ -216,12 +216,14 @@ def replace_block(text: str, name: str, block: str) -> str:
 
 def render(docs: Path) -> dict[Path, str]:
     """Every generated page of `docs` and its text."""
-    page = docs / "defaults.md"
+    page, selection = docs / "defaults.md", docs / "selection.md"
     if not page.exists():
         raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
+    measured = bench.page_block(docs.resolve().parent / "results" / "records" / "bench" / "training")
     return {
         page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
         docs / "resolved.md": resolved_page(),
+        selection: replace_block(selection.read_text(), "bench", measured),
     }
 
 
