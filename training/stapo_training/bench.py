@@ -85,7 +85,7 @@ def make_model(plan: Plan, folder: Path) -> Any:
     )
     model = Qwen3ForCausalLM(config).float().eval()
     with torch.no_grad():  # logits of a few nats' spread; as initialised they are all but equal
-        model.model.norm.weight *= torch.linspace(1.0, 12.0, plan.hidden)
+        model.model.norm.weight.mul_(torch.linspace(1.0, 12.0, plan.hidden))
     model.save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
     return model
