@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
+from stapo_training import labels, resolvers, weights
 from stapo_training.preflight import Facts, check
 
 CONFIG_MODULE = "stapo_training.configs"
@@ -27,7 +28,7 @@ def choices(group: str) -> list[str]:
 def _absolute(override: str) -> str:
     """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")
-    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.out") and value else override
+    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.data", "run.out") and value else override
 
 
 def compose(overrides: list[str]) -> Any:
@@ -45,8 +46,7 @@ def compose(overrides: list[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    # ${per_rank:N,RANKS} in a configuration: a rank's part of N sequences
-    OmegaConf.register_new_resolver("per_rank", lambda n, ranks: int(n) // int(ranks), replace=True)
+    resolvers.register()
     overrides = [_absolute(o) for o in overrides]
     for o in overrides:
         key, _, value = o.partition("=")
@@ -60,9 +60,16 @@ def compose(overrides: list[str]) -> Any:
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
+            if labels.changes_selector(overrides):
+                own = hydra_compose("stapo", overrides=labels.without_selector(overrides))
+                config.run.method = labels.label(
+                    config.run.method, config.actor_rollout_ref.selector, own.actor_rollout_ref.selector
+                )
         OmegaConf.resolve(config)
-        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
+        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL, key=lambda k: (not k.startswith("run."), k))
     except (HydraException, OmegaConfBaseException) as e:
+        if own := resolvers.own_error(e):
+            raise own from None
         raise BadInput(
             f"the configuration does not compose: {str(e).splitlines()[0]}",
             next_step="stapo-train run ... --config-only shows every key",
@@ -88,6 +95,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if config_only:
         print(OmegaConf.to_yaml(config))
         return 0
+    weights.pin(config, download=not dry_run)
     if config.trainer.device == "cpu":
         # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
         # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand

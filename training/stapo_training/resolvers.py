@@ -1,0 +1,51 @@
+"""The functions that the configuration files call: `${name:arguments}`, resolved by OmegaConf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stapo_results.errors import BadInput
+
+
+def per_rank(n: int, *ranks: int) -> int:
+    """`${per_rank:N,GPUS,NODES}`: a rank's part of N sequences, at least one."""
+    return max(1, int(n) // math.prod(int(r) for r in ranks))
+
+
+def portion(n: int, share: float) -> int:
+    """`${portion:N,SHARE}`: a share of N tokens, rounded."""
+    return round(int(n) * float(share))
+
+
+def of_size(key: str, *, _root_: Any) -> Any:
+    """`${of_size:KEY}`: KEY from the row of the run's size in the hardware's table `by_size`.
+
+    Raises:
+        BadInput: the table has no row for this size.
+    """
+    size, table = _root_.run.size, _root_.by_size
+    if size not in table:
+        raise BadInput(
+            "this hardware has no settings for this size",
+            found=size,
+            expected=" | ".join(table),
+            next_step=f"add a row to its table: +by_size.{size}='{{tokens: 16384, tensor_parallel: 1, offload: false, "
+            "on_host: false}'",
+        )
+    return table[size][key]
+
+
+def own_error(error: BaseException | None) -> BadInput | None:
+    """The BadInput that one of these functions raised, out of the exceptions OmegaConf wraps around it."""
+    while error is not None and not isinstance(error, BadInput):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def register() -> None:
+    """Make the functions known to OmegaConf; again does no harm."""
+    from omegaconf import OmegaConf
+
+    for function in (per_rank, portion, of_size):
+        OmegaConf.register_new_resolver(function.__name__, function, replace=True)

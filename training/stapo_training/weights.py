@@ -1,0 +1,44 @@
+"""Weights by hub id: pinned to a commit, and read from one folder that every node sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stapo_results.errors import BadInput
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
+def is_hub_id(model: str) -> bool:
+    """`owner/name` that is no folder here."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists()
+
+
+def pin(config: Any, *, download: bool) -> None:
+    """Replace the hub id in `actor_rollout_ref.model.path` by the folder of `run.model_revision` in the hub's cache.
+
+    veRL has no key for a revision: it would load whatever the hub serves that day. The folder's weights are hashed into
+    the run's record. Without `download` a model that is not in the cache keeps its id.
+
+    Raises:
+        BadInput: the commit is not in the cache and cannot be fetched.
+    """
+    model, revision = str(config.actor_rollout_ref.model.path), config.run.model_revision
+    if not is_hub_id(model) or revision is None:
+        return
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES, local_files_only=not download)
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as e:
+        if not download:
+            return
+        raise BadInput(
+            f"{model} at commit {revision} is not in the model cache and was not fetched",
+            found=str(e).splitlines()[0],
+            expected="the weights in HF_HOME",
+            next_step=f"hf download {model} --revision {revision}   (or HF_HUB_OFFLINE=0 in front of the same command)",
+        ) from None
+    config.actor_rollout_ref.model.path = folder
