@@ -17,9 +17,10 @@ from stapo_results import benchmarks, store
 from stapo_results.answers import last_boxed
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
+from stapo_training.data.rows import INSTRUCTION
 from stapo_training.miniature import build, pretrain
 from stapo_training.miniature.problems import Problem, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import INSTRUCTION, JUNK, build_tokenizer, chat_text
+from stapo_training.miniature.tokenizer import JUNK, build_tokenizer, chat_text
 
 operand = st.integers(min_value=1000, max_value=9_999_999)
 

@@ -90,10 +90,14 @@ def golds_sha256(golds: Iterable[str | Sequence[str]]) -> str:
     return hashlib.sha256("\n".join(sorted(map(normalise_gold, golds))).encode()).hexdigest()
 
 
+def normal_text(problem: str) -> str:
+    """A problem text in NFC with runs of white space as one space: what identifies a problem."""
+    return " ".join(unicodedata.normalize("NFC", problem).split())
+
+
 def text_hash(problem: str) -> str:
-    """8 hex digits of a problem text's normal form (NFC, runs of white space as one space)."""
-    normal = " ".join(unicodedata.normalize("NFC", problem).split())
-    return hashlib.sha256(normal.encode()).hexdigest()[:8]
+    """8 hex digits of a problem text's normal form."""
+    return hashlib.sha256(normal_text(problem).encode()).hexdigest()[:8]
 
 
 def _entries(text: str, where: str) -> dict[str, Spec]:

@@ -127,7 +127,7 @@ class Run(Record):
     """One command that was run: what, with what, on what."""
 
     run_id: str
-    kind: Literal["base", "train", "export", "eval", "repro"]
+    kind: Literal["base", "data", "train", "export", "eval", "repro"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]

@@ -23,6 +23,7 @@ The same command again goes on with an interrupted run and returns at once from 
   hardware=   {hardware}
   task=       {task}
   run.base=   the miniature's base folder (stapo-train base --out DIR)
+  run.data=   a folder of prepared data (stapo-train data --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       compose, check and validate, start nothing
   --config-only   print the composed configuration"""
@@ -41,6 +42,37 @@ class Base:
         from stapo_training.miniature.build import build_base
 
         build_base(self.out, self.seed)
+        return 0
+
+
+@dataclass(frozen=True)
+class Data:
+    """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it."""
+
+    benchmarks: Path
+    """Folder with the six benchmarks' files."""
+    out: Path
+    """Folder to make; the same preparation is left as it is, another one refused."""
+    source: Annotated[str, tyro.conf.arg(metavar="ID|FILE")] = "BytedTsinghua-SIA/DAPO-Math-17k"
+    """A .jsonl or .parquet file, or a dataset's id on the hub."""
+    revision: str = "main"
+    """The hub's branch, tag or commit; the commit is recorded."""
+    language: Annotated[str, tyro.conf.arg(metavar="en|all")] = "all"
+    """en leaves out prompts with Chinese, Japanese or Korean ideographs."""
+    exclude_contaminated: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Leave out prompts that match a benchmark problem."""
+
+    def __call__(self) -> int:
+        from stapo_training.data.prepare import prepare
+
+        prepare(
+            self.source,
+            self.benchmarks,
+            self.out,
+            exclude_contaminated=self.exclude_contaminated,
+            language=self.language,
+            revision=self.revision,
+        )
         return 0
 
 
@@ -68,11 +100,12 @@ def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "export": Export}
+    commands = {"base": Base, "data": Data, "export": Export}
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | run | export  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
+            "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
             "  export   a checkpoint as a Hugging Face folder"
         )

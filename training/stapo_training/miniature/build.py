@@ -25,15 +25,15 @@ from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_results.seeds import derive_seed
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, INSTRUCTION, JUNK, build_tokenizer, chat_text
+from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, JUNK, build_tokenizer, chat_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Between problem and instruction: a blank line in the training, one space in the evaluation (JustRL's two scripts).
-TRAIN_SEPARATOR, EVAL_SEPARATOR = "\n\n", " "
+EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
 
 DATA_SOURCE = "mini-add"
 _PARTS = ("model", "data", "benchmarks", "corpus.parquet", "miniature.json", "run.json")  # run.json last
@@ -112,23 +112,9 @@ def verl_rows(problems: Sequence[Problem], split: str) -> list[dict[str, Any]]:
     """Rows in veRL's columns; the ground truth is the sum as decimal text."""
     name = DATA_SOURCE if split == "val" else f"{DATA_SOURCE}-{split}"
     return [
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": p.text + TRAIN_SEPARATOR + INSTRUCTION}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(p.answer)},
-            "extra_info": {"split": split, "index": i, "problem_id": f"{name}-{i:04d}"},
-        }
+        verl_row(p.text, str(p.answer), data_source=DATA_SOURCE, split=split, index=i, problem_id=f"{name}-{i:04d}")
         for i, p in enumerate(problems)
     ]
-
-
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path, compression="zstd")
 
 
 def _write_benchmarks(folder: Path, splits: Splits, plan: Plan) -> None:
@@ -213,10 +199,10 @@ def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Re
 
     splits = draw_splits(plan, recipe.steps * recipe.batch, seed)
     _write_benchmarks(partial / "benchmarks", splits, plan)
-    _write_parquet(partial / "data" / "train.parquet", verl_rows(splits.train, "train"))
-    _write_parquet(partial / "data" / "val.parquet", verl_rows(splits.easy, "val"))
+    write_parquet(partial / "data" / "train.parquet", verl_rows(splits.train, "train"))
+    write_parquet(partial / "data" / "val.parquet", verl_rows(splits.easy, "val"))
     rows = draw_corpus(splits.corpus, plan, seed)
-    _write_parquet(
+    write_parquet(
         partial / "corpus.parquet",
         [
             {

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
-
 IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, IM_START, IM_END)
 

@@ -1,0 +1,147 @@
+"""Which benchmark problems stand among the training prompts.
+
+A benchmark problem counts when its key equals that of a training prompt (`whole`), or when both keys are at least 120
+characters long and share the first 120 (`prefix`). The key of a text: lower case; \\left, \\right, \\dfrac, \\tfrac and
+\\displaystyle removed; then only a-z and 0-9. A key without a character identifies nothing and matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stapo_results.benchmarks import Benchmark
+from stapo_training.data.clean import Prompt
+
+PREFIX = 120  # characters
+
+Kind = Literal["whole", "prefix"]
+
+_LAYOUT = re.compile(r"\\(?:left|right|dfrac|tfrac|displaystyle)(?![a-z])")
+_OTHER = re.compile(r"[^a-z0-9]+")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Row(_Record):
+    """A training prompt that a benchmark problem matched. `row` counts from 1 in the source."""
+
+    problem_id: str
+    row: int
+    source_id: str
+    kind: Kind
+
+
+class Match(_Record):
+    """A benchmark problem with its training prompts; `whole` where at least one of them is."""
+
+    problem_id: str
+    kind: Kind
+    rows: list[Row]
+
+
+class BenchmarkReport(_Record):
+    title: str
+    problems: int
+    golds_sha256: str
+    text_variants: list[str]
+    contaminated: int
+    whole: int
+    prefix: int
+    matches: list[Match]
+
+
+class Report(_Record):
+    """contamination.json. `excluded` says whether the matched prompts were left out of the training file."""
+
+    schema_version: Literal[1] = 1
+    training_prompts: int
+    matched_prompts: int
+    excluded: bool
+    benchmarks: dict[str, BenchmarkReport]
+
+
+def key(text: str) -> str:
+    """What of a text is compared (see the module)."""
+    return _OTHER.sub("", _LAYOUT.sub("", text.lower()))
+
+
+def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excluded: bool) -> Report:
+    """Compare every benchmark problem with every training prompt, by two dictionaries instead of pairs."""
+    whole: dict[str, list[Prompt]] = {}
+    prefix: dict[str, list[Prompt]] = {}
+    keys = {p.row: key(p.problem) for p in prompts}
+    for p in prompts:
+        k = keys[p.row]
+        if k:
+            whole.setdefault(k, []).append(p)
+        if len(k) >= PREFIX:
+            prefix.setdefault(k[:PREFIX], []).append(p)
+    reports, matched = {}, set()
+    for name, benchmark in benchmarks.items():
+        matches = []
+        for problem in benchmark.problems:
+            k = key(problem.problem)
+            hits: list[tuple[Prompt, Kind]] = []
+            for p in whole.get(k, []):
+                hits.append((p, "whole"))
+            for p in prefix.get(k[:PREFIX], []) if len(k) >= PREFIX else []:
+                if keys[p.row] != k:
+                    hits.append((p, "prefix"))
+            if hits:
+                rows = [Row(problem_id=p.problem_id, row=p.row, source_id=p.source_id, kind=how) for p, how in hits]
+                matched.update(r.problem_id for r in rows)
+                matches.append(Match(problem_id=problem.id, kind=rows[0].kind, rows=rows))
+        exact = sum(m.kind == "whole" for m in matches)
+        reports[name] = BenchmarkReport(
+            title=benchmark.spec.title,
+            problems=len(benchmark.problems),
+            golds_sha256=benchmark.identity.golds_sha256,
+            text_variants=list(benchmark.identity.text_variants),
+            contaminated=len(matches),
+            whole=exact,
+            prefix=len(matches) - exact,
+            matches=matches,
+        )
+    return Report(training_prompts=len(prompts), matched_prompts=len(matched), excluded=excluded, benchmarks=reports)
+
+
+def matched_ids(report: Report) -> set[str]:
+    """problem_id of every training prompt that a benchmark problem matched."""
+    return {r.problem_id for b in report.benchmarks.values() for m in b.matches for r in m.rows}
+
+
+def markdown(report: Report, source: str) -> str:
+    """contamination.md: the counts as a table, then which problem matched which row. It holds no problem's text."""
+    fate = "left out of the training file" if report.excluded else "in the training file"
+    lines = [
+        f"# Benchmark problems among the prompts of {source}",
+        "",
+        f"{report.training_prompts} distinct prompts were compared; {report.matched_prompts} match a benchmark problem "
+        f"and are {fate}. The counts below are of benchmark problems.",
+        "",
+        f"Whole: the keys are equal. Prefix: both keys have at least {PREFIX} characters and share the first {PREFIX}. "
+        "A key is the text in lower case without \\left, \\right, \\dfrac, \\tfrac and \\displaystyle, "
+        "reduced to a-z and 0-9.",
+        "",
+        "| benchmark | problems | contaminated | whole | prefix |",
+        "|---|--:|--:|--:|--:|",
+        *(
+            f"| {b.title} | {b.problems} | {b.contaminated} | {b.whole} | {b.prefix} |"
+            for b in report.benchmarks.values()
+        ),
+    ]
+    for b in report.benchmarks.values():
+        if b.matches:
+            lines += ["", f"## {b.title}", "", "| problem | match | training rows |", "|---|---|---|"]
+            lines += [f"| {m.problem_id} | {m.kind} | {', '.join(_shown(r) for r in m.rows)} |" for m in b.matches]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(row: Row) -> str:
+    return f"row {row.row}" + (f" ({row.source_id.replace('|', '/')})" if row.source_id else "")

@@ -1,0 +1,107 @@
+"""The folder that `stapo-train data` leaves: its record, and what may be written into an existing one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from stapo_results.errors import BadInput
+from stapo_training.data.rows import parquet_content_sha256
+
+LAST = "data.json"
+_PARTS = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", "contamination.md", "run.json")
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceInfo(_Record):
+    """`name` is a file's name or the hub's id; `revision` the hub's commit, "" for a local file."""
+
+    name: str
+    revision: str
+    sha256: str
+    rows: int
+    wrappers: dict[str, int]
+
+
+class FileInfo(_Record):
+    """`content_sha256` is `rows.content_sha256`: it does not depend on the writer of the Parquet file."""
+
+    file: str
+    data_source: str
+    prompts: int
+    content_sha256: str
+
+
+class Counts(_Record):
+    """Distinct prompts, and how many each step took away, in the order of the steps.
+
+    `contaminated` counts the prompts that match a benchmark problem; `answer_line` those training prompts whose own
+    text asks for an "Answer:" line.
+    """
+
+    distinct: int
+    copies_dropped: int
+    conflicts_dropped: int
+    language_dropped: int
+    contaminated: int
+    contaminated_dropped: int
+    answer_line: int
+
+
+class DataRecord(_Record):
+    """data.json: a function of source, benchmarks and options; it holds no time and no path."""
+
+    schema_version: Literal[1] = 1
+    source: SourceInfo
+    language: str
+    exclude_contaminated: bool
+    counts: Counts
+    contamination: dict[str, int]
+    train: FileInfo
+    validation: FileInfo
+
+
+def to_json(record: BaseModel) -> str:
+    """The text of a record as a file: the same bytes for the same record."""
+    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"
+
+
+def refuse_foreign(out: Path) -> None:
+    """A folder that holds something else is not written into; leftovers of a killed preparation are."""
+    if (out / LAST).exists() or not out.exists():
+        return
+    foreign = sorted(p.name for p in out.iterdir() if p.name not in _PARTS and not p.name.endswith(".tmp"))
+    if foreign:
+        raise BadInput(
+            f"{out} is not empty and holds no prepared data",
+            found=", ".join(foreign[:5]),
+            expected="an empty or a new folder",
+            next_step="give another --out",
+        )
+
+
+def require_same(out: Path, texts: dict[str, str], record: DataRecord) -> None:
+    """Raises BadInput unless the finished folder `out` holds exactly this content."""
+    import pyarrow as pa
+
+    differing = [n for n, text in texts.items() if not (out / n).exists() or (out / n).read_bytes() != text.encode()]
+    for info in (record.train, record.validation):
+        try:
+            found = parquet_content_sha256(out / info.file)
+        except (OSError, pa.ArrowInvalid) as e:
+            found = type(e).__name__
+        if found != info.content_sha256:
+            differing.append(info.file)
+    if differing:
+        raise BadInput(
+            f"{out} holds data of another source, other options or a changed file",
+            found=f"different: {', '.join(differing)}",
+            expected="the same content",
+            next_step="give another --out, or delete that folder",
+        )

@@ -1,0 +1,68 @@
+"""Rows in veRL's columns: the prompt a model sees in training, the Parquet form, and a hash of the content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stapo_results.store import write_atomic
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+
+# Between problem and instruction: a blank line in the training, one space in the evaluation (JustRL's two scripts).
+TRAIN_SEPARATOR = "\n\n"
+
+
+def verl_row(problem: str, gold: str, *, data_source: str, split: str, index: int, problem_id: str) -> dict[str, Any]:
+    """One row in veRL's columns.
+
+    Args:
+        problem: text of the problem, without any instruction.
+        gold: the reference answer as text.
+        data_source: the name under which validation metrics stand; also veRL's own key to a verifier.
+        index: place of the row in its file, from 0.
+        problem_id: stable and unique in its file; the seed of every sample derives from it.
+    """
+    return {
+        "data_source": data_source,
+        "prompt": [{"role": "user", "content": problem + TRAIN_SEPARATOR + INSTRUCTION}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": gold},
+        "extra_info": {"split": split, "index": index, "problem_id": problem_id},
+    }
+
+
+def content_sha256(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 over the rows in order, each as JSON with sorted keys and a line end.
+
+    Unlike the hash of a Parquet file it does not depend on the library that wrote it.
+    """
+    h = hashlib.sha256()
+    for row in rows:
+        h.update(json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+    return h.hexdigest()
+
+
+def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as one Parquet file, atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), buffer, compression="zstd")
+    write_atomic(path, buffer.getvalue())
+
+
+def parquet_content_sha256(path: Path) -> str:
+    """`content_sha256` of a Parquet file's rows.
+
+    Raises:
+        OSError, pyarrow.ArrowInvalid: where the file is missing or is no Parquet file.
+    """
+    import pyarrow.parquet as pq
+
+    return content_sha256(pq.read_table(path).to_pylist())

@@ -1,0 +1,203 @@
+"""Rows of a prompt set, from a local file or a dataset on the hub, checked one by one.
+
+Two forms are read:
+
+hub   veRL's columns, as DAPO-Math-17k is published: prompt (one user message), reward_model.ground_truth
+flat  problem, answer; optionally id, and conflicting_answers (further golds that a merged copy had)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from stapo_results.benchmarks import read_jsonl
+from stapo_results.errors import BadInput
+from stapo_results.store import sha256_file
+
+DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
+
+_COLUMNS = {"hub": ("prompt", "reward_model"), "flat": ("problem", "answer")}
+_OPTIONAL = {"hub": (), "flat": ("id", "conflicting_answers")}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file with prompts and what identifies it. `revision` is the hub's commit, "" for a local file."""
+
+    path: Path
+    name: str
+    revision: str
+    sha256: str
+
+
+class SourceRow(NamedTuple):
+    """One row. `number` counts from 1; `golds` holds one answer, or several where the copy says that they differed."""
+
+    number: int
+    where: str
+    id: str
+    prompt: str
+    golds: tuple[str, ...]
+
+
+def find(source: str, revision: str = "main") -> Source:
+    """The file behind `--source`: a path, or the one data file of a dataset on the hub.
+
+    The hub's file is fetched by huggingface_hub, not by `datasets`: that names the commit also where only the cache is
+    at hand, and both kinds of source go through one reader.
+
+    Raises:
+        BadInput: for a path that does not exist, a hub that does not answer, or a dataset of several files.
+    """
+    path = Path(source)
+    if path.is_file():
+        return Source(path, path.name, "", sha256_file(path))
+    if path.exists() or path.suffix in (".jsonl", ".parquet") or not _HUB_ID.fullmatch(source):
+        raise BadInput(
+            "the source is not there",
+            found=source,
+            expected="a .jsonl or .parquet file, or a dataset's id on the hub (owner/name)",
+            next_step=f"check --source (default: {DAPO})",
+        )
+    return _from_hub(source, revision)
+
+
+def _from_hub(name: str, revision: str) -> Source:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(
+            snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=["*.parquet", "*.jsonl"])
+        )
+    except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
+        raise BadInput(
+            f"the dataset {name} could not be loaded from the hub",
+            found=f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}",
+            expected=f"revision {revision}, from the network or the local cache",
+            next_step="check the network and HF_HUB_OFFLINE, or download the file and give --source FILE",
+        ) from None
+    files = sorted(p for p in folder.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    if len(files) != 1:
+        raise BadInput(
+            f"the dataset {name} is not one file",
+            found=", ".join(p.relative_to(folder).as_posix() for p in files[:5]) or "no .parquet and no .jsonl file",
+            expected="exactly one .parquet or .jsonl file",
+            next_step="download the file that you mean and give --source FILE",
+        )
+    return Source(files[0], name, folder.name, sha256_file(files[0]))  # a snapshot's folder is named after its commit
+
+
+def read(source: Source) -> Iterator[SourceRow]:
+    """The rows in the order of the file, each checked.
+
+    Raises:
+        BadInput: naming file and row, for a file that cannot be read, a missing field, an empty prompt, or a gold that
+            is not text.
+    """
+    shown, rows = _jsonl(source.path) if source.path.suffix == ".jsonl" else _parquet(source.path)
+    form: Literal["hub", "flat"] | None = None
+    for number, row in enumerate(rows, 1):
+        where = f"{shown}{number}"
+        form = form or _form(row, where)
+        missing = [c for c in _COLUMNS[form] if row.get(c) is None]
+        if missing:
+            raise _bad(where, "a field is missing", f"no {missing[0]}", f"the fields {', '.join(_COLUMNS[form])}")
+        yield _hub_row(row, number, where) if form == "hub" else _flat_row(row, number, where)
+    if form is None:
+        raise BadInput(f"{source.path} holds no row", next_step="check --source")
+
+
+def _jsonl(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
+    return f"{path}:", iter(read_jsonl(path))
+
+
+def _parquet(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except pa.ArrowInvalid as e:
+        raise BadInput(
+            f"{path} is not a Parquet file", found=str(e).splitlines()[0], next_step="download it again"
+        ) from None
+    names = {c for form in _COLUMNS for c in (*_COLUMNS[form], *_OPTIONAL[form])} & set(file.schema_arrow.names)
+    if not names:
+        raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _forms())
+
+    def rows() -> Iterator[dict[str, Any]]:
+        done = 0
+        try:
+            for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
+                yield from batch.to_pylist()
+                done += batch.num_rows
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
+            raise BadInput(
+                f"{path} is damaged after row {done}",
+                found=str(e).splitlines()[0],
+                next_step="download it again",
+            ) from None
+
+    return f"{path}, row ", rows()
+
+
+def _form(row: dict[str, Any], where: str) -> Literal["hub", "flat"]:
+    if set(_COLUMNS["hub"]) <= row.keys():
+        return "hub"
+    if set(_COLUMNS["flat"]) <= row.keys():
+        return "flat"
+    raise _bad(where, "a field is missing", sorted(row), _forms())
+
+
+def _forms() -> str:
+    return " or ".join(" and ".join(c) for c in _COLUMNS.values())
+
+
+def _bad(where: str, what: str, found: object, expected: str) -> BadInput:
+    return BadInput(
+        f"{where}: {what}",
+        found=found if len(str(found)) <= 200 else f"{str(found)[:200]} ...",
+        expected=expected,
+        next_step="correct the row, or get the file again",
+    )
+
+
+def _text(value: object, what: str, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _bad(where, f"{what} is not text or is empty", repr(value), "a text that is not empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no file can hold
+        raise _bad(where, f"{what} is not valid Unicode", ascii(value), "text without lone surrogates") from None
+    return value
+
+
+def _hub_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
+    prompt, reward = row["prompt"], row["reward_model"]
+    one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else None
+    if not isinstance(one, dict) or one.get("role") != "user":
+        raise _bad(where, "the prompt is not one user message", repr(prompt), '[{"role": "user", "content": TEXT}]')
+    if not isinstance(reward, dict):
+        raise _bad(where, "reward_model is not an object", repr(reward), "an object with ground_truth")
+    gold = _text(reward.get("ground_truth"), "reward_model.ground_truth", where)
+    # the hub's own ids (extra_info.index) repeat with every copy of a row, so they identify nothing
+    return SourceRow(number, where, "", _text(one.get("content"), "the prompt", where), (gold,))
+
+
+def _flat_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
+    others = row.get("conflicting_answers")
+    if not isinstance(others, list | None):
+        raise _bad(where, "conflicting_answers is not a list", repr(others), "a list of texts")
+    golds = (row["answer"], *(others or []))
+    return SourceRow(
+        number,
+        where,
+        "" if row.get("id") is None else _text(row["id"], "id", where),
+        _text(row["problem"], "problem", where),
+        tuple(_text(g, "answer", where) for g in golds),
+    )
