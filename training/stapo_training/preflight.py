@@ -51,7 +51,7 @@ def check(config: Any) -> Facts:
                     f"data.{kind} is not there",
                     found=str(path),
                     expected="a Parquet file",
-                    next_step="stapo-train data --out DIR, then run.data=DIR (miniature: stapo-train base, run.base=DIR)",
+                    next_step="stapo-train data --out DIR, then run.data=DIR (miniature: stapo-train base --out DIR)",
                 )
             table = pq.ParquetFile(path)
             lacking = {"data_source", "prompt", "reward_model", "extra_info"} - set(table.schema_arrow.names)

@@ -1,0 +1,513 @@
+"""Prompt sets as training data: wrapper, copies, conflicts, contamination, the folder and its refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stapo_results import benchmarks, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run
+from stapo_training.data import clean, contamination, source
+from stapo_training.data.folder import DataRecord
+from stapo_training.data.prepare import prepare
+from stapo_training.data.rows import content_sha256
+
+PREFIX = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+LONG = (
+    "Let $a_n$ be the sequence of positive integers that are neither squares nor cubes " + "and grow without end " * 3
+)
+
+
+def flat(problem: object, answer: object = "1", **more: object) -> dict:
+    return {"problem": problem, "answer": answer, **more}
+
+
+def hub(content: object, gold: object = "1", index: str = "u") -> dict:
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": content}],
+        "reward_model": {"ground_truth": gold, "style": "rule"},
+        "extra_info": {"index": index},
+    }
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def parquet(path: Path, rows: list[dict]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def read(path: Path) -> list[source.SourceRow]:
+    return list(source.read(source.find(str(path))))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A benchmark folder of our own: one problem that stands in `SOURCE` whole, one by its beginning, one not."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    jsonl(
+        folder / "toy.jsonl",
+        [
+            {"id": "t0", "problem": r"What is $\left(1+1\right)$?", "answer": "2"},
+            {"id": "t1", "problem": LONG + " Find $a_5$.", "answer": "7"},
+            {"id": "t2", "problem": "What is $1 + 10$?", "answer": "11"},
+        ],
+    )
+    entry = benchmarks.registry_entry(folder / "toy.jsonl", "toy", title="Toy")
+    benchmarks.write_registry(folder / "registry.yaml", {"toy": entry})
+    return folder
+
+
+SOURCE = [
+    flat("What is $(1 + 1)$?", "2", id="a"),
+    flat("Name a prime.", "2", id="b"),
+    flat("Name  a\nprime.", "3", id="c"),
+    flat("求和 $3+4$", "7", id="d"),
+    flat(LONG + " Find $a_6$.", "10", id="e"),
+    flat("What is $2+3$?", "5", id="f"),
+    flat("What is $2+3$? ", "5", id="g"),
+]
+
+
+def prepared(given: Path, toy: Path, out: Path, **options) -> DataRecord:
+    return prepare(str(given), toy, out, names=["toy"], validation="toy", **options)
+
+
+def problems(out: Path) -> list[str]:
+    rows = pq.read_table(out / "train.parquet").to_pylist()
+    return [r["prompt"][0]["content"].removesuffix(BOXED) for r in rows]
+
+
+# ---- wrapper, copies, conflicts, language
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "kind"),
+    [
+        (PREFIX + "What is 2+2?" + SUFFIX, "What is 2+2?", "dapo"),
+        (PREFIX + "\nTwo lines.\n\nThe second. " + SUFFIX + "\n", "Two lines.\n\nThe second.", "dapo"),
+        (" What is 2+2?\n", "What is 2+2?", "none"),
+        ("What is 2+2?" + BOXED, "What is 2+2?", "boxed"),
+    ],
+)
+def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str, kind: str) -> None:
+    assert clean.unwrap(text, "x:1") == (problem, kind)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PREFIX + "What is 2+2?",
+        "What is 2+2?" + SUFFIX,
+        PREFIX.replace("$Answer", "\\boxed{$Answer}") + "What is 2+2?" + SUFFIX,
+        PREFIX + PREFIX + "What is 2+2?" + SUFFIX + SUFFIX,
+        PREFIX + "What is 2+2?" + SUFFIX + " Thanks.",
+        PREFIX + " " + SUFFIX,
+        BOXED,
+    ],
+)
+def test_half_a_wrapper_or_an_empty_one_is_an_error_that_names_the_row(tmp_path: Path, text: str) -> None:
+    path = parquet(tmp_path / "half.parquet", [hub(PREFIX + "Fine?" + SUFFIX), hub(text)])
+    with pytest.raises(BadInput, match=r"half\.parquet, row 2: not a problem in DAPO's whole wrapper"):
+        clean.distinct(read(path))
+
+
+def test_copies_merge_in_order_of_first_occurrence(tmp_path: Path) -> None:
+    rows = [hub(PREFIX + p + SUFFIX) for p in ("b?", "a?", "b?", "cafe\u0301", " a?", "caf\u00e9", "b  ?", "b?")]
+    found = clean.distinct(read(parquet(tmp_path / "x.parquet", rows)))
+    assert [(p.problem, p.row, p.copies) for p in found.prompts] == [
+        ("b?", 1, 3), ("a?", 2, 2), ("cafe\u0301", 4, 2), ("b  ?", 7, 1)]  # fmt: skip
+    assert (found.rows, found.wrappers) == (8, {"dapo": 8, "boxed": 0, "none": 0})
+
+
+@pytest.mark.parametrize(
+    ("golds", "conflicting"),
+    [(["1/2", "1/2"], False), (["1/2", "$1 / 2$"], False), (["12", "-12"], True), (["2", "2", "3"], True)],
+)
+def test_golds_conflict_when_their_normal_forms_differ(tmp_path: Path, golds: list[str], conflicting: bool) -> None:
+    (prompt,) = clean.distinct(read(jsonl(tmp_path / "x.jsonl", [flat("x?", g) for g in golds]))).prompts
+    assert prompt.conflicting is conflicting
+    assert prompt.gold == golds[0]
+
+
+def test_golds_that_a_merged_copy_lists_as_conflicting_conflict(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "x.jsonl", [flat("x?", "64", conflicting_answers=["6"]), flat("y?", "1")])
+    assert [p.conflicting for p in clean.distinct(read(path)).prompts] == [True, False]
+
+
+def test_a_problem_id_depends_on_the_text_alone() -> None:
+    # printf 'What is 2+2?' | sha256sum
+    assert clean.Prompt("What  is\n2+2?", 7, "x").problem_id == "dapo-52cb6b5e4a03"
+
+
+@pytest.mark.parametrize(
+    ("text", "cjk"), [("Soit $x$ un réel, α ≤ β…", False), ("求 $x$", True), ("x（1）、", False), ("\uf900", True)]
+)
+def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
+    assert clean.has_cjk(text) is cjk
+
+
+# ---- damaged and hostile files
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ('{"problem": "x?"}\n', r"no answer"),
+        ('{"problem": null, "answer": "1"}\n', r"no problem"),
+        ('{"problem": " \\n", "answer": "1"}\n', r"problem is not text or is empty"),
+        ('{"problem": "x?", "answer": 1}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?", "answer": ["1"]}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?", "answer": ""}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?\\ud800", "answer": "1"}\n', r"problem is not valid Unicode"),
+        ('{"problem": "x?", "answer": "1", "conflicting_answers": "2"}\n', r"conflicting_answers is not a list"),
+        ('{"problem": "x?", "answer": "1", "id": "a"}\n', r"an id stands on two problems"),
+        ('{"problem": "x?", "answ', r"is not a JSON line"),
+        ('["x?", "1"]\n', r"is not an object"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"problem": "fine?", "answer": "1", "id": "a"}\n' + second)
+    with pytest.raises(BadInput) as e:
+        clean.distinct(read(path))
+    assert f"{path}:2" in str(e.value)
+    assert said in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (hub(None), "the prompt is not text or is empty"),
+        (hub("  "), "the prompt is not text or is empty"),
+        ({**hub("x?"), "prompt": []}, "the prompt is not one user message"),
+        ({**hub("x?"), "prompt": hub("x?")["prompt"] * 2}, "the prompt is not one user message"),
+        ({**hub("x?"), "prompt": [{"role": "system", "content": "x?"}]}, "the prompt is not one user message"),
+        ({**hub("x?"), "reward_model": None}, "no reward_model"),
+        (hub("x?", None), "reward_model.ground_truth is not text or is empty"),
+    ],
+)
+def test_a_damaged_row_of_the_hubs_form_is_named(tmp_path: Path, row: dict, said: str) -> None:
+    path = parquet(tmp_path / "set.parquet", [hub("fine?"), hub("fine too?"), row])
+    with pytest.raises(BadInput) as e:
+        read(path)
+    assert f"{path}, row 3: " in str(e.value)
+    assert said in str(e.value)
+
+
+def test_a_gold_that_is_a_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"row 1: reward_model.ground_truth is not text"):
+        read(parquet(tmp_path / "set.parquet", [hub("x?", 34)]))
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    cut = parquet(tmp_path / "cut.parquet", [hub("x?")])
+    cut.write_bytes(cut.read_bytes()[:-10])
+    other = parquet(tmp_path / "other.parquet", [{"question": "x?"}])
+    (tmp_path / "empty.jsonl").write_text("")
+    for path, said in ((cut, "is not a Parquet file"), (other, "not the columns of a prompt set"),
+                       (tmp_path / "empty.jsonl", "holds no row")):  # fmt: skip
+        with pytest.raises(BadInput, match=said) as e:
+            read(path)
+        assert path.name in str(e.value)
+    for missing in ("nothing.jsonl", "./no/folder", "word"):
+        with pytest.raises(BadInput, match="the source is not there"):
+            source.find(missing)
+
+
+def test_a_parquet_file_with_a_flipped_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "set.parquet"
+    pq.write_table(pa.Table.from_pylist([hub(f"Problem {i}?") for i in range(500)]), path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[300:900] = bytes(600)
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match=r"set\.parquet is damaged after row 0"):
+        read(path)
+
+
+# ---- the hub
+
+
+def _offline(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home)}
+    return subprocess.run([sys.executable, *argv], env=environment, capture_output=True, text=True)
+
+
+def test_a_hub_that_does_not_answer_is_bad_input(tmp_path: Path) -> None:
+    code = "from stapo_training.data.source import *; find(DAPO)"
+    done = _offline(tmp_path, "-c", code)
+    assert "BadInput: the dataset BytedTsinghua-SIA/DAPO-Math-17k could not be loaded from the hub" in done.stderr
+    assert "download the file and give --source FILE" in done.stderr
+
+
+def test_a_cached_dataset_is_read_offline_and_its_commit_recorded(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repo = tmp_path / "hub" / "datasets--me--prompts"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    folder = repo / "snapshots" / commit / "data"
+    folder.mkdir(parents=True)
+    parquet(folder / "prompts.parquet", [hub("x?")])
+    code = "from stapo_training.data.source import *; s = find('me/prompts'); print(s.revision, next(read(s)).prompt)"
+    assert _offline(tmp_path, "-c", code).stdout == f"{commit} x?\n"
+    parquet(folder / "more.parquet", [hub("y?")])
+    assert "is not one file" in _offline(tmp_path, "-c", code).stderr
+
+
+# ---- contamination
+
+
+def test_the_key_of_a_text_by_hand() -> None:
+    assert contamination.key(r"If $\displaystyle\dfrac{1}{2}+\left(\tfrac{3}{4}\right)\leftarrow$ É 数 X") == (
+        "if1234leftarrowx"
+    )
+    assert contamination.key(r"\frac12") == "frac12"
+
+
+@pytest.mark.parametrize(
+    ("training", "benchmark", "kind"),
+    [
+        ("A" * 119 + "!", "a" * 119, "whole"),
+        ("a" * 120 + "b", "a" * 120 + "c", "prefix"),
+        ("a" * 120, "a" * 120 + "c", "prefix"),
+        ("a" * 119, "a" * 120, None),
+        ("a" * 119 + "b", "a" * 119 + "c", None),
+        ("数学", "？", None),  # both keys are empty
+    ],
+)
+def test_when_a_benchmark_problem_counts(training: str, benchmark: str, kind: str | None) -> None:
+    spec = benchmarks.registry()["aime24"]
+    problem = benchmarks.Problem("p", benchmark, "1")
+    one = benchmarks.Benchmark("b", spec, (problem,), benchmarks.Identity(1, "", "", ()), "")
+    report = contamination.find([clean.Prompt(training, 5, "s")], {"b": one}, excluded=False)
+    assert [(m.problem_id, m.kind, [(r.row, r.source_id) for r in m.rows]) for m in report.benchmarks["b"].matches] == (
+        [("p", kind, [(5, "s")])] if kind else []
+    )
+    assert report.matched_prompts == len(contamination.matched_ids(report)) == (kind is not None)
+
+
+# ---- the folder
+
+
+def test_the_content_hash_is_that_of_canonical_rows() -> None:
+    # printf '{"a":1,"b":"é"}\n{"a":2,"b":""}\n' | sha256sum
+    assert (
+        content_sha256([{"b": "é", "a": 1}, {"a": 2, "b": ""}])
+        == "5996566d3c1f2fe58390c993322f1b4d1e699d4dbc448824697ee57ed106d862"
+    )
+
+
+def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
+    out = tmp_path / "out"
+    record = prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
+    assert record.counts.model_dump() == {
+        "distinct": 5, "copies_dropped": 2, "conflicts_dropped": 1, "language_dropped": 0, "contaminated": 2,
+        "contaminated_dropped": 0, "answer_line": 0}  # fmt: skip
+    assert problems(out) == ["What is $(1 + 1)$?", "求和 $3+4$", SOURCE[4]["problem"], "What is $2+3$?"]
+    assert pq.read_table(out / "train.parquet").to_pylist()[3] == {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": "What is $2+3$?" + BOXED}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "5"},
+        "extra_info": {"split": "train", "index": 3, "problem_id": clean.Prompt("What is $2+3$?", 0, "").problem_id},
+    }
+    assert pq.read_table(out / "val.parquet").to_pylist()[1] == {
+        "data_source": "toy",
+        "prompt": [{"role": "user", "content": LONG + " Find $a_5$." + BOXED}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "7"},
+        "extra_info": {"split": "val", "index": 1, "problem_id": "t1"},
+    }
+    (conflict,) = [json.loads(x) for x in (out / "conflicts.jsonl").read_text().splitlines()]
+    assert conflict["golds"] == [{"gold": "2", "row": 2}, {"gold": "3", "row": 3}]
+    assert conflict["problem"] == "Name a prime."
+    report = json.loads((out / "contamination.json").read_text())["benchmarks"]["toy"]
+    assert (report["contaminated"], report["whole"], report["prefix"]) == (2, 1, 1)
+    assert [(m["problem_id"], m["kind"], m["rows"][0]["source_id"]) for m in report["matches"]] == [
+        ("t0", "whole", "a"), ("t1", "prefix", "e")]  # fmt: skip
+    assert "| Toy | 3 | 2 | 1 | 1 |" in (out / "contamination.md").read_text()
+    assert "| t1 | prefix | row 5 (e) |" in (out / "contamination.md").read_text()
+    run = store.read_json(out / "run.json", Run)
+    assert (run.kind, run.status, run.revisions["set.jsonl"]) == ("data", "done", record.source.sha256)
+    assert store.read_json(out / "data.json", DataRecord) == record
+
+
+def test_contaminated_prompts_and_other_languages_are_left_out_when_asked(tmp_path: Path, toy: Path) -> None:
+    given = jsonl(tmp_path / "set.jsonl", SOURCE)
+    record = prepared(given, toy, tmp_path / "out", exclude_contaminated=True, language="en")
+    assert problems(tmp_path / "out") == ["What is $2+3$?"]
+    assert (record.counts.language_dropped, record.counts.contaminated_dropped) == (1, 2)
+    assert record.contamination == {"toy": 2}
+    with pytest.raises(BadInput, match="no prompt is left"):
+        prepared(jsonl(tmp_path / "one.jsonl", SOURCE[:1]), toy, tmp_path / "none", exclude_contaminated=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path, toy: Path) -> None:
+    wrapped = [hub(PREFIX + r["problem"] + SUFFIX, r["answer"]) for r in SOURCE] * 3
+    records = [
+        prepared(path, toy, tmp_path / path.stem)
+        for path in (jsonl(tmp_path / "a.jsonl", SOURCE), jsonl(tmp_path / "b.jsonl", wrapped),
+                     parquet(tmp_path / "c.parquet", wrapped), parquet(tmp_path / "d.parquet", SOURCE))
+    ]  # fmt: skip
+    assert {r.train.content_sha256 for r in records} == {records[0].train.content_sha256}
+    assert [r.source.rows for r in records] == [7, 21, 21, 7]
+    again = prepared(tmp_path / "a" / "train.parquet", toy, tmp_path / "again")
+    assert again.source.wrappers == {"dapo": 0, "boxed": 4, "none": 0}
+    assert again.train == records[0].train
+
+
+def test_the_same_preparation_is_the_same_bytes_and_left_as_it_is(tmp_path: Path, toy: Path) -> None:
+    given = jsonl(tmp_path / "set.jsonl", SOURCE)
+    for out in ("one", "two"):
+        prepared(given, toy, tmp_path / out)
+    names = ["conflicts.jsonl", "contamination.json", "contamination.md", "data.json", "train.parquet", "val.parquet"]
+    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in names)
+    before = {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in [*names, "run.json"]}
+    prepared(given, toy, tmp_path / "one")
+    assert {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in before} == before
+
+
+def test_a_folder_with_other_content_is_refused(tmp_path: Path, toy: Path) -> None:
+    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
+    prepared(given, toy, out)
+    with pytest.raises(BadInput, match=r"(?s)holds data of another source.*data\.json, train\.parquet"):
+        prepared(given, toy, out, language="en")
+    table = pq.read_table(out / "train.parquet")
+    pq.write_table(table.slice(1), out / "train.parquet")
+    with pytest.raises(BadInput, match=r"different: train\.parquet"):
+        prepared(given, toy, out)
+    (out / "train.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadInput, match=r"different: train\.parquet"):
+        prepared(given, toy, out)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("x")
+    with pytest.raises(BadInput, match=r"(?s)holds no prepared data.*thesis\.tex"):
+        prepared(given, toy, tmp_path / "other")
+
+
+def test_a_killed_preparation_is_made_anew(tmp_path: Path, toy: Path) -> None:
+    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
+    record = prepared(given, toy, out)
+    (out / "data.json").unlink()
+    (out / "train.parquet").write_bytes(b"half")
+    (out / ".val.parquet.77.tmp").write_bytes(b"")
+    assert prepared(given, toy, out) == record
+    assert len(problems(out)) == 4
+
+
+def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:
+    with pytest.raises(BadInput, match=r"no aime24\.jsonl, aime25\.jsonl, amc23\.jsonl"):
+        prepare(str(jsonl(tmp_path / "set.jsonl", SOURCE)), toy, tmp_path / "out")
+
+
+# ---- what reads it
+
+
+def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Path, tiny_base: Path) -> None:
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from stapo_training.reward import compute_score
+
+    out = tmp_path / "out"
+    prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
+    config = OmegaConf.create({"max_prompt_length": 1024, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)})
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base / "model")
+    dataset = RLHFDataset(str(out / "train.parquet"), tokenizer, config)
+    assert [r["extra_info"]["index"] for r in dataset] == [0, 1, 2, 3]
+    row = dataset[3]
+    assert row["raw_prompt"] == [{"role": "user", "content": "What is $2+3$?" + BOXED}]
+    gold = row["reward_model"]["ground_truth"]
+    assert compute_score(row["data_source"], r"so \boxed{5}", gold)["score"] == 1.0
+    assert compute_score("toy", r"so \boxed{6}", gold)["score"] == -1.0
+
+
+@pytest.mark.parametrize(("task", "setting"), [("dapo-math-17k", (1.0, 1.0)), ("dapo-math-17k-t07", (0.7, 0.9))])
+def test_the_tasks_name_the_folders_files_and_the_papers_validation(
+    tmp_path: Path, toy: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
+) -> None:
+    from stapo_training import launch
+    from stapo_training.preflight import check
+
+    monkeypatch.chdir(tmp_path)
+    overrides = [f"task={task}", f"run.base={tiny_base}", f"run.out={tmp_path / 'run'}", "run.data=out"]
+    sizes = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"]  # fmt: skip
+    config = launch.compose([*overrides, *sizes])
+    assert config.data.train_files == f"{tmp_path}/out/train.parquet"
+    assert config.data.val_files == f"{tmp_path}/out/val.parquet"
+    v = config.actor_rollout_ref.rollout.val_kwargs
+    assert (v.n, v.temperature, v.top_p, v.do_sample) == (32, *setting, True)
+    with pytest.raises(BadInput, match=r"(?s)data\.train_files is not there.*stapo-train data --out DIR"):
+        check(config)
+    prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, tmp_path / "out")
+    assert check(config).prompts == 4
+
+
+def _command(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "stapo_training.cli", "data", *argv], capture_output=True, text=True)
+
+
+def test_the_command_refuses_with_exit_code_2(tmp_path: Path, toy: Path) -> None:
+    done = _command("--source", str(tmp_path / "no.jsonl"), "--benchmarks", str(toy), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "lacks benchmarks" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# ---- the real files
+
+
+def _shared() -> Path:
+    beside = Path(__file__).resolve().parents[2] / "shared"
+    path = Path(os.environ.get("STAPO_SHARED") or beside) / "data"
+    if not (path / "dapo_math_17k.jsonl").exists() or not (path / "benchmarks" / "aime24.jsonl").exists():
+        pytest.skip("data/dapo_math_17k.jsonl and data/benchmarks are not here (STAPO_SHARED)")
+    return path
+
+
+@pytest.mark.data
+def test_the_contamination_of_dapo_math_17k(tmp_path: Path) -> None:
+    shared, out = _shared(), tmp_path / "out"
+    done = _command("--source", str(shared / "dapo_math_17k.jsonl"), "--benchmarks", str(shared / "benchmarks"),
+                    "--out", str(out), "--exclude-contaminated")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = store.read_json(out / "data.json", DataRecord)
+    assert record.contamination == {
+        "aime24": 0, "aime25": 0, "amc23": 20, "math500": 12, "minerva": 0, "olympiadbench": 38}  # fmt: skip
+    report = json.loads((out / "contamination.json").read_text())
+    assert report["benchmarks"]["amc23"]["whole"] == 8
+    assert (record.source.rows, record.counts.distinct, record.counts.conflicts_dropped) == (17255, 17188, 12)
+    assert (record.counts.contaminated_dropped, record.train.prompts) == (82, 17094)
+    # what was excluded is gone: the training file, prepared again, is clean
+    again = prepare(str(out / "train.parquet"), shared / "benchmarks", tmp_path / "again")
+    assert set(again.contamination.values()) == {0}
+    val = pq.read_table(out / "val.parquet").to_pylist()
+    assert (len(val), val[0]["data_source"], val[0]["reward_model"]["ground_truth"]) == (30, "aime24", "204")
+
+
+@pytest.mark.data
+def test_the_language_rule_agrees_with_the_files_own_labels() -> None:
+    rows = benchmarks.read_jsonl(_shared() / "dapo_math_17k.jsonl")
+    assert [r["id"] for r in rows if clean.has_cjk(r["problem"]) != (r["language"] == "zh")] == []
