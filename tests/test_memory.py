@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training import fit, memory, shapes
+from stapo_training import fit, host_memory, memory, shapes
 from stapo_training.fit import Plan
 from stapo_training.memory import Rollout, Training
 
@@ -123,14 +123,14 @@ def test_offloading_moves_what_it_says_and_no_more() -> None:
     card = memory.gpu_moments(MIDDLE, moved, ROLLOUT, 80.0)
     assert set(gib(card, "generation")) == {"rollout", "contexts and buffers"}
     assert gib(card, "update, at the loss")["AdamW moments, fp32"] == 7.628
-    assert gib(memory.host_moments(MIDDLE, moved, 512), "training, host memory") == {
+    assert gib(host_memory.host_moments(MIDDLE, moved, 512), "training, host memory") == {
         "weights": 30.513, "AdamW moments": 61.026, "processes": 64.0,
     }  # fmt: skip
     policy = replace(TRAINING, offload_policy=True)
     card = memory.gpu_moments(MIDDLE, policy, ROLLOUT, 80.0)
     assert not any("fp32" in line.name for m in card for line in m.lines)
     assert "optimizer step" not in [m.name for m in card]
-    assert gib(memory.host_moments(MIDDLE, policy, 512), "training, host memory") == {
+    assert gib(host_memory.host_moments(MIDDLE, policy, 512), "training, host memory") == {
         "weights, gradients, moments": 122.051, "processes": 64.0,
     }  # fmt: skip
 
@@ -143,9 +143,16 @@ def test_the_logits_without_flash_attention_and_with_fused_kernels() -> None:
     assert (logits(0), logits(1), logits(3)) == (0.0, 9.273, 27.82)
 
 
+def test_the_entropy_in_chunks_of_2048_tokens() -> None:
+    chunked = replace(TRAINING, entropy_chunk=2048)
+    moments = memory.gpu_moments(SMALL, chunked, ROLLOUT, 80)
+    for name in ("update, at the loss", "log-probabilities"):
+        assert gib(moments, name)["entropy of a chunk"] == 3.478  # 2048 * 151936 * 4 * 3 / 2**30
+
+
 def test_tied_weights_are_read_by_every_rank() -> None:
-    assert gib(memory.host_moments(SMALL, TRAINING, 512), "loading, host memory")["weights being read"] == 51.277
-    assert gib(memory.host_moments(LARGE, TRAINING, 512), "loading, host memory")["weights being read"] == 55.016
+    assert gib(host_memory.host_moments(SMALL, TRAINING, 512), "loading, host memory")["weights being read"] == 51.277
+    assert gib(host_memory.host_moments(LARGE, TRAINING, 512), "loading, host memory")["weights being read"] == 55.016
 
 
 def test_the_cache_of_a_replica_in_tokens() -> None:
@@ -157,7 +164,7 @@ def test_the_cache_of_a_replica_in_tokens() -> None:
 def test_a_machine_without_a_gpu_by_hand() -> None:
     """1.7B on a CPU, one rank, one sequence of 16,384 tokens a micro-batch, unpacked, no checkpointing."""
     training = Training(1, 1, 16384, 16384, checkpointing=False, width=4)
-    moments = memory.cpu_moments(SMALL, training, replace(ROLLOUT, sequences=8), 64.0)
+    moments = host_memory.cpu_moments(SMALL, training, replace(ROLLOUT, sequences=8), 64.0)
     assert gib(moments, "update") == {
         "weights, gradients, moments": 25.639,  # 16 * 1720574976 / 2**30
         "rollout's weights": 6.410,
@@ -174,7 +181,7 @@ def test_a_refusal_shows_the_arithmetic_and_what_to_change() -> None:
         fit.check_fit(plan, 79.6, 512.0)
     # 4 + 4 + 8 + 4 B of 8,190,735,360 parameters and 4.5 GiB: 20 * 7.62822 + 4.5 = 157.06
     assert str(e.value) == (
-        "optimizer step: 157.1 GiB are needed where 79.6 GiB are there\n"
+        "too little memory (optimizer step): 157.1 GiB needed, 79.6 GiB there\n"
         "  found:    \n"
         "       61.03 GiB  AdamW moments, fp32: 8 B x 8.191e+09 / 1 ranks\n"
         "       30.51 GiB  weights, fp32: 4 B x 8.191e+09 / 1 ranks\n"

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from stapo_results.errors import BadInput
-from stapo_training import memory
+from stapo_training import host_memory, memory
 from stapo_training.memory import Moment, Rollout, Training
 from stapo_training.shapes import Shape
 
@@ -25,9 +25,9 @@ class Plan:
     def moments(self, card: float | None, host: float) -> list[Moment]:
         """Every moment of the run. `card` and `host`: GiB of a GPU (None: not known) and of a machine's memory."""
         if self.cpu:
-            return memory.cpu_moments(self.shape, self.training, self.rollout, host)
+            return host_memory.cpu_moments(self.shape, self.training, self.rollout, host)
         on_card = [] if card is None else memory.gpu_moments(self.shape, self.training, self.rollout, card)
-        return [*on_card, *memory.host_moments(self.shape, self.training, host)]
+        return [*on_card, *host_memory.host_moments(self.shape, self.training, host)]
 
 
 def plan_from(config: Any, shape: Shape) -> Plan:
@@ -37,6 +37,7 @@ def plan_from(config: Any, shape: Shape) -> Plan:
     parallel = int(a.actor.fsdp_config.ulysses_sequence_parallel_size or 1)
     fused = bool(a.model.get("use_fused_kernels", False))
     width = 4 if a.actor.fsdp_config.dtype in ("float32", "fp32") else 2
+    chunked = bool(a.actor.fsdp_config.entropy_from_logits_with_chunking) and not fused
     compiled = bool(a.actor.fsdp_config.use_torch_compile)
     nodes, per_node = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
     return Plan(
@@ -65,7 +66,8 @@ def plan_from(config: Any, shape: Shape) -> Plan:
             reference=bool(a.actor.use_kl_loss or config.algorithm.use_kl_in_reward),
             width=width,
             vocabulary_copies=0 if fused else 1 if find_spec("flash_attn") else 3,
-            entropy_copies=0 if fused or compiled else 2,
+            entropy_copies=0 if fused or compiled or chunked else 2,
+            entropy_chunk=int(a.actor.fsdp_config.entropy_from_logits_chunk_size) if chunked else 0,
         ),
         Rollout(
             tensor_parallel=int(a.rollout.tensor_model_parallel_size),
@@ -97,7 +99,7 @@ def check_fit(plan: Plan, card: float | None, host: float) -> list[Moment]:
         worst = memory.tightest(over)
         way_out = changes_that_fit(plan, card, host)
         raise BadInput(
-            f"{worst.name}: {worst.total:.1f} GiB are needed where {worst.limit:.1f} GiB are there",
+            f"too little memory ({worst.name}): {worst.total:.1f} GiB needed, {worst.limit:.1f} GiB there",
             found=table(worst),
             expected=f"at most {worst.limit:.1f} GiB",
             next_step=" ".join(way_out)

@@ -104,6 +104,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         # idle workers that Ray would start in advance cost seconds of both cores and are never used
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     facts = check(config)
+    facts.out.mkdir(parents=True, exist_ok=True)
     plain: Any = OmegaConf.to_container(config, resolve=True)
     record_file = facts.out / "run.json"
     revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}

@@ -18,9 +18,6 @@ MASTER, GRADIENT, MOMENTS = 4, 4, 8  # bytes a parameter: fp32 weight, fp32 grad
 
 CONTEXT_GIB = 3.0  # CUDA contexts of trainer and rollout, NCCL buffers, what the caching allocator cannot reuse
 ASLEEP_GIB = 1.5  # a sleeping vLLM keeps its CUDA graphs
-RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memory, libraries loaded
-CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
-CPU_RANK_GIB = 0.5  # each further training process
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,8 @@ class Training:
     width: bytes of an activation and of a gathered weight (2: bf16, 4: fp32).
     vocabulary_copies: tensors of (tokens, vocabulary) at the loss. 1 with flash-attention's cross entropy, whose
     gradient replaces the logits; 3 without (logits, what log_softmax keeps, gradient); 0 with fused kernels.
-    entropy_copies: further ones where the entropy is taken; 0 when compiled or fused, 2 otherwise.
+    entropy_copies: further ones where the entropy is taken whole: 0 when compiled, fused or chunked, 2 otherwise.
+    entropy_chunk: tokens whose entropy is taken at a time, in fp32 (0: not in chunks).
     """
 
     ranks: int
@@ -72,6 +70,7 @@ class Training:
     width: int = 2
     vocabulary_copies: int = 1
     entropy_copies: int = 0
+    entropy_chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Rollout:
     width: int = 2
 
 
-def _gib(size: float) -> float:
+def to_gib(size: float) -> float:
     return size / GIB
 
 
@@ -98,18 +97,18 @@ def _state(shape: Shape, t: Training, *, gradients: bool, moments: bool, weights
     p, of = shape.parameters, f"{shape.parameters:.4g} / {t.ranks} ranks"
     lines = []
     if weights:
-        lines.append(Line("weights, fp32", _gib(MASTER * p / t.ranks), f"{MASTER} B x {of}"))
+        lines.append(Line("weights, fp32", to_gib(MASTER * p / t.ranks), f"{MASTER} B x {of}"))
     if gradients:
-        lines.append(Line("gradients, fp32", _gib(GRADIENT * p / t.ranks), f"{GRADIENT} B x {of}"))
+        lines.append(Line("gradients, fp32", to_gib(GRADIENT * p / t.ranks), f"{GRADIENT} B x {of}"))
     if moments:
-        lines.append(Line("AdamW moments, fp32", _gib(MOMENTS * p / t.ranks), f"{MOMENTS} B x {of}"))
+        lines.append(Line("AdamW moments, fp32", to_gib(MOMENTS * p / t.ranks), f"{MOMENTS} B x {of}"))
     return lines
 
 
 def _gathered(shape: Shape, t: Training) -> Line:
     """The root stays gathered through forward and backward; of the layers, one works while the next is fetched."""
     count = shape.root_parameters + 2 * shape.layer_parameters
-    return Line("gathered weights", _gib(t.width * count), f"{t.width} B x {count:.4g} (root and two layers)")
+    return Line("gathered weights", to_gib(t.width * count), f"{t.width} B x {count:.4g} (root and two layers)")
 
 
 def _kept(shape: Shape, t: Training) -> Line:
@@ -117,12 +116,23 @@ def _kept(shape: Shape, t: Training) -> Line:
     a = t.width * shape.hidden if t.checkpointing else shape.saved_bytes_per_token(t.width)
     what = "activations, layer inputs" if t.checkpointing else "activations"
     text = f"{t.micro_tokens} tokens x {a} B x {shape.layers} layers"
-    return Line(what, _gib(t.micro_tokens * a * shape.layers), text)
+    return Line(what, to_gib(t.micro_tokens * a * shape.layers), text)
 
 
-def _vocabulary(name: str, shape: Shape, tokens: int, copies: int, width: int) -> Line:
+def vocabulary_line(name: str, shape: Shape, tokens: int, copies: int, width: int) -> Line:
+    """Tensors of (tokens, vocabulary)."""
     text = f"{tokens} tokens x {shape.vocab} x {width} B x {copies}"
-    return Line(name, _gib(tokens * shape.vocab * width * copies), text)
+    return Line(name, to_gib(tokens * shape.vocab * width * copies), text)
+
+
+def _entropy_chunk(shape: Shape, t: Training) -> list[Line]:
+    """Chunked entropy: the chunk in fp32, its probabilities, their product with it (entropy_from_logits_with_chunking).
+
+    The log-probability pass has it for every method; a selector's statistics in the update need no more.
+    """
+    if not t.entropy_chunk:
+        return []
+    return [vocabulary_line("entropy of a chunk", shape, t.entropy_chunk, 3, 4)]
 
 
 _CONTEXT = Line("contexts and buffers", CONTEXT_GIB, "assumed")
@@ -153,7 +163,8 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
                 *state,
                 gathered,
                 _kept(shape, t),
-                _vocabulary("logits", shape, tokens, t.vocabulary_copies, t.width),
+                vocabulary_line("logits", shape, tokens, t.vocabulary_copies, t.width),
+                *_entropy_chunk(shape, t),
                 *outside,
             ),
             card,
@@ -165,14 +176,14 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
                 gathered,
                 _kept(shape, t),
                 *(
-                    [Line("a layer's activations", _gib(tokens * layer), f"{tokens} tokens x {layer} B")]
+                    [Line("a layer's activations", to_gib(tokens * layer), f"{tokens} tokens x {layer} B")]
                     if t.checkpointing
                     else []
                 ),
-                Line("a layer's activation gradients", _gib(tokens * flight), f"{tokens} tokens x {flight} B"),
+                Line("a layer's activation gradients", to_gib(tokens * flight), f"{tokens} tokens x {flight} B"),
                 Line(
                     "gradients not yet scattered",
-                    _gib((t.width + GRADIENT) * unscattered),
+                    to_gib((t.width + GRADIENT) * unscattered),
                     f"({t.width} + {GRADIENT}) B x {unscattered:.4g} (root and a layer)",
                 ),
                 *outside,
@@ -184,10 +195,13 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
             (
                 *_state(shape, t, gradients=False, moments=not t.optimizer_offload),
                 gathered,
-                Line("a layer's activations", _gib(t.logprob_tokens * layer), f"{t.logprob_tokens} tokens x {layer} B"),
-                _vocabulary(
+                Line(
+                    "a layer's activations", to_gib(t.logprob_tokens * layer), f"{t.logprob_tokens} tokens x {layer} B"
+                ),
+                vocabulary_line(
                     "logits, entropy", shape, t.logprob_tokens, min(t.vocabulary_copies, 1) + t.entropy_copies, t.width
                 ),
+                *_entropy_chunk(shape, t),
                 *outside,
             ),
             card,
@@ -206,7 +220,7 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
     if not t.offload_policy:  # there AdamW runs on the host
         scratch = Line(
             "AdamW's scratch",
-            _gib(MASTER * shape.parameters / t.ranks),
+            to_gib(MASTER * shape.parameters / t.ranks),
             f"{MASTER} B x {shape.parameters:.4g} / {t.ranks} ranks",
         )
         moments.insert(2, Moment("optimizer step", (*state, scratch, *outside), card))
@@ -221,11 +235,11 @@ def rollout_share(shape: Shape, r: Rollout, card: float) -> Moment:
     return Moment(
         "the rollout's share",
         (
-            Line("weights", _gib(r.width * shape.parameters / r.tensor_parallel),
+            Line("weights", to_gib(r.width * shape.parameters / r.tensor_parallel),
                  f"{r.width} B x {shape.parameters:.4g} {of}"),
-            Line("working space", _gib(work + 4 * r.sequences * shape.vocab),
+            Line("working space", to_gib(work + 4 * r.sequences * shape.vocab),
                  f"{r.batched_tokens} tokens in a batch; logits of {r.sequences} sequences"),
-            Line("KV cache of one longest sequence", _gib(cache / r.tensor_parallel),
+            Line("KV cache of one longest sequence", to_gib(cache / r.tensor_parallel),
                  f"{r.sequence_tokens} tokens x {shape.kv_bytes_per_token(r.width)} B {of}"),
         ),
         r.utilization * card,
@@ -237,62 +251,6 @@ def cached_tokens(shape: Shape, r: Rollout, card: float) -> int:
     weights, work, _ = rollout_share(shape, r, card).lines
     free = (r.utilization * card - weights.gib - work.gib) * GIB * r.tensor_parallel
     return max(0, int(free // shape.kv_bytes_per_token(r.width)))
-
-
-def host_moments(shape: Shape, t: Training, limit: float) -> list[Moment]:
-    """A GPU node's memory while the weights are loaded, and while the run is going on.
-
-    veRL reads the weights as fp32 on the first rank, or on every rank when embedding and head are tied
-    (get_init_weight_context_manager). FSDP2's reference model always lives in host memory.
-    """
-    p, share = shape.parameters, t.ranks_per_node / t.ranks
-    readers = t.ranks_per_node if shape.tied else 1
-    processes = Line("processes", RANK_PROCESSES_GIB * t.ranks_per_node, f"assumed {RANK_PROCESSES_GIB:g} GiB a rank")
-    kept = []
-    of = f"{p:.4g} x {t.ranks_per_node} / {t.ranks} ranks"
-    if t.offload_policy:
-        size = MASTER + GRADIENT + MOMENTS
-        kept.append(Line("weights, gradients, moments", _gib(size * p * share), f"{size} B x {of}"))
-    else:
-        if t.param_offload:
-            kept.append(Line("weights", _gib(MASTER * p * share), f"{MASTER} B x {of}"))
-        if t.optimizer_offload:
-            kept.append(Line("AdamW moments", _gib(MOMENTS * p * share), f"{MOMENTS} B x {of}"))
-    if t.reference:
-        kept.append(Line("reference model", _gib(MASTER * p * share), f"{MASTER} B x {of}"))
-    reading = Line("weights being read", _gib(MASTER * p * readers), f"{MASTER} B x {p:.4g} x {readers} readers")
-    return [
-        Moment("loading, host memory", (reading, processes), limit),
-        Moment("training, host memory", (*kept, processes), limit),
-    ]
-
-
-def cpu_moments(shape: Shape, t: Training, r: Rollout, limit: float) -> list[Moment]:
-    """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
-
-    Three tensors of (tokens, vocabulary) live at the loss: logits, their exponentials, the gradient.
-    """
-    p, kv = shape.parameters, shape.kv_bytes_per_token(4)
-    size = MASTER + GRADIENT + MOMENTS + (MASTER if t.reference else 0)
-    rest = CPU_RANK_GIB * (t.ranks - 1)
-    processes = Line("processes", CPU_PROCESSES_GIB + rest, "measured on the miniature")
-    state = Line("weights, gradients, moments", _gib(size * p), f"{size} B x {p:.4g}")
-    served = Line("rollout's weights", _gib(4 * p), f"4 B x {p:.4g}")
-    a = t.width * shape.hidden * shape.layers if t.checkpointing else 0
-    a += shape.saved_bytes_per_token(t.width) * (1 if t.checkpointing else shape.layers)
-    update = (
-        Line("activations", _gib(t.ranks * t.micro_tokens * a), f"{t.ranks} x {t.micro_tokens} tokens x {a} B"),
-        _vocabulary("logits", shape, t.ranks * t.micro_tokens, 3, 4),
-    )
-    cache = Line(
-        "rollout's cache",
-        _gib(r.sequences * r.sequence_tokens * kv),
-        f"{r.sequences} x {r.sequence_tokens} tokens x {kv} B",
-    )
-    return [
-        Moment("update", (state, served, *update, processes), limit),
-        Moment("generation", (state, served, cache, processes), limit),
-    ]
 
 
 def tightest(moments: Sequence[Moment]) -> Moment:
