@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from filelock import FileLock, Timeout
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
+from stapo_training import loggers, reward, status
+from stapo_training.alarms import alarms_from
 from stapo_training.preflight import Facts, check
+from stapo_training.run_folder import RunFolder, first_line
 
 CONFIG_MODULE = "stapo_training.configs"
 GROUPS = ("method", "size", "hardware", "task")
@@ -96,6 +101,9 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         # idle workers that Ray would start in advance cost seconds of both cores and are never used
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     facts = check(config)
+    alarms_from(config.alarms)
+    loggers.check(config.trainer.logger)
+    reward.verifier_from(config)
     plain: Any = OmegaConf.to_container(config, resolve=True)
     record_file = facts.out / "run.json"
     revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}
@@ -117,8 +125,6 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
             if dry_run:
                 print(_plan(config, facts))
                 return 0
-            from stapo_training.run_folder import RunFolder
-
             folder = RunFolder(facts.out, deterministic=bool(config.run.deterministic))
             folder.discard_incomplete_checkpoints()
             checkpoint = folder.last_checkpoint()
@@ -126,6 +132,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 config.trainer.resume_mode = "resume_path" if checkpoint else "disable"
                 config.trainer.resume_from_path = str(checkpoint) if checkpoint else None
                 config.run.out = str(facts.out)
+                config.run.command = resume_command(overrides)
                 config.trainer.default_local_dir = str(folder.checkpoints)
                 if checkpoint:
                     config.trainer.val_before_train = False  # step 0 is in the metrics already
@@ -143,32 +150,57 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 )
             )
             store.write_json(record_file, record)
-            return _train(config, record, record_file, verl_run.train)
+            attempt = sum("resumed" in note for note in record.notes)
+            for name, place in loggers.locations(facts.out, attempt).items():
+                os.environ.setdefault(name, place)
+            return _train(config, record, folder, verl_run.train)
     except Timeout:
         raise BadInput(
             f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out"
         ) from None
 
 
-def _train(config: Any, record: Run, record_file: Path, train: Any) -> int:
-    began, status = time.perf_counter(), "failed"
+def resume_command(overrides: list[str]) -> str:
+    """The command line that goes on with a run, with absolute folders and without what is named like a secret."""
+    return shlex.join(provenance.redact_command(["stapo-train", "run", *map(_absolute, overrides)]))
+
+
+def _train(config: Any, record: Run, folder: RunFolder, train: Any) -> int:
+    run = config.run
+    began, state, reason = time.perf_counter(), "failed", ""
     try:
         train(config)
-        status = "done"
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of SIGTERM
-        status = "interrupted"
+        state = "finished"
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of a SIGTERM before the first step
+        state = "interrupted"
+        print(f"to go on: {run.command}", file=sys.stderr)
+        raise KeyboardInterrupt from None
+    except Exception as e:
+        reason = first_line(e)
         raise
     finally:
         seconds = (record.wall_seconds or 0.0) + time.perf_counter() - began
-        provenance.close_run(record, record_file, status, seconds)
-    print(f"finished: {record_file.parent}")
+        provenance.close_run(record, folder.path / "run.json", "done" if state == "finished" else state, seconds)
+        # the trainer has written to the folder through an object of its own
+        status.write(
+            RunFolder(folder.path),
+            status.title(run.method, run.size, run.seed),
+            state,
+            run.steps,
+            run.command,
+            reason=reason,
+        )
+    print(f"finished: {folder.path}")
     return 0
 
 
 def _refuse_other(previous: Run, new: Run, out: Path) -> None:
-    """A folder holds one run: another configuration, other data or other weights need another folder."""
+    """A folder holds one run: another configuration, other data or other weights need another folder.
+
+    Alarms and loggers may change, since they decide no number.
+    """
     differing = [
-        *_differences(previous.config, new.config),
+        *(d for d in _differences(previous.config, new.config) if not d.startswith(("alarms.", "trainer.logger:"))),
         *(
             f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
             for k in sorted(previous.revisions.keys() | new.revisions.keys())
