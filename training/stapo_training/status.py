@@ -20,8 +20,8 @@ _RECENT = 10  # steps of the middle column, and of the mean step time
 _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("reward", "reward (-1 to 1)", "{:.3f}".format),
     ("entropy", "entropy (nats a token)", "{:.4f}".format),
-    ("candidate_share", "candidate tokens", "{:.4%}".format),
-    ("silenced_share", "silenced tokens", "{:.4%}".format),
+    ("candidate_share", "candidate tokens", "{:.3%}".format),
+    ("silenced_share", "silenced tokens", "{:.3%}".format),
     ("response_tokens", "response (tokens)", "{:.0f}".format),
     ("truncated_share", "cut at the limit", "{:.1%}".format),
     ("clip_fraction", "clipped tokens", "{:.3%}".format),
@@ -158,12 +158,12 @@ def _alarms(s: Status) -> str:
 
 
 def _checkpoint(s: Status) -> str:
-    disk = f"{s.disk_free / 2**30:.1f} GiB of disk free"
+    disk = f"{size(s.disk_free)} of disk free"
     if not s.checkpoints:
         return f"Checkpoint: none yet, an interruption starts again from step 0; {disk}."
     last = s.checkpoints[-1]
     return (
-        f"Checkpoint: step {last.step} ({last.bytes / 2**30:.2f} GiB; {len(s.checkpoints)} on disk); {disk}, "
+        f"Checkpoint: step {last.step} ({size(last.bytes)}; {len(s.checkpoints)} on disk); {disk}, "
         f"room for {s.disk_free // last.bytes} more."
     )
 
@@ -179,6 +179,11 @@ def duration(seconds: float) -> str:
     if hours < 24:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def size(count: int) -> str:
+    """4.4 MiB, 97.5 GiB."""
+    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"
 
 
 def _clock(when: datetime) -> str:
