@@ -7,8 +7,9 @@ worker's process. Arithmetic: `memory`, `fit`, `disk`, `steptime`; looking at th
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +51,7 @@ class Report:
     plan: Plan | None = None
     moments: list[Moment] | None = None
     checkpoints: Checkpoints | None = None
+    command: str = ""
 
     def attempt(self, check: Callable[..., T], *args: Any) -> T | None:
         """The check's value, or None with its refusal kept: a reader wants to know all that is wrong at once."""
@@ -223,7 +225,8 @@ def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
         from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
 
         try:
-            verl_run.validate(config)
+            with redirect_stdout(sys.stderr):  # veRL prints notices
+                verl_run.validate(config)
         except (AssertionError, ValueError, TypeError) as e:
             raise BadInput(
                 "veRL refuses the configuration",
