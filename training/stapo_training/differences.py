@@ -49,16 +49,18 @@ def typed_changes(overrides: Sequence[str], config: Any, compose: Any) -> list[C
 
 
 def method_changes(overrides: Sequence[str], compose: Any) -> list[Change]:
-    """What the method's overlay sets that the base, the size and the hardware do not."""
+    """What the method's overlay sets that the base, the size and the hardware do not; no training here has a critic."""
+    from omegaconf import OmegaConf
+
     groups = [o for o in overrides if typed_key(o) in (*GROUPS, *_PLACES)]
     without = [o for o in groups if typed_key(o) != "method"]
     with_method = flat(compose(groups))
     bare = flat(compose([*without, "~method", "run.method=none"]))
-    verl = flat(verl_defaults())
+    verl = verl_defaults()
     return [
-        Change(k, value, bare.get(k, ABSENT), verl.get(k, ABSENT))
+        Change(k, value, bare.get(k, ABSENT), OmegaConf.select(verl, k, default=ABSENT))
         for k, value in with_method.items()
-        if bare.get(k, ABSENT) != value and not k.startswith(("run.", "trainer.experiment_name"))
+        if bare.get(k, ABSENT) != value and not k.startswith(("run.", "critic.")) and not k.endswith(".experiment_name")
     ]
 
 

@@ -91,8 +91,11 @@ def cluster_nodes(address: str) -> list[Node]:
     import ray
 
     try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (ConnectionError, ValueError) as e:
+    except (OSError, ValueError) as e:  # Ray raises ConnectionError where "auto" finds no cluster
         raise BadInput(
             "no Ray cluster answers",
             found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",

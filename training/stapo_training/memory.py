@@ -119,6 +119,9 @@ def _kept(shape: Shape, t: Training) -> Line:
     return Line(what, to_gib(t.micro_tokens * a * shape.layers), text)
 
 
+_LOGITS = {0: "logits, fused", 1: "logits", 3: "logits, no flash-attention"}
+
+
 def vocabulary_line(name: str, shape: Shape, tokens: int, copies: int, width: int) -> Line:
     """Tensors of (tokens, vocabulary)."""
     text = f"{tokens} tokens x {shape.vocab} x {width} B x {copies}"
@@ -163,7 +166,7 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
                 *state,
                 gathered,
                 _kept(shape, t),
-                vocabulary_line("logits", shape, tokens, t.vocabulary_copies, t.width),
+                vocabulary_line(_LOGITS[t.vocabulary_copies], shape, tokens, t.vocabulary_copies, t.width),
                 *_entropy_chunk(shape, t),
                 *outside,
             ),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -34,11 +35,11 @@ def show(
     for line in _what(config, report):
         _say(console, line)
     _head(console, "Changed on the command line")
-    _changes(console, typed, "without")
+    _changes(console, typed)
     _head(console, f"Set by method={config.run.method}")
-    _changes(console, method, "without")
+    _changes(console, method)
     _head(console, "Memory")
-    _memory(console, config, report)
+    _memory(console, report)
     _head(console, "Disk")
     for line in _disk(config, report):
         _say(console, line)
@@ -51,7 +52,7 @@ def show(
     if not registered:
         _say(console, "not known: see below")
     _head(console, "To start it" if step is None else f"To go on after step {step}")
-    _say(console, report.command)
+    console.print(Text(f"  {report.command}"), soft_wrap=True)  # one line, to be copied
     _say(console, "The same command goes on after an interruption.")
 
 
@@ -61,7 +62,7 @@ def _head(console: Console, text: str) -> None:
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(Text(f"  {text}"), soft_wrap=True)
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
 def _what(config: Any, report: Report) -> list[str]:
@@ -87,32 +88,34 @@ def _what(config: Any, report: Report) -> list[str]:
     ]
 
 
-def _changes(console: Console, changes: Sequence[Change], before: str) -> None:
+def _changes(console: Console, changes: Sequence[Change]) -> None:
     if not changes:
         _say(console, "nothing")
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("  key", overflow="fold")
-    for name in ("now", before, "veRL"):
-        table.add_column(name, overflow="fold")
     for c in changes:
-        table.add_row(*(Text(str(v)) for v in (f"  {c.key}", c.now, c.before, c.verl)))
-    console.print(table)
-    if any(c.verl == ABSENT for c in changes):
-        _say(console, f"{ABSENT}: no such key there")
+        console.print(Text(f"  {c.key}"), soft_wrap=True)
+        verl = "no such key in veRL" if c.verl == ABSENT else f"veRL {c.verl}"
+        _say(console, f"    {c.now}   (otherwise {'not set' if c.before == ABSENT else c.before}, {verl})")
 
 
-def _memory(console: Console, config: Any, report: Report) -> None:
+def _memory(console: Console, report: Report) -> None:
     if report.plan is None or not (report.plan.cpu or report.card_gib):
         _say(
-            console, "not known: " + ("no model" if report.plan is None else "no GPU here; run.card=H100 plans for one")
+            console,
+            "not known: "
+            + (
+                "no model, or run.check_memory=false"
+                if report.plan is None
+                else "no GPU here; run.card=H100 plans for one"
+            ),
         )
         return
     if report.moments is None:
         _say(console, "does not fit: see below")
         return
-    where = f"{report.card or 'card'} of {report.card_gib:.1f} GiB" if report.card_gib else "this machine"
-    _say(console, f"{report.plan.shape.parameters / 1e9:.2f}e9 parameters; GiB needed on one {where} or node")
+    card = (
+        f"each {report.card or 'GPU'} of {report.card_gib:.1f} GiB and its node" if report.card_gib else "this machine"
+    )
+    _say(console, f"{report.plan.shape.parameters / 1e6:,.2f} million parameters; GiB on {card}:")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("  moment")
     table.add_column("needed", justify="right")
@@ -136,7 +139,7 @@ def _disk(config: Any, report: Report) -> list[str]:
     if c is None or report.plan is None:
         return ["not known: the model's size is not known"]
     lines = [
-        f"a checkpoint is {c.each:.2f} GiB, one every {config.trainer.save_freq} steps: {c.made} made, {c.kept} kept",
+        f"a checkpoint is {_size(c.each)}, one every {config.trainer.save_freq} steps: {c.made} made, {c.kept} kept",
         f"in all {c.whole:.1f} GiB, free {c.free:.1f} GiB",
     ]
     if c.whole > c.free and c.each:
@@ -147,9 +150,19 @@ def _disk(config: Any, report: Report) -> list[str]:
     return lines
 
 
+def _size(gib: float) -> str:
+    return f"{gib:.2f} GiB" if gib >= 0.1 else f"{gib * 1024:.1f} MiB"
+
+
 def _time(config: Any, time: Estimate | None) -> list[str]:
     if time is None or time.seconds is None:
         return ["not known", *(time.basis if time else ())]
-    hours = time.seconds * config.run.steps / 3600
-    whole = f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+    minutes = time.seconds * config.run.steps / 60
+    whole = (
+        f"{minutes:.0f} minutes"
+        if minutes < 120
+        else f"{minutes / 60:.1f} hours"
+        if minutes < 2880
+        else f"{minutes / 1440:.1f} days"
+    )
     return [f"about {time.seconds:.0f} s a step, {whole} for {config.run.steps} steps", *time.basis]

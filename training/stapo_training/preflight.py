@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
@@ -222,6 +223,8 @@ def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
         BadInput: when veRL refuses the configuration, or something is not registered.
     """
     with registration.asked(config) if ask_worker else nullcontext() as answer:
+        # veRL warns of every engine that is not installed; the one that is needed is asked for by name
+        warnings.filterwarnings("ignore", message=".* engine is not available")
         from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
 
         try:

@@ -26,7 +26,10 @@ EFFICIENCY = 0.4  # share of the TFLOP/s that training reaches
 BANDWIDTH = 0.5  # share of the TB/s that decoding reaches
 PROMPT = 150  # tokens of a problem with its instruction
 SHARE = 1 / 8  # mean response as a share of the limit
-PAPER = "the paper states 5 to 7 days for 3,000 steps on 64 H20 (144 to 202 s a step); stated, not measured"
+PAPER = (
+    "stated, not measured: the paper's runs took 5 to 7 days on 64 H20 for 3,000 steps (144 to 202 s a step); this "
+    "formula gives 50, 222 and 284 s there for 1.7B, 8B and 14B, 6.4 days in the mean"
+)
 _LAST_STEPS = 20
 
 
@@ -56,7 +59,10 @@ def estimate(config: Any, plan: Plan, card: str | None, out: Path, records: Path
         own_steps(out)
         or recorded(config, records)
         or (formula(config, plan, card) if card and not plan.cpu else None)
-        or Estimate(None, ("no record of this size on this hardware; the first steps will tell",))
+        or Estimate(
+            None,
+            ("no record of this size on this hardware, and no formula for this card (run.card=H20 plans for one)",),
+        )
     )
 
 
