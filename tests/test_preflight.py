@@ -321,7 +321,21 @@ def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, m
     assert report.card_gib is None
 
 
-# what is registered
+# veRL's own opinion, and what is registered
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("actor_rollout_ref.actor.loss_agg_mode=token-median", "Invalid loss_agg_mode: token-median"),
+        ("actor_rollout_ref.rollout.mode=sync", "'sync' has been removed"),
+        ("+actor_rollout_ref.actor.no_such=1", "unexpected keyword argument 'no_such'"),
+    ],
+)
+def test_what_verl_refuses_is_bad_input(tiny_base: Path, tmp_path: Path, override: str, said: str) -> None:
+    config = mini(tiny_base, tmp_path, override)
+    with pytest.raises(BadInput, match=rf"(?s)veRL refuses the configuration.*{said}.*--config-only"):
+        preflight.validate(config, ask_worker=False)
 
 
 def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_own(tiny_base: Path) -> None:

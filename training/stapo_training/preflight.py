@@ -222,6 +222,8 @@ def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
     Raises:
         BadInput: when veRL refuses the configuration, or something is not registered.
     """
+    from hydra.errors import HydraException
+
     with registration.asked(config) if ask_worker else nullcontext() as answer:
         # veRL warns of every engine that is not installed; the one that is needed is asked for by name
         warnings.filterwarnings("ignore", message=".* engine is not available")
@@ -230,7 +232,7 @@ def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
         try:
             with redirect_stdout(sys.stderr):  # veRL prints notices
                 verl_run.validate(config)
-        except (AssertionError, ValueError, TypeError) as e:
+        except (AssertionError, ValueError, TypeError, NotImplementedError, HydraException) as e:
             raise BadInput(
                 "veRL refuses the configuration",
                 found=str(e) or type(e).__name__,
