@@ -87,7 +87,7 @@ def worker(model_path: str, micro: int, dynamic: bool):
         [
             f"run.base={base}",
             "run.out=unused",
-            "actor_rollout_ref.actor.grad_clip=1e9",
+            "actor_rollout_ref.actor.optim.clip_grad=1e9",
             "actor_rollout_ref.actor.optim.lr_warmup_steps=-1",
         ]
     ).actor_rollout_ref

@@ -39,7 +39,7 @@ def test_what_departs_from_verls_defaults_is_set() -> None:
     assert c.algorithm.use_kl_in_reward is False
     assert a.actor.optim.weight_decay == 0.1
     assert a.actor.optim.lr_scheduler_type == "constant"
-    assert a.actor.grad_clip == 1.0
+    assert a.actor.optim.clip_grad == 1.0
     assert a.actor.entropy_coeff == 0
     assert (a.rollout.n, a.rollout.temperature, a.rollout.top_p) == (8, 1.0, 1.0)
     assert (a.rollout.val_kwargs.do_sample, a.rollout.val_kwargs.temperature, a.rollout.val_kwargs.n) == (True, 1.0, 4)

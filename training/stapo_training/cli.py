@@ -96,18 +96,34 @@ class Export:
         return 0
 
 
+@dataclass(frozen=True)
+class Configs:
+    """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
+
+    docs: Path = Path("docs")
+    """The documentation's folder."""
+    check: bool = False
+    """Compare instead of writing; exit code 1 when a page is stale."""
+
+    def __call__(self) -> int:
+        from stapo_training import config_docs
+
+        return config_docs.write(self.docs, check=self.check)
+
+
 def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "data": Data, "export": Export}
+    commands = {"base": Base, "data": Data, "export": Export, "configs": Configs}
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | data | run | export  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export | configs  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
             "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
-            "  export   a checkpoint as a Hugging Face folder"
+            "  export   a checkpoint as a Hugging Face folder\n"
+            "  configs  the documentation's tables of what methods, sizes and machines resolve to"
         )
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")

@@ -37,6 +37,12 @@ def _absolute(override: str) -> str:
     return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.data", "run.out") and value else override
 
 
+def _last_choices(overrides: list[str]) -> list[str]:
+    """Of two choices for one group the last, so that `tox -e train-8b -- hardware=64gpu` can replace tox's own."""
+    last = {key: o for o in overrides if (key := o.partition("=")[0]) in GROUPS}
+    return [*last.values(), *(o for o in overrides if o.partition("=")[0] not in GROUPS)]
+
+
 def compose(overrides: list[str]) -> Any:
     """The resolved Hydra configuration of a run.
 
@@ -53,7 +59,7 @@ def compose(overrides: list[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     resolvers.register()
-    overrides = [_absolute(o) for o in overrides]
+    overrides = [_absolute(o) for o in _last_choices(overrides)]
     for o in overrides:
         key, _, value = o.partition("=")
         if key in GROUPS and value not in choices(key):
@@ -93,7 +99,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished."""
     from omegaconf import OmegaConf, open_dict
 
-    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in overrides):
+    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in _last_choices(overrides)):
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
         # imported, which composing does.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

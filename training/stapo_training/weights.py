@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 def is_hub_id(model: str) -> bool:
     """`owner/name` that is no folder here."""
     return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists()
+
+
+def missing_files(folder: Path) -> list[str]:
+    """What a model folder lacks: config.json, the weights, or shards that its index names."""
+    index = folder / "model.safetensors.index.json"
+    shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    return sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
 
 
 def pin(config: Any, *, download: bool) -> None:
@@ -27,18 +35,22 @@ def pin(config: Any, *, download: bool) -> None:
     model, revision = str(config.actor_rollout_ref.model.path), config.run.model_revision
     if not is_hub_id(model) or revision is None:
         return
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    local = constants.HF_HUB_OFFLINE or not download
     try:
-        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES, local_files_only=not download)
+        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES, local_files_only=local)
+        lacking = missing_files(Path(folder))  # a download that was interrupted leaves a folder, too
+        why = f"{folder} lacks {', '.join(lacking[:3])}" if lacking else ""
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as e:
-        if not download:
-            return
+        folder, why = "", str(e).splitlines()[0]
+    if not why:
+        config.actor_rollout_ref.model.path = folder
+    elif download:
         raise BadInput(
-            f"{model} at commit {revision} is not in the model cache and was not fetched",
-            found=str(e).splitlines()[0],
+            f"{model} at commit {revision} is not in the model cache",
+            found=why,
             expected="the weights in HF_HOME",
             next_step=f"hf download {model} --revision {revision}   (or HF_HUB_OFFLINE=0 in front of the same command)",
-        ) from None
-    config.actor_rollout_ref.model.path = folder
+        )

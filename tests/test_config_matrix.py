@@ -1,0 +1,222 @@
+"""Every method on every size and machine: it composes, veRL accepts it, and the documentation says what it is."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stapo_results.errors import BadInput
+from stapo_training import config_docs, labels, launch, resolvers
+from stapo_training.config_docs import compose, place
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS, SIZES, MACHINES = (launch.choices(g) for g in ("method", "size", "hardware"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_composition() -> Iterator[None]:
+    """A third of a composition's time is PyYAML's Python parser and the collector walking the ones kept before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "SafeLoader", yaml.CSafeLoader)
+        gc.disable()
+        yield
+        gc.enable()
+
+
+def test_the_methods_sizes_and_machines_of_the_suite() -> None:
+    published = ["cispo", "clip_cov", "dapo", "entropy20", "grpo", "grpo-nokl", "gspo", "justrl", "kl_cov", "sapo"]
+    ablations = ["justrl-fullmask", "stapo-high-entropy", "stapo-random"]
+    assert sorted(METHODS) == sorted([*published, "stapo", *ablations])
+    assert SIZES == ["mini", "qwen3-1.7b", "qwen3-14b", "qwen3-8b"]
+    assert MACHINES == ["1gpu", "64gpu", "8gpu", "cpu"]
+
+
+def accepted_by_verl(config: Any) -> None:
+    """veRL's validation, the dataclasses its workers build, and what its workers assert once they hold GPUs."""
+    from omegaconf import open_dict
+    from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from stapo_training.methods import selector_from
+    from stapo_training.verl_ext import run as verl_run
+
+    verl_run.validate(config)
+    a = config.actor_rollout_ref
+    selector_from(a.selector)
+    get_policy_loss_fn(a.actor.policy_loss.loss_mode)
+    get_reward_manager_cls(config.reward.reward_manager.name)
+    for part in (a.rollout, a.actor, config.algorithm):
+        omega_conf_to_dataclass(part)
+    ref = a.ref.copy()
+    with open_dict(ref):  # ActorRolloutRefWorker.init_model renames these
+        ref.ppo_mini_batch_size = a.actor.ppo_mini_batch_size
+        ref.ppo_micro_batch_size = ref.pop("log_prob_micro_batch_size")
+        ref.ppo_micro_batch_size_per_gpu = ref.pop("log_prob_micro_batch_size_per_gpu")
+        ref.use_dynamic_bsz = ref.pop("log_prob_use_dynamic_bsz")
+        ref.ppo_max_token_len_per_gpu = ref.pop("log_prob_max_token_len_per_gpu")
+    omega_conf_to_dataclass(ref)
+    assert a.actor.use_dynamic_bsz == a.rollout.log_prob_use_dynamic_bsz
+    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    assert ranks % a.rollout.tensor_model_parallel_size == 0
+    rows, rest = divmod(a.actor.ppo_mini_batch_size * a.rollout.n, ranks)
+    assert rest == 0
+    if a.actor.use_dynamic_bsz:
+        longest = config.data.max_prompt_length + config.data.max_response_length
+        assert a.actor.ppo_max_token_len_per_gpu >= longest
+    else:
+        assert rows % a.actor.ppo_micro_batch_size_per_gpu == 0
+        assert rows % a.rollout.log_prob_micro_batch_size_per_gpu == 0
+
+
+def test_every_method_on_every_size_and_machine_is_accepted() -> None:
+    """224 configurations, under three minutes of one core; and the tables' two assumptions hold for all of them."""
+    began = time.process_time()
+    for size, machine in itertools.product(SIZES, MACHINES):
+        here = config_docs.place_row(compose(place(size, machine)))
+        for method in METHODS:
+            config = compose([f"method={method}", *place(size, machine)])
+            accepted_by_verl(config)
+            assert config.run.method == method
+            assert config_docs.place_row(config) == here
+            there = compose([f"method={method}", *config_docs.PAPER_PLACE])
+            assert config_docs.method_row(config) == config_docs.method_row(there)
+    assert time.process_time() - began < 180
+
+
+def test_the_generated_pages_are_what_the_configurations_give() -> None:
+    stale = [p.name for p, text in config_docs.render(ROOT / "docs").items() if not p.exists() or p.read_text() != text]
+    assert stale == [], "stapo-train configs writes them"
+
+
+def test_a_decided_value_that_the_configuration_does_not_hold_is_refused() -> None:
+    row = config_docs.Decided(
+        what="tau_p", key="actor_rollout_ref.selector.tau_p", value=0.003, basis="stated", source="table"
+    )
+    with pytest.raises(BadInput, match=r"(?s)tau_p = 0\.002 .*0\.003"):
+        config_docs.defaults_table([row])
+
+
+def test_a_row_says_what_why_and_where() -> None:
+    rows = [
+        config_docs.Decided(
+            what="GRPO KL weight",
+            given=["method=grpo"],
+            key="actor_rollout_ref.actor.kl_loss_coef",
+            value=0.04,
+            basis="inferred",
+            source="DeepSeekMath",
+        ),
+        config_docs.Decided(what="stop tokens", value="two", basis="inferred", source="base models"),
+    ]
+    assert config_docs.defaults_table(rows).splitlines()[2:] == [
+        "| GRPO KL weight (method=grpo) | 0.04 | inferred | DeepSeekMath | `actor_rollout_ref.actor.kl_loss_coef` |",
+        "| stop tokens | two | inferred | base models |  |",
+    ]
+
+
+def test_a_stale_page_is_found_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "defaults.md"
+    page.write_text("before\n<!-- generated:defaults -->\nold\n<!-- /generated:defaults -->\nafter\n")
+    monkeypatch.setattr(config_docs, "decided", list)
+    monkeypatch.setattr(config_docs, "resolved_page", lambda: "page\n")
+    assert config_docs.write(tmp_path, check=True) == 1
+    assert "old" in page.read_text()
+    assert config_docs.write(tmp_path, check=False) == 0
+    table = "| what | value | basis | source | key |\n| --- | --- | --- | --- | --- |"
+    assert page.read_text() == f"before\n<!-- generated:defaults -->\n{table}\n<!-- /generated:defaults -->\nafter\n"
+    assert (tmp_path / "resolved.md").read_text() == "page\n"
+    assert config_docs.write(tmp_path, check=True) == 0
+
+
+def test_a_page_without_its_markers_is_refused() -> None:
+    with pytest.raises(BadInput, match="1 x <!-- generated:defaults -->, 0 x"):
+        config_docs.replace_block("<!-- generated:defaults -->", "defaults", "x")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ([], "stapo"),
+        (["tau_p=2e-4"], "stapo-tau0.0002"),
+        (["tau_p=2e-2"], "stapo-tau0.02"),
+        (["tau_p=2e-3", "q=0.75"], "stapo"),
+        (["q=0.25"], "stapo-q0.25"),
+        (["q=1.0"], "stapo-q1.0"),
+        (["tau_p=2e-4", "q=0.5"], "stapo-tau0.0002-q0.5"),
+        (["scope=micro_batch"], "stapo-micro_batch"),
+    ],
+)
+def test_runs_of_different_selectors_never_share_a_label(overrides: list[str], label: str) -> None:
+    config = compose([*(f"actor_rollout_ref.selector.{o}" for o in overrides)])
+    assert config.run.method == label
+    assert config.trainer.experiment_name == f"{label}-qwen3-1.7b-s0"
+
+
+def test_a_label_of_ones_own_stays() -> None:
+    assert compose(["actor_rollout_ref.selector.q=0.5", "run.method=mine"]).run.method == "mine"
+
+
+def test_what_leaves_the_mask_alone_leaves_the_label_alone() -> None:
+    own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative", "log_agreement": False}
+    assert labels.label("stapo", {**own, "form": "two_pass", "log_agreement": True}, own) == "stapo"
+    assert labels.label("stapo", {**own, "policy": "old"}, own) == "stapo-old"
+
+
+@pytest.mark.parametrize(
+    ("size", "machine", "tokens", "parallel", "offload", "host"),
+    [
+        ("qwen3-1.7b", "8gpu", 32768, 1, False, False),
+        ("qwen3-8b", "8gpu", 32768, 1, True, False),
+        ("qwen3-14b", "8gpu", 16384, 2, True, False),
+        ("qwen3-14b", "64gpu", 32768, 2, False, False),
+        ("qwen3-1.7b", "1gpu", 32768, 1, True, False),
+        ("qwen3-8b", "1gpu", 32768, 1, False, True),
+        ("qwen3-14b", "1gpu", 16384, 1, False, True),
+    ],
+)
+def test_a_machines_table_is_read_by_size(size, machine, tokens, parallel, offload, host) -> None:
+    a = compose(place(size, machine)).actor_rollout_ref
+    fsdp = a.actor.fsdp_config
+    assert a.actor.ppo_max_token_len_per_gpu == a.rollout.log_prob_max_token_len_per_gpu == tokens
+    assert a.rollout.tensor_model_parallel_size == parallel
+    assert (fsdp.param_offload, fsdp.optimizer_offload, fsdp.offload_policy) == (offload, offload, host)
+
+
+def test_a_size_that_the_machine_does_not_know_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"(?s)no settings for this size.*found: +huge.*\+by_size\.huge"):
+        compose([*place("mini", "8gpu"), "run.size=huge"])
+    row = "{tokens: 9000, tensor_parallel: 4, offload: false, on_host: false}"
+    config = compose([*place("mini", "8gpu"), "run.size=huge", f"+by_size.huge={row}"])
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 9000
+
+
+def test_a_paper_size_without_data_names_the_key() -> None:
+    with pytest.raises(BadInput, match=r"(?s)values are missing.*add run\.data="):
+        launch.compose(["run.out=out", *config_docs.PAPER_PLACE])
+
+
+def test_of_two_choices_the_last_counts() -> None:
+    config = launch.compose([*config_docs.FOLDERS, *config_docs.PAPER_PLACE, "method=grpo", "hardware=64gpu"])
+    assert (config.trainer.nnodes, config.run.method, config.ray_kwargs.ray_init.address) == (8, "grpo", "auto")
+
+
+def test_an_environment_variable_reaches_the_workers_of_a_cluster() -> None:
+    given = "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_SOCKET_IFNAME=eth0"  # as in docs/cluster.md
+    config = compose([*place("qwen3-8b", "64gpu"), given])
+    assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"NCCL_SOCKET_IFNAME": "eth0"}
+
+
+def test_arithmetic_of_the_configuration() -> None:
+    assert resolvers.per_rank(64, 2) == 32
+    assert resolvers.per_rank(64, 8, 8) == 1
+    assert resolvers.per_rank(64, 8, 16) == 1  # never none
+    assert resolvers.portion(15360, 0.2) == 3072
+    assert resolvers.portion(128, 0.2) == 26

@@ -1,0 +1,209 @@
+"""veRL 0.9.1's defaults and habits (docs/verl.md, same numbers): what is a setting is pinned, what is not is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stapo_training.config_docs import compose
+
+
+@pytest.fixture(scope="module")
+def paper() -> Any:
+    return compose([])
+
+
+def test_1_dual_clip_is_out_of_reach_but_for_dapo(paper: Any) -> None:
+    assert paper.actor_rollout_ref.actor.clip_ratio_c == 1e9  # veRL: 3
+    assert compose(["method=dapo"]).actor_rollout_ref.actor.clip_ratio_c == 10
+
+
+def test_2_defaults_that_are_not_the_papers(paper: Any) -> None:
+    actor = paper.actor_rollout_ref.actor
+    assert paper.algorithm.adv_estimator == "grpo"  # veRL: gae
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.28)  # veRL: 0.2, 0.2
+    assert (actor.optim.weight_decay, actor.optim.lr_warmup_steps) == (0.1, 10)  # veRL: 0.01, -1
+    assert (actor.optim.lr, actor.optim.lr_scheduler_type) == (1e-6, "constant")
+
+
+def test_3_the_advantage_is_divided_by_the_unbiased_deviation(paper: Any) -> None:
+    import numpy as np
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    assert paper.algorithm.norm_adv_by_std_in_grpo is True
+    group = np.array(["a", "a"], dtype=object)
+    advantage, _ = compute_grpo_outcome_advantage(torch.tensor([[1.0], [-1.0]]), torch.ones(2, 1), group)
+    # mean 0, unbiased deviation sqrt(2): 1 / 1.41421
+    assert advantage.flatten().tolist() == pytest.approx([0.70711, -0.70711], abs=1e-5)
+
+
+def test_6_no_entropy_in_the_graph(paper: Any) -> None:
+    assert paper.actor_rollout_ref.actor.calculate_entropy is False
+    assert paper.actor_rollout_ref.actor.entropy_coeff == 0
+
+
+@pytest.mark.parametrize("machine", ["1gpu", "8gpu", "64gpu"])
+def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
+    from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
+
+    a = compose(["size=qwen3-8b", f"hardware={machine}"]).actor_rollout_ref
+    assert a.model.use_fused_kernels is False
+    assert a.actor.use_fused_kernels is False
+    assert a.actor.fsdp_config.entropy_from_logits_with_chunking is True
+    assert (a.actor.fsdp_config.model_dtype, a.actor.fsdp_config.dtype) == ("fp32", "bfloat16")
+    logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.bfloat16)
+    assert entropy_from_logits(logits).dtype == torch.bfloat16
+    # p = (0.0900, 0.2447, 0.6652): 0.2167 + 0.3445 + 0.2712
+    assert entropy_from_logits_with_chunking(logits).tolist() == pytest.approx([0.83240], abs=1e-4)
+    assert entropy_from_logits_with_chunking(logits).dtype == torch.float32
+
+
+def test_8_the_mismatch_is_measured_and_not_corrected(paper: Any) -> None:
+    correction = paper.algorithm.rollout_correction
+    assert (correction.rollout_is, correction.rollout_rs, correction.bypass_mode) == (None, None, False)
+    assert paper.actor_rollout_ref.rollout.calculate_log_probs is True
+
+
+def test_9_the_temperature_is_one_so_that_probabilities_are_the_policys(paper: Any) -> None:
+    rollout = paper.actor_rollout_ref.rollout
+    assert (rollout.temperature, rollout.top_p, rollout.top_k) == (1.0, 1.0, -1)
+
+
+def test_10_sequences_stay_in_their_mini_batch(paper: Any) -> None:
+    assert paper.trainer.balance_batch is False
+    assert (paper.actor_rollout_ref.actor.shuffle, paper.actor_rollout_ref.actor.ppo_epochs) == (False, 1)
+
+
+def test_11_the_first_rollout_step_has_a_learning_rate_of_zero(paper: Any) -> None:
+    from verl.utils.torch_functional import get_constant_schedule_with_warmup
+
+    optim = paper.actor_rollout_ref.actor.optim
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=optim.lr)
+    schedule = get_constant_schedule_with_warmup(optimizer, num_warmup_steps=optim.lr_warmup_steps)
+    rates = []
+    for _ in range(12):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:3] == pytest.approx([0, 1e-7, 2e-7])
+    assert rates[9:] == pytest.approx([9e-7, 1e-6, 1e-6])
+
+
+def test_12_validation_samples(paper: Any) -> None:
+    val = paper.actor_rollout_ref.rollout.val_kwargs
+    assert (val.do_sample, val.temperature, val.top_p) == (True, 1.0, 1.0)  # veRL: greedy
+    assert val.n >= 4  # a task may ask for more; veRL: 1
+
+
+@pytest.mark.parametrize("source", ["math_dapo", "aime24", "a name that veRL does not know"])
+def test_14_the_reward_does_not_depend_on_the_data_source(source: str) -> None:
+    from stapo_training.reward import compute_score
+
+    assert compute_score(source, r"so \boxed{42}", "42")["score"] == 1.0
+
+
+def test_16_the_verifier_is_named(paper: Any) -> None:
+    assert paper.reward.custom_reward_function.reward_kwargs.verifier == "fallback"
+
+
+def test_18_the_gradient_is_clipped_by_the_optimizers_key() -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    actor = compose(["actor_rollout_ref.actor.optim.clip_grad=0.5"]).actor_rollout_ref.actor
+    assert omega_conf_to_dataclass(actor.optim).clip_grad == actor.grad_clip == 0.5
+    engine = Path(__import__("verl").__file__).parent / "workers" / "engine" / "fsdp" / "transformer_impl.py"
+    assert "optimizer_config.clip_grad" in engine.read_text()
+    assert "grad_clip" not in engine.read_text().replace("optimizer_config.clip_grad", "")
+
+
+def _clipped_share(log_prob: list[list[float]], advantage: list[list[float]]) -> float:
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.utils.config import omega_conf_to_dataclass
+
+    actor = omega_conf_to_dataclass(compose(["method=clip_cov"]).actor_rollout_ref.actor)
+    lp = torch.tensor(log_prob)
+    loss: Any = get_policy_loss_fn("clip_cov")
+    _, metrics = loss(
+        old_log_prob=lp,
+        log_prob=lp,
+        advantages=torch.tensor(advantage),
+        response_mask=torch.ones_like(lp),
+        loss_agg_mode="token-mean",
+        config=actor,
+    )
+    return metrics["actor/pg_clipfrac"]
+
+
+def test_19_a_covariance_needs_more_than_one_sequence_in_a_micro_batch() -> None:
+    # one sequence: its advantage is its mean, every covariance is 0, nothing lies between 1 and 5
+    assert _clipped_share([[-4.0, 0, 0, 0]], [[-1.0] * 4]) == 0
+    # two: mean log-probability -1, mean advantage 0; the last one's first token has (-1)(-4 + 1) = 3
+    assert _clipped_share([[-4.0, 0, 0, 0], [-4.0, 0, 0, 0]], [[1.0] * 4, [-1.0] * 4]) == pytest.approx(1 / 8)
+
+
+@pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
+@pytest.mark.parametrize("machine", ["1gpu", "8gpu", "64gpu"])
+def test_19_so_the_covariance_methods_run_on_packed_batches(method: str, machine: str) -> None:
+    actor = compose(["size=qwen3-8b", f"hardware={machine}", f"method={method}"]).actor_rollout_ref.actor
+    assert (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu) == (True, 32768)
+
+
+def test_20_forward_passes_are_split_as_the_update_is(paper: Any) -> None:
+    # veRL's worker asserts it, after the GPUs are taken
+    for config in (paper, compose(["method=entropy20"])):
+        a = config.actor_rollout_ref
+        assert a.rollout.log_prob_use_dynamic_bsz == a.ref.log_prob_use_dynamic_bsz == a.actor.use_dynamic_bsz
+
+
+def test_21_sapos_aggregation_is_what_verls_function_uses() -> None:
+    assert compose(["method=sapo"]).actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-mean"
+
+
+@pytest.mark.parametrize(
+    ("length", "answer", "reward"),
+    [
+        (12288, "42", 1.0),  # 15,360 - 3,072: the last length without a punishment
+        (13824, "42", 0.5),  # half of the buffer
+        (15360, "42", 0.0),
+        (15360, "41", -2.0),
+    ],
+)
+def test_dapo_punishes_overlong_responses_over_the_last_fifth(length: int, answer: str, reward: float) -> None:
+    import asyncio
+
+    import numpy as np
+    from tensordict import TensorDict
+    from verl import DataProto
+    from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
+
+    from stapo_training.reward import compute_score
+
+    class Tokenizer:
+        def decode(self, ids: Any, skip_special_tokens: bool) -> str:
+            return rf"\boxed{{{answer}}}"
+
+    config = compose(["method=dapo"])
+    row = DataProto(
+        batch=TensorDict(
+            {
+                "responses": torch.zeros(1, 15360, dtype=torch.long),
+                "attention_mask": torch.zeros(1, 16384, dtype=torch.long),
+            },
+            batch_size=1,
+        ),
+        non_tensor_batch={
+            "data_source": np.array(["math_dapo"], dtype=object),
+            "reward_model": np.array([{"ground_truth": "42"}], dtype=object),
+        },
+    )
+    assert row.batch is not None
+    row.batch["attention_mask"][0, 1024 : 1024 + length] = 1
+
+    async def score() -> dict:
+        manager: Any = get_reward_manager_cls(config.reward.reward_manager.name)
+        return await manager(config=config, tokenizer=Tokenizer(), compute_score=compute_score).run_single(row)
+
+    assert float(asyncio.run(score())["reward_score"]) == pytest.approx(reward)
