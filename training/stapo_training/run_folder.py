@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results import progress, store
-from stapo_results.errors import RunFailed
+from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
 from stapo_training.alarms import Alarm
 
@@ -165,5 +165,7 @@ def first_line(error: BaseException) -> str:
     """What an error says, in a line. One that Ray carried here speaks for its cause, not for its traceback."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
-    lines = str(getattr(error, "what", error)).strip().splitlines()
+    if isinstance(error, StapoError):
+        return error.what + (f" ({error.found})" if error.found is not None else "")
+    lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
