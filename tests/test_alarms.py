@@ -52,7 +52,7 @@ def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
     assert begun([ten_times], silenced_reference=1e-4) == []  # exactly ten times is not over
     _, (alarm,) = observe(Watch(), LIMITS, 7, {"silenced_share": 0.0011}, silenced_reference=1e-4)
     assert alarm.line == (
-        "0.110% of the tokens silenced, over 10 times this size's 0.010% (run.silenced_share_reference)"
+        "0.11 % of the tokens silenced, over 10 times this size's 0.01 % (run.silenced_share_reference)"
     )
     assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
 

@@ -33,7 +33,7 @@ RUNNING = Status(
     step_seconds=[160.0, 140.0],
     checkpoints=[Checkpoint(2, 20 * 2**30, Path("global_step_2"))],
     alarms=[
-        Alarm(step=2, kind="silenced_share", line="0.110% of the tokens silenced"),
+        Alarm(step=2, kind="silenced_share", line="0.11 % of the tokens silenced"),
         Alarm(step=3, kind="not_finite", line="not finite: actor/grad_norm"),
     ],
     alarms_on=frozenset({"not_finite"}),
@@ -56,6 +56,8 @@ def test_status_before_the_first_step_and_after_the_last() -> None:
     assert "**Running**: step 0 of 3000; the time of a step is not known yet." in start
     assert "Validation: none yet." in start
     assert "Checkpoint: none yet, an interruption starts again from step 0; 600.0 GiB of disk free." in start
+    one = render(replace(RUNNING, steps=RUNNING.steps[:2]))
+    assert "| | step 1 |\n|---|---:|\n| reward (-1 to 1) | -0.500 |\n" in one
     end = render(replace(RUNNING, state="finished"))
     assert "**Finished**: 3000 steps." in end
     assert "stapo-train run" not in end

@@ -128,8 +128,8 @@ def observe(
     share = values.get("silenced_share")
     if silenced_reference and share is not None and share > limits.silenced_share * silenced_reference:
         lines["silenced_share"] = (
-            f"{share:.3%} of the tokens silenced, over {limits.silenced_share:g} times this size's "
-            f"{silenced_reference:.3%} (run.silenced_share_reference)"
+            f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
+            f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
         )
     if len(watch.first_truncated) == n:
         before, after = _mean(watch.first_truncated), _mean(watch.last_truncated)

@@ -194,13 +194,16 @@ def _train(config: Any, record: Run, folder: RunFolder, train: Any) -> int:
     return 0
 
 
+_MAY_CHANGE = ("alarms.", "run.silenced_share_reference:", "trainer.logger:")
+
+
 def _refuse_other(previous: Run, new: Run, out: Path) -> None:
     """A folder holds one run: another configuration, other data or other weights need another folder.
 
-    Alarms and loggers may change, since they decide no number.
+    What decides no number (alarms, loggers) may change.
     """
     differing = [
-        *(d for d in _differences(previous.config, new.config) if not d.startswith(("alarms.", "trainer.logger:"))),
+        *(d for d in _differences(previous.config, new.config) if not d.startswith(_MAY_CHANGE)),
         *(
             f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
             for k in sorted(previous.revisions.keys() | new.revisions.keys())
