@@ -112,8 +112,8 @@ class RunFolder:
             sizes[str(file.relative_to(folder))] = file.stat().st_size
         store.write_atomic(folder / _COMPLETE, json.dumps({"step": step, "bytes": sizes}, indent=1) + "\n")
 
-    def whole_checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints whose files still have their sizes, oldest first."""
+    def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
+        """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
         whole = []
         for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
             facts = json.loads(marker.read_text())
@@ -123,13 +123,13 @@ class RunFolder:
             }
             if sizes == facts["bytes"]:
                 whole.append(Checkpoint(facts["step"], sum(sizes.values()), marker.parent))
-            else:
+            elif warn:
                 print(f"{marker.parent} is damaged (a file changed its size or is gone): it is not used")
         return sorted(whole)
 
     def last_checkpoint(self) -> Path | None:
         """The newest whole checkpoint, or None."""
-        whole = self.whole_checkpoints()
+        whole = self.whole_checkpoints(warn=True)
         return whole[-1].path if whole else None
 
     def keep_last(self, count: int) -> None:
