@@ -46,8 +46,12 @@ def train(base: Path, out: Path, *more: str, expected: int = 0) -> str:
 def start(base: Path, out: Path, *more: str) -> subprocess.Popen:
     out.mkdir(parents=True, exist_ok=True)
     # a file, not a pipe: a child that outlived its parent would hold a pipe open and hang the test
+    # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `survivors` reads
+    environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1"}
     with open(out / "log.txt", "w") as log:
-        return subprocess.Popen(command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        )
 
 
 def wait_for(file: Path, process: subprocess.Popen) -> None:
@@ -69,13 +73,15 @@ def weights(out: Path, model: Path) -> bytes:
     return (model / "model.safetensors").read_bytes()
 
 
-def survivors(marker: str) -> list[str]:
-    """Processes whose command line or environment names this run's folder."""
+def survivors(out: Path) -> list[str]:
+    """Processes that were started by this run (see `start`) and still live."""
     found = []
-    for p in psutil.process_iter(["cmdline"]):
-        line = " ".join(p.info["cmdline"] or [])
-        if marker in line or "ray::" in line or "raylet" in line or "gcs_server" in line:
-            found.append(line[:80])
+    for p in psutil.process_iter():
+        try:
+            if p.environ().get("STAPO_TEST_RUN") == str(out) and p.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(p.cmdline())[:80])
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
     return found
 
 
@@ -114,7 +120,7 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
     lines = (out / "metrics.jsonl").read_text().splitlines() + (out / "timings.jsonl").read_text().splitlines()
     assert unexplained(lines) == set()
     assert "**Finished**: 4 steps." in (out / "STATUS.md").read_text()
-    assert survivors(str(out)) == []
+    assert survivors(out) == []
 
 
 def test_the_same_command_twice_gives_the_same_bytes(skilled_base: Path, whole, tmp_path: Path) -> None:
@@ -151,6 +157,7 @@ def test_kill_9_and_the_same_command_end_in_the_same_bytes(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     children = psutil.Process(process.pid).children(recursive=True)
+    assert survivors(killed) != []  # the mark reaches what a run starts
     process.send_signal(signal.SIGKILL)
     for c in children:
         try:
@@ -185,7 +192,7 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     assert "**Interrupted** after step 3 of 4." in page
     assert "Checkpoint: step 3" in page
     time.sleep(2)
-    assert survivors(str(out)) == []
+    assert survivors(out) == []
     train(skilled_base, out)
     assert "resumed" in store.read_json(out / "run.json", Run).notes[0]
     assert weights(out, tmp_path / "model") == expected
@@ -204,7 +211,7 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_process(skilled_base: Path,
     assert not complete(out, 4).exists()
     assert store.read_json(out / "run.json", Run).status == "interrupted"
     time.sleep(2)
-    assert survivors(str(out)) == []
+    assert survivors(out) == []
 
 
 def test_a_full_disk_while_saving_leaves_the_earlier_checkpoint(skilled_base: Path, whole, tmp_path: Path) -> None:
