@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record
 
-Kind = Literal["nan", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk"]
+Kind = Literal["not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
-UNSAVED: frozenset[str] = frozenset({"nan", "disk"})
+UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
 """A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
 
 SELECTORS_THAT_SILENCE_FEW = ("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random")
@@ -41,7 +41,7 @@ class AlarmConfig(BaseModel):
     silenced_share: float = Field(10.0, gt=1)
     truncation: float = Field(0.2, gt=0, lt=1)
     disk: int = Field(2, ge=1)
-    stop: tuple[Kind, ...] = ("nan",)
+    stop: tuple[Kind, ...] = ("not_finite",)
 
 
 class Alarm(Record):
@@ -116,7 +116,7 @@ def observe(
     lines: dict[Kind, str] = {}
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
-        lines["nan"] = f"not finite: {', '.join(not_finite[:3])}{more}"
+        lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
     # both means need a whole window of their own: a run's first steps are their own reference
     if len(watch.first_entropy) == n:
         reference, recent = _mean(watch.first_entropy), _mean(watch.last_entropy)
@@ -128,8 +128,8 @@ def observe(
     share = values.get("silenced_share")
     if silenced_reference and share is not None and share > limits.silenced_share * silenced_reference:
         lines["silenced_share"] = (
-            f"{share:.3%} of the tokens silenced, over {limits.silenced_share:g} times this size's "
-            f"{silenced_reference:.3%} (run.silenced_share_reference)"
+            f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
+            f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
         )
     if len(watch.first_truncated) == n:
         before, after = _mean(watch.first_truncated), _mean(watch.last_truncated)

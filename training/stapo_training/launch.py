@@ -208,16 +208,16 @@ def _train(config: Any, record: Run, folder: RunFolder, train: Any) -> int:
     return 0
 
 
-_NO_NUMBER = ("alarms.", "trainer.logger:", "run.card:", "run.check_memory:")
+_MAY_CHANGE = ("alarms.", "run.silenced_share_reference:", "trainer.logger:", "run.card:", "run.check_memory:")
 
 
 def _refuse_other(previous: Run, new: Run, out: Path) -> None:
     """A folder holds one run: another configuration, other data or other weights need another folder.
 
-    Alarms, loggers and what preflight looks at may change, since they decide no number.
+    What decides no number (alarms, loggers, what preflight looks at) may change.
     """
     differing = [
-        *(d for d in _differences(previous.config, new.config) if not d.startswith(_NO_NUMBER)),
+        *(d for d in _differences(previous.config, new.config) if not d.startswith(_MAY_CHANGE)),
         *(
             f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
             for k in sorted(previous.revisions.keys() | new.revisions.keys())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results import progress, store
-from stapo_results.errors import RunFailed
+from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
 from stapo_training.alarms import Alarm
 
@@ -112,8 +112,8 @@ class RunFolder:
             sizes[str(file.relative_to(folder))] = file.stat().st_size
         store.write_atomic(folder / _COMPLETE, json.dumps({"step": step, "bytes": sizes}, indent=1) + "\n")
 
-    def whole_checkpoints(self) -> list[Checkpoint]:
-        """The complete checkpoints whose files still have their sizes, oldest first."""
+    def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
+        """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
         whole = []
         for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
             facts = json.loads(marker.read_text())
@@ -123,13 +123,13 @@ class RunFolder:
             }
             if sizes == facts["bytes"]:
                 whole.append(Checkpoint(facts["step"], sum(sizes.values()), marker.parent))
-            else:
+            elif warn:
                 print(f"{marker.parent} is damaged (a file changed its size or is gone): it is not used")
         return sorted(whole)
 
     def last_checkpoint(self) -> Path | None:
         """The newest whole checkpoint, or None."""
-        whole = self.whole_checkpoints()
+        whole = self.whole_checkpoints(warn=True)
         return whole[-1].path if whole else None
 
     def keep_last(self, count: int) -> None:
@@ -165,5 +165,7 @@ def first_line(error: BaseException) -> str:
     """What an error says, in a line. One that Ray carried here speaks for its cause, not for its traceback."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
-    lines = str(getattr(error, "what", error)).strip().splitlines()
+    if isinstance(error, StapoError):
+        return error.what + (f" ({error.found})" if error.found is not None else "")
+    lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

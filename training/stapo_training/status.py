@@ -117,18 +117,14 @@ def _headline(s: Status, step: int) -> str:
 
 def _table(trained: Sequence[StepMetrics]) -> str:
     last, before, first = trained[-1], trained[-1 - _RECENT : -1], trained[0]
-    lines = [
-        f"| | step {last.step} | mean of the {len(before)} before | step {first.step} |",
-        "|---|---:|---:|---:|",
-    ]
+    columns = {f"step {last.step}": [last]}
+    if before:
+        columns |= {f"mean of the {len(before)} before": before, f"step {first.step}": [first]}
+    lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for key, label, shown in _ROWS:
-        earlier = [m.values[key] for m in before if key in m.values]
-        cells = [
-            shown(last.values[key]) if key in last.values else "missing",
-            shown(sum(earlier) / len(earlier)) if earlier else "none",
-            shown(first.values[key]) if key in first.values else "missing",
-        ]
-        if any(key in m.values for m in trained):
+        found = [[m.values[key] for m in steps if key in m.values] for steps in columns.values()]
+        if any(found):
+            cells = [shown(sum(v) / len(v)) if v else "missing" for v in found]
             lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

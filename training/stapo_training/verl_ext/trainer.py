@@ -175,6 +175,7 @@ class StapoTrainer(PPOTrainerSync):
         self._step_seconds.append(seconds)
         self._write_status()
         if fatal:
+            self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
             raise stopped_by(fatal)
 
     def _observe(
