@@ -1,5 +1,10 @@
-"""Whole trainings on real veRL: the same bytes twice, after kill -9, on two ranks. Minutes each, so all are slow."""
+"""Whole trainings on real veRL: the same bytes twice, after kill -9, Ctrl-C or a full disk, on two ranks.
 
+Minutes each, so all are slow. The base model solves some problems and not others, and the 16 prompts make two steps an
+epoch: gradients are not zero, and the checkpoints of steps 2 and 4 stand at the end of an epoch.
+"""
+
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from test_step_metrics import unexplained
 
 from stapo_results import store
 from stapo_results.schema import Run, StepMetrics
+from stapo_training.alarms import Alarm
 
 pytestmark = pytest.mark.slow
 
@@ -24,15 +31,39 @@ def command(base: Path, out: Path, *more: str) -> list[str]:
             f"run.steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=2", "data.train_batch_size=8",
             "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=4",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8", *more]  # fmt: skip
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8", "data.train_max_samples=16",
+            *more]  # fmt: skip
 
 
-def train(base: Path, out: Path, *more: str) -> None:
+def train(base: Path, out: Path, *more: str, expected: int = 0) -> str:
+    """Run to the end; its output."""
+    code = start(base, out, *more).wait(timeout=600)
+    said = (out / "log.txt").read_text()
+    assert code == expected, said[-4000:]
+    return said
+
+
+def start(base: Path, out: Path, *more: str) -> subprocess.Popen:
     out.mkdir(parents=True, exist_ok=True)
     # a file, not a pipe: a child that outlived its parent would hold a pipe open and hang the test
+    # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `survivors` reads
+    environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1"}
     with open(out / "log.txt", "w") as log:
-        code = subprocess.call(command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, timeout=600)
-    assert code == 0, (out / "log.txt").read_text()[-4000:]
+        return subprocess.Popen(
+            command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        )
+
+
+def wait_for(file: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 300
+    while not file.exists():
+        assert process.poll() is None, (file.parents[2] / "log.txt").read_text()[-4000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def complete(out: Path, step: int) -> Path:
+    return out / "checkpoints" / f"global_step_{step}" / "COMPLETE.json"
 
 
 def weights(out: Path, model: Path) -> bytes:
@@ -42,21 +73,34 @@ def weights(out: Path, model: Path) -> bytes:
     return (model / "model.safetensors").read_bytes()
 
 
-def survivors(marker: str) -> list[str]:
-    """Processes whose command line or environment names this run's folder."""
+def survivors(out: Path) -> list[str]:
+    """Processes that were started by this run (see `start`) and still live."""
     found = []
-    for p in psutil.process_iter(["cmdline"]):
-        line = " ".join(p.info["cmdline"] or [])
-        if marker in line or "ray::" in line or "raylet" in line or "gcs_server" in line:
-            found.append(line[:80])
+    for p in psutil.process_iter():
+        try:
+            if p.environ().get("STAPO_TEST_RUN") == str(out) and p.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(p.cmdline())[:80])
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
     return found
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base whose model is trained far enough that its answers are sometimes right."""
+    from stapo_training.miniature.build import Plan, build_base
+    from stapo_training.miniature.pretrain import Recipe
+
+    out = tmp_path_factory.mktemp("base") / "base"
+    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=400))
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(skilled_base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """One uninterrupted run, and its exported weights."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    train(tiny_base, out)
+    train(skilled_base, out)
     return out, weights(out, out.parent / "model")
 
 
@@ -70,41 +114,50 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
         metrics[1].values
     )
     assert [m.step for m in metrics if "accuracy" in m.values] == [0, 2, 4]
-    assert survivors(str(out)) == []
+    assert [m.values["training/epoch"] for m in metrics[1:]] == [0, 0, 1, 1]
+    assert all(m.values["grad_norm"] > 0 for m in metrics[1:])  # without a gradient equal bytes would say nothing
+    assert any(m.values["silenced_share"] > 0 for m in metrics[1:])
+    lines = (out / "metrics.jsonl").read_text().splitlines() + (out / "timings.jsonl").read_text().splitlines()
+    assert unexplained(lines) == set()
+    assert "**Finished**: 4 steps." in (out / "STATUS.md").read_text()
+    assert survivors(out) == []
 
 
-def test_the_same_command_twice_gives_the_same_bytes(tiny_base: Path, whole, tmp_path: Path) -> None:
+def test_the_same_command_twice_gives_the_same_bytes(skilled_base: Path, whole, tmp_path: Path) -> None:
     out, expected = whole
-    train(tiny_base, tmp_path / "again")
+    train(skilled_base, tmp_path / "again")
     assert weights(tmp_path / "again", tmp_path / "model") == expected
     assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (out / "metrics.jsonl").read_bytes()
 
 
-def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(tiny_base: Path, whole) -> None:
+def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(skilled_base: Path, whole) -> None:
     out, _ = whole
     before = (out / "run.json").read_bytes()
     began = time.monotonic()
-    train(tiny_base, out)
+    train(skilled_base, out)
     assert time.monotonic() - began < 20
     assert (out / "run.json").read_bytes() == before
-    other = subprocess.run(command(tiny_base, out, "run.seed=1"), capture_output=True, text=True)
+    other = subprocess.run(command(skilled_base, out, "run.seed=1"), capture_output=True, text=True)
     assert other.returncode == 2
     assert "run.seed: 0 / 1" in other.stderr
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_kill_9_and_the_same_command_end_in_the_same_bytes(tiny_base: Path, whole, tmp_path: Path, step: int) -> None:
-    """Killed after `step`: before the first checkpoint (starts again) and after it (goes on)."""
+def test_kill_9_and_the_same_command_end_in_the_same_bytes(
+    skilled_base: Path, whole, tmp_path: Path, step: int
+) -> None:
+    """Killed after `step`: before the first checkpoint (starts again), and after it (goes on at the end of an epoch,
+    where a resumed data loader is exhausted and has to begin the next one)."""
     out, expected = whole
     killed = tmp_path / "killed"
-    process = subprocess.Popen(command(tiny_base, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               start_new_session=True)  # fmt: skip
+    process = start(skilled_base, killed)
     metrics, deadline = killed / "metrics.jsonl", time.monotonic() + 300
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > step):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     children = psutil.Process(process.pid).children(recursive=True)
+    assert survivors(killed) != []  # the mark reaches what a run starts
     process.send_signal(signal.SIGKILL)
     for c in children:
         try:
@@ -113,32 +166,103 @@ def test_kill_9_and_the_same_command_end_in_the_same_bytes(tiny_base: Path, whol
             continue
     process.wait()
     assert store.read_json(killed / "run.json", Run).status == "running"
-    train(tiny_base, killed)
+    train(skilled_base, killed)
     assert weights(killed, tmp_path / "model") == expected
     assert metrics.read_bytes() == (out / "metrics.jsonl").read_bytes()
     assert any("resumed" in n for n in store.read_json(killed / "run.json", Run).notes)
 
 
-def test_ctrl_c_ends_every_process_and_says_how_to_go_on(tiny_base: Path, tmp_path: Path) -> None:
-    out, log = tmp_path / "run", tmp_path / "log.txt"
-    with open(log, "w") as f:
-        process = subprocess.Popen(command(tiny_base, out), stdout=f, stderr=subprocess.STDOUT, start_new_session=True)
-    deadline = time.monotonic() + 300
-    while not (out / "metrics.jsonl").exists():
-        assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
+    skilled_base: Path, whole, tmp_path: Path
+) -> None:
+    """The checkpoint of step 3 exists because of Ctrl-C alone and must not change what follows it."""
+    out, expected = tmp_path / "run", whole[1]
+    process = start(skilled_base, out)
+    wait_for(complete(out, 2), process)
+    time.sleep(0.3)  # into step 3
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=120) == 130
-    assert "the same command goes on" in log.read_text()
+    said = (out / "log.txt").read_text()
+    assert "SIGINT: step 3 is finished and saved first" in said
+    resume = next(line for line in said.splitlines() if line.startswith("to go on: "))
+    assert resume.removeprefix("to go on: ").split()[1:] == command(skilled_base, out)[1:]
+    assert store.read_json(out / "run.json", Run).status == "interrupted"
+    assert complete(out, 3).exists()
+    page = (out / "STATUS.md").read_text()
+    assert "**Interrupted** after step 3 of 4." in page
+    assert "Checkpoint: step 3" in page
+    time.sleep(2)
+    assert survivors(out) == []
+    train(skilled_base, out)
+    assert "resumed" in store.read_json(out / "run.json", Run).notes[0]
+    assert weights(out, tmp_path / "model") == expected
+    assert (out / "metrics.jsonl").read_bytes() == (whole[0] / "metrics.jsonl").read_bytes()
+
+
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_process(skilled_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(skilled_base, out)
+    wait_for(complete(out, 2), process)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(1.1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert not complete(out, 4).exists()
     assert store.read_json(out / "run.json", Run).status == "interrupted"
     time.sleep(2)
-    assert survivors(str(out)) == []
+    assert survivors(out) == []
 
 
-def test_two_ranks_train_twice_to_the_same_bytes_and_close_to_one_rank(tiny_base: Path, whole, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        train(tiny_base, tmp_path / name, "cpu.ranks=2", "cpu.train_threads=1")
+def test_a_full_disk_while_saving_leaves_the_earlier_checkpoint(skilled_base: Path, whole, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(skilled_base, out)
+    wait_for(complete(out, 2), process)
+    target = out / "checkpoints" / "global_step_4" / "actor"
+    target.mkdir(parents=True)
+    (target / "model_world_size_1_rank_0.pt").symlink_to("/dev/full")  # every write to it: no space left on device
+    assert process.wait(timeout=300) == 1
+    said = (out / "log.txt").read_text()
+    assert "error: the checkpoint of step 4 could not be written" in said
+    assert "it goes on from global_step_2" in said
+    assert [p.name for p in (out / "checkpoints").glob("global_step_*")] == ["global_step_2"]
+    assert store.read_json(out / "run.json", Run).status == "failed"
+    assert "**Failed** after step 4 of 4: the checkpoint of step 4" in (out / "STATUS.md").read_text()
+    train(skilled_base, out)
+    assert weights(out, tmp_path / "model") == whole[1]
+
+
+def test_an_alarm_stops_the_run_and_the_same_command_goes_on_past_it(skilled_base: Path, whole, tmp_path: Path) -> None:
+    out, low = tmp_path / "run", ["run.silenced_share_reference=1e-6", "trainer.logger=[console,file,tensorboard]"]
+    said = train(skilled_base, out, *low, "alarms.stop=[silenced_share]", expected=1)
+    (alarm,) = store.read(out / "alarms.jsonl", Alarm)
+    assert alarm.kind == "silenced_share"
+    assert f"error: step {alarm.step} stopped the run by its alarm silenced_share" in said
+    assert f"ALARM at step {alarm.step}, silenced_share: " in said
+    assert complete(out, alarm.step).exists()
+    assert alarm.line in (out / "STATUS.md").read_text()
+    train(skilled_base, out, *low, "alarms.stop=[]")  # alarms may change; the rest of the configuration may not
+    assert weights(out, tmp_path / "model") == whole[1]
+    assert (out / "metrics.jsonl").read_bytes() == (whole[0] / "metrics.jsonl").read_bytes()
+    assert len(list((out / "tensorboard").glob("events.*"))) == 2  # one an attempt
+    logged = [json.loads(line) for line in (out / "verl-metrics-0.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in logged] == list(range(alarm.step + 1))
+    assert all("silenced_share" in line["data"] for line in logged[1:])
+
+
+def test_two_ranks_end_in_the_same_bytes_after_an_interruption_and_close_to_one_rank(
+    skilled_base: Path, whole, tmp_path: Path
+) -> None:
+    """The second of the two runs is ended by SIGTERM, as a cluster does, in its third step, and goes on."""
+    two_ranks = ("cpu.ranks=2", "cpu.train_threads=1")
+    train(skilled_base, tmp_path / "a", *two_ranks)
+    process = start(skilled_base, tmp_path / "b", *two_ranks)
+    wait_for(complete(tmp_path / "b", 2), process)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 130
+    assert complete(tmp_path / "b", 3).exists()
+    train(skilled_base, tmp_path / "b", *two_ranks)
     assert weights(tmp_path / "a", tmp_path / "ma") == weights(tmp_path / "b", tmp_path / "mb")
     one = list(store.read(whole[0] / "metrics.jsonl", StepMetrics))
     two = list(store.read(tmp_path / "a" / "metrics.jsonl", StepMetrics))
@@ -148,8 +272,8 @@ def test_two_ranks_train_twice_to_the_same_bytes_and_close_to_one_rank(tiny_base
 
 
 @pytest.mark.parametrize("method", ["grpo", "entropy20", "justrl"])
-def test_every_method_trains(tiny_base: Path, tmp_path: Path, method: str) -> None:
-    train(tiny_base, tmp_path / "run", f"method={method}")
+def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) -> None:
+    train(skilled_base, tmp_path / "run", f"method={method}")
     last = list(store.read(tmp_path / "run" / "metrics.jsonl", StepMetrics))[-1].values
     if method == "entropy20":
         # a fifth of the tokens of every micro-batch, rounded up

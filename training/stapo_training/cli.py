@@ -25,8 +25,8 @@ The same command again goes on with an interrupted run and returns at once from 
   run.base=   the miniature's base folder (stapo-train base --out DIR)
   run.data=   the folder of training data for the paper's sizes (stapo-train data --out DIR)
   run.seed=, run.steps=, run.out=
-  --dry-run       compose, check and validate, start nothing
-  --config-only   print the composed configuration"""
+  --dry-run       check everything, print plan, memory, disk and time; start and write nothing
+  --config-only   print the composed configuration; asks for no GPU, data or model"""
 
 
 @dataclass(frozen=True)

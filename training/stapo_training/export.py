@@ -1,4 +1,4 @@
-"""A veRL checkpoint as a Hugging Face folder: merged shards, safetensors, tokenizer, stapo.json.
+"""A veRL checkpoint as a Hugging Face folder: merged shards, safetensors, tokenizer, stapo.json, README.md.
 
 veRL's own merger writes bfloat16 alone; here the type is a choice, and the labels of the run travel with the weights.
 Shards are read with `weights_only`, so a checkpoint from elsewhere cannot run code.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels, Run
+from stapo_results.schema import Labels, Run, StepMetrics
+from stapo_training.model_card import model_card
 from stapo_training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         weights_sha256=store.sha256_file(partial / "model.safetensors"),
     )
     store.write_json(partial / "stapo.json", labels)
+    store.write_atomic(partial / "README.md", model_card(run, labels, dtype, _step_metrics(run_folder, step)))
     if out.exists():
         old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
         shutil.rmtree(partial)
@@ -148,3 +150,9 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: "
         f"{len(tensors)} tensors as {dtype} -> {out}"
     )
+
+
+def _step_metrics(run_folder: Path, step: int) -> StepMetrics | None:
+    file = run_folder / "metrics.jsonl"
+    found = [m for m in store.read(file, StepMetrics) if m.step == step] if file.exists() else []
+    return found[-1] if found else None

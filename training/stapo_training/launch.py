@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,14 @@ from filelock import FileLock, Timeout
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training import labels, resolvers, weights
-from stapo_training.preflight import Facts, check
+from stapo_training import dry_run as dry
+from stapo_training import labels, loggers, resolvers, reward, status, weights
+from stapo_training.alarms import alarms_from
+from stapo_training.differences import GROUPS
+from stapo_training.preflight import Facts, examine, validate
+from stapo_training.run_folder import RunFolder, first_line
 
 CONFIG_MODULE = "stapo_training.configs"
-GROUPS = ("method", "size", "hardware", "task")
 
 
 def choices(group: str) -> list[str]:
@@ -101,7 +107,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if config_only:
         print(OmegaConf.to_yaml(config))
         return 0
-    weights.pin(config, download=not dry_run)
+    weights.pin(config, download=False)
     if config.trainer.device == "cpu":
         # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
         # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand
@@ -109,14 +115,18 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
         # idle workers that Ray would start in advance cost seconds of both cores and are never used
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    facts = check(config)
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    record_file = facts.out / "run.json"
-    revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}
-    seeds = {"run": int(config.run.seed)}
-    new = provenance.new_run(
-        "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions
-    )
+    report = examine(config)
+    report.attempt(alarms_from, config.alarms)
+    report.attempt(loggers.check, config.trainer.logger)
+    report.attempt(reward.verifier_from, config)
+    if dry_run:
+        report.command = resume_command(overrides)
+        return dry.show(config, overrides, report, compose=compose, same_run=_check_same_run)
+    report.refuse()
+    weights.pin(config, download=True)
+    facts = replace(report.facts, model=Path(config.actor_rollout_ref.model.path))
+    facts.out.mkdir(parents=True, exist_ok=True)
+    new, record_file = _new_record(config, facts), facts.out / "run.json"
     try:
         with FileLock(facts.out / ".lock", timeout=0):
             previous = store.read_json(record_file, Run) if record_file.exists() else None
@@ -125,13 +135,9 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 if previous.status == "done":
                     print(f"{facts.out}: this run is finished ({config.run.steps} steps)")
                     return 0
-            from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
-
-            verl_run.validate(config)
-            if dry_run:
-                print(_plan(config, facts))
-                return 0
-            from stapo_training.run_folder import RunFolder
+            # a GPU run asks a worker's process first; without a GPU the run itself says the same as early
+            validate(config, ask_worker=config.trainer.device != "cpu")
+            from stapo_training.verl_ext import run as verl_run
 
             folder = RunFolder(facts.out, deterministic=bool(config.run.deterministic))
             folder.discard_incomplete_checkpoints()
@@ -140,6 +146,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 config.trainer.resume_mode = "resume_path" if checkpoint else "disable"
                 config.trainer.resume_from_path = str(checkpoint) if checkpoint else None
                 config.run.out = str(facts.out)
+                config.run.command = resume_command(overrides)
                 config.trainer.default_local_dir = str(folder.checkpoints)
                 if checkpoint:
                     config.trainer.val_before_train = False  # step 0 is in the metrics already
@@ -157,32 +164,60 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
                 )
             )
             store.write_json(record_file, record)
-            return _train(config, record, record_file, verl_run.train)
+            attempt = sum("resumed" in note for note in record.notes)
+            for name, place in loggers.locations(facts.out, attempt).items():
+                os.environ.setdefault(name, place)
+            return _train(config, record, folder, verl_run.train)
     except Timeout:
         raise BadInput(
             f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out"
         ) from None
 
 
-def _train(config: Any, record: Run, record_file: Path, train: Any) -> int:
-    began, status = time.perf_counter(), "failed"
+def resume_command(overrides: list[str]) -> str:
+    """The command line that goes on with a run, with absolute folders and without what is named like a secret."""
+    return shlex.join(provenance.redact_command(["stapo-train", "run", *map(_absolute, overrides)]))
+
+
+def _train(config: Any, record: Run, folder: RunFolder, train: Any) -> int:
+    run = config.run
+    began, state, reason = time.perf_counter(), "failed", ""
     try:
         train(config)
-        status = "done"
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of SIGTERM
-        status = "interrupted"
+        state = "finished"
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of a SIGTERM before the first step
+        state = "interrupted"
+        print(f"to go on: {run.command}", file=sys.stderr)
+        raise KeyboardInterrupt from None
+    except Exception as e:
+        reason = first_line(e)
         raise
     finally:
         seconds = (record.wall_seconds or 0.0) + time.perf_counter() - began
-        provenance.close_run(record, record_file, status, seconds)
-    print(f"finished: {record_file.parent}")
+        provenance.close_run(record, folder.path / "run.json", "done" if state == "finished" else state, seconds)
+        # the trainer has written to the folder through an object of its own
+        status.write(
+            RunFolder(folder.path),
+            status.title(run.method, run.size, run.seed),
+            state,
+            run.steps,
+            run.command,
+            reason=reason,
+        )
+    print(f"finished: {folder.path}")
     return 0
 
 
+_MAY_CHANGE = ("alarms.", "run.silenced_share_reference:", "trainer.logger:", "run.card:", "run.check_memory:")
+
+
 def _refuse_other(previous: Run, new: Run, out: Path) -> None:
-    """A folder holds one run: another configuration, other data or other weights need another folder."""
+    """A folder holds one run: another configuration, other data or other weights need another folder.
+
+    What decides no number (alarms, loggers, what preflight looks at) may change.
+    """
     differing = [
-        *_differences(previous.config, new.config),
+        *(d for d in _differences(previous.config, new.config) if not d.startswith(_MAY_CHANGE)),
         *(
             f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
             for k in sorted(previous.revisions.keys() | new.revisions.keys())
@@ -212,18 +247,18 @@ def _weights_revision(model: Path) -> str:
     return " ".join(store.sha256_file(f) for f in files) if files else str(model)
 
 
-def _plan(config: Any, facts: Facts) -> str:
-    a = config.actor_rollout_ref
-    return "\n".join(
-        [
-            f"{config.run.method} on {config.run.size}, seed {config.run.seed}, {config.run.steps} steps "
-            f"-> {facts.out}",
-            f"  {config.data.train_batch_size} prompts x {a.rollout.n} responses a step, mini-batch "
-            f"{a.actor.ppo_mini_batch_size} prompts, {facts.prompts} training prompts",
-            f"  clip {a.actor.clip_ratio_low}/{a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, "
-            f"lr {a.actor.optim.lr}, selector {a.selector.name} ({a.selector.scope}, {a.selector.policy} policy)",
-            f"  {config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device} ranks, "
-            f"checkpoint every {config.trainer.save_freq} steps",
-            "  veRL accepts the configuration; nothing was started (--dry-run)",
-        ]
-    )
+def _new_record(config: Any, facts: Facts) -> Run:
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}
+    seeds = {"run": int(config.run.seed)}
+    deterministic = bool(config.run.deterministic)
+    return provenance.new_run("train", plain, seeds=seeds, deterministic=deterministic, revisions=revisions)
+
+
+def _check_same_run(config: Any, facts: Facts) -> None:
+    """Raises BadInput when the folder holds another run than this configuration's."""
+    file = facts.out / "run.json"
+    if file.exists():
+        _refuse_other(store.read_json(file, Run), _new_record(config, facts), facts.out)

@@ -11,7 +11,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from stapo_results.errors import BadInput
+
 VERIFIERS = ("fallback", "answer_line", "strict_box")
+
+
+def verifier_from(config: Any) -> str:
+    """The verifier that a composed configuration names; run.json keeps it under the same key.
+
+    Raises:
+        BadInput: for one that does not exist, before anything starts.
+    """
+    name = config.reward.custom_reward_function.reward_kwargs.verifier
+    if name not in VERIFIERS:
+        raise BadInput(
+            "unknown verifier",
+            found=name,
+            expected=" | ".join(VERIFIERS),
+            next_step="reward.custom_reward_function.reward_kwargs.verifier=fallback",
+        )
+    return name
 
 
 def compute_score(

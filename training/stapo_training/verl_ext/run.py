@@ -10,7 +10,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
-from verl.utils.config import validate_config
+from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from stapo_training.verl_ext import rollout, trainer
 
@@ -19,11 +19,13 @@ _TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore
 
 
 def validate(config: Any) -> None:
-    """veRL's own validation of a composed configuration, and that our trainer mode is registered.
+    """veRL's own validation of a composed configuration, its dataclasses, and that our trainer mode is registered.
 
     Raises whatever veRL raises: its messages name the keys.
     """
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    for section in (config.actor_rollout_ref.rollout, config.algorithm):  # the actor's is made by validate_config
+        omega_conf_to_dataclass(section)
     assert get_trainer_cls(trainer.MODE) is trainer.StapoTrainer
 
 

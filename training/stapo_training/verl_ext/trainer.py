@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
+from stapo_results.errors import RunFailed
+from stapo_training import alarms, interrupts, status, step_metrics
 from stapo_training.run_folder import RunFolder
 from stapo_training.verl_ext import agent_loop, rollout
+from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.worker import StapoWorker
 
 rollout.register()
@@ -55,6 +59,7 @@ class StapoTrainer(PPOTrainerSync):
     - prompts get stable ids (`step`-`row`) instead of uuid4
     - trajectories are used in the order of these ids
     - a step's metrics are on disk before its checkpoint counts, so that a resumed run has no gap
+    - Ctrl-C, SIGTERM and alarms end it between two steps, with a checkpoint of the last one
     """
 
     def __init__(self, config: Any):
@@ -64,8 +69,20 @@ class StapoTrainer(PPOTrainerSync):
         if config.actor_rollout_ref.rollout.name == rollout.NAME:
             self._early_worker = agent_loop.start_worker(config)
         self.folder = RunFolder(Path(config.run.out), deterministic=config.run.deterministic)
+        self.stop = interrupts.StopRequest()
+        self._limits = alarms.alarms_from(config.alarms)
+        self._watch = alarms.Watch()
+        few = config.actor_rollout_ref.selector.name in alarms.SELECTORS_THAT_SILENCE_FEW
+        self._silenced_reference = config.run.silenced_share_reference if few else None
+        # veRL deletes old checkpoints before it writes a new one; here they go when the new one is complete
+        self._keep, config.trainer.max_actor_ckpt_to_keep = config.trainer.get("max_actor_ckpt_to_keep"), None
         self._save_due = False
+        self._ended_at: int | None = None
         self._step_began = time.perf_counter()
+        self._step_seconds: list[float] = []
+        self._stops = stop_tokens(config.actor_rollout_ref.model.path)
+        correction = config.algorithm.get("rollout_correction")
+        self._old_policy = not (correction and correction.get("bypass_mode", False))
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -91,11 +108,36 @@ class StapoTrainer(PPOTrainerSync):
         tu.assign_non_tensor_stack(batch, "uid", ids)
         return batch
 
+    def on_train_begin(self) -> None:
+        super().on_train_begin()
+        resumed_at = self.global_steps - 1
+        for done in self.folder.steps:  # the alarms' memory of an earlier attempt
+            if 0 < done.step <= resumed_at:
+                self._watch, _ = alarms.observe(
+                    self._watch, self._limits, done.step, done.values, silenced_reference=self._silenced_reference
+                )
+        self._write_status()
+        self.stop.catch(
+            lambda: f"step {self.global_steps} is finished and saved first; once more stops at once, without it"
+        )
+        self._step_began = time.perf_counter()
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        """veRL's loop; signals are handled as wishes from its first step to its end."""
+        try:
+            super().fit(agent_loop_manager)
+        finally:
+            self.stop.release()
+
+    def on_step_begin(self) -> None:
+        super().on_step_begin()
+        if self._ended_at is not None:  # saved by _compute_metrics; since then the loggers have seen the step
+            raise KeyboardInterrupt
+
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
-        self._validation = _accuracy(metrics)
         if self.global_steps == 0:
-            self.folder.log_step(0, {"accuracy": self._validation}, {})
+            self.folder.log_step(0, {"accuracy": step_metrics.accuracy(metrics)}, {})
         return metrics
 
     def _val_metrics_update(  # type: ignore[override]  # called with these four by position
@@ -116,50 +158,79 @@ class StapoTrainer(PPOTrainerSync):
         self._save_due = True  # written by _compute_metrics, after the step's metrics
 
     def _compute_metrics(self, batch: Any, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
+        own = token_numbers(batch, self.config.data.max_response_length, self._stops, self._old_policy)
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        values, times = split_metrics(metrics)
+        numbers = step_metrics.split(metrics | own)
+        metrics |= numbers.values  # veRL's loggers get the short names too
         now = time.perf_counter()
-        times["seconds"], self._step_began = now - self._step_began, now
-        self.folder.log_step(global_steps, values, times)
-        self.folder.report(global_steps, self.total_training_steps, values, times["seconds"])
-        if self._save_due:
-            self._save_due = False
+        seconds, self._step_began = now - self._step_began, now
+        self.folder.log_step(global_steps, numbers.values, numbers.times | {"seconds": seconds})
+        self.folder.report(global_steps, self.total_training_steps, numbers.values, seconds)
+        self._watch, begun = self._observe(global_steps, numbers.values, numbers.not_finite)
+        self.folder.log_alarms(begun)
+        for alarm in begun:
+            print(f"ALARM at step {global_steps}, {alarm.kind}: {alarm.line}", flush=True)
+        fatal = [a for a in begun if a.kind in self._limits.stop]
+        self._save(global_steps, fatal)
+        self._step_seconds.append(seconds)
+        self._write_status()
+        if fatal:
+            self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
+            raise stopped_by(fatal)
+
+    def _observe(
+        self, step: int, values: dict[str, float], not_finite: tuple[str, ...]
+    ) -> tuple[alarms.Watch, list[alarms.Alarm]]:
+        whole = self.folder.whole_checkpoints()
+        return alarms.observe(
+            self._watch,
+            self._limits,
+            step,
+            values,
+            not_finite=not_finite,
+            silenced_reference=self._silenced_reference,
+            disk_free=shutil.disk_usage(self.folder.path).free,
+            checkpoint_bytes=whole[-1].bytes if whole else None,
+        )
+
+    def _save(self, step: int, fatal: list[alarms.Alarm]) -> None:
+        """Write a checkpoint if one is due or somebody asked the run to stop; none of a step that may be broken."""
+        due = self._save_due or bool(self.stop) or bool(fatal)
+        self._save_due = False
+        if not due or any(a.kind in alarms.UNSAVED for a in fatal):
+            return
+        try:
             super()._save_checkpoint()
-            self.folder.complete_checkpoint(global_steps)
+            self.folder.complete_checkpoint(step)
+        except (OSError, RuntimeError, RayError) as e:
+            raise self.folder.save_failed(step, e) from e
+        if self._keep:
+            self.folder.keep_last(self._keep)
+        if self.stop:
+            self._ended_at = step
+
+    def _write_status(self) -> None:
+        run = self.config.run
+        status.write(
+            self.folder,
+            status.title(run.method, run.size, run.seed),
+            "running",
+            self.total_training_steps,
+            run.command,
+            step_seconds=self._step_seconds,
+            alarms_on=self._watch.on,
+        )
 
 
-def _accuracy(validation: dict[str, float]) -> float:
-    """The mean accuracy over the validation problems, from veRL's `val-core/<source>/acc/mean@n`."""
-    found = [float(v) for k, v in validation.items() if k.startswith("val-core/") and "/acc/mean@" in k]
-    if len(found) != 1:
-        raise KeyError(f"one validation accuracy expected, found {len(found)} in {sorted(validation)}")
-    return found[0]
+def stopped_by(fatal: list[alarms.Alarm]) -> RunFailed:
+    """The error that ends a run whose configuration stops at these alarms."""
+    kept = not any(a.kind in alarms.UNSAVED for a in fatal)
+    return RunFailed(
+        f"step {fatal[0].step} stopped the run by its alarm {fatal[0].kind}: {fatal[0].line}",
+        next_step="read STATUS.md; the same command goes on from "
+        + ("this step" if kept else "the last checkpoint, since this step was not saved")
+        + ", with alarms.stop=[] past every alarm",
+    )
 
 
-def split_metrics(metrics: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """veRL's metrics of a step as (values, times): what a run decides, and what the machine decides.
-
-    The names that every run has are added to the values: reward, entropy, silenced_share, candidate_share,
-    response_tokens, grad_norm, and accuracy at validation steps. Shares are of all response tokens.
-    """
-    values, times = {}, {}
-    for name, value in metrics.items():
-        number = float(value)
-        if not math.isfinite(number):
-            raise FloatingPointError(f"{name} is {number}: the run has diverged")
-        machine = name.startswith(("timing", "perf/", "training/rollout_probs")) or "/perf/" in name or "timing" in name
-        (times if machine else values)[name] = number
-    tokens = values.get("actor/selector/tokens", 0.0)
-    values["reward"] = values["critic/rewards/mean"]
-    values["entropy"] = values["actor/entropy"]
-    values["silenced_share"] = values.get("actor/selector/silenced_tokens", 0.0) / tokens if tokens else 0.0
-    values["candidate_share"] = values.get("actor/selector/candidate_tokens", 0.0) / tokens if tokens else 0.0
-    values["response_tokens"] = values["response_length/mean"]
-    values["grad_norm"] = values["actor/grad_norm"]
-    validation = {k: v for k, v in values.items() if k.startswith("val-core/")}
-    if validation:
-        values["accuracy"] = _accuracy(validation)
-    return values, times
-
-
-__all__ = ["MODE", "StapoTrainer", "agent_loop", "split_metrics"]
+__all__ = ["MODE", "StapoTrainer", "agent_loop"]

@@ -1,0 +1,119 @@
+"""Alarms on literal series: the step at which each begins, its line, what lasts, what is bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stapo_results.errors import BadInput
+from stapo_training import launch
+from stapo_training.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
+
+LIMITS = AlarmConfig(window=2)
+RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"
+
+
+def begun(series: list[dict], limits: AlarmConfig = LIMITS, **facts) -> list[tuple[int, str]]:
+    """(step, kind) of the alarms of a run whose steps 1, 2, ... have these values."""
+    watch, found = Watch(), []
+    for step, values in enumerate(series, 1):
+        watch, alarms = observe(watch, limits, step, values, **facts)
+        found += [(a.step, a.kind) for a in alarms]
+    return found
+
+
+def entropies(*values: float) -> list[dict]:
+    return [{"entropy": v} for v in values]
+
+
+def test_entropy_collapse_begins_when_the_last_window_is_under_a_tenth_of_the_first() -> None:
+    # first two: mean 1.0; (0.2 + 0.02) / 2 = 0.11 is not under 0.1; (0.02 + 0.17) / 2 = 0.095 is, at step 5
+    assert begun(entropies(1.2, 0.8, 0.2, 0.02, 0.17, 0.01)) == [(5, "entropy_collapse")]
+
+
+def test_entropy_explosion_and_its_line() -> None:
+    watch = Watch()
+    for step, value in enumerate((1.0, 1.0, 3.0, 3.0), 1):
+        watch, found = observe(watch, LIMITS, step, {"entropy": value})
+        assert found == []  # 3.0 is not over three times 1.0
+    watch, (alarm,) = observe(watch, LIMITS, 5, {"entropy": 3.5})
+    assert (alarm.step, alarm.kind) == (5, "entropy_explosion")
+    assert alarm.line == "entropy 3.25 nats a token (last 2 steps), over 3 times 1 (first 2 steps)"
+
+
+def test_a_condition_that_lasts_is_one_alarm_and_one_that_returns_is_two() -> None:
+    high, low = {"silenced_share": 0.011}, {"silenced_share": 0.001}
+    found = begun([high, high, low, high, high], silenced_reference=1e-3)
+    assert found == [(1, "silenced_share"), (4, "silenced_share")]
+
+
+def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
+    ten_times = {"silenced_share": 0.001}
+    assert begun([ten_times], silenced_reference=1e-4) == []  # exactly ten times is not over
+    _, (alarm,) = observe(Watch(), LIMITS, 7, {"silenced_share": 0.0011}, silenced_reference=1e-4)
+    assert alarm.line == (
+        "0.11 % of the tokens silenced, over 10 times this size's 0.01 % (run.silenced_share_reference)"
+    )
+    assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
+
+
+def test_truncation_is_a_rise_over_the_runs_own_beginning() -> None:
+    shares = [0.30, 0.34, 0.40, 0.60, 0.50]  # first 0.32; the last two: 0.37, 0.50, 0.55
+    assert begun([{"truncated_share": s} for s in shares]) == [(5, "truncation")]
+
+
+def test_not_finite_names_the_metrics() -> None:
+    names = ("actor/grad_norm", "actor/loss", "actor/pg_loss", "actor/ppo_kl", "reward")
+    watch, (alarm,) = observe(Watch(), LIMITS, 3, {}, not_finite=names)
+    assert alarm.line == "not finite: actor/grad_norm, actor/loss, actor/pg_loss and 2 more"
+    assert watch.on == {"not_finite"}
+    watch, again = observe(watch, LIMITS, 4, {"entropy": 1.0})
+    assert (watch.on, again) == (frozenset(), [])
+
+
+def test_disk_under_two_checkpoints() -> None:
+    gib = 2**30
+    assert begun([{}], disk_free=20 * gib, checkpoint_bytes=10 * gib) == []
+    _, (alarm,) = observe(Watch(), LIMITS, 1, {}, disk_free=20 * gib - 1, checkpoint_bytes=10 * gib)
+    assert alarm.line == "20.00 GiB of disk free, room for 1 more checkpoints of 10.00 GiB"
+    assert begun([{}], disk_free=1, checkpoint_bytes=None) == []
+
+
+def test_no_alarm_in_the_committed_runs_of_the_miniature() -> None:
+    """The thresholds have to leave a healthy run alone; entropy falls to 0.16 of its beginning there."""
+    config = launch.compose(["run.base=base", "run.out=out"])
+    limits = alarms_from(config.alarms)
+    found = {}
+    for file in sorted(RECORDS.glob("*/metrics.jsonl")):
+        steps = [json.loads(line)["values"] for line in file.read_text().splitlines()][1:]
+        reference = None if file.parent.name.startswith("entropy20") else config.run.silenced_share_reference
+        found[file.parent.name] = begun(steps, limits, silenced_reference=reference)
+    assert found == {"entropy20-s0": [], "grpo-s0": [], "justrl-s0": [], "stapo-s0": []}
+
+
+def test_the_configuration_is_the_documented_one() -> None:
+    config = alarms_from(launch.compose(["run.base=base", "run.out=out"]).alarms)
+    assert config == AlarmConfig(
+        window=5,
+        entropy_collapse=0.1,
+        entropy_explosion=3.0,
+        silenced_share=10.0,
+        truncation=0.2,
+        disk=2,
+        stop=("not_finite",),
+    )
+    stops = alarms_from(launch.compose(["run.base=b", "run.out=o", "alarms.stop=[not_finite,disk]"]).alarms).stop
+    assert stops == ("not_finite", "disk")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"stop": ["entropy"]}, r"(?s)alarms\.stop\.0.*found:    entropy.*" + ", ".join(KINDS)),
+        ({"truncation": 2}, r"(?s)alarms\.truncation: .*less than 1.*found:    2"),
+        ({"entropy": 1}, r"alarms\.entropy: Extra inputs"),
+    ],
+)
+def test_a_wrong_alarm_is_bad_input(wrong: dict, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        alarms_from(wrong)

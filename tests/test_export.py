@@ -1,0 +1,95 @@
+"""Export of a checkpoint that three ranks wrote: every tensor in its place, both types, the card, what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stapo_results import store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Labels, StepMetrics
+from stapo_training.export import export
+from stapo_training.run_folder import RunFolder
+
+HERE = Path(__file__).parent
+RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
+
+
+@pytest.fixture(scope="module")
+def run_folder(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with the checkpoint of step 2, saved by three processes, and a record of a real run."""
+    out = tmp_path_factory.mktemp("run")
+    actor = out / "checkpoints" / "global_step_2" / "actor"
+    actor.mkdir(parents=True)
+    shutil.copytree(
+        tiny_base / "model", actor / "huggingface", ignore=shutil.ignore_patterns("*.safetensors", "stapo*")
+    )
+    arguments = [str(tiny_base / "model"), str(actor)]
+    ranks = [
+        subprocess.Popen([sys.executable, HERE / "shard_writer.py", *arguments, str(r), str(RANKS), str(out / "init")])
+        for r in range(RANKS)
+    ]
+    assert [p.wait(timeout=120) for p in ranks] == [0] * RANKS
+    shutil.copy(HERE.parent / "results/records/miniature/train/stapo-s0/run.json", out)
+    folder = RunFolder(out)
+    folder.complete_checkpoint(2)
+    store.append(
+        folder.metrics_file, [StepMetrics(step=1, values={"reward": 0.1}), StepMetrics(step=2, values={"reward": 0.2})]
+    )
+    return out
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_the_shards_of_three_ranks_are_the_model(
+    run_folder: Path, tiny_base: Path, tmp_path: Path, name, dtype
+) -> None:
+    export(run_folder, tmp_path / "model", name)
+    expected = load_file(tiny_base / "model" / "model.safetensors")
+    found = load_file(tmp_path / "model" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert {k for k in found if found[k].dtype != dtype or not torch.equal(found[k], expected[k].to(dtype))} == set()
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["dtype"] == str(dtype).removeprefix("torch.")
+    labels = store.read_json(tmp_path / "model" / "stapo.json", Labels)
+    assert (labels.method, labels.size, labels.train_seed, labels.step) == ("stapo", "mini", 0, 2)
+    assert labels.weights_sha256 == store.sha256_file(tmp_path / "model" / "model.safetensors")
+
+
+def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    export(run_folder / "checkpoints" / "global_step_2", tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "# stapo-mini-s0, step 2\n" in card
+    assert "| reward | 0.2 |\n" in card
+    assert "selector | name silence_spurious, policy current, scope mini_batch, tau_p 0.002, q 0.75" in card
+    assert "runs/" not in card  # no folder of the machine that trained
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 100_000
+    assert AutoTokenizer.from_pretrained(tmp_path / "model")("1+2")["input_ids"]
+
+
+def test_a_missing_shard_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    checkpoint = copy / "checkpoints" / "global_step_2"
+    (checkpoint / "actor" / "model_world_size_3_rank_1.pt").unlink()
+    with pytest.raises(BadInput, match=r"(?s)shards are not complete.*ranks \[0, 2\].*all of \[3\]"):
+        export(checkpoint, tmp_path / "model")
+    with pytest.raises(BadInput, match="no checkpoint in"):  # as a run folder: the checkpoint is not whole any more
+        export(copy, tmp_path / "model")
+
+
+def test_an_export_again_is_left_and_another_type_is_refused(run_folder: Path, tmp_path: Path, capsys) -> None:
+    export(run_folder, tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
+    export(run_folder, tmp_path / "model")
+    assert "exported already" in capsys.readouterr().out
+    assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(BadInput, match="holds something else"):
+        export(run_folder, tmp_path / "model", "bf16")
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]

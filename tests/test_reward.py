@@ -1,0 +1,70 @@
+"""The reward on output that was made to break it, without state between calls, and named in the run's record."""
+
+import time
+
+import pytest
+
+from stapo_results import provenance
+from stapo_results.errors import BadInput
+from stapo_training import launch
+from stapo_training.reward import VERIFIERS, compute_score, verifier_from
+
+HOSTILE = {
+    "huge": "x" * 20_000_000,
+    "huge box": r"\boxed{" + "9" * 20_000_000 + "}",
+    "deep braces": r"\boxed{" * 200_000 + "1" + "}" * 200_000,
+    "open braces": r"\boxed{" + "{" * 300,
+    "dollars": "Answer: " + "$" * 290,
+    "spaced dollars": "Answer: " + "$ a" * 95,
+    "open text": "Answer: " + r"\text{" * 45,
+    "open boxes": "Answer: " + r"\boxed{" * 40 + "}" * 10,
+    "spaces": "Answer" + " " * 290,
+    "answers": "Answer:" * 40,
+    "fractions": "Answer: " + "frac" * 70,
+    "digits of other scripts": "Answer: " + "\u0664\u0662\u00b2" * 90,
+    "lone surrogate and NUL": "Answer: \ud800\x00\x1b[2J",
+    "code": "Answer: __import__('os').system('true')",
+}
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_output_is_wrong_within_a_second(name: str, verifier: str) -> None:
+    began = time.process_time()
+    result = compute_score("mini-add", HOSTILE[name], "42", verifier=verifier)
+    assert time.process_time() - began < 1.0
+    assert (result["score"], result["acc"]) == (-1.0, False)
+    assert len(result["pred"]) <= 1000  # what is logged of it is short (normalising adds braces)
+
+
+def test_a_gold_of_any_length_is_compared_within_a_second() -> None:
+    began = time.process_time()
+    assert compute_score("mini-add", "Answer: 42", "$" * 2000 + "{" * 2000)["score"] == -1.0
+    assert time.process_time() - began < 1.0
+
+
+def test_no_state_between_calls() -> None:
+    """The same response under one verifier after the others, twice: each call depends on its arguments alone."""
+    response = r"Answer: 41 and \boxed{42}"
+    scores = [compute_score("mini-add", response, "42", verifier=v)["score"] for v in VERIFIERS * 2]
+    assert scores == [-1.0, -1.0, 1.0] * 2
+    assert compute_score("mini-add", response, "42")["score"] == -1.0
+
+
+def test_the_runs_record_names_its_verifier() -> None:
+    from omegaconf import OmegaConf
+
+    key = "reward.custom_reward_function.reward_kwargs.verifier"
+    config = launch.compose(["run.base=base", "run.out=out", f"{key}=strict_box"])
+    assert verifier_from(config) == "strict_box"
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    record = provenance.new_run("train", plain, seeds={"run": 0}, deterministic=True)
+    assert record.config["reward"]["custom_reward_function"]["reward_kwargs"] == {"verifier": "strict_box"}
+
+
+def test_an_unknown_verifier_is_refused_before_anything_starts() -> None:
+    key = "reward.custom_reward_function.reward_kwargs.verifier"
+    config = launch.compose(["run.base=base", "run.out=out", f"{key}=lenient"])
+    with pytest.raises(BadInput, match=r"(?s)unknown verifier.*lenient.*fallback \| answer_line \| strict_box"):
+        verifier_from(config)

@@ -1,0 +1,81 @@
+"""A run's folder: alarms once, checkpoints whole or not, retention, and what a full disk leaves behind."""
+
+import errno
+import json
+from pathlib import Path
+
+from stapo_results.errors import RunFailed
+from stapo_training.alarms import Alarm
+from stapo_training.run_folder import RunFolder, first_line
+
+
+def save(folder: RunFolder, step: int, content: bytes = b"12345678") -> Path:
+    path = folder.checkpoints / f"global_step_{step}"
+    (path / "actor").mkdir(parents=True)
+    (path / "actor" / "model.pt").write_bytes(content)
+    (path / "data.pt").write_bytes(b"ab")
+    return path
+
+
+def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, capsys) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (2, 4, 10):
+        save(folder, step)
+    folder.complete_checkpoint(2)
+    folder.complete_checkpoint(4)
+    assert json.loads((tmp_path / "checkpoints/global_step_2/COMPLETE.json").read_text()) == {
+        "step": 2,
+        "bytes": {"actor/model.pt": 8, "data.pt": 2},
+    }
+    assert [(c.step, c.bytes) for c in folder.whole_checkpoints()] == [(2, 10), (4, 10)]
+    (tmp_path / "checkpoints/global_step_4/actor/model.pt").write_bytes(b"123")
+    assert folder.last_checkpoint() == tmp_path / "checkpoints" / "global_step_2"
+    assert "global_step_4 is damaged" in capsys.readouterr().out
+
+
+def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (8, 9, 10, 11):
+        save(folder, step)
+        if step < 11:
+            folder.complete_checkpoint(step)
+    folder.keep_last(2)
+    assert sorted(p.name for p in folder.checkpoints.iterdir()) == ["global_step_10", "global_step_11", "global_step_9"]
+
+
+def test_a_failed_save_is_removed_and_the_earlier_checkpoint_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    save(folder, 2)
+    folder.complete_checkpoint(2)
+    save(folder, 4, b"123")
+    error = folder.save_failed(4, OSError(errno.ENOSPC, "No space left on device"))
+    assert isinstance(error, RunFailed)
+    assert error.what == "the checkpoint of step 4 could not be written"
+    assert str(error.found).startswith("OSError: [Errno 28] No space left on device; ")
+    assert error.next_step == "free some space, then run the same command: it goes on from global_step_2"
+    assert [p.name for p in folder.checkpoints.iterdir()] == ["global_step_2"]
+    assert folder.last_checkpoint() is not None
+
+
+def test_a_failed_first_save_says_that_there_is_none_before_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    save(folder, 2)
+    error = folder.save_failed(2, OSError(errno.ENOSPC, "No space left on device"))
+    assert error.next_step.endswith("it goes on from the start; there is no earlier checkpoint")
+
+
+def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
+    alarm = Alarm(step=3, kind="disk", line="little disk")
+    RunFolder(tmp_path).log_alarms([alarm])
+    again = RunFolder(tmp_path)
+    again.log_alarms([alarm.model_copy(update={"line": "still little disk"}), Alarm(step=4, kind="disk", line="less")])
+    assert [(a.step, a.line) for a in RunFolder(tmp_path).alarms] == [(3, "little disk"), (4, "less")]
+
+
+def test_the_first_line_of_an_error_is_that_of_its_cause() -> None:
+    class Carried(Exception):  # as Ray's: the text is a traceback, the cause an attribute
+        cause = RunFailed("the policy has diverged", found=3)
+
+    assert first_line(Carried("Traceback (most recent call last):\n ...")) == "the policy has diverged (3)"
+    assert first_line(ValueError("one\ntwo")) == "ValueError: one"
+    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"

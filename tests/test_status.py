@@ -1,0 +1,130 @@
+"""STATUS.md and the model card as golden texts; what they say in the cases between."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from stapo_results.schema import Labels, Run, StepMetrics
+from stapo_training.alarms import Alarm
+from stapo_training.model_card import model_card
+from stapo_training.run_folder import Checkpoint
+from stapo_training.status import Status, duration, render, size
+
+GOLDEN = Path(__file__).parent / "data"
+
+
+def step(n: int, **values: float) -> StepMetrics:
+    return StepMetrics(step=n, values=values)
+
+
+RUNNING = Status(
+    name="Training: stapo on qwen3-1.7b, seed 0",
+    state="running",
+    total=3000,
+    command="stapo-train run method=stapo size=qwen3-1.7b run.out=/data/run",
+    now=datetime(2026, 2, 3, 14, 5, tzinfo=UTC),
+    disk_free=600 * 2**30,
+    steps=[
+        step(0, accuracy=0.031),
+        step(1, reward=-0.5, entropy=0.8, silenced_share=0.0001, grad_norm=0.25, truncated_share=0.125),
+        step(2, reward=-0.25, entropy=0.7, silenced_share=0.0003, grad_norm=0.5, truncated_share=0.125, accuracy=0.25),
+        step(3, reward=0.125, entropy=0.06, silenced_share=0.0002, truncated_share=0.25, accuracy=0.125),
+    ],
+    step_seconds=[160.0, 140.0],
+    checkpoints=[Checkpoint(2, 20 * 2**30, Path("global_step_2"))],
+    alarms=[
+        Alarm(step=2, kind="silenced_share", line="0.11 % of the tokens silenced"),
+        Alarm(step=3, kind="not_finite", line="not finite: actor/grad_norm"),
+    ],
+    alarms_on=frozenset({"not_finite"}),
+)
+
+
+def test_status_of_a_running_training() -> None:
+    assert render(RUNNING) == (GOLDEN / "status-running.md").read_text()
+
+
+def test_status_of_a_failed_training_says_why_first() -> None:
+    lines = render(replace(RUNNING, state="failed", reason="the disk is full (0.0 GiB)", alarms_on=frozenset()))
+    assert lines.splitlines()[2] == "**Failed** after step 3 of 3000: the disk is full (0.0 GiB)"
+    assert "- step 3, not_finite: not finite" in lines  # whether it still lasts is not known any more
+    assert "    stapo-train run method=stapo size=qwen3-1.7b run.out=/data/run\n" in lines
+
+
+def test_status_before_the_first_step_and_after_the_last() -> None:
+    start = render(replace(RUNNING, steps=[], step_seconds=[], checkpoints=[], alarms=[]))
+    assert "**Running**: step 0 of 3000; the time of a step is not known yet." in start
+    assert "Validation: none yet." in start
+    assert "Checkpoint: none yet, an interruption starts again from step 0; 600.0 GiB of disk free." in start
+    one = render(replace(RUNNING, steps=RUNNING.steps[:2]))
+    assert "| | step 1 |\n|---|---:|\n| reward (-1 to 1) | -0.500 |\n" in one
+    end = render(replace(RUNNING, state="finished"))
+    assert "**Finished**: 3000 steps." in end
+    assert "stapo-train run" not in end
+    assert "stapo-train export" in end
+
+
+def test_units_for_people() -> None:
+    assert [duration(s) for s in (4.6, 90, 3600 * 3.3334, 86400 * 2 + 3600 * 4)] == [
+        "4.6 s", "2 min", "3 h 20 min", "2 d 4 h",
+    ]  # fmt: skip
+    assert [size(b) for b in (4_613_734, 2**30, 97 * 2**30)] == ["4.4 MiB", "1.0 GiB", "97.0 GiB"]
+
+
+def run(model: str) -> Run:
+    actor = {
+        "ppo_mini_batch_size": 64,
+        "clip_ratio_low": 0.2,
+        "clip_ratio_high": 0.28,
+        "loss_agg_mode": "token-mean",
+        "use_kl_loss": False,
+        "grad_clip": 1.0,
+        "optim": {"lr": 1e-6, "weight_decay": 0.1},
+    }
+    return Run(
+        run_id="bcdd63933a72",
+        kind="train",
+        status="done",
+        command=["stapo-train", "run"],
+        config={
+            "run": {"steps": 3000},
+            "data": {"train_batch_size": 256},
+            "actor_rollout_ref": {
+                "model": {"path": model},
+                "rollout": {"n": 8},
+                "actor": actor,
+                "selector": {"name": "silence_spurious", "policy": "current", "tau_p": 0.002, "q": 0.75},
+            },
+            "reward": {"custom_reward_function": {"reward_kwargs": {"verifier": "fallback"}}},
+        },
+        code_commit="83eb08128299174bd240a262e40abdeb4e39bc8f",
+        code_dirty="fc86d174beffcc5c",
+        packages={"python": "3.11.7", "verl": "0.9.1", "torch": "2.11.0"},
+        revisions={"model": "9102f742", "train.parquet": "a681963f"},
+        hardware={},
+        seeds={"run": 0},
+        deterministic=False,
+        started="2026-02-03T10:58:58+00:00",
+    )
+
+
+LABELS = Labels(method="stapo", size="qwen3-1.7b", train_seed=0, step=100, weights_sha256="4b409e58")
+
+
+def test_model_card() -> None:
+    metrics = step(100, reward=0.25, accuracy=0.4, entropy=0.5, silenced_share=0.0001, other=7.0)
+    card = model_card(run("Qwen/Qwen3-1.7B-Base"), LABELS, "bf16", metrics)
+    assert card == (GOLDEN / "model-card.md").read_text()
+
+
+def test_a_model_card_names_no_folder_of_the_machine_and_says_what_is_missing() -> None:
+    record = run("/home/someone/base/model").model_copy(
+        update={"revisions": {"model": "/home/someone/base/model"}, "deterministic": True, "code_dirty": ""}
+    )
+    card = model_card(record, LABELS, "fp32", None)
+    assert "/home" not in card
+    assert "base_model:" not in card
+    assert "| base model | model (a local folder) |" in card
+    assert "| base weights | not recorded |" in card
+    assert "| data, SHA-256 | not recorded |" in card
+    assert "metrics.jsonl has no line of this step" in card

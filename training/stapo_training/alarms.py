@@ -1,0 +1,159 @@
+"""Alarms of a run: pure functions from the numbers of its steps to lines for people.
+
+An alarm begins at the step where its condition first holds and ends where it no longer holds; only the beginning is
+written to alarms.jsonl, so that a condition that lasts is one line and not a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from stapo_results.errors import BadInput
+from stapo_results.schema import Record
+
+Kind = Literal["not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
+"""A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
+
+SELECTORS_THAT_SILENCE_FEW = ("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random")
+"""Selectors whose silenced share has a reference; top_entropy leaves out most tokens by design."""
+
+
+class AlarmConfig(BaseModel):
+    """`alarms` of the Hydra configuration (base.yaml gives the reason of each value).
+
+    entropy_collapse, entropy_explosion: factors on the mean entropy of the run's first `window` steps.
+    silenced_share: factor on `run.silenced_share_reference`. truncation: rise of the truncated share over the mean of
+    the first `window` steps, absolute. disk: checkpoints that must still fit. stop: kinds that end the run.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    window: int = Field(5, ge=1)
+    entropy_collapse: float = Field(0.1, gt=0, lt=1)
+    entropy_explosion: float = Field(3.0, gt=1)
+    silenced_share: float = Field(10.0, gt=1)
+    truncation: float = Field(0.2, gt=0, lt=1)
+    disk: int = Field(2, ge=1)
+    stop: tuple[Kind, ...] = ("not_finite",)
+
+
+class Alarm(Record):
+    """One line of alarms.jsonl."""
+
+    step: int
+    kind: Kind
+    line: str
+
+
+def alarms_from(config: Mapping[str, Any]) -> AlarmConfig:
+    """The validated alarms of a configuration.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    try:
+        return AlarmConfig.model_validate(dict(config))
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise BadInput(
+            f"alarms.{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            found=first.get("input"),
+            expected=f"fields {', '.join(AlarmConfig.model_fields)}; kinds {', '.join(KINDS)}",
+            next_step="correct the override; stapo-train run ... --config-only shows the values in use",
+        ) from None
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What alarms remember of a run: the first `window` entropies and truncated shares, the last entropies, and which
+    kinds are on. Begins empty; `observe` gives the next one, so a resumed run folds over the steps on disk."""
+
+    first_entropy: tuple[float, ...] = ()
+    last_entropy: tuple[float, ...] = ()
+    first_truncated: tuple[float, ...] = ()
+    last_truncated: tuple[float, ...] = ()
+    on: frozenset[str] = frozenset()
+
+
+def observe(
+    watch: Watch,
+    limits: AlarmConfig,
+    step: int,
+    values: Mapping[str, float],
+    *,
+    not_finite: Sequence[str] = (),
+    silenced_reference: float | None = None,
+    disk_free: int | None = None,
+    checkpoint_bytes: int | None = None,
+) -> tuple[Watch, list[Alarm]]:
+    """Look at one step.
+
+    Args:
+        watch: the state before the step.
+        values: the step's metrics by their short names (entropy, truncated_share, silenced_share).
+        not_finite: names whose value was NaN or infinite.
+        silenced_reference: the usual silenced share of this model size; None where the share has no reference.
+        disk_free, checkpoint_bytes: bytes; None while no checkpoint has been written.
+
+    Returns:
+        The state after the step, and an alarm for each condition that began with it.
+    """
+    n = limits.window
+    watch = replace(
+        watch,
+        first_entropy=_first(watch.first_entropy, values.get("entropy"), n),
+        last_entropy=_last(watch.last_entropy, values.get("entropy"), n),
+        first_truncated=_first(watch.first_truncated, values.get("truncated_share"), n),
+        last_truncated=_last(watch.last_truncated, values.get("truncated_share"), n),
+    )
+    lines: dict[Kind, str] = {}
+    if not_finite:
+        more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
+        lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
+    # both means need a whole window of their own: a run's first steps are their own reference
+    if len(watch.first_entropy) == n:
+        reference, recent = _mean(watch.first_entropy), _mean(watch.last_entropy)
+        text = f"entropy {recent:.4g} nats a token (last {n} steps), {{}} {reference:.4g} (first {n} steps)"
+        if recent < limits.entropy_collapse * reference:
+            lines["entropy_collapse"] = text.format(f"below {limits.entropy_collapse:g} of")
+        if recent > limits.entropy_explosion * reference:
+            lines["entropy_explosion"] = text.format(f"over {limits.entropy_explosion:g} times")
+    share = values.get("silenced_share")
+    if silenced_reference and share is not None and share > limits.silenced_share * silenced_reference:
+        lines["silenced_share"] = (
+            f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
+            f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
+        )
+    if len(watch.first_truncated) == n:
+        before, after = _mean(watch.first_truncated), _mean(watch.last_truncated)
+        if after > before + limits.truncation:
+            lines["truncation"] = (
+                f"{after:.1%} of the responses cut at the length limit (last {n} steps), "
+                f"{before:.1%} in the first {n} steps"
+            )
+    if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
+        lines["disk"] = (
+            f"{disk_free / 2**30:.2f} GiB of disk free, room for {disk_free // checkpoint_bytes} more "
+            f"checkpoints of {checkpoint_bytes / 2**30:.2f} GiB"
+        )
+    begun = [Alarm(step=step, kind=kind, line=line) for kind, line in lines.items() if kind not in watch.on]
+    return replace(watch, on=frozenset(lines)), begun
+
+
+def _first(seen: tuple[float, ...], value: float | None, n: int) -> tuple[float, ...]:
+    return seen if value is None or len(seen) == n else (*seen, value)
+
+
+def _last(seen: tuple[float, ...], value: float | None, n: int) -> tuple[float, ...]:
+    return seen if value is None else (*seen, value)[-n:]
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return sum(values) / len(values)

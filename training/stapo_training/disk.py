@@ -1,0 +1,59 @@
+"""What a run writes: the size of its checkpoints against the free disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from stapo_results.errors import BadInput
+from stapo_training.memory import GIB, MASTER, MOMENTS
+
+LOGS_GIB = 1.0  # metrics, logs, token statistics
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Size of one in GiB, how many the run makes in all, how many are on disk at the end, and the free GiB."""
+
+    each: float
+    made: int
+    kept: int
+    free: float
+
+    @property
+    def whole(self) -> float:
+        return self.kept * self.each + LOGS_GIB
+
+
+def plan_checkpoints(
+    parameters: int, contents: Collection[str], steps: int, every: int, keep: int | None, free: float
+) -> Checkpoints:
+    """The checkpoints of a run, as veRL writes them.
+
+    Args:
+        parameters: of the model.
+        contents: `actor.checkpoint.save_contents`: model and optimizer are fp32 (4 and 8 bytes a parameter);
+            hf_model is written from the same fp32 weights.
+        steps, every: run.steps and trainer.save_freq (0 or less: none); the last step is always saved.
+        keep: trainer.max_actor_ckpt_to_keep; None keeps all.
+        free: GiB.
+    """
+    size = sum({"model": MASTER, "optimizer": MOMENTS, "hf_model": MASTER}.get(c, 0) for c in contents)
+    made = -(-steps // every) if every > 0 else 0
+    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, free)
+
+
+def check_disk(c: Checkpoints, where: object) -> None:
+    """Two checkpoints must fit: veRL writes a new one before it deletes an old one, and a killed save leaves a part.
+
+    Raises:
+        BadInput: with the arithmetic.
+    """
+    need = 2 * c.each + LOGS_GIB
+    if c.free < need:
+        raise BadInput(
+            f"too little disk is free for {where}",
+            found=f"{c.free:.2f} GiB",
+            expected=f"at least {need:.2f} GiB: two checkpoints of {c.each:.2f} GiB and {LOGS_GIB:g} GiB of logs",
+            next_step="free some space or choose another run.out",
+        )
