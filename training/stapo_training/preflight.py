@@ -87,7 +87,7 @@ def examine(config: Any) -> Report:
     files = list(inputs.data_files(config))
     out = Path(config.run.out).resolve()
     report = Report(Facts(out, Path(config.actor_rollout_ref.model.path), [path for _, path in files], 0))
-    report.attempt(selector_from, config.actor_rollout_ref.selector)
+    report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
     model = report.attempt(inputs.check_model, config)
     rows = [(kind, report.attempt(inputs.check_data, kind, path, inputs.how_to_make(config))) for kind, path in files]
     trained = [n for kind, n in rows if kind == "train_files"]

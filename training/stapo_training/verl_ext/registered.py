@@ -27,19 +27,22 @@ def _platform(config: Any) -> str:
 
 
 def _worker(config: Any) -> str:
-    """What unpickling the worker imports; on a CPU its constructor registers the engine."""
+    """What unpickling the worker imports; its constructor puts the selecting engine where veRL looks for one."""
+    from verl.utils.device import get_device_name
     from verl.workers.engine import EngineRegistry
 
     from stapo_training.verl_ext import worker
+    from stapo_training.verl_ext.engine import SelectingEngine
 
-    if config.trainer.device == "cpu":
-        worker.register_cpu_engine()
-    engines: dict[str, Any] = EngineRegistry._engines[
-        "language_model"
-    ]  # get_engine_cls asks for a device that is there
-    by_device = engines.get(config.actor_rollout_ref.actor.strategy, {})
-    assert config.trainer.device in by_device, f"no {config.actor_rollout_ref.actor.strategy} engine for this device"
-    return f"{_name(worker.StapoWorker)} with {_name(by_device[config.trainer.device])}"
+    strategy, device = config.actor_rollout_ref.actor.strategy, config.trainer.device
+    if get_device_name() != device:  # asked for on a machine without the device: veRL's registry cannot answer
+        known = EngineRegistry._engines["language_model"].get(strategy, {})
+        assert device in known, f"no {strategy} engine for {device}"
+        return _name(worker.StapoWorker)
+    worker.register_engine()
+    engine = EngineRegistry.get_engine_cls("language_model", strategy)
+    assert issubclass(engine, SelectingEngine), f"veRL's engine for {strategy} on {device} is {_name(engine)}"
+    return f"{_name(worker.StapoWorker)} with {_name(engine)}"
 
 
 def _rollout(config: Any) -> str:
@@ -89,7 +92,7 @@ def _reward(config: Any) -> str:
 def _selector(config: Any) -> str:
     from stapo_training.methods import selector_from
 
-    return selector_from(config.actor_rollout_ref.selector).name
+    return selector_from(config.actor_rollout_ref.selector, config.actor_rollout_ref.actor).name
 
 
 PARTS: dict[str, Callable[[Any], str]] = {
