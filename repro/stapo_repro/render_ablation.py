@@ -123,7 +123,9 @@ def quantity(c: Claim) -> str:
 
 def _claim(number: int, j: Judged, planned: int) -> list[str]:
     digits = 2 if j.claim.measure == "accuracy" else MEASURES[j.claim.measure][2]
-    value = _one(j.number, digits, planned, signed=True)
+    value = _text(j.number, digits, planned, signed=True)
+    if j.number.status != "not run":  # the verdict is read off the interval: as many digits as the value
+        value += f"<br><sub>{_interval(j.number, digits)}</sub>"
     if j.number.missing:
         value += f"<br><sub>missing: {'; '.join(j.number.missing)}</sub>"
     side = "above 0" if j.claim.direction == "above" else "below 0"
