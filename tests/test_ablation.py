@@ -175,7 +175,7 @@ def test_seeds_that_are_missing_are_named_everywhere(tmp_path):
     assert found["low-entropy-mask-beats-random-mask"].verdict == "holds"
     assert found["justrl-entropy-stays-above-stapo"].verdict != "not run"  # its training is there
     text = render_ablation.to_markdown(value)
-    assert "| STAPO | +25.00 (**2/3 seeds**)<br>" in text
+    assert "| STAPO | +25.00 **2/3 seeds**<br>" in text
     assert "missing: JustRL seed 2" in text
     assert "Not run: 4 (claims 5, 11, 12, 13)" in render_ablation.headline(value)
 
@@ -183,8 +183,7 @@ def test_seeds_that_are_missing_are_named_everywhere(tmp_path):
 def test_one_seed_has_a_value_and_no_interval(tmp_path):
     synthetic.ablation(tmp_path, seeds=(0,))
     text = render_ablation.to_markdown(build(tmp_path))
-    assert "(**1/3 seeds**)" in text
-    assert "<sub>n/a (n/a)</sub>" in text
+    assert "**1/3 seeds**<br><sub>n/a (n/a)</sub>" in text
     assert "Not run: 14." in text
 
 
@@ -213,6 +212,15 @@ def test_nothing_run_says_so(tmp_path):
     assert "| STAPO | not run | not run | not run |" in text
     assert "from 0 evaluation records and 0 trainings" in text
     assert value.footnotes == []
+
+
+def test_training_too_short_for_a_measure_is_not_called_not_run(tmp_path):
+    synthetic.ablation(tmp_path, seeds=(0,), steps=2)
+    value = build(tmp_path)
+    stapo = next(r for r in value.rows if r.method == "stapo")
+    assert (stapo.training["entropy_std"].status, stapo.training["entropy"].status) == ("no value", "incomplete")
+    assert "| **not run** |" in render_ablation.to_markdown(value)
+    assert {j.verdict for j in value.claims} == {"not run"}
 
 
 def test_problem_without_a_sample_takes_its_seed_out(tmp_path):

@@ -34,14 +34,15 @@ class Number:
     """A quantity over seeds, rounded to eight decimals (beyond that two machines may differ).
 
     Attributes:
-        status: "run" with all planned seeds, "incomplete" with fewer, "not run" without any.
+        status: "run" with all planned seeds, "incomplete" with fewer, "not run" without any; "no value" when there are
+            trainings, but none that gives it (too few steps, or a metric that was not logged).
         mean, low, high: accuracies and shares in percent, entropies in nats, rewards as they are.
         se_problems, se_seeds: the two standard errors behind the interval.
         seeds: the value of each seed.
         missing: by method, such as "JustRL seeds 1, 2".
     """
 
-    status: Literal["run", "incomplete", "not run"]
+    status: Literal["run", "incomplete", "no value", "not run"]
     mean: float | None = None
     low: float | None = None
     high: float | None = None
@@ -240,6 +241,7 @@ def measure(
     seeds = [s for s in e.seeds if not any(s in gone for gone in lacking.values())]
     missing = _missing(e, lacking)
     if not seeds:
-        return Number("not run", missing=missing)
+        trained = [s for s in e.seeds if all(s in e.measures.get(m, {}) for _, m in terms)]
+        return Number("no value" if trained else "not run", missing=missing)
     values = [math.fsum(sign * e.measures[m][s][name] for sign, m in terms) - reference for s in seeds]
     return _number(over_seeds(values), seeds, missing, 100.0 if name.startswith("silenced") else 1.0)

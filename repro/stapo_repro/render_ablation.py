@@ -35,12 +35,16 @@ def to_json(ablation: Ablation) -> str:
     return json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def _text(n: Number, digits: int, planned: int, signed: bool = False) -> str:
-    if n.status == "not run":
-        return "not run"
-    sign = "+" if signed and n.mean is not None and n.mean >= 0 else ""
-    gap = f" (**{len(n.seeds)}/{planned} seeds**)" if n.status == "incomplete" else ""
-    return f"{sign}{shown(n.mean, digits)}{gap}"
+def _value(n: Number, digits: int, signed: bool = False) -> str:
+    if n.mean is None:
+        return n.status
+    return f"{'+' if signed and n.mean >= 0 else ''}{shown(n.mean, digits)}"
+
+
+def _gap(planned: int, *numbers: Number) -> str:
+    """How many of the planned seeds a value is made of, where some are missing."""
+    counts = list(dict.fromkeys(f"{len(n.seeds)}/{planned}" for n in numbers if n.status == "incomplete"))
+    return f" **{' and '.join(counts)} seeds**" if counts else ""
 
 
 def _interval(n: Number, digits: int) -> str:
@@ -48,8 +52,8 @@ def _interval(n: Number, digits: int) -> str:
 
 
 def _one(n: Number, digits: int, planned: int, signed: bool = False) -> str:
-    text = _text(n, digits, planned, signed)
-    return text if n.status == "not run" else f"{text}<br><sub>{_interval(n, max(1, digits - 1))}</sub>"
+    text = _value(n, digits, signed) + _gap(planned, n)
+    return text if n.mean is None else f"{text}<br><sub>{_interval(n, max(1, digits - 1))}</sub>"
 
 
 def _both(by_setting: dict[str, Number], planned: int) -> str:
@@ -57,7 +61,7 @@ def _both(by_setting: dict[str, Number], planned: int) -> str:
     first, second = (by_setting[s] for s in SETTINGS)
     if first.status == second.status == "not run":
         return "not run"
-    text = f"{_text(first, 2, planned)} ({_text(second, 2, planned)})"
+    text = f"{_value(first, 2)} ({_value(second, 2)}){_gap(planned, first, second)}"
     return f"{text}<br><sub>{_interval(first, 1)} ({_interval(second, 1)})</sub>"
 
 
@@ -123,8 +127,8 @@ def quantity(c: Claim) -> str:
 
 def _claim(number: int, j: Judged, planned: int) -> list[str]:
     digits = 2 if j.claim.measure == "accuracy" else MEASURES[j.claim.measure][2]
-    value = _text(j.number, digits, planned, signed=True)
-    if j.number.status != "not run":  # the verdict is read off the interval: as many digits as the value
+    value = _value(j.number, digits, signed=True) + _gap(planned, j.number)
+    if j.number.mean is not None:  # the verdict is read off the interval: as many digits as the value
         value += f"<br><sub>{_interval(j.number, digits)}</sub>"
     if j.number.missing:
         value += f"<br><sub>missing: {'; '.join(j.number.missing)}</sub>"

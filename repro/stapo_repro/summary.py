@@ -59,8 +59,8 @@ def _main_table(console: Console, p: Plan) -> None:
 
 
 def _number(number: dict, form: str) -> str:
-    if number["status"] == "not run":
-        return "not run"
+    if number["mean"] is None:
+        return number["status"]
     missing = f" (missing: {'; '.join(number['missing'])})" if number["missing"] else ""
     interval = f", {number['low']:{form}} to {number['high']:{form}}" if number["low"] is not None else ""
     return f"{number['mean']:{form}}{interval}{missing}"
