@@ -8,6 +8,8 @@ from pathlib import Path
 from stapo_results.schema import Cell, CellRecord, ProblemResult, Run, StepMetrics
 from stapo_results.store import append, write_json
 
+METHODS = ("grpo", "entropy20", "justrl", "stapo", "justrl-fullmask", "stapo-high-entropy", "stapo-random")
+
 
 def cell(
     root: Path, method: str, benchmark: str, setting: str, verdicts: list[str], *, size: str = "mini", seed: int = 0,
@@ -62,7 +64,7 @@ def miniature(root: Path, methods: tuple[str, ...] = ("base", "grpo", "entropy20
 def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: str = "mini", status: str = "done"):
     """A run folder with smooth made-up curves."""
     folder = root / f"{method}-s{seed}"
-    rank = ("grpo", "entropy20", "justrl", "stapo").index(method)
+    rank = METHODS.index(method)
     run = Run(
         run_id="synthetic",
         kind="train",
@@ -85,10 +87,11 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
         accuracy = 0.66 + (0.2 + 0.02 * rank) * (1 - math.exp(-step / 15)) + wave + 0.01 * seed
         values = {"accuracy": accuracy} if step % 5 == 0 else {}
         if step:
-            silenced = (0, 0.8, 0, 0.0015 + 0.0003 * math.sin(step))[rank]
+            s2t = 0.0015 + 0.0003 * math.sin(step)
+            silenced = (0, 0.8, 0, s2t, 0.002, s2t, s2t)[rank]
             values |= {
                 "reward": accuracy - 0.03 + wave,
-                "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2)[rank] / 60) + wave / 3,
+                "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2, 3, 2, 1.6)[rank] / 60) + wave / 3,
                 "silenced_share": silenced,
                 "candidate_share": 0.0025,
                 "response_tokens": 50.0,
@@ -97,3 +100,25 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
         lines.append(StepMetrics(step=step, values=values))
     append(folder / "metrics.jsonl", lines)
     return folder
+
+
+ABLATION_OFFSETS = {"justrl": 1, "justrl-fullmask": 1, "stapo-high-entropy": 2, "stapo-random": 0, "stapo": 3}
+
+
+def ablation(root: Path, seeds: tuple[int, ...] = (0, 1, 2), steps: int = 40, problems: int = 16) -> None:
+    """Records of all five masks below eval/ and train/: each has a level of its own, with a little noise by problem and
+    seed; JustRL and the full mask have the same answers."""
+    for benchmark in ("mini-add", "mini-add-hard"):
+        for setting in ("t1.0", "t0.7"):
+            where = (benchmark, setting)
+            right = [2 + i % 3 for i in range(problems)]
+            cell(root / "eval", "base", *where, ["1" * k + "0" * (8 - k) for k in right])
+            for method, offset in ABLATION_OFFSETS.items():
+                for seed in seeds:
+                    noise = [(7 * i + 3 * seed) % 5 == 0 for i in range(problems)]
+                    level = [k + offset + int(n) for k, n in zip(right, noise, strict=True)]
+                    verdicts = ["1" * k + "0" * (8 - k) for k in level]
+                    cell(root / "eval", method, *where, verdicts, seed=seed, step=steps)
+    for method in ABLATION_OFFSETS:
+        for seed in seeds:
+            training_run(root / "train", method, seed, steps)

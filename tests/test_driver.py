@@ -381,6 +381,80 @@ def test_every_stage_needs_only_earlier_ones(tmp_path, monkeypatch):
         assert set(stage.needs) <= {s.name for s in chain[:i]}
 
 
+def ablation(out: Path, **changed):
+    given = {"quick": False, "seeds": None, "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
+    return plan(**given, kind="ablation")
+
+
+def test_stages_of_the_ablation(tmp_path, monkeypatch):
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda name: name)
+    chain = make_stages(ablation(tmp_path))
+    names = [s.name for s in chain]
+    methods = ["justrl", "justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
+    runs = [f"{m}-s{s}" for s in (0, 1, 2) for m in methods]
+    assert names == [
+        "base",  # once: all seeds start from one base model
+        *(f"train/{r}" for r in runs),
+        *(f"export/{r}" for r in runs),
+        "eval/base",
+        *(f"eval/{r}" for r in runs),
+        "tables",
+        "figures",
+    ]
+    assert len(set(names)) == len(names) == 1 + 3 * 15 + 1 + 2
+    for i, stage in enumerate(chain):
+        assert set(stage.needs) <= set(names[:i])
+    # its table holds accuracies and entropies: it is made again when either changes
+    assert set(chain[-2].needs) == {*(f"train/{r}" for r in runs), "eval/base", *(f"eval/{r}" for r in runs)}
+
+
+def test_commands_of_the_ablation(monkeypatch):
+    monkeypatch.setattr("stapo_repro.plan.console_script", lambda name: name)
+    by = {s.name: " ".join(s.command) for s in make_stages(ablation(Path("o")))}
+    assert by["train/stapo-random-s2"] == (
+        "stapo-train run method=stapo-random size=mini hardware=cpu task=mini-add run.seed=2 run.steps=40 "
+        "run.base=o/base run.out=o/train/stapo-random-s2"
+    )
+    assert by["eval/stapo-random-s2"].startswith("stapo-eval run --model o/models/stapo-random-s2 ")
+    assert by["tables"] == "stapo-repro tables --of ablation --records o/eval o/train --out o/tables"
+    assert by["figures"] == "stapo-repro figures --of ablation --records o/eval o/train --out o/figures"
+
+
+def test_quick_ablation_has_one_seed_and_two_steps(tmp_path):
+    quick = ablation(tmp_path, quick=True, methods="stapo,justrl")
+    assert (quick.seeds, quick.steps, quick.methods) == ((0,), 2, ("stapo", "justrl"))
+    assert len(ablation(tmp_path, quick=True).methods) == 5
+
+
+def test_each_kind_knows_its_own_methods(tmp_path):
+    with pytest.raises(BadInput, match="cannot be used") as e:
+        ablation(tmp_path, methods="grpo")
+    assert "stapo-high-entropy" in str(e.value)
+    with pytest.raises(BadInput, match="cannot be used"):
+        miniature(tmp_path, methods="stapo-random")
+
+
+def test_an_ablation_does_not_go_on_in_a_miniatures_folder(tmp_path):
+    out = tmp_path / "o"
+    out.mkdir()
+    check_parameters(miniature(out, methods="stapo"))
+    with pytest.raises(BadInput) as e:
+        check_parameters(ablation(out, methods="stapo", seeds="0"))
+    assert "kind miniature" in str(e.value)
+    assert "kind ablation" in str(e.value)
+
+
+def test_folder_of_an_earlier_version_is_a_miniature(tmp_path):
+    out = tmp_path / "o"
+    out.mkdir()
+    check_parameters(miniature(out))
+    file = out / "parameters.json"
+    values = json.loads(file.read_text())
+    del values["kind"]
+    file.write_text(json.dumps(values))
+    check_parameters(miniature(out))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -445,7 +519,8 @@ WINGS = textwrap.dedent(
         (after("--out") / "weights").write_text("w")
     else:
         out = after("--out")
-        method = out.name.split("-")[0]
+        method, _, seed = out.name.rpartition("-s")
+        method, seed = method or out.name, int(seed) if method else 0
         right = {"base": "1000", "justrl": "1100", "stapo": "1110"}[method]
         for name in ("samples.jsonl", "verdicts.jsonl"):
             out.mkdir(parents=True, exist_ok=True)
@@ -453,12 +528,14 @@ WINGS = textwrap.dedent(
         for benchmark in ("mini-add", "mini-add-hard"):
             for setting in ("t1.0", "t0.7"):
                 verdicts = [right, right[1:] + "0"] * 8
-                synthetic.cell(out.parent, method, benchmark, setting, verdicts, folder=out.name)
+                synthetic.cell(out.parent, method, benchmark, setting, verdicts, seed=seed, folder=out.name)
     """
 )
 
 
-def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def stand_ins(tmp_path, monkeypatch):
+    """The other wings' commands replaced by ones that write made-up records at once."""
     wings = tmp_path / "wings.py"
     wings.write_text(WINGS)
     script = tmp_path / "wing"
@@ -467,6 +544,10 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     real = console_script
     monkeypatch.setattr("stapo_repro.plan.console_script", lambda n: real(n) if n == "stapo-repro" else str(script))
     monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, capsys):
     out = tmp_path / "run"
     assert driver_main(miniature(out, quick=True)) == 0
     text = capsys.readouterr().out
@@ -480,6 +561,28 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     assert driver_main(miniature(out, quick=True)) == 0
     assert (out / "stages.jsonl").read_bytes() == ledger
     assert capsys.readouterr().out.count("finished before") == 2 * 10  # each stage kept, and said so in the summary
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_whole_ablation_with_stand_ins_judges_the_claims(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert driver_main(ablation(out, methods="justrl,stapo")) == 0
+    text = capsys.readouterr().out
+    # STAPO 62.5 and JustRL 37.5 for every seed, every problem 25 points apart
+    assert "STAPO              62.50" in text
+    assert "holds               stapo-beats-justrl-at-training-temperature: +25.0000, +25.0000 to +25.0000" in text
+    assert "not run             low-entropy-mask-beats-random-mask: not run" in text
+    assert "tables/ablation.md" in text.replace("\n", "")
+    for name in ("tables/ablation.md", "tables/ablation.json", "figures/ablation_training_curves.png"):
+        assert (out / name).stat().st_size > 0
+    assert not (out / "tables" / "main_table.md").exists()
+    assert "High-entropy mask seeds 0, 1, 2" in (out / "tables" / "ablation.md").read_text()
+    # its trainings are read by the tables stage: another one is another table
+    metrics = out / "train" / "stapo-s1" / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"entropy":0.', '"entropy":1.'))
+    assert driver_main(ablation(out, methods="justrl,stapo")) == 0
+    text = capsys.readouterr().out
+    assert "train/stapo-s1 is made again" in text
 
 
 def test_command_line_refuses_with_code_2(tmp_path):

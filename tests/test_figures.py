@@ -99,9 +99,9 @@ def test_bytes_are_the_same_in_another_process(tmp_path):
     command = [sys.executable, "-m", "stapo_repro.cli", "figures", "--records", str(tmp_path), "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     for kind, data in here.items():
-        assert (out / f"{figures.NAME}.{kind}").read_bytes() == data
+        assert (out / f"{figures.MINIATURE.name}.{kind}").read_bytes() == data
     assert subprocess.run([*command, "--check"], capture_output=True).returncode == 0
-    (out / f"{figures.NAME}.png").write_bytes(b"other")
+    (out / f"{figures.MINIATURE.name}.png").write_bytes(b"other")
     done = subprocess.run([*command, "--check"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "stale" in done.stderr
@@ -153,7 +153,7 @@ def test_what_was_not_run_is_named(tmp_path):
     assert set(line_colours(figure.files["svg"].decode())) == {
         f"{p.metric}-{m}" for p in curves.PANELS for m in ("justrl", "stapo")
     }
-    assert figure.readme_block().startswith("![Training curves of the miniature")
+    assert figure.block().startswith("![Training curves of the miniature")
 
 
 def test_nothing_run_at_all_still_draws_and_says_so(tmp_path):

@@ -5,74 +5,72 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from stapo_results.console import run_main
 
-Roots = Annotated[tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default.")]
-
-
-def _roots(given: tuple[Path, ...]) -> list[Path]:
-    from stapo_repro.paper import checkout
-
-    return list(given) or [checkout() / "results" / "records"]
+Roots = Annotated[
+    tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")
+]
+Of = Annotated[
+    Literal["main", "ablation"] | None,
+    tyro.conf.arg(help="Which experiment's. Default: both; with --records the main one."),
+]
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, CSV, JSON) from records alone."""
+    """Regenerate the main table (Markdown, CSV, JSON) and the ablation's (Markdown, JSON) from records alone."""
 
     records: Roots = ()
+    of: Of = None
     out: Path | None = None
-    """Where to write. Default: results/tables, and the marked block of the README is renewed too."""
+    """Where to write. Default: results/tables, and the blocks of README and docs/ablation.md are renewed too."""
     readme: Path | None = None
     """A file whose block <!-- generated:table --> is renewed."""
+    page: Path | None = None
+    """A file whose block <!-- generated:ablation --> is renewed."""
     check: bool = False
     """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro import generated, paper, render, tables
-        from stapo_repro.records import load_cells
+        from stapo_repro import generated, outputs
 
-        root = paper.checkout()
-        out = self.out or root / "results" / "tables"
-        readme = self.readme or (None if self.out else root / "README.md")
-        table = tables.build(load_cells(_roots(self.records)), paper.load())
-        files = {
-            out / "main_table.md": render.to_markdown(table).encode(),
-            out / "main_table.csv": render.to_csv(table).encode(),
-            out / "main_table.json": render.to_json(table).encode(),
-        }
-        if readme is not None:
-            files[readme] = generated.replace_block(readme, "table", render.readme_block(table))
+        files: dict[Path, bytes] = {}
+        for part in outputs.parts(self.of, self.records):
+            if part == "main":
+                files |= outputs.main_tables(self.records, self.out, self.readme)
+            else:
+                files |= outputs.ablation_tables(self.records, self.out, self.page)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Draw the training curves (SVG and PNG) from records alone."""
+    """Draw the training curves of the miniature and of its ablation (SVG and PNG) from records alone."""
 
     records: Roots = ()
+    of: Of = None
     out: Path | None = None
-    """Where to write. Default: results/figures, and the marked block of the README is renewed too."""
+    """Where to write. Default: results/figures, and the blocks of README and docs/ablation.md are renewed too."""
     readme: Path | None = None
     """A file whose block <!-- generated:figure --> is renewed."""
+    page: Path | None = None
+    """A file whose block <!-- generated:ablation-figure --> is renewed."""
     check: bool = False
     """Write nothing; compare with what is on disk and exit 1 if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro import figures, generated, paper
-        from stapo_repro.records import load_training_runs
+        from stapo_repro import generated, outputs
 
-        root = paper.checkout()
-        out = self.out or root / "results" / "figures"
-        readme = self.readme or (None if self.out else root / "README.md")
-        drawn = figures.training_curves(load_training_runs(_roots(self.records)))
-        files = {out / f"{figures.NAME}.{kind}": data for kind, data in drawn.files.items()}
-        if readme is not None:
-            files[readme] = generated.replace_block(readme, "figure", drawn.readme_block())
+        files: dict[Path, bytes] = {}
+        for part in outputs.parts(self.of, self.records):
+            if part == "main":
+                files |= outputs.main_figures(self.records, self.out, self.readme)
+            else:
+                files |= outputs.ablation_figures(self.records, self.out, self.page)
         return generated.check(files, "stapo-repro figures") if self.check else generated.write(files)
 
 
@@ -97,6 +95,27 @@ class Miniature:
         from stapo_repro import driver
 
         return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, self.data_dir, self.out))
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """The mask ablation in miniature: five masks, three training seeds, one base model. The same command resumes."""
+
+    quick: bool = False
+    """Short form to try the path: one seed, 2 steps, 2 samples of 16 problems; the options below override it."""
+    seeds: str | None = None
+    """Training seeds, separated by commas. Default: 0,1,2 (with --quick: 0)."""
+    methods: str | None = None
+    """Methods, separated by commas. Default: justrl,justrl-fullmask,stapo-high-entropy,stapo-random,stapo."""
+    steps: int | None = None
+    """Training steps. Default: 40 (with --quick: 2)."""
+    out: Path = Path("runs/ablation")
+    """Where everything goes."""
+
+    def run(self) -> int:
+        from stapo_repro import driver
+
+        return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, None, self.out, "ablation"))
 
 
 @dataclass(frozen=True)
@@ -139,7 +158,14 @@ class Collect:
         return 0
 
 
-_COMMANDS = {"tables": Tables, "figures": Figures, "miniature": Miniature, "run": Run, "collect": Collect}
+_COMMANDS = {
+    "tables": Tables,
+    "figures": Figures,
+    "miniature": Miniature,
+    "ablation": Ablation,
+    "run": Run,
+    "collect": Collect,
+}
 
 
 def main(argv: list[str] | None = None) -> None:

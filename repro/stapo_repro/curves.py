@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +72,10 @@ def curve(runs: Sequence[TrainingRun], panel: Panel) -> Curve | None:
     )
 
 
-def by_method(runs: Sequence[TrainingRun], size: str) -> dict[str, list[TrainingRun]]:
-    """The runs of a size by method, in the table's order; a method without a run has an empty list."""
+def by_method(
+    runs: Sequence[TrainingRun], size: str, methods: Collection[str] = tuple(labels.METHODS)
+) -> dict[str, list[TrainingRun]]:
+    """The runs of a size by method: `methods` in their order, then others; one without a run has an empty list."""
     here = [r for r in runs if r.size == size]
-    extra = sorted({r.method for r in here} - labels.METHODS.keys())
-    return {m: [r for r in here if r.method == m] for m in (*labels.METHODS, *extra)}
+    extra = sorted({r.method for r in here} - set(methods))
+    return {m: [r for r in here if r.method == m] for m in (*methods, *extra)}

@@ -1,4 +1,4 @@
-"""The training curves of the four methods, drawn to the same bytes each time."""
+"""The training curves of the miniature and of its ablation, drawn to the same bytes each time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,59 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "miniature_training_curves"
 _STYLE = Path(__file__).with_name("stapo.mplstyle")
 # Methods also differ in dash and marker, for print in grey
-_DASHES: dict[str, tuple] = {"grpo": (4, 1.5), "entropy20": (1, 1.2), "justrl": (6, 1.5, 1, 1.5), "stapo": ()}
-_MARKERS = {"grpo": "s", "entropy20": "^", "justrl": "D", "stapo": "o"}
+_DASHES: dict[str, tuple] = {
+    "grpo": (4, 1.5),
+    "entropy20": (1, 1.2),
+    "justrl": (6, 1.5, 1, 1.5),
+    "justrl-fullmask": (4, 1.5),
+    "stapo-high-entropy": (1, 1.2),
+    "stapo-random": (3, 1, 1, 1, 1, 1),
+    "stapo": (),
+}
+_MARKERS = {
+    "grpo": "s", "entropy20": "^", "justrl": "D", "justrl-fullmask": "s", "stapo-high-entropy": "^",
+    "stapo-random": "v", "stapo": "o",
+}  # fmt: skip
 _OTHER = "#777777"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Which curves are one figure: file name, heading, first sentence of the caption, methods in drawing order."""
+
+    name: str
+    title: str
+    says: str
+    methods: tuple[str, ...]
+
+
+MINIATURE = Look(
+    "miniature_training_curves",
+    "Training curves (miniature)",
+    "Training curves of the miniature: a tiny model on additions, not a result of the paper.",
+    tuple(labels.METHODS),
+)
+ABLATION = Look(
+    "ablation_training_curves",
+    "Training curves of the ablation (miniature)",
+    "Training curves of the ablation in miniature: a tiny model on additions, not a result of the paper.",
+    tuple(labels.ABLATION),
+)
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A figure in both forms, and what it says of itself."""
 
+    name: str
     files: dict[str, bytes]
     caption: str
 
-    def readme_block(self) -> str:
-        """The picture with its caption for the README."""
-        return f"![{self.caption}](results/figures/{NAME}.png)\n\n<sub>{self.caption}</sub>"
+    def block(self, folder: str = "results/figures") -> str:
+        """The picture with its caption for a page that sees the figures at `folder`."""
+        return f"![{self.caption}]({folder}/{self.name}.png)\n\n<sub>{self.caption}</sub>"
 
 
 def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], nothing: str) -> None:
@@ -94,25 +129,33 @@ def _legend(figure: Figure, runs: Mapping[str, Sequence[TrainingRun]]) -> None:
         handle.set_marker(_MARKERS.get(method, "x"))
         handle.set_markersize(4)
         handles.append(handle)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), handlelength=3.2)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=3 if len(handles) > 4 else len(handles), handlelength=3.2
+    )
 
 
-def _caption(runs: Mapping[str, Sequence[TrainingRun]]) -> str:
+def _band(seeds: int) -> str:
+    """What the band between the lowest and the highest of n independent runs is: P(median inside) = 1 - 2^(1 - n)."""
+    return f" (of {seeds} seeds; it holds the median run with a probability of {100 * (1 - 2 ** (1 - seeds)):.0f} %)"
+
+
+def _caption(text: str, runs: Mapping[str, Sequence[TrainingRun]]) -> str:
     have = {m: r for m, r in runs.items() if r}
-    text = "Training curves of the miniature: a tiny model on additions, not a result of the paper."
     if not have:
         return f"{text} Nothing has been run yet."
     steps = max(s.step for r in have.values() for run in r for s in run.steps)
     text += f" {len(have)} methods, {steps} steps."
     if any(len(r) > 1 for r in have.values()):
-        text += " Lines are means over seeds, bands reach from the lowest to the highest seed."
+        counts = {len(r) for r in have.values()}
+        text += " Lines are means over seeds, bands reach from the lowest to the highest seed"
+        text += f"{_band(next(iter(counts))) if len(counts) == 1 else ''}."
     if missing := [labels.method_label(m) for m, r in runs.items() if not r]:
         text += f" Not run: {', '.join(missing)}."
     return text
 
 
-def training_curves(all_runs: Sequence[TrainingRun], size: str = labels.MINI) -> Drawn:
-    """Reward, entropy, silenced share and accuracy by training step, one colour a method.
+def training_curves(all_runs: Sequence[TrainingRun], look: Look = MINIATURE) -> Drawn:
+    """Reward, entropy, silenced share and accuracy of the miniature by training step, one colour a method.
 
     Returns:
         "svg" and "png" as bytes, without dates.
@@ -128,13 +171,13 @@ def training_curves(all_runs: Sequence[TrainingRun], size: str = labels.MINI) ->
     except ImportError:
         raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
 
-    runs = by_method(all_runs, size)
+    runs = by_method(all_runs, labels.MINI, look.methods)
     with mpl.rc_context():
         mpl.rcdefaults()
         matplotlib.style.use(_STYLE)
         figure = Figure(figsize=(7.0, 4.9), layout="constrained")
         panels = figure.subplots(2, 2, sharex=True).flatten()
-        figure.suptitle(f"Training curves ({'miniature' if size == labels.MINI else size})", x=0.02, ha="left")
+        figure.suptitle(look.title, x=0.02, ha="left")
         nothing = "not logged" if any(runs.values()) else "not run"
         for axes, panel in zip(panels, PANELS, strict=True):
             found = [c for mine in runs.values() if mine and (c := curve(mine, panel)) is not None]
@@ -145,7 +188,7 @@ def training_curves(all_runs: Sequence[TrainingRun], size: str = labels.MINI) ->
             axes.set_xlabel("training step")
         _legend(figure, runs)
         files = {kind: _save(figure, kind) for kind in ("svg", "png")}
-    return Drawn(files, _caption(runs))
+    return Drawn(look.name, files, _caption(look.says, runs))
 
 
 def _save(figure: Figure, kind: str) -> bytes:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
+ABLATION: dict[str, str] = {
+    "justrl": "JustRL",
+    "justrl-fullmask": "JustRL-FullMask",
+    "stapo-high-entropy": "High-entropy mask",
+    "stapo-random": "Random mask",
+    "stapo": "STAPO",
+}
 BASE = "base"
-METHOD_LABELS = {BASE: "Base model", **METHODS}
+METHOD_LABELS = {BASE: "Base model", **ABLATION, **METHODS}
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 MINI = "mini"
@@ -26,6 +33,9 @@ COLOURS: dict[str, str] = {
     "entropy20": "#E69F00",
     "justrl": "#009E73",
     "stapo": "#D55E00",
+    "justrl-fullmask": "#56B4E9",
+    "stapo-high-entropy": "#CC79A7",
+    "stapo-random": "#4B3F8F",  # none of theirs: their yellow cannot be read on white
     BASE: "#000000",
 }
 

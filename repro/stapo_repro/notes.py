@@ -20,10 +20,10 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
         "clustered by problem; exact where every problem is all right or all wrong). Rounded half to even.",
         *_problems(scores),
         *_missing(scores),
-        *_scoring(records),
+        *scoring(records),
         *_variants(scores),
         *_models(records),
-        _provenance(records),
+        provenance(records),
     ]
 
 
@@ -52,7 +52,7 @@ def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
     return notes
 
 
-def _scoring(records: list[CellRecord]) -> list[str]:
+def scoring(records: list[CellRecord]) -> list[str]:
     notes = []
     by = {r.scored_by for r in records}
     if by == {"rule"}:
@@ -104,7 +104,7 @@ def _models(records: list[CellRecord]) -> list[str]:
     return notes
 
 
-def _provenance(records: list[CellRecord]) -> str:
+def provenance(records: list[CellRecord]) -> str:
     code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
     engines = _join({r.engine for r in records})
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"

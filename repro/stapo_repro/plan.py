@@ -1,12 +1,17 @@
-"""What the miniature consists of: its parameters, and the exact commands in their order."""
+"""What the miniature and its ablation consist of: their parameters, and the exact commands in their order.
+
+Both are one chain: base model, trainings, exports, evaluations, tables, figures. They differ in methods, seeds and in
+what is made of the records.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from stapo_repro import labels
 from stapo_repro.stages import Stage
@@ -15,8 +20,25 @@ from stapo_results.schema import Record
 
 Stages = list[Stage]
 
-QUICK_METHODS = ("justrl", "stapo")
-BASE_SEED = 0
+KindName = Literal["miniature", "ablation"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The methods that can be named, and what is run when nothing is said (in the quick form: `quick_*`)."""
+
+    methods: Mapping[str, str]
+    seeds: str
+    quick_methods: tuple[str, ...]
+    quick_steps: int
+
+
+KINDS: dict[KindName, Kind] = {
+    "miniature": Kind(labels.METHODS, "0", ("justrl", "stapo"), 4),
+    "ablation": Kind(labels.ABLATION, "0,1,2", tuple(labels.ABLATION), 2),
+}
+STEPS = 40
+BASE_SEED = 0  # one base model for all training seeds
 # A tiny model fails on the real benchmarks; these two numbers keep the failing short.
 REAL_PROBLEMS, REAL_SAMPLES = 2, 4
 # Three times the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
@@ -26,6 +48,7 @@ MAX_TOKENS = 256
 class Parameters(Record):
     """What an output folder is a run of. Written once; another run in the same folder must agree."""
 
+    kind: KindName = "miniature"
     quick: bool
     methods: list[str]
     seeds: list[int]
@@ -35,8 +58,9 @@ class Parameters(Record):
 
 @dataclass(frozen=True)
 class Plan:
-    """A run of the miniature."""
+    """A run of the miniature or its ablation."""
 
+    kind: KindName
     quick: bool
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -50,6 +74,7 @@ class Plan:
 
     def parameters(self) -> Parameters:
         return Parameters(
+            kind=self.kind,
             quick=self.quick,
             methods=list(self.methods),
             seeds=list(self.seeds),
@@ -59,34 +84,42 @@ class Plan:
 
 
 def plan(
-    quick: bool, seeds: str, methods: str | None, steps: int | None, data_dir: Path | None, out: Path
+    quick: bool, seeds: str | None, methods: str | None, steps: int | None, data_dir: Path | None, out: Path,
+    kind: KindName = "miniature",
 ) -> Plan:  # fmt: skip
-    """Parameters from the command line, checked.
+    """Parameters from the command line, checked; None takes the default of the kind.
 
     Raises:
         BadInput: an unknown method, a seed that is no number, fewer than one step.
     """
-    names = tuple(m.strip() for m in methods.split(",")) if methods is not None else (
-        QUICK_METHODS if quick else tuple(labels.METHODS)
-    )  # fmt: skip
-    unknown = [m for m in names if m not in labels.METHODS]
+    known = KINDS[kind]
+    if methods is not None:
+        names = tuple(m.strip() for m in methods.split(","))
+    else:
+        names = known.quick_methods if quick else tuple(known.methods)
+    unknown = [m for m in names if m not in known.methods]
     if unknown or not names or len(set(names)) != len(names):
         raise BadInput(
             "the methods cannot be used",
             found=", ".join(names) or "none",
-            expected=f"each at most once, out of {', '.join(labels.METHODS)}",
+            expected=f"each at most once, out of {', '.join(known.methods)}",
             next_step="--methods justrl,stapo",
         )
-    try:
-        numbers = tuple(int(s) for s in seeds.split(","))
-    except ValueError:
-        raise BadInput("seeds are whole numbers", found=seeds, expected="such as 0,1", next_step="--seeds 0") from None
-    if len(set(numbers)) != len(numbers) or min(numbers) < 0:
-        raise BadInput("each seed once, none below 0", found=seeds, expected="such as 0,1", next_step="--seeds 0,1")
-    count = steps if steps is not None else 4 if quick else 40
+    numbers = _seeds(seeds if seeds is not None else "0" if quick else known.seeds)
+    count = steps if steps is not None else known.quick_steps if quick else STEPS
     if count < 1:
-        raise BadInput("training needs a step", found=count, expected=">= 1", next_step="--steps 40")
-    return Plan(quick, names, numbers, count, data_dir, out)
+        raise BadInput("training needs a step", found=count, expected=">= 1", next_step=f"--steps {STEPS}")
+    return Plan(kind, quick, names, numbers, count, data_dir, out)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(s) for s in text.split(","))
+    except ValueError:
+        raise BadInput("seeds are whole numbers", found=text, expected="such as 0,1", next_step="--seeds 0") from None
+    if len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise BadInput("each seed once, none below 0", found=text, expected="such as 0,1", next_step="--seeds 0,1")
+    return numbers
 
 
 def methods_of_cells(cells: Sequence[str]) -> str:
@@ -172,13 +205,14 @@ def make_stages(p: Plan) -> Stages:
         if p.data_dir is not None:
             evaluations.append(_evaluation(p, evaluate, f"eval-real/{name}", model, needs, p.data_dir))
     stages += evaluations
-    records = ["--records", f"{out / 'eval'}", f"{out / 'train'}"]
+    records = ["--of", "ablation"] if p.kind == "ablation" else []
+    records += ["--records", f"{out / 'eval'}", f"{out / 'train'}"]
     if p.data_dir is not None:
         records.append(f"{out / 'eval-real'}")
-    evaluated = tuple(s.name for s in evaluations)
+    evaluated, trained = tuple(s.name for s in evaluations), tuple(f"train/{name}" for _, _, name in names)
     tables, figures = out / "tables", out / "figures"
-    stages.append(Stage("tables", (repro, "tables", *records, "--out", f"{tables}"), tables, (tables,), evaluated))
-    trained = tuple(f"train/{name}" for _, _, name in names)
+    made_of = (*evaluated, *trained) if p.kind == "ablation" else evaluated  # its table holds entropies too
+    stages.append(Stage("tables", (repro, "tables", *records, "--out", f"{tables}"), tables, (tables,), made_of))
     stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), trained))
     return stages
 

@@ -60,9 +60,18 @@ def check_roots(roots: Sequence[Path]) -> None:
             )
 
 
-def load_cells(roots: Sequence[Path]) -> list[Loaded]:
+def _below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
+    """Files below the root in a fixed order, without those of the root's own folders named in `skip`."""
+    return [p for p in sorted(root.rglob(pattern)) if p.relative_to(root).parts[0] not in skip]
+
+
+def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once (the first)
     when it says the same, whichever code made it.
+
+    Args:
+        skip: names of the roots' own folders that are left out: experiments of their own, whose cells have the ids of
+            others (the ablation trains JustRL and STAPO with seed 0 anew).
 
     Raises:
         BadInput: a root that does not exist.
@@ -71,7 +80,7 @@ def load_cells(roots: Sequence[Path]) -> list[Loaded]:
     check_roots(roots)
     found: dict[str, tuple[Loaded, Path]] = {}
     for root in roots:
-        for path in sorted(root.rglob("cells/*.json")):
+        for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record))
             before = found.get(record.cell.id)
@@ -109,11 +118,11 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     return final, [c for c in cells if c not in final]
 
 
-def load_training_runs(roots: Sequence[Path]) -> list[TrainingRun]:
+def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
     """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed.
 
     The labels come from the run's configuration (run.method, run.size, run.seed). Of a step that was made anew the last
-    attempt counts.
+    attempt counts. `skip` as in `load_cells`.
 
     Raises:
         RecordError: a broken line, or a run without these labels.
@@ -121,7 +130,7 @@ def load_training_runs(roots: Sequence[Path]) -> list[TrainingRun]:
     check_roots(roots)
     runs: list[TrainingRun] = []
     for root in roots:
-        for path in sorted(root.rglob("metrics.jsonl")):
+        for path in _below(root, "metrics.jsonl", skip):
             run_file = path.with_name("run.json")
             if not run_file.exists():
                 continue

@@ -67,8 +67,9 @@ def _cell(by_setting: dict[str, Value]) -> str:
     return text
 
 
-def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    align = ["---", *[":---:"] * (len(header) - 1)]
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A Markdown table as lines; all columns but the first `left` ones are centred."""
+    align = [*["---"] * left, *[":---:"] * (len(header) - left)]
     return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
 
 
@@ -104,13 +105,13 @@ def _differences(section: Section) -> list[str]:
         "In percentage points, paired by problem; below it the 95 % t interval and the two-sided p-value of a "
         "sign-flip permutation test (not adjusted for the number of comparisons)."
     )
-    return ["", *_grid(header, rows), "", f"<sub>{note}</sub>"]
+    return ["", *grid(header, rows), "", f"<sub>{note}</sub>"]
 
 
 def section_markdown(section: Section, level: int = 2) -> str:
     """One section with its comparison and footnotes."""
     header = ["Method", *(labels.benchmark_label(b) for b in section.benchmarks), f"Avg of {len(section.benchmarks)}"]
-    lines = [f"{'#' * level} {section.title}", "", *_grid(header, [_row(r) for r in section.rows])]
+    lines = [f"{'#' * level} {section.title}", "", *grid(header, [_row(r) for r in section.rows])]
     lines += _differences(section)
     if section.footnotes:
         lines += ["", *(f"- {note}" for note in section.footnotes)]

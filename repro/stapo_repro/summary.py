@@ -44,9 +44,7 @@ def _section(section: dict) -> RichTable:
     return view
 
 
-def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
-    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
-    console = Console(highlight=False)
+def _main_table(console: Console, p: Plan) -> None:
     table = json.loads((p.out / "tables" / "main_table.json").read_text())
     for section in table["sections"]:
         if section["miniature"]:
@@ -58,6 +56,33 @@ def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
                         f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
                         f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"
                     )
+
+
+def _number(number: dict, form: str) -> str:
+    if number["mean"] is None:
+        return number["status"]
+    missing = f" (missing: {'; '.join(number['missing'])})" if number["missing"] else ""
+    interval = f", {number['low']:{form}} to {number['high']:{form}}" if number["low"] is not None else ""
+    return f"{number['mean']:{form}}{interval}{missing}"
+
+
+def _ablation(console: Console, p: Plan) -> None:
+    data = json.loads((p.out / "tables" / "ablation.json").read_text())
+    console.print(Text("Ablation in miniature, average accuracy at T=1.0 with its 95 % interval", style="bold"))
+    for row in data["rows"]:
+        text = f"  {row['label']:<19}{_number(row['accuracy'][labels.AVERAGE][_FIRST], '.2f')}"
+        if row["training"]:
+            text += f"; late entropy {_number(row['training']['entropy'], '.4f')}"
+        console.print(Text(text))
+    console.print(Text("The paper's claims", style="bold"))
+    for claim in data["claims"]:
+        console.print(Text(f"  {claim['verdict']:<20}{claim['id']}: {_number(claim['number'], '+.4f')}"))
+
+
+def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
+    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
+    console = Console(highlight=False)
+    (_ablation if p.kind == "ablation" else _main_table)(console, p)
     costs = RichTable(title="Stages")
     for column in ("stage", "time", "peak memory", ""):
         costs.add_column(column, justify="left" if column in ("stage", "") else "right")
@@ -71,7 +96,7 @@ def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
     total = sum(o.seconds for o in outcomes.values())
     console.print(f"This call {clock(wall_seconds)}, all stages {clock(total)}, peak memory {peak:.1f} GiB.")
     for what, where in (
-        ("table", p.out / "tables" / "main_table.md"),
+        ("table", p.out / "tables" / ("ablation.md" if p.kind == "ablation" else "main_table.md")),
         ("figures", p.out / "figures"),
         ("records", p.out / "eval"),
         ("curves' data", p.out / "train"),

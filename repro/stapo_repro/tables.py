@@ -231,7 +231,7 @@ def _section(
     paper: PaperTable | None = None, miniature: bool = False,
 ) -> Section:  # fmt: skip
     here = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
-    extra = sorted({k[1] for k in here} - labels.METHOD_LABELS.keys())
+    extra = sorted({k[1] for k in here} - {labels.BASE, *labels.METHODS})
     methods = [*labels.METHODS, *extra]
     rows: list[Row] = [_our_row(here, size, labels.BASE, benchmarks)]
     for m in methods:

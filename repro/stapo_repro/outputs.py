@@ -1,0 +1,98 @@
+"""Which files the commands `tables` and `figures` write, as paths and bytes; `generated` writes or compares them.
+
+Two experiments have tables and figures of their own: the main one (all of results/records but the ablation) and the
+ablation (results/records/ablation alone). Their cells share ids, since the ablation trains JustRL and STAPO with seed 0
+anew, so they are never read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from stapo_repro import ablation, generated
+from stapo_repro.paper import checkout
+from stapo_repro.records import load_cells, load_training_runs
+
+Part = Literal["main", "ablation"]
+
+
+def parts(of: Part | None, records: Sequence[Path]) -> tuple[Part, ...]:
+    """Both from the committed records; the main one from a folder that was named, unless `of` says otherwise."""
+    if of is not None:
+        return (of,)
+    return ("main",) if records else ("main", "ablation")
+
+
+def _main_roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """(roots, folders in them that are left out)"""
+    return (list(records), ()) if records else ([checkout() / "results" / "records"], (ablation.FOLDER,))
+
+
+def _ablation_roots(records: Sequence[Path]) -> list[Path]:
+    committed = checkout() / "results" / "records" / ablation.FOLDER
+    return list(records) or ([committed] if committed.is_dir() else [])  # none yet: every number says "not run"
+
+
+def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
+    """The page whose block is renewed: the one that was named, else the committed one unless `out` is elsewhere."""
+    return page or (None if out else checkout() / default)
+
+
+def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
+    """The main table in three forms and the README's block."""
+    from stapo_repro import paper, render, tables
+
+    folder = out or checkout() / "results" / "tables"
+    roots, skip = _main_roots(records)
+    table = tables.build(load_cells(roots, skip), paper.load())
+    files = {
+        folder / "main_table.md": render.to_markdown(table).encode(),
+        folder / "main_table.csv": render.to_csv(table).encode(),
+        folder / "main_table.json": render.to_json(table).encode(),
+    }
+    if page := _page(readme, out, "README.md"):
+        files[page] = generated.replace_block(page, "table", render.readme_block(table))
+    return files
+
+
+def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None) -> dict[Path, bytes]:
+    """The ablation's tables and judged claims in two forms and the block of its page."""
+    from stapo_repro import claims, render_ablation
+
+    folder = out or checkout() / "results" / "tables"
+    roots = _ablation_roots(records)
+    value = ablation.build(load_cells(roots), load_training_runs(roots), claims.load())
+    files = {
+        folder / "ablation.md": render_ablation.to_markdown(value).encode(),
+        folder / "ablation.json": render_ablation.to_json(value).encode(),
+    }
+    if page := _page(page, out, "docs/ablation.md"):
+        files[page] = generated.replace_block(page, "ablation", render_ablation.page_block(value))
+    return files
+
+
+def main_figures(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
+    """The miniature's training curves and the README's block."""
+    from stapo_repro import figures
+
+    folder = out or checkout() / "results" / "figures"
+    roots, skip = _main_roots(records)
+    drawn = figures.training_curves(load_training_runs(roots, skip))
+    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
+    if page := _page(readme, out, "README.md"):
+        files[page] = generated.replace_block(page, "figure", drawn.block())
+    return files
+
+
+def ablation_figures(records: Sequence[Path], out: Path | None, page: Path | None) -> dict[Path, bytes]:
+    """The ablation's training curves and the block of its page."""
+    from stapo_repro import figures
+
+    folder = out or checkout() / "results" / "figures"
+    drawn = figures.training_curves(load_training_runs(_ablation_roots(records)), figures.ABLATION)
+    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
+    if page := _page(page, out, "docs/ablation.md"):
+        files[page] = generated.replace_block(page, "ablation-figure", drawn.block("../results/figures"))
+    return files
