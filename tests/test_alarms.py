@@ -7,7 +7,7 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_training import launch
-from stapo_training.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
+from stapo_training.watch.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"

@@ -15,10 +15,12 @@ from rich.console import Console
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append, write_json
-from stapo_training import disk, dry_run, fit, inputs, launch, machine, panel, preflight, registration, shapes, steptime
+from stapo_training import launch
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.differences import ABSENT, Change, method_changes, typed_changes
-from stapo_training.machine import Gpu, Node
+from stapo_training.preflight import checks as preflight
+from stapo_training.preflight import disk, dry_run, fit, inputs, machine, panel, registration, shapes, steptime
+from stapo_training.preflight.differences import ABSENT, Change, method_changes, typed_changes
+from stapo_training.preflight.machine import Gpu, Node
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 from stapo_results.errors import RunFailed
-from stapo_training.alarms import Alarm
 from stapo_training.run_folder import RunFolder, first_line
+from stapo_training.watch.alarms import Alarm
 
 
 def save(folder: RunFolder, step: int, content: bytes = b"12345678") -> Path:

@@ -7,7 +7,7 @@ import torch
 
 from stapo_results.errors import BadInput
 from stapo_training import launch
-from stapo_training.preflight import check
+from stapo_training.preflight.checks import check
 
 BASE = ["run.base=base", "run.out=out"]
 

@@ -447,7 +447,7 @@ def test_the_tasks_name_the_folders_files_and_the_papers_validation(
     tmp_path: Path, toy: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
 ) -> None:
     from stapo_training import launch
-    from stapo_training.preflight import check
+    from stapo_training.preflight.checks import check
 
     monkeypatch.chdir(tmp_path)
     overrides = [f"task={task}", f"run.base={tiny_base}", f"run.out={tmp_path / 'run'}", "run.data=out"]

@@ -16,12 +16,13 @@ from filelock import FileLock, Timeout
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training import dry_run as dry
-from stapo_training import labels, loggers, resolvers, reward, status, weights
-from stapo_training.alarms import alarms_from
-from stapo_training.differences import GROUPS
-from stapo_training.preflight import Facts, examine, validate
+from stapo_training import labels, resolvers, reward, weights
+from stapo_training.preflight import dry_run as dry
+from stapo_training.preflight.checks import Facts, examine, validate
+from stapo_training.preflight.differences import GROUPS
 from stapo_training.run_folder import RunFolder, first_line
+from stapo_training.watch import loggers, status
+from stapo_training.watch.alarms import alarms_from
 
 CONFIG_MODULE = "stapo_training.configs"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from stapo_results import progress, store
 from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
-from stapo_training.alarms import Alarm
+from stapo_training.watch.alarms import Alarm
 
 _COMPLETE = "COMPLETE.json"
 

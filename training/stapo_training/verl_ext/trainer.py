@@ -16,11 +16,11 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 
 from stapo_results.errors import RunFailed
-from stapo_training import alarms, interrupts, status, step_metrics
 from stapo_training.run_folder import RunFolder
 from stapo_training.verl_ext import agent_loop, rollout
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.worker import StapoWorker
+from stapo_training.watch import alarms, interrupts, status, step_metrics
 
 rollout.register()
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from stapo_results.errors import BadInput
-from stapo_training.memory import GIB, MASTER, MOMENTS
+from stapo_training.preflight.memory import GIB, MASTER, MOMENTS
 
 LOGS_GIB = 1.0  # metrics, logs, token statistics
 

@@ -12,7 +12,7 @@ from typing import Any
 from stapo_results import store
 from stapo_results.errors import RecordError
 from stapo_results.schema import Run, StepMetrics
-from stapo_training.fit import Plan
+from stapo_training.preflight.fit import Plan
 
 # bf16 dense TFLOP/s, memory TB/s, memory GiB by nvidia-smi: NVIDIA's datasheets, SXM versions
 CARDS = {

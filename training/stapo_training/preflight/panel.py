@@ -13,10 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stapo_training import memory
-from stapo_training.differences import ABSENT, Change
-from stapo_training.preflight import Report
-from stapo_training.steptime import Estimate
+from stapo_training.preflight import memory
+from stapo_training.preflight.checks import Report
+from stapo_training.preflight.differences import ABSENT, Change
+from stapo_training.preflight.steptime import Estimate
 
 
 def show(

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from stapo_results.errors import BadInput
-from stapo_training.memory import GIB
+from stapo_training.preflight.memory import GIB
 
 _SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.used", "--format=csv,noheader,nounits")
 _BUSY_GIB = 2.0  # a driver and a display hold less

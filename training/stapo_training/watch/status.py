@@ -10,8 +10,8 @@ from typing import Literal
 
 from stapo_results import store
 from stapo_results.schema import StepMetrics
-from stapo_training.alarms import Alarm
 from stapo_training.run_folder import Checkpoint, RunFolder
+from stapo_training.watch.alarms import Alarm
 
 State = Literal["running", "finished", "interrupted", "failed"]
 

@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 import psutil
 
 from stapo_results.errors import BadInput
-from stapo_training import inputs, machine, registration
-from stapo_training.disk import Checkpoints, check_disk, plan_checkpoints
-from stapo_training.fit import Plan, check_fit, plan_from
-from stapo_training.machine import Node
-from stapo_training.memory import GIB, Moment
 from stapo_training.methods import selector_from
-from stapo_training.shapes import KNOWN, find_shape
-from stapo_training.steptime import CARDS, card_named
+from stapo_training.preflight import inputs, machine, registration
+from stapo_training.preflight.disk import Checkpoints, check_disk, plan_checkpoints
+from stapo_training.preflight.fit import Plan, check_fit, plan_from
+from stapo_training.preflight.machine import Node
+from stapo_training.preflight.memory import GIB, Moment
+from stapo_training.preflight.shapes import KNOWN, find_shape
+from stapo_training.preflight.steptime import CARDS, card_named
 
 T = TypeVar("T")
 

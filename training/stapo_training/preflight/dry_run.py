@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from stapo_results import store
-from stapo_training import panel, steptime
-from stapo_training.differences import method_changes, typed_changes
-from stapo_training.preflight import Facts, Report, validate
+from stapo_training.preflight import panel, steptime
+from stapo_training.preflight.checks import Facts, Report, validate
+from stapo_training.preflight.differences import method_changes, typed_changes
 
 RECORDS = Path(store.__file__).parents[1] / "records"
 
