@@ -98,7 +98,7 @@ def _interrupt_once() -> Iterator[None]:
             signal.signal(number, old)
 
 
-def execute(stages: Stages, out: Path, grace: float = 10.0, patience: float = 5.0) -> dict[str, Outcome]:
+def execute(stages: Stages, out: Path, grace: float = 30.0, patience: float = 5.0) -> dict[str, Outcome]:
     """Run the stages of one folder under its lock, with a display.
 
     Raises:

@@ -122,7 +122,7 @@ def describe(processes: Iterable[psutil.Process]) -> list[str]:
     return out
 
 
-def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 10.0) -> list[str]:
+def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 30.0) -> list[str]:
     """End the child and its whole family: TERM to the child first (it may end its own in order), then TERM to the
     rest, then KILL.
 

@@ -126,7 +126,7 @@ class Engine:
         patience: seconds that daemons have after their stage ended.
     """
 
-    def __init__(self, out: Path, display: Display, grace: float = 10.0, patience: float = 5.0):
+    def __init__(self, out: Path, display: Display, grace: float = 30.0, patience: float = 5.0):
         self.out, self.display, self.grace, self.patience = out, display, grace, patience
         self.mark = processes.new_mark(out)
         self.ledger = out / "stages.jsonl"
