@@ -21,6 +21,7 @@ SELECTORS = (
     "top_entropy",
     "keep_all",
 )
+MICRO = "micro_batch_size_per_gpu"
 SPLITS = {
     "micro 1": {"micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False},
     "micro 4": {"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False},
@@ -38,6 +39,7 @@ def sequences() -> list[dict[str, torch.Tensor]]:
         ids = torch.randint(5, 60, (prompt + response,), generator=g)
         made.append(
             {
+                "number": torch.tensor([i]),
                 "prompts": ids[:prompt],
                 "responses": ids[prompt:],
                 "input_ids": ids,
@@ -45,6 +47,7 @@ def sequences() -> list[dict[str, torch.Tensor]]:
                 "response_mask": torch.ones(response, dtype=torch.long),
                 "advantages": torch.full((response,), [1.62, -0.54, 0.35, -1.21][i % 4]),
                 "old_log_probs": -6.1 + 0.25 * torch.randn(response, generator=g),
+                "ref_log_prob": -6.0 + 0.25 * torch.randn(response, generator=g),
                 "entropy": 5.82 + 0.03 * torch.randn(response, generator=g),
             }
         )
@@ -68,32 +71,39 @@ class ByHand:
         self.logp, self.entropy = torch.cat(logps), np.concatenate(entropies)
         self.advantage = torch.cat([s["advantages"] for s in batch])
         self.old = torch.cat([s["old_log_probs"] for s in batch])
+        self.reference = torch.cat([s["ref_log_prob"] for s in batch])
         self.old_entropy = torch.cat([s["entropy"] for s in batch]).double().numpy()
         self.key = np.concatenate([_keys(s) for s in batch])
 
-    def mask(self, name: str, policy: str) -> tuple[np.ndarray, np.ndarray]:
-        """(kept, candidates), in numpy."""
+    def mask(self, name: str, policy: str, response: np.ndarray, q: float) -> tuple[np.ndarray, np.ndarray]:
+        """(kept, candidates) among the response tokens, in numpy."""
         logp = (self.logp.detach() if policy == "current" else self.old).double().numpy()
         h = self.entropy if policy == "current" else self.old_entropy
-        c = (self.advantage.numpy() > 0) & (np.exp(logp) < TAU_P)
-        if name == "silence_spurious":
-            return ~(c & (h < np.quantile(h[c], Q))), c
-        if name == "silence_low_probability":
-            return ~c, c
-        if name == "silence_high_entropy":
-            return ~(c & (h > np.quantile(h[c], 1 - Q))), c
-        if name == "silence_random":
-            first = np.sort(self.key[c])[int(Q * c.sum())]
-            return ~(c & (self.key < first)), c
+        c = response & (self.advantage.numpy() > 0) & (np.exp(logp) < TAU_P)
+        if name == "keep_all":
+            return response, np.zeros(len(h), bool)
         if name == "top_entropy":
-            return h >= np.sort(h)[::-1][int(np.ceil(SHARE * len(h))) - 1], np.ones(len(h), bool)
-        return np.ones(len(h), bool), np.zeros(len(h), bool)
+            ranked = np.sort(h[response])[::-1]
+            return response & (h >= ranked[int(np.ceil(SHARE * len(ranked))) - 1]), response
+        if not c.any():
+            return response, c
+        silenced = {
+            "silence_spurious": lambda: h < (np.inf if q == 1 else np.quantile(h[c], q)),
+            "silence_low_probability": lambda: c,
+            "silence_high_entropy": lambda: h > np.quantile(h[c], 1 - q),
+            "silence_random": lambda: self.key < np.sort(self.key[c])[int(q * c.sum())],
+        }[name]()
+        return response & ~(c & silenced), c
 
-    def gradient(self, keep: np.ndarray) -> tuple[float, torch.Tensor]:
+    def gradient(self, keep: np.ndarray, loss_mode: str, kl: float) -> tuple[float, torch.Tensor]:
         keep_N = torch.from_numpy(keep)
         ratio = (self.logp - self.old).exp()
-        surrogate = torch.minimum(ratio * self.advantage, ratio.clamp(1 - CLIP[0], 1 + CLIP[1]) * self.advantage)
-        loss = -(surrogate * keep_N).sum() / keep_N.sum()
+        clipped = ratio.clamp(1 - CLIP[0], 1 + CLIP[1])
+        surrogate = torch.minimum(ratio * self.advantage, clipped * self.advantage)
+        if loss_mode == "cispo":
+            surrogate = clipped.detach() * self.advantage * self.logp
+        d = self.reference - self.logp
+        loss = ((kl * (d.exp() - d - 1) - surrogate) * keep_N).sum() / keep_N.sum()
         parameters = list(self.model.parameters())
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
         return loss.item(), torch.cat([g.flatten() for g in gradients])
@@ -151,20 +161,31 @@ def main() -> None:
 
     batch = sequences()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    w = local.build(compose([f"run.base={os.path.dirname(model_path)}", "run.out=unused"]))
+    base = [f"run.base={os.path.dirname(model_path)}", "run.out=unused"]
+    w = local.build(compose(base))
     hands = {t: ByHand(model_path, batch, t) for t in (1.0, 0.7)}
 
-    def case(name: str, selector: dict, batch: list = batch, **settings) -> None:
-        w.engine.selector = SelectorConfig(**{"tau_p": TAU_P, "q": Q, "share": SHARE, "seed": SEED} | selector)
-        engine = w.engine.engine_config
+    def case(name: str, selector: dict, batch: list = batch, w=w, kl=0.0, loss_mode="vanilla", **settings) -> None:
+        chosen = SelectorConfig(**{"tau_p": TAU_P, "q": Q, "share": SHARE, "seed": SEED} | selector)
+        w.engine.selector, engine = chosen, w.engine.engine_config
         engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
         found = step(w, batch, rank, ranks, **settings)
         hand = hands[settings.get("temperature", 1.0)]
-        keep, candidates = hand.mask(selector["name"], selector.get("policy", "current"))
-        loss, gradient = hand.gradient(keep)
+        in_order = sorted(batch, key=lambda s: int(s["number"]))
+        response = torch.cat([s["response_mask"] for s in in_order]).bool().numpy()
+        parts = [np.ones(len(response), bool)]
+        if chosen.scope == "micro_batch":
+            bounds = np.cumsum([0, *(len(s["responses"]) for s in in_order)])
+            steps = range(0, len(batch), settings[MICRO])
+            at = np.arange(len(response))
+            parts = [(at >= bounds[i]) & (at < bounds[i + settings[MICRO]]) for i in steps]
+        masks = [hand.mask(chosen.name, chosen.policy, response & part, chosen.q) for part in parts]
+        keep, candidates = (np.any(m, axis=0) for m in zip(*masks, strict=True))
+        loss, gradient = hand.gradient(keep, loss_mode, kl)
         difference = found.pop("gradient") - gradient
         if rank == 0:
-            expected = {"loss": loss, "kept": int(keep.sum()), "candidates": int(candidates.sum()), "tokens": len(keep)}
+            tokens = int(response.sum())
+            expected = {"loss": loss, "kept": int(keep.sum()), "candidates": int(candidates.sum()), "tokens": tokens}
             relative = float(difference.norm() / gradient.norm())
             print(json.dumps({"case": name, "relative": relative, "hand": expected, **found}), flush=True)
 
@@ -174,19 +195,33 @@ def main() -> None:
                 case(f"{name}, {form}, {split}", {"name": name, "form": form}, **settings)
         case(f"{name}, reversed", {"name": name}, batch=batch[::-1], **SPLITS["micro 4"])
         case(f"{name}, old", {"name": name, "policy": "old"}, **SPLITS["micro 4"])
-    s2t = {"name": "silence_spurious", "log_agreement": True}
+    plain = {"name": "silence_spurious"}
+    s2t = plain | {"log_agreement": True}
     case("S2T, packed", s2t, use_remove_padding=True, **SPLITS["dynamic"])
     case("S2T, packed two_pass", s2t | {"form": "two_pass"}, use_remove_padding=True, **SPLITS["micro 4"])
     for form in ("two_pass", "speculative"):
         case(f"S2T, {form} at 0.7", s2t | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
-    case("S2T, candidates' entropies only", {"name": "silence_spurious", "log_entropy": False}, **SPLITS["micro 4"])
-    case("S2T, batch", {"name": "silence_spurious", "policy": "old", "scope": "batch"}, **SPLITS["micro 4"])
+    case("S2T, candidates' entropies only", plain | {"log_entropy": False}, **SPLITS["micro 4"])
+    case("S2T, batch", plain | {"policy": "old", "scope": "batch"}, **SPLITS["micro 4"])
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in batch]
-    case("S2T, no old statistics", {"name": "silence_spurious"}, batch=without, **SPLITS["micro 4"])
-    if ranks == 1:  # one micro-batch on one rank is the mini-batch
-        for name in ("top_entropy", "silence_spurious"):
-            whole = {"micro_batch_size_per_gpu": 16, "use_dynamic_bsz": False}
-            case(f"{name}, whole micro_batch", {"name": name, "scope": "micro_batch"}, **whole)
+    case("S2T, no old statistics", plain, batch=without, **SPLITS["micro 4"])
+    for name in ("top_entropy", "silence_spurious"):
+        case(f"{name}, micro_batch", {"name": name, "scope": "micro_batch"}, **SPLITS["micro 4"])
+    case("S2T, micro_batch, q = 1", plain | {"scope": "micro_batch", "q": 1.0}, **SPLITS["micro 1"])
+    # rows that veRL fills up with, and responses that it rejects, have an empty response_mask; loss_mask may not know
+    rejected = [
+        s | {"response_mask": s["response_mask"] * int(i % 5 != 2), "loss_mask": s["response_mask"]}
+        for i, s in enumerate(batch)
+    ]
+    for form in ("two_pass", "speculative"):
+        case(f"S2T, {form}, rejected rows", plain | {"form": form}, batch=rejected, **SPLITS["micro 4"])
+    actor = "actor_rollout_ref.actor"
+    kl = ["use_kl_loss=true", "kl_loss_type=low_var_kl", "kl_loss_coef=0.3"]
+    checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
+    other = local.build(compose([*base, *(f"{actor}.{k}" for k in kl), checkpointing]))
+    case("S2T, KL and checkpointing", plain, w=other, kl=0.3, **SPLITS["micro 4"])
+    cispo = local.build(compose([*base, f"{actor}.policy_loss.loss_mode=cispo"]))
+    case("S2T, cispo", plain, w=cispo, loss_mode="cispo", **SPLITS["micro 4"])
     dist.destroy_process_group()
 
 

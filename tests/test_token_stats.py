@@ -119,6 +119,17 @@ def test_guess_plus_correction_is_the_truth(masks: list[tuple[bool, bool]], data
     assert not (guessed ^ true)[~covered].any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_entropy_is_float32_whatever_the_logits_are(dtype: torch.dtype) -> None:
-    assert entropy(torch.zeros(2, 8, dtype=dtype)).dtype == torch.float32
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_entropy_is_exact_under_autocast(dtype: torch.dtype) -> None:
+    """Where the engine calls it: matrix products would be of lower precision there."""
+    logits = torch.randn(50, 3000, generator=torch.Generator().manual_seed(1))
+    expected = entropy(logits)
+    with torch.autocast("cpu", dtype):
+        assert torch.equal(entropy(logits), expected)
+
+
+def test_a_temperature_divides_the_logits() -> None:
+    logits = torch.tensor([[0.0, 2.0], [0.0, 2.0]])
+    # p = 1 / (1 + e^2) and 1 / (1 + e^4)
+    expected = [-sum(x * math.log(x) for x in (p, 1 - p)) for p in (1 / (1 + math.exp(2)), 1 / (1 + math.exp(4)))]
+    assert entropy(logits, torch.tensor([1.0, 0.5])).tolist() == pytest.approx(expected, abs=1e-6)

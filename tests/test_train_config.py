@@ -43,7 +43,6 @@ def test_what_departs_from_verls_defaults_is_set() -> None:
     assert a.actor.entropy_coeff == 0
     assert (a.rollout.n, a.rollout.temperature, a.rollout.top_p) == (8, 1.0, 1.0)
     assert (a.rollout.val_kwargs.do_sample, a.rollout.val_kwargs.temperature, a.rollout.val_kwargs.n) == (True, 1.0, 4)
-    assert c.trainer.balance_batch is False
     assert c.data.seed == 0
     assert a.model.trust_remote_code is False
 

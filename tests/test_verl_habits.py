@@ -47,7 +47,9 @@ def test_6_no_entropy_in_the_graph(paper: Any) -> None:
 
 @pytest.mark.parametrize("machine", ["1gpu", "8gpu", "64gpu"])
 def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
-    from verl.utils.torch_functional import entropy_from_logits, entropy_from_logits_with_chunking
+    from verl.utils.torch_functional import entropy_from_logits
+
+    from stapo_training.token_stats import entropy
 
     a = compose(["size=qwen3-8b", f"hardware={machine}"]).actor_rollout_ref
     assert a.model.use_fused_kernels is False
@@ -57,8 +59,8 @@ def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.bfloat16)
     assert entropy_from_logits(logits).dtype == torch.bfloat16
     # p = (0.0900, 0.2447, 0.6652): 0.2167 + 0.3445 + 0.2712
-    assert entropy_from_logits_with_chunking(logits).tolist() == pytest.approx([0.83240], abs=1e-4)
-    assert entropy_from_logits_with_chunking(logits).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):  # under which the engine computes them
+        assert entropy(logits).tolist() == pytest.approx([0.832396], abs=2e-6)
 
 
 def test_8_the_mismatch_is_measured_and_not_corrected(paper: Any) -> None:
@@ -73,7 +75,17 @@ def test_9_the_temperature_is_one_so_that_probabilities_are_the_policys(paper: A
 
 
 def test_10_sequences_stay_in_their_mini_batch(paper: Any) -> None:
-    assert paper.trainer.balance_batch is False
+    from stapo_training.verl_ext.balance import balanced_order
+
+    assert paper.trainer.balance_batch is True
+    # two mini-batches of four on two ranks: 9 + 1 against 5 + 4 in the first, 8 + 2 against 7 + 3 in the second
+    assert balanced_order([9, 5, 4, 1, 2, 7, 8, 3], ranks=2, mini_batch=4) in (
+        [[0, 3, 4, 6], [1, 2, 5, 7]],
+        [[1, 2, 5, 7], [0, 3, 4, 6]],
+        [[0, 3, 5, 7], [1, 2, 4, 6]],
+        [[1, 2, 4, 6], [0, 3, 5, 7]],
+    )
+    assert balanced_order([3, 1, 2, 9], ranks=1, mini_batch=2) == [[0, 1, 2, 3]]
     assert (paper.actor_rollout_ref.actor.shuffle, paper.actor_rollout_ref.actor.ppo_epochs) == (False, 1)
 
 

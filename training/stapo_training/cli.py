@@ -102,7 +102,7 @@ class BenchCommand:
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
-    repeats: int = 3
+    repeats: int = 5
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """A model of a million parameters, one repeat: shows that it runs, measures nothing."""
 

@@ -16,8 +16,9 @@ from stapo_training.token_stats import TokenStats
 
 Select = Callable[..., Selection]
 
-PER_TOKEN_LOSSES = ("vanilla", "cispo", "sapo")
-"""veRL's policy losses in which a token's term depends on no other token's mask."""
+PER_TOKEN_LOSSES = ("vanilla", "cispo")
+"""veRL's policy losses in which a token's term depends on no other token's mask, and which aggregate as they are told
+(sapo takes the mean of sequence means whatever is set)."""
 
 
 class SelectorConfig(BaseModel):
@@ -133,7 +134,7 @@ def _check_loss(selector: SelectorConfig, actor: Any) -> None:
     afterwards, which is right only for a loss that is a sum over tokens."""
     conditions: list[tuple[str, Any, tuple]] = [("use_fused_kernels", actor.use_fused_kernels, (False,))]
     if selector.plan in ("guessed", "local"):
-        sharded = actor.fsdp_config.ulysses_sequence_parallel_size
+        sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
         conditions += [
             ("loss_agg_mode", actor.loss_agg_mode, ("token-mean",)),
             ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),

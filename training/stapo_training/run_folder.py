@@ -141,16 +141,19 @@ class RunFolder:
             (old.path / _COMPLETE).unlink()
             shutil.rmtree(old.path)
 
-    def discard_incomplete_checkpoints(self) -> None:
-        """Delete what an interrupted save left behind, so that veRL cannot take it for a checkpoint."""
+    def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:
+        """Delete what an interrupted save left behind, so that veRL cannot take it for a checkpoint.
+
+        others_may_write: ranks may still be writing; what they put back is deleted when the run is started again.
+        """
         for folder in self.checkpoints.glob("global_step_*"):
             if not (folder / _COMPLETE).exists():
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=others_may_write)
         (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
 
     def save_failed(self, step: int, error: BaseException) -> RunFailed:
         """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
-        self.discard_incomplete_checkpoints()
+        self.discard_incomplete_checkpoints(others_may_write=True)
         last = self.last_checkpoint()
         return RunFailed(
             f"the checkpoint of step {step} could not be written",

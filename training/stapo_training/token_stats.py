@@ -11,8 +11,8 @@ import torch
 
 from stapo_results.errors import RunFailed
 
-_CHUNK = 2**20
-"""Logits that are upcast to float32 at a time: 4 MiB, which a CPU core's cache holds and a GPU streams."""
+_CHUNK = {"cpu": 2**20, "cuda": 2**25}
+"""Logits upcast to float32 at a time: 4 MiB, which a CPU core's cache holds; 128 MiB, which keep a GPU busy."""
 _LOGIT_FLOOR = -1e4
 """Below the largest logit by this much a probability is 0 in float32; keeps 0 x -inf out of the entropy."""
 
@@ -32,21 +32,21 @@ class TokenStats:
     response_N: torch.Tensor
     key_N: torch.Tensor | None = None
 
-    def check(self, where: str) -> None:
-        """Raise if a response token has a log-probability, entropy or advantage that is not finite.
+    def problem(self, where: str) -> RunFailed | None:
+        """The error of a response token whose log-probability, entropy or advantage is not finite; None without one.
 
-        Raises:
-            RunFailed: naming `where` (step and rank); a NaN would otherwise compare as False and keep its token.
+        A NaN would otherwise compare as False and keep its token. `where` names step and rank.
         """
         for name in ("logprob_N", "entropy_N", "advantage_N"):
             bad = ~torch.isfinite(getattr(self, name)) & self.response_N
             if bad.any():
-                raise RunFailed(
+                return RunFailed(
                     f"{where}: the {name[:-2]} of {int(bad.sum())} response tokens is not finite",
                     found=getattr(self, name)[bad][:3].tolist(),
                     expected="finite numbers",
                     next_step="the policy has diverged: go back to an earlier checkpoint, lower the learning rate",
                 )
+        return None
 
     def take(self, index: torch.Tensor | slice) -> TokenStats:
         """The statistics of some of the tokens."""
@@ -56,20 +56,23 @@ class TokenStats:
         )
 
 
-def entropy(logits_NV: torch.Tensor) -> torch.Tensor:
+def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) -> torch.Tensor:
     """The Shannon entropy (N,) in nats of N softmax distributions over V tokens, float32 whatever the logits are.
 
-    In chunks, so that no float32 copy of all logits exists. A logit of -inf is a probability of 0.
+    Also under autocast, whose matrix products are of lower precision: none is used. In chunks, so that no float32 copy
+    of all logits exists. A logit of -inf is a probability of 0. temperature_N divides the logits (None: 1).
     """
     rows, vocabulary = logits_NV.shape
     out_N = torch.empty(rows, dtype=torch.float32, device=logits_NV.device)
-    size = max(1, _CHUNK // vocabulary)
+    size = max(1, _CHUNK.get(logits_NV.device.type, 2**25) // vocabulary)
     for first in range(0, rows, size):
         x = logits_NV[first : first + size].float()
+        if temperature_N is not None:
+            x = x / temperature_N[first : first + size].unsqueeze(-1)
         y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
         e = y.exp()
         z = e.sum(-1)
-        out_N[first : first + size] = z.log() - torch.linalg.vecdot(e, y) / z
+        out_N[first : first + size] = z.log() - e.mul_(y).sum(-1) / z
     return out_N
 
 

@@ -61,7 +61,9 @@ class SelectingEngine(_VeRLEngine):
     """The whole batch's threshold under the old policy (scope `batch`); the worker sets it."""
     last_threshold: float | None = None
     """The threshold of the step's mini-batch before; the worker clears it when a step begins."""
-    mini_batches_seen = 0
+    step = 0
+    mini_batch = 0
+    """Where the training stands, for messages; the worker sets both."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -97,23 +99,19 @@ class SelectingEngine(_VeRLEngine):
     @torch.no_grad()
     def _entropy(self, output: Any, output_args: dict, offsets: torch.Tensor, position_M: torch.Tensor) -> torch.Tensor:
         """The entropies (M,) at positions of the packed sequences, at the rollout's temperature."""
-        logits = output.logits
+        logits, unit = output.logits, output_args.get("temperature_is_one", False)
         if self.use_ulysses_sp:  # each rank holds a slice of the packed sequence: all entropies, then gathered
-            scale = output_args["temperature_rmpad"].unsqueeze(-1)
-            every = entropy(logits.squeeze(0) / scale)
+            every = entropy(logits.squeeze(0), None if unit else output_args["temperature_rmpad"])
             return self._gather_and_unpad_packed(every, output_args["pad_size"])[position_M]
-        size = max(1, _ROWS // logits.shape[-1])
         parts = [torch.empty(0, device=logits.device)]
-        for position in position_M.split(size):
+        for position in position_M.split(max(1, _ROWS // logits.shape[-1])):
             if "temperature_rmpad" in output_args:
-                rows, scale = logits[0, position], output_args["temperature_rmpad"][position]
+                rows, temperature = logits[0, position], output_args["temperature_rmpad"][position]
             else:
                 sequence = torch.searchsorted(offsets, position, right=True) - 1
                 rows = logits[sequence, position - offsets[sequence]]
-                scale = output_args["temperature"][sequence]
-            if not output_args.get("temperature_is_one", False):
-                rows = rows.float() / scale.unsqueeze(-1)
-            parts.append(entropy(rows))
+                temperature = output_args["temperature"][sequence]
+            parts.append(entropy(rows, None if unit else temperature))
         return torch.cat(parts)
 
     # training
@@ -123,7 +121,9 @@ class SelectingEngine(_VeRLEngine):
             return super().forward_backward_batch(data, loss_function, forward_only)
         began = time.perf_counter()
         s = self.selector
-        self.mini_batches_seen += 1
+        self.mini_batch += 1
+        # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it
+        data["loss_mask"] = data["response_mask"]
         watch = Watch(data, s, get_device_id())
         old = old_statistics(data, s, get_device_id())
         if s.policy == "old":
@@ -135,7 +135,6 @@ class SelectingEngine(_VeRLEngine):
         thresholds: list[float] = []
 
         def decide(stats: TokenStats, index: torch.Tensor) -> torch.Tensor:
-            stats.check(self._where())
             if s.plan == "local" or s.log_agreement:
                 one = s.select(old.take(index) if s.policy == "old" and old is not None else stats)
                 local.keep_N[index], local.candidate_N[index] = one.keep_N, one.candidate_N
@@ -146,6 +145,7 @@ class SelectingEngine(_VeRLEngine):
 
         data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
         if known is not None:
+            self._check_kept(self._total(watch.response_N), self._total(known.keep_N))
             set_mask(data, known.keep_N)
             data["loss_mask"] = data["response_mask"]
         watched = known is None or s.log_agreement
@@ -153,16 +153,19 @@ class SelectingEngine(_VeRLEngine):
         seconds = time.perf_counter() - began
         outputs = super().forward_backward_batch(data, loss, forward_only=False)
         began = time.perf_counter()
+        if watched:
+            self._check(watch.stats())
         metrics: dict[str, float] = {}
         if known is not None:
             chosen = known
         elif s.plan == "local":
-            chosen = Selection(local.keep_N, local.candidate_N, sum(thresholds) / len(thresholds))
+            finite = [t for t in thresholds if abs(t) != INFINITY]
+            chosen = Selection(local.keep_N, local.candidate_N, sum(finite) / len(finite) if finite else INFINITY)
         else:
             chosen = self._pooled(watch.stats())
             if guess is not None and abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
                 metrics["guess_error"] = abs(guess - chosen.threshold)
-            metrics["redone_share"] = self._redo(data, loss_function, outputs, watch, loss.keep_N, chosen.keep_N)
+            metrics |= self._redo(data, loss_function, outputs, watch, loss.keep_N, chosen.keep_N)
         if known is None:
             self._divide(outputs, self._total(watch.response_N), self._total(chosen.keep_N))
         if s.log_agreement:
@@ -170,7 +173,7 @@ class SelectingEngine(_VeRLEngine):
         metrics |= self._counts(watch, chosen, entropies=s.log_entropy and (watched or s.plan == "two_pass"))
         if s.policy == "current" and s.scope == "mini_batch":
             self.last_threshold = chosen.threshold
-        metrics["timing_selector"] = seconds + time.perf_counter() - began
+        metrics["seconds"] = seconds + time.perf_counter() - began
         self.selection_metrics = metrics
         return outputs
 
@@ -183,7 +186,7 @@ class SelectingEngine(_VeRLEngine):
             return self._pooled(old, self.batch_threshold if s.scope == "batch" else None)
         if s.plan == "two_pass":
             self._forward(data, watch)
-            watch.stats().check(self._where())
+            self._check(watch.stats())
             return self._pooled(watch.stats())
         return None
 
@@ -195,7 +198,7 @@ class SelectingEngine(_VeRLEngine):
                 expected="the field entropy of veRL's old-log-prob pass",
                 next_step="switch algorithm.rollout_correction.bypass_mode off, or set selector.policy=current",
             )
-        old.check(self._where())
+        self._check(old)
 
     def _forward(self, data: Batch, watch: Watch) -> None:
         """One pass of the current policy without gradients: fills the watch."""
@@ -212,7 +215,7 @@ class SelectingEngine(_VeRLEngine):
         self.module.eval()
         output = self.infer_batch(view, loss_function=None)["model_output"]
         self.module.train()
-        position_N = response_positions(output["log_probs"].offsets(), data["response_mask"].offsets())
+        position_N = response_positions(output["log_probs"].offsets(), watch.offsets)
         watch.logprob_N[:] = output["log_probs"].values()[position_N].float()
         watch.entropy_N[:] = output["entropy"].values()[position_N].float()
 
@@ -223,14 +226,18 @@ class SelectingEngine(_VeRLEngine):
 
     def _redo(
         self, data: Batch, loss: Any, outputs: dict, watch: Watch, guessed_N: torch.Tensor, keep_N: torch.Tensor
-    ) -> float:
-        """Add to the gradients what the guess left out, take away what it added; the share of tokens run again."""
+    ) -> dict[str, float]:
+        """Add to the gradients what the guess left out, take away what it added; what that took.
+
+        redone_share: tokens run again, of all. redone_longest: those of the rank that ran most, of a rank's tokens; all
+        ranks wait for it.
+        """
         plan = redo.plan(guessed_N, keep_N, watch.offsets)
         sequences = torch.tensor([len(plan.row_R)], device=watch.offsets.device)
         dist.all_reduce(sequences, op=dist.ReduceOp.MAX, group=self.get_data_parallel_group())
         most = int(sequences)
         if most == 0:
-            return 0.0
+            return {"redone_share": 0.0, "redone_longest": 0.0}
         size = most
         if not tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             size = min(most, int(data["micro_batch_size_per_gpu"]))
@@ -241,17 +248,14 @@ class SelectingEngine(_VeRLEngine):
         outputs["loss"] += again["loss"]
         for key, metric in again["metrics"].items():
             outputs["metrics"][key].extend(metric)
-        return self._total(plan.tokens_R) / tokens
+        longest = plan.tokens_R.sum()
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self.get_data_parallel_group())
+        ranks = self.get_data_parallel_size()
+        return {"redone_share": self._total(plan.tokens_R) / tokens, "redone_longest": float(longest) * ranks / tokens}
 
     def _divide(self, outputs: dict, tokens: float, kept: float) -> None:
         """From a mean over all response tokens to one over the kept: gradients, losses and summed metrics."""
-        if not kept:
-            raise RunFailed(
-                f"{self._where()}: no token is kept, so that the loss has nothing to divide by",
-                found=f"0 of {tokens:.0f} response tokens",
-                expected="at least one",
-                next_step="lower selector.q or selector.tau_p",
-            )
+        self._check_kept(tokens, kept)
         factor = tokens / kept
         for p in self.module.parameters():
             if p.grad is not None:
@@ -274,18 +278,37 @@ class SelectingEngine(_VeRLEngine):
         return float(total)
 
     def _where(self) -> str:
-        return f"mini-batch {self.mini_batches_seen} on rank {dist.get_rank(self.get_data_parallel_group())}"
+        rank = dist.get_rank(self.get_data_parallel_group())
+        return f"step {self.step}, mini-batch {self.mini_batch} on rank {rank}"
+
+    def _check(self, stats: TokenStats) -> None:
+        """Raise on all ranks when one has a value that is not finite: alone it would leave the others waiting."""
+        problem = stats.problem(self._where())
+        if self._total(torch.tensor([problem is not None], device=stats.logprob_N.device)):
+            raise problem or RunFailed(
+                f"{self._where()}: another rank has statistics that are not finite", next_step="see that rank's error"
+            )
+
+    def _check_kept(self, tokens: float, kept: float) -> None:
+        if not kept:
+            raise RunFailed(
+                f"{self._where()}: no token is kept, so that the loss has nothing to divide by",
+                found=f"0 of {tokens:.0f} response tokens",
+                expected="at least one",
+                next_step="lower selector.q or selector.tau_p",
+            )
 
     def _counts(self, watch: Watch, chosen: Selection, entropies: bool) -> dict[str, float]:
-        """Sums over ranks. A threshold that is not finite (no candidate, q = 0 or 1) is logged as 0."""
+        """Sums over ranks. A threshold that is not finite (no candidate, q = 0 or 1) is left out of the means."""
         tokens, kept = self._total(watch.response_N), self._total(chosen.keep_N)
         logged = {
             "tokens": tokens,
             "kept_tokens": kept,
             "silenced_tokens": tokens - kept,
             "candidate_tokens": self._total(chosen.candidate_N),
-            "threshold": chosen.threshold if abs(chosen.threshold) != INFINITY else 0.0,
         }
+        if abs(chosen.threshold) != INFINITY:
+            logged["threshold"] = chosen.threshold
         if entropies:
             logged["current_entropy"] = self._total(watch.entropy_N.double()[watch.response_N]) / max(tokens, 1.0)
         return logged

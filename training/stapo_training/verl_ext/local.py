@@ -54,7 +54,7 @@ def batch(sequences: Sequence[Mapping[str, torch.Tensor]], **settings: Any) -> T
         settings: veRL's per-call settings (temperature, mini_batch_size, micro_batch_size_per_gpu, ...).
     """
     fields = {k: jagged([s[k] for s in sequences]) for k in sequences[0]}
-    data = TensorDict(fields | {"loss_mask": fields["response_mask"]}, batch_size=len(sequences))
+    data = TensorDict({"loss_mask": fields["response_mask"]} | fields, batch_size=len(sequences))
     defaults = {"temperature": 1.0, "epochs": 1, "seed": 1, "dataloader_kwargs": {"shuffle": False}}
     tu.assign_non_tensor(data, **defaults | settings)
     return data

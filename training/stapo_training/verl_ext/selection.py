@@ -156,7 +156,8 @@ def cut(data: Batch, plan: Redo, offsets: torch.Tensor, count: int) -> Batch:
     All ranks have to run equally many; the filling is the shortest prompt with one response token and an empty mask.
     """
     prompts = data["prompts"].offsets().diff().tolist()
-    filling = [min(range(len(prompts)), key=lambda r: prompts[r])] * (count - len(plan.row_R))
+    answered = [r for r, n in enumerate(data["responses"].offsets().diff().tolist()) if n]
+    filling = [min(answered, key=lambda r: prompts[r])] * (count - len(plan.row_R))
     rows = plan.row_R.tolist() + filling
     lengths = plan.tokens_R.tolist() + [1] * len(filling)
     real = [True] * len(plan.row_R) + [False] * len(filling)

@@ -14,12 +14,14 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
+from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
 from stapo_results.errors import RunFailed
 from stapo_training.run_folder import RunFolder
 from stapo_training.verl_ext import agent_loop, rollout
+from stapo_training.verl_ext.balance import balanced_order
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
-from stapo_training.verl_ext.worker import StapoWorker
+from stapo_training.verl_ext.worker import STEP, StapoWorker
 from stapo_training.watch import alarms, interrupts, status, step_metrics
 
 rollout.register()
@@ -133,6 +135,28 @@ class StapoTrainer(PPOTrainerSync):
         super().on_step_begin()
         if self._ended_at is not None:  # saved by _compute_metrics; since then the loggers have seen the step
             raise KeyboardInterrupt
+
+    def _balance_batch(self, batch: Any, metrics: dict, logging_prefix: str = "global_seqlen", **_: Any) -> Any:
+        """The batch filled up by veRL, and spread over the ranks within each mini-batch (`balanced_order`).
+
+        veRL spreads the whole batch, whatever trainer.balance_batch says; its V1 trainer does not read that key.
+        """
+        place = {key: i for i, key in enumerate(batch.keys)}
+        batch = super()._balance_batch(batch, {}, logging_prefix)
+        # back to the order that it had; what was filled in goes to the end
+        batch.reorder(sorted(range(len(batch.keys)), key=lambda i: place.get(batch.keys[i], len(place))))
+        if self.config.trainer.balance_batch:
+            lengths = [int(tag["seq_len"]) for tag in batch.tags]
+            ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+            actor = self.config.actor_rollout_ref
+            parts = balanced_order(lengths, ranks, actor.actor.ppo_mini_batch_size * actor.rollout.n)
+            metrics.update(log_seqlen_unbalance(lengths, parts, prefix=logging_prefix))
+            batch.reorder([i for part in parts for i in part])
+        return batch
+
+    def _update_actor(self, batch: Any, metrics: dict) -> Any:
+        batch.extra_info[STEP] = self.global_steps
+        return super()._update_actor(batch, metrics)
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()

@@ -47,6 +47,10 @@ def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor, inplace_bac
     return logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(logits, dim=-1)
 
 
+STEP = "stapo_step"
+"""The key under which the trainer tells its workers the step."""
+
+
 class SelectingTrainingWorker(TrainingWorker):
     """TrainingWorker on the selecting engine; `selector` None is veRL unchanged."""
 
@@ -63,6 +67,7 @@ class SelectingTrainingWorker(TrainingWorker):
         """All optimizer steps of a rollout step; what spans its mini-batches is settled here."""
         engine, s = self.engine, self.engine.selector
         engine.last_threshold = engine.batch_threshold = None
+        engine.step, engine.mini_batch = int(tu.get_non_tensor_data(data=data, key=STEP, default=0)), 0
         if s is not None and s.selects and (s.scope == "batch" or s.log_agreement):
             stats = old_statistics(data, s, get_device_id())
             if stats is not None:
@@ -76,23 +81,22 @@ class SelectingTrainingWorker(TrainingWorker):
         engine.selection_metrics = {}
         output = super().train_batch(data)
         metrics = engine.selection_metrics
-        if metrics and engine.selector and engine.selector.plan in ("masked", "two_pass") and self.checks_normaliser:
+        if metrics:
+            known = engine.selector.plan in ("masked", "two_pass")  # otherwise divided by the kept tokens afterwards
+            expected = metrics["kept_tokens" if known else "tokens"]
             normaliser = float(tu.get(data, "batch_num_tokens"))
-            if normaliser != metrics["kept_tokens"]:
+            if normaliser != expected:
                 raise RunFailed(
-                    "the loss was not divided by the number of kept tokens",
+                    f"the loss was not divided by the number of {'kept' if known else 'response'} tokens",
                     found=normaliser,
-                    expected=metrics["kept_tokens"],
+                    expected=expected,
                     next_step="this veRL version counts its normaliser elsewhere: use verl==0.9.1 (requirements/)",
                 )
         if metrics and output is not None:
             logged = tu.get(output, "metrics")
-            logged.update({k if k.startswith("timing") else f"selector/{k}": v for k, v in metrics.items()})
+            logged.update({f"selector/{k}": v for k, v in metrics.items()})
             tu.assign_non_tensor(output, metrics=logged)
         return output
-
-    checks_normaliser = True
-    """False where the loss does not divide by tokens (GRPO's mean of sequence means)."""
 
 
 class StapoWorker(ActorRolloutRefWorker):
@@ -110,5 +114,11 @@ class StapoWorker(ActorRolloutRefWorker):
             torch.use_deterministic_algorithms(True)
         super().init_model()
         if self.actor is not None:
+            if not isinstance(self.actor.engine, SelectingEngine):
+                raise RunFailed(
+                    "veRL chose an engine that cannot select tokens",
+                    found=type(self.actor.engine).__name__,
+                    expected="SelectingEngine",
+                    next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
+                )
             self.actor.engine.selector = selector_from(self.config.selector, self.config.actor)
-            self.actor.checks_normaliser = self.config.actor.loss_agg_mode == "token-mean"

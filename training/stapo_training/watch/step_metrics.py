@@ -24,6 +24,7 @@ _ALIASES = {
     "rollout_kl": "rollout_corr/k3_kl",
     "threshold": "actor/selector/threshold",
     "redone_share": "actor/selector/redone_share",
+    "redone_longest": "actor/selector/redone_longest",
 }
 _TIME_ALIASES = {
     "tokens_per_second": "perf/throughput",
@@ -81,7 +82,8 @@ def split(metrics: Mapping[str, Any]) -> StepNumbers:
 
 
 def _of_the_machine(name: str) -> bool:
-    return name.startswith(("perf/", "training/rollout_probs")) or "/perf/" in name or "timing" in name
+    timed = "timing" in name or name == "actor/selector/seconds"
+    return timed or name.startswith(("perf/", "training/rollout_probs")) or "/perf/" in name
 
 
 def accuracy(validation: Mapping[str, float]) -> float:
