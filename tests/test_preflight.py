@@ -492,7 +492,7 @@ def test_a_dry_run_that_cannot_start_prints_the_panel_before_it_refuses(
     printed = capfd.readouterr().out
     for said in (
         "grpo on qwen3-8b",
-        "tightest: generation",
+        "tightest: saving a checkpoint",
         "0.2   (otherwise 0.28, veRL 0.2)",
         "formula, not measured",
         "To start it",

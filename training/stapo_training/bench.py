@@ -2,8 +2,8 @@
 
 One rollout step of a model large enough that arithmetic decides: sampling, old log-probabilities, four optimizer steps.
 Each way of selecting makes the same four steps from the same weights, JustRL's among them, one after the other in each
-repeat. A ratio is that of the fastest repeats, since whatever else the machine does only adds; its spread is that of the
-ratios within a repeat.
+repeat. A ratio is that of the fastest repeats, since whatever else the machine does only adds; its spread is that of
+the ratios within a repeat.
 
 What a correction costs is decided by how many candidates there are and how far the threshold moves between
 mini-batches. The share of candidates is set by tau_p: moving tau_p is the same as shifting every log-probability by a

@@ -220,6 +220,10 @@ def gpu_moments(shape: Shape, t: Training, r: Rollout, card: float) -> list[Mome
         ),
         rollout_share(shape, r, card),
     ]
+    if t.param_offload and not t.offload_policy:
+        # the trainer saves when the rollout is awake again, and veRL loads an offloaded shard to write it
+        awake = (*_state(shape, t, gradients=False, moments=not t.optimizer_offload), *moments[-2].lines[-2:])
+        moments.append(Moment("saving a checkpoint", awake, card))
     if not t.offload_policy:  # there AdamW runs on the host
         scratch = Line(
             "AdamW's scratch",

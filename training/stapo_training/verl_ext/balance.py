@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from verl.utils.seqlen_balancing import calculate_workload, get_seqlen_balanced_partitions
@@ -22,7 +23,7 @@ def balanced_order(lengths: Sequence[int], ranks: int, mini_batch: int) -> list[
     mine: list[list[int]] = [[] for _ in range(ranks)]
     for first in range(0, len(lengths), mini_batch):
         work = calculate_workload(torch.tensor(lengths[first : first + mini_batch], dtype=torch.int64))
-        parts = get_seqlen_balanced_partitions(work.tolist(), k_partitions=ranks, equal_size=True)
+        parts: Any = get_seqlen_balanced_partitions(work.tolist(), k_partitions=ranks, equal_size=True)
         for rank, part in enumerate(parts):
             mine[rank] += [first + i for i in part]
     return mine

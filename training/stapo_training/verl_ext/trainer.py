@@ -136,7 +136,9 @@ class StapoTrainer(PPOTrainerSync):
         if self._ended_at is not None:  # saved by _compute_metrics; since then the loggers have seen the step
             raise KeyboardInterrupt
 
-    def _balance_batch(self, batch: Any, metrics: dict, logging_prefix: str = "global_seqlen", **_: Any) -> Any:
+    def _balance_batch(
+        self, batch: Any, metrics: dict, logging_prefix: str = "global_seqlen", keep_minibatch: bool = True
+    ) -> Any:
         """The batch filled up by veRL, and spread over the ranks within each mini-batch (`balanced_order`).
 
         veRL spreads the whole batch, whatever trainer.balance_batch says; its V1 trainer does not read that key.

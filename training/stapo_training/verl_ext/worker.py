@@ -67,7 +67,7 @@ class SelectingTrainingWorker(TrainingWorker):
         """All optimizer steps of a rollout step; what spans its mini-batches is settled here."""
         engine, s = self.engine, self.engine.selector
         engine.last_threshold = engine.batch_threshold = None
-        engine.step, engine.mini_batch = int(tu.get_non_tensor_data(data=data, key=STEP, default=0)), 0
+        engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
         if s is not None and s.selects and (s.scope == "batch" or s.log_agreement):
             stats = old_statistics(data, s, get_device_id())
             if stats is not None:
