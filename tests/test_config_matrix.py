@@ -125,6 +125,7 @@ def test_a_row_says_what_why_and_where() -> None:
 def test_a_stale_page_is_found_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "defaults.md"
     page.write_text("before\n<!-- generated:defaults -->\nold\n<!-- /generated:defaults -->\nafter\n")
+    (tmp_path / "selection.md").write_text("<!-- generated:bench -->\n<!-- /generated:bench -->\n")
     monkeypatch.setattr(config_docs, "decided", list)
     monkeypatch.setattr(config_docs, "resolved_page", lambda: "page\n")
     assert config_docs.write(tmp_path, check=True) == 1
@@ -166,7 +167,9 @@ def test_a_label_of_ones_own_stays() -> None:
 
 def test_what_leaves_the_mask_alone_leaves_the_label_alone() -> None:
     own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative", "log_agreement": False}
-    assert labels.label("stapo", {**own, "form": "two_pass", "log_agreement": True}, own) == "stapo"
+    assert (
+        labels.label("stapo", {**own, "form": "two_pass", "log_agreement": True, "log_entropy": False}, own) == "stapo"
+    )
     assert labels.label("stapo", {**own, "policy": "old"}, own) == "stapo-old"
 
 

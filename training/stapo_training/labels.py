@@ -11,10 +11,10 @@ from typing import Any
 
 _SELECTOR = "actor_rollout_ref.selector."
 _SHORT = {"tau_p": "tau"}
-# name, policy and scope are words that speak for themselves; form and log_agreement change what is logged or how fast
-# the same mask is found, never the mask
+# name, policy and scope are words that speak for themselves; form, log_agreement and log_entropy change what is logged
+# or how fast the same mask is found, never the mask
 _WORDS = ("name", "policy", "scope")
-_SAME_MASK = ("form", "log_agreement")
+_SAME_MASK = ("form", "log_agreement", "log_entropy")
 
 
 def _key(override: str) -> str:
