@@ -13,7 +13,10 @@ LOGS_GIB = 1.0  # metrics, logs, token statistics
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Size of one in GiB, how many the run makes in all, how many are on disk at the end, and the free GiB."""
+    """Size of one in GiB, how many the run makes in all, how many are on disk at the end, and the free GiB.
+
+    `whole`: GiB at most. An old checkpoint goes when the new one is complete, so for a moment there is one more.
+    """
 
     each: float
     made: int
@@ -22,7 +25,12 @@ class Checkpoints:
 
     @property
     def whole(self) -> float:
-        return self.kept * self.each + LOGS_GIB
+        return min(self.made, self.kept + 1) * self.each + LOGS_GIB
+
+    @property
+    def fitting(self) -> int:
+        """How many the free disk holds."""
+        return max(0, int((self.free - LOGS_GIB) / self.each)) if self.each else self.made
 
 
 def plan_checkpoints(
@@ -44,7 +52,7 @@ def plan_checkpoints(
 
 
 def check_disk(c: Checkpoints, where: object) -> None:
-    """Two checkpoints must fit: veRL writes a new one before it deletes an old one, and a killed save leaves a part.
+    """Two checkpoints must fit: a new one is written before an old one is deleted, and a killed save leaves a part.
 
     Raises:
         BadInput: with the arithmetic.

@@ -82,10 +82,19 @@ def _what(config: Any, report: Report) -> list[str]:
         f"clip {a.actor.clip_ratio_low} / {a.actor.clip_ratio_high}, dual clip {'off' if high >= 1e6 else high}, "
         f"{a.actor.loss_agg_mode}, lr {a.actor.optim.lr}, "
         + (f"KL {a.actor.kl_loss_coef}" if a.actor.use_kl_loss else "no KL"),
-        f"selector {a.selector.name}: {a.selector.policy} policy, scope {a.selector.scope}",
+        _selector(a.selector),
         f"rollout {a.rollout.name}, tensor parallel {a.rollout.tensor_model_parallel_size}, "
         f"reward verifier {config.reward.custom_reward_function.reward_kwargs.verifier}",
     ]
+
+
+def _selector(s: Any) -> str:
+    values = {
+        "keep_all": "",
+        "top_entropy": f" share {s.share},",
+        "silence_low_probability": f" tau_p {s.tau_p},",
+    }.get(s.name, f" tau_p {s.tau_p}, q {s.q},")
+    return f"selector {s.name}" + (f":{values} {s.policy} policy, scope {s.scope}" if values else "")
 
 
 def _changes(console: Console, changes: Sequence[Change]) -> None:
@@ -140,13 +149,12 @@ def _disk(config: Any, report: Report) -> list[str]:
         return ["not known: the model's size is not known"]
     lines = [
         f"a checkpoint is {_size(c.each)}, one every {config.trainer.save_freq} steps: {c.made} made, {c.kept} kept",
-        f"in all {c.whole:.1f} GiB, free {c.free:.1f} GiB",
+        f"at most {c.whole:.1f} GiB at a time, free {c.free:.1f} GiB",
     ]
     if c.whole > c.free and c.each:
-        lines.append(
-            f"NOT ENOUGH FOR ALL: full after {int((c.free - 1) / c.each)} checkpoints; "
-            "trainer.max_actor_ckpt_to_keep=3 keeps three"
-        )
+        keep = c.fitting - 1  # one more is there while the next one is written
+        cure = f"; trainer.max_actor_ckpt_to_keep={keep} keeps the newest {keep}" if keep >= 1 else ""
+        lines.append(f"NOT ENOUGH FOR ALL: full after {c.fitting} checkpoints{cure}")
     return lines
 
 
