@@ -83,7 +83,11 @@ def collect(run: Path, out: Path) -> list[Path]:
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_text(encoding="utf-8")
     if not written:
-        raise BadInput(f"{run}: no record found", expected="run.json files of trainings and evaluations")
+        raise BadInput(
+            f"{run}: no record found",
+            expected="run.json files of trainings and evaluations",
+            next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
+        )
     for name, text in written.items():
         store.write_atomic(out / name, text)
     return [out / name for name in written]

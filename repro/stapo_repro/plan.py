@@ -145,9 +145,8 @@ def methods_of_cells(cells: Sequence[str]) -> str:
                 f"{cell} cannot be run by this version",
                 found=f"size {size}",
                 expected=f"size {labels.MINI}",
-                next_step=f"what is missing for {size}: its size and hardware overlays (stapo-train run size={size}), "
-                "the training data (stapo-train data), and GPUs; until then: "
-                f"stapo-repro run {method}/mini",
+                next_step=f"train {size} with its own commands (stapo-train data, stapo-train run size={size}, "
+                f"stapo-train export, stapo-eval run), or: stapo-repro run {method}/mini",
             )
         if method not in methods:
             methods.append(method)

@@ -23,10 +23,10 @@ The same command again goes on with an interrupted run and returns at once from 
   hardware=   {hardware}
   task=       {task}
   run.base=   the miniature's base folder (stapo-train base --out DIR)
-  run.data=   the folder of training data for the paper's sizes (stapo-train data --out DIR)
+  run.data=   the folder of training data for the paper's sizes (stapo-train data --benchmarks DIR --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       check everything, print plan, memory, disk and time; start and write nothing
-  --config-only   print the composed configuration; asks for no GPU, data or model"""
+  --config-only   print the composed configuration; looks for no GPU, data or model"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Export:
         from stapo_training.export import export
 
         if self.dtype not in ("fp32", "bf16"):
-            raise BadInput("unknown --dtype", found=self.dtype, expected="fp32 | bf16")
+            raise BadInput("unknown --dtype", found=self.dtype, expected="fp32 | bf16", next_step="--dtype fp32")
         export(self.checkpoint, self.out, self.dtype)
         return 0
 

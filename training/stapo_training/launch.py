@@ -85,11 +85,42 @@ def compose(overrides: list[str]) -> Any:
             raise own from None
         raise BadInput(
             f"the configuration does not compose: {str(e).splitlines()[0]}",
-            next_step="stapo-train run ... --config-only shows every key",
+            found=" ".join(provenance.redact_command(overrides)),
+            expected="KEY=VALUE with a key that exists (+KEY=VALUE adds one)",
+            next_step="correct the key; without it, stapo-train run ... --config-only shows every key",
         ) from None
     if missing:
         raise BadInput("values are missing", found=", ".join(missing), next_step=f"add {missing[0]}=... to the command")
+    _check_numbers(config)
     return config
+
+
+_COUNTS = (
+    "run.steps",
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+)
+"""Whole numbers from 1 on: what every check reckons with."""
+
+
+def _check_numbers(config: Any) -> None:
+    from omegaconf import OmegaConf
+
+    for key, least in [*((k, 1) for k in _COUNTS), ("run.seed", 0), ("trainer.save_freq", -1)]:
+        value = OmegaConf.select(config, key)
+        if type(value) is not int or value < least:
+            raise BadInput(
+                f"{key} is not a whole number from {least} on",
+                found=repr(value),
+                expected=f"{least} or more",
+                next_step=f"correct {key}=... in the command",
+            )
 
 
 # keys that veRL leaves open in parts that are switched off
@@ -108,6 +139,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if config_only:
         print(OmegaConf.to_yaml(config))
         return 0
+    _check_base(config)
     weights.pin(config, download=False)
     if config.trainer.device == "cpu":
         # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
@@ -173,6 +205,18 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         raise BadInput(
             f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out"
         ) from None
+
+
+def _check_base(config: Any) -> None:
+    """Raises BadInput where a path is made of run.base and run.base is not given."""
+    paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
+    if config.run.base is None and any(str(p).startswith("None/") for p in paths):
+        raise BadInput(
+            "values are missing",
+            found="run.base",
+            expected="the folder of a base model and its data",
+            next_step="stapo-train base --out DIR, then run.base=DIR",
+        )
 
 
 def resume_command(overrides: list[str]) -> str:

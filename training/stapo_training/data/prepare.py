@@ -71,7 +71,7 @@ def prepare(
     """
     began, out = time.monotonic(), Path(out)
     if language not in ("en", "all"):
-        raise BadInput("unknown --language", found=language, expected="en | all")
+        raise BadInput("unknown --language", found=language, expected="en | all", next_step="--language all")
     refuse_foreign(out)
     loaded = _benchmarks(Path(benchmark_dir), names)
     found = source.find(given, revision)
