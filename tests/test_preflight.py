@@ -501,6 +501,22 @@ def test_a_dry_run_that_cannot_start_prints_the_panel_before_it_refuses(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("actor_rollout_ref.selector.q=75", "selector.q: Input should be less than or equal to 1"),
+        ("actor_rollout_ref.selector.tau=0.1", r"(?s)selector.tau.*expected: name, policy, scope"),
+        ("data.train_batch_size=100", "100 / 64"),
+        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "(?s)does not go with.*form=two_pass"),
+        ("alarms.stop=[fire]", "fire"),
+    ],
+)
+def test_config_only_refuses_what_no_machine_could_run(override: str, said: str) -> None:
+    prefix = "+" if override.startswith("actor_rollout_ref.selector.tau=") else ""
+    with pytest.raises(BadInput, match=said):
+        launch.run(["size=qwen3-14b", *PAPER, prefix + override], config_only=True)
+
+
 def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixture) -> None:
     assert launch.run(["size=qwen3-14b", *PAPER], config_only=True) == 0
     assert "tensor_model_parallel_size: 2" in capfd.readouterr().out

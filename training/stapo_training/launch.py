@@ -18,7 +18,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training import labels, resolvers, reward, weights
 from stapo_training.preflight import dry_run as dry
-from stapo_training.preflight.checks import Facts, examine, validate
+from stapo_training.preflight.checks import Facts, Report, examine, examine_settings, validate
 from stapo_training.preflight.differences import GROUPS
 from stapo_training.run_folder import RunFolder, first_line
 from stapo_training.watch import loggers, status
@@ -138,6 +138,10 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     config = compose(overrides)
     if config_only:
         print(OmegaConf.to_yaml(config))
+        report = examine_settings(config)
+        _check_watching(config, report)
+        report.refuse()
+        validate(config, ask_worker=False)
         return 0
     _check_base(config)
     weights.pin(config, download=False)
@@ -149,9 +153,7 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
         # idle workers that Ray would start in advance cost seconds of both cores and are never used
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     report = examine(config)
-    report.attempt(alarms_from, config.alarms)
-    report.attempt(loggers.check, config.trainer.logger)
-    report.attempt(reward.verifier_from, config)
+    _check_watching(config, report)
     if dry_run:
         report.command = resume_command(overrides)
         return dry.show(config, overrides, report, compose=compose, same_run=_check_same_run)
@@ -217,6 +219,13 @@ def _check_base(config: Any) -> None:
             expected="the folder of a base model and its data",
             next_step="stapo-train base --out DIR, then run.base=DIR",
         )
+
+
+def _check_watching(config: Any, report: Report) -> None:
+    """What is asked of alarms, loggers and the reward."""
+    report.attempt(alarms_from, config.alarms)
+    report.attempt(loggers.check, config.trainer.logger)
+    report.attempt(reward.verifier_from, config)
 
 
 def resume_command(overrides: list[str]) -> str:

@@ -121,7 +121,7 @@ def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfi
         raise BadInput(
             f"actor_rollout_ref.selector.{'.'.join(map(str, first['loc']))}: {first['msg']}",
             found=first.get("input"),
-            expected=f"one of the fields {', '.join(SelectorConfig.model_fields)} with an allowed value",
+            expected=", ".join(SelectorConfig.model_fields) if first["type"] == "extra_forbidden" else None,
             next_step="choose a method=... overlay or correct the override",
         ) from None
     if actor is not None and selector.selects:

@@ -82,19 +82,26 @@ def check(config: Any) -> Facts:
     return report.facts
 
 
+def examine_settings(config: Any) -> Report:
+    """The checks that need no machine, no data and no model: selector and sizes."""
+    report = Report(Facts(Path(config.run.out).resolve(), Path(config.actor_rollout_ref.model.path), [], 0))
+    report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
+    report.attempt(check_sizes, config)
+    return report
+
+
 def examine(config: Any) -> Report:
     """All checks on files, sizes and this machine (or the Ray cluster of ray_init.address); writes nothing."""
     files = list(inputs.data_files(config))
     out = Path(config.run.out).resolve()
-    report = Report(Facts(out, Path(config.actor_rollout_ref.model.path), [path for _, path in files], 0))
-    report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
+    report = examine_settings(config)
+    report.facts = Facts(out, report.facts.model, [path for _, path in files], 0)
     model = report.attempt(inputs.check_model, config)
     rows = [(kind, report.attempt(inputs.check_data, kind, path, inputs.how_to_make(config))) for kind, path in files]
     trained = [n for kind, n in rows if kind == "train_files"]
     if None not in trained:
         report.facts = Facts(out, report.facts.model, report.facts.files, sum(n or 0 for n in trained))
         report.attempt(check_prompts, config, report.facts.prompts)
-    report.attempt(check_sizes, config)
     # a hub model that is not cached may still have known facts, so that its run is planned
     model = model or (config.actor_rollout_ref.model.path if config.actor_rollout_ref.model.path in KNOWN else None)
     if model and config.run.check_memory:
