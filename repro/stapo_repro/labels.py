@@ -11,7 +11,16 @@ ABLATION: dict[str, str] = {
     "stapo": "STAPO",
 }
 BASE = "base"
-METHOD_LABELS = {BASE: "Base model", **ABLATION, **METHODS}
+BEYOND: dict[str, str] = {
+    "grpo-nokl": "GRPO without KL",
+    "dapo": "DAPO",
+    "gspo": "GSPO",
+    "sapo": "SAPO",
+    "cispo": "CISPO",
+    "clip_cov": "Clip-Cov",
+    "kl_cov": "KL-Cov",
+}
+METHOD_LABELS = {BASE: "Base model", **BEYOND, **ABLATION, **METHODS}
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 MINI = "mini"

@@ -103,6 +103,7 @@ class BenchCommand:
     out: Path
     """Folder for the record (run.json, bench.json)."""
     repeats: int = 5
+    """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """A model of a million parameters, one repeat: shows that it runs, measures nothing."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -65,11 +64,6 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _natural(name: str) -> list[str | float]:
-    """Sort key: 1.7b before 8b before 14b. Text and numbers alternate, beginning with text."""
-    return [float(p) if i % 2 else p for i, p in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
-
-
 def _table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows])
 
@@ -116,7 +110,7 @@ def method_row(config: Any) -> list[str]:
     where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}"
     return [
         loss.loss_mode + extra,
-        "none" if loss.loss_mode == "sapo" else clip,
+        "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
         dual if loss.loss_mode == "vanilla" else "none",
         actor.loss_agg_mode,
         f"{actor.kl_loss_type} {actor.kl_loss_coef:g}" if actor.use_kl_loss else "none",
@@ -175,7 +169,7 @@ def batching(config: Any) -> str:
 
 def resolved_page() -> str:
     """docs/resolved.md: one table of methods, one of sizes and machines, one of micro-batches."""
-    methods, sizes, machines = (sorted(launch.choices(g), key=_natural) for g in ("method", "size", "hardware"))
+    methods, sizes, machines = (launch.choices(g) for g in ("method", "size", "hardware"))
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
     by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
     fixed = [m for m in methods if not by_method[m].actor_rollout_ref.actor.use_dynamic_bsz]

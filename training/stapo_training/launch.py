@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import sys
 import time
@@ -28,8 +29,11 @@ CONFIG_MODULE = "stapo_training.configs"
 
 
 def choices(group: str) -> list[str]:
-    """The overlays that exist for a configuration group."""
-    return sorted(p.stem for p in (Path(__file__).parent / "configs" / group).glob("*.yaml"))
+    """The overlays that exist for a configuration group: 1.7b before 8b before 14b."""
+    names = [p.stem for p in (Path(__file__).parent / "configs" / group).glob("*.yaml")]
+    # text and numbers alternate, beginning with text
+    parts = {n: re.split(r"(\d+(?:\.\d+)?)", n) for n in names}
+    return sorted(names, key=lambda n: [float(p) if i % 2 else p for i, p in enumerate(parts[n])])
 
 
 def _absolute(override: str) -> str:
