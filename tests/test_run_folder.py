@@ -4,6 +4,8 @@ import errno
 import json
 from pathlib import Path
 
+import pytest
+
 from stapo_results.errors import RunFailed
 from stapo_training.run_folder import RunFolder, first_line
 from stapo_training.watch.alarms import Alarm
@@ -79,3 +81,17 @@ def test_the_first_line_of_an_error_is_that_of_its_cause() -> None:
     assert first_line(Carried("Traceback (most recent call last):\n ...")) == "the policy has diverged (3)"
     assert first_line(ValueError("one\ntwo")) == "ValueError: one"
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_a_checkpoint_without_every_rank_is_not_complete(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    actor = folder.checkpoints / "global_step_5" / "actor"
+    actor.mkdir(parents=True)
+    for name in ("model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt", "optim_world_size_2_rank_1.pt"):
+        (actor / name).write_bytes(b"x")
+    with pytest.raises(RunFailed, match=r"(?s)lacks parts of optim.*1 of its ranks.*2, one a rank"):
+        folder.complete_checkpoint(5)
+    assert folder.last_checkpoint() is None
+    (actor / "optim_world_size_2_rank_0.pt").write_bytes(b"x")
+    folder.complete_checkpoint(5)
+    assert folder.last_checkpoint() == folder.checkpoints / "global_step_5"

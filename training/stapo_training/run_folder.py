@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,8 +104,12 @@ class RunFolder:
         """Mark the checkpoint of `step` as whole: from now on a resumed run may start from it.
 
         Its files are flushed to the disk before, so that the mark never outlives them in a power cut.
+
+        Raises:
+            RunFailed: when a rank's file is not there: the ranks write to a folder that they do not share.
         """
         folder = self.checkpoints / f"global_step_{step}"
+        _check_ranks(folder)
         sizes = {}
         for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _COMPLETE):
             with open(file, "rb") as f:
@@ -162,6 +167,22 @@ class RunFolder:
             next_step=f"free some space, then run the same command: it goes on from "
             f"{last.name if last else 'the start; there is no earlier checkpoint'}",
         )
+
+
+def _check_ranks(folder: Path) -> None:
+    """Every rank's part of a sharded file has to be there."""
+    ranks: dict[tuple[str, int], set[int]] = {}
+    for file in folder.rglob("*_world_size_*_rank_*.pt"):
+        name, of, rank = re.fullmatch(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt", file.name).groups()  # type: ignore[union-attr]
+        ranks.setdefault((name, int(of)), set()).add(int(rank))
+    for (name, of), there in sorted(ranks.items()):
+        if there != set(range(of)):
+            raise RunFailed(
+                f"the checkpoint in {folder} lacks parts of {name}",
+                found=f"{len(there)} of its ranks' files",
+                expected=f"{of}, one a rank",
+                next_step="put run.out on a file system that all nodes share (docs/cluster.md)",
+            )
 
 
 def first_line(error: BaseException) -> str:
