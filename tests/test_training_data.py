@@ -459,7 +459,7 @@ def test_the_tasks_name_the_folders_files_and_the_papers_validation(
     assert config.data.val_files == f"{tmp_path}/out/val.parquet"
     v = config.actor_rollout_ref.rollout.val_kwargs
     assert (v.n, v.temperature, v.top_p, v.do_sample) == (32, *setting, True)
-    with pytest.raises(BadInput, match=r"(?s)data\.train_files is not there.*stapo-train data --out DIR"):
+    with pytest.raises(BadInput, match=r"(?s)data\.train_files is not there.*stapo-train data --source .* --out DIR"):
         check(config)
     prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, tmp_path / "out")
     assert check(config).prompts == 4

@@ -97,7 +97,9 @@ def examine(config: Any) -> Report:
     report = examine_settings(config)
     report.facts = Facts(out, report.facts.model, [path for _, path in files], 0)
     model = report.attempt(inputs.check_model, config)
-    rows = [(kind, report.attempt(inputs.check_data, kind, path, inputs.how_to_make(config))) for kind, path in files]
+    rows = [
+        (kind, report.attempt(inputs.check_data, kind, path, inputs.how_to_make(config, path))) for kind, path in files
+    ]
     trained = [n for kind, n in rows if kind == "train_files"]
     if None not in trained:
         report.facts = Facts(out, report.facts.model, report.facts.files, sum(n or 0 for n in trained))

@@ -78,9 +78,10 @@ def _check_hub(model: str, revision: str | None) -> None:
         )
 
 
-def how_to_make(config: Any) -> str:
-    """The command that makes a run's missing files."""
-    if config.run.size == "mini":
+def how_to_make(config: Any, path: Path | None = None) -> str:
+    """The command that makes a run's missing file, or its missing model (no path)."""
+    of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
+    if config.run.size == "mini" and not of_data:
         return f"stapo-train base --out {config.run.base or 'DIR'}, then run.base={config.run.base or 'DIR'}"
     return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
 
