@@ -86,7 +86,7 @@ class SelectorConfig(BaseModel):
 
     def wants_entropy(self, stats: TokenStats) -> torch.Tensor:
         """The tokens (N,) whose entropy has to be known: all, or the candidates, which need only probabilities."""
-        if self.log_entropy or self.name in ("top_entropy", "keep_all"):
+        if self.log_entropy or self.name == "top_entropy":
             return stats.response_N
         return selectors.rare_in_correct(stats, self.tau_p)
 

@@ -130,7 +130,6 @@ class SelectingEngine(_VeRLEngine):
             self._check_old(data, old)
         known = self._known_before(data, watch, old)  # None where the pass itself has to show the mask
         guess = self._guess(old) if s.plan == "guessed" else None
-        keep_N = torch.zeros_like(watch.response_N) if known is None else known.keep_N
         local = Selection(torch.zeros_like(watch.response_N), torch.zeros_like(watch.response_N), INFINITY)
         thresholds: list[float] = []
 
@@ -149,7 +148,7 @@ class SelectingEngine(_VeRLEngine):
             set_mask(data, known.keep_N)
             data["loss_mask"] = data["response_mask"]
         watched = known is None or s.log_agreement
-        loss: Any = SelectingLoss(loss_function, watch, decide, keep_N.clone()) if watched else loss_function
+        loss: Any = SelectingLoss(loss_function, watch, decide) if watched else loss_function
         seconds = time.perf_counter() - began
         outputs = super().forward_backward_batch(data, loss, forward_only=False)
         began = time.perf_counter()

@@ -111,8 +111,12 @@ class SelectingLoss:
     loss: Callable
     watch: Watch
     decide: Callable[[TokenStats, torch.Tensor], torch.Tensor]
-    keep_N: torch.Tensor
     index: torch.Tensor = field(init=False)
+    keep_N: torch.Tensor = field(init=False)
+    """What was decided so far, over the mini-batch's tokens."""
+
+    def __post_init__(self) -> None:
+        self.keep_N = torch.zeros_like(self.watch.response_N)
 
     def observe(self, rows_B: torch.Tensor, logprob_N: torch.Tensor, entropy_of: Callable) -> None:
         """Record a micro-batch's log-probabilities, and the entropies that the selector wants."""
