@@ -107,7 +107,8 @@ def method_row(config: Any) -> list[str]:
     }.get(selector.name, f" p < {selector.tau_p:g}, q {selector.q:g}")
     clip = f"{actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}"
     dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
-    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}"
+    form = f", {selector.form}" if (selector.policy, selector.scope) == ("current", "mini_batch") else ""
+    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}{form}"
     return [
         loss.loss_mode + extra,
         "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,

@@ -53,6 +53,8 @@ class Report:
     moments: list[Moment] | None = None
     checkpoints: Checkpoints | None = None
     command: str = ""
+    settings_refused: bool = False
+    """The settings themselves are wrong: veRL and a worker's process would only say so again."""
 
     def attempt(self, check: Callable[..., T], *args: Any) -> T | None:
         """The check's value, or None with its refusal kept: a reader wants to know all that is wrong at once."""
@@ -87,6 +89,7 @@ def examine_settings(config: Any) -> Report:
     report = Report(Facts(Path(config.run.out).resolve(), Path(config.actor_rollout_ref.model.path), [], 0))
     report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
     report.attempt(check_sizes, config)
+    report.settings_refused = bool(report.problems)
     return report
 
 

@@ -36,7 +36,8 @@ def show(
     Raises:
         BadInput: with everything that stands in the way.
     """
-    registered = report.attempt(partial(validate, config, ask_worker=True))
+    ask = partial(validate, config, ask_worker=True)
+    registered = None if report.settings_refused else report.attempt(ask)
     out = report.facts.out
     if not report.problems:
         report.attempt(same_run, config, report.facts)

@@ -55,14 +55,12 @@ def estimate(config: Any, plan: Plan, card: str | None, out: Path, records: Path
         out: the run's folder: its own steps go before all else.
         records: committed records (results/records).
     """
+    planned = "no formula without a GPU" if plan.cpu else "no formula for this card (run.card=H20 plans for one)"
     return (
         own_steps(out)
         or recorded(config, records)
         or (formula(config, plan, card) if card and not plan.cpu else None)
-        or Estimate(
-            None,
-            ("no record of this size on this hardware, and no formula for this card (run.card=H20 plans for one)",),
-        )
+        or Estimate(None, (f"no record of this size on this hardware, and {planned}",))
     )
 
 
