@@ -14,6 +14,7 @@ import eval_model
 import pytest
 
 from stapo_eval import run as running
+from stapo_eval import sampling, scoring
 from stapo_eval.cli import main
 from stapo_eval.run import RunOptions, run
 from stapo_results import store
@@ -211,7 +212,7 @@ def test_a_real_judge_scores_where_the_rule_says_no(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a judge without miniature labels counts; its letters are scripted, the path is the real one
-    monkeypatch.setattr(running.judging, "ask", lambda questions, engine, progress: ["correct"] * len(questions))
+    monkeypatch.setattr(scoring.judging, "ask", lambda questions, engine, progress: ["correct"] * len(questions))
     run(_options(world, tmp_path, judge=str(world / "external"), benchmarks="sums", settings="t1.0"))
     verdicts = list(store.read(tmp_path / "verdicts.jsonl", Verdict))
     assert all(v.correct for v in verdicts)
@@ -242,8 +243,8 @@ def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path
 def test_a_disk_without_room_is_refused_before_generating(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    usage = running.shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(running.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    usage = sampling.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(sampling.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     o = _options(world, tmp_path / "out")
     arguments = [f"--{k.replace('_', '-')}={getattr(o, k)}" for k in ("model", "benchmarks", "data_dir", "out")]
     assert main(["run", *arguments]) == 1

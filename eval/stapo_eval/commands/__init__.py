@@ -1,0 +1,1 @@
+"""One module a subcommand of `stapo-eval`: the dataclass is its flags."""
