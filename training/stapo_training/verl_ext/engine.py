@@ -39,6 +39,7 @@ from stapo_training.token_stats import TokenStats, entropy, response_positions
 from stapo_training.verl_ext.selection import (
     ROW,
     Batch,
+    Decision,
     RedoLoss,
     SelectingLoss,
     Watch,
@@ -125,56 +126,42 @@ class SelectingEngine(_VeRLEngine):
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it
         data["loss_mask"] = data["response_mask"]
         watch = Watch(data, s, get_device_id())
-        old = old_statistics(data, s, get_device_id())
-        if s.policy == "old":
-            self._check_old(data, old)
-        known = self._known_before(data, watch, old)  # None where the pass itself has to show the mask
+        old = self._old(data)
+        known = self._known_before(data, watch, old)
         guess = self._guess(old) if s.plan == "guessed" else None
-        local = Selection(torch.zeros_like(watch.response_N), torch.zeros_like(watch.response_N), INFINITY)
-        thresholds: list[float] = []
-
-        def decide(stats: TokenStats, index: torch.Tensor) -> torch.Tensor:
-            if s.plan == "local" or s.log_agreement:
-                one = s.select(old.take(index) if s.policy == "old" and old is not None else stats)
-                local.keep_N[index], local.candidate_N[index] = one.keep_N, one.candidate_N
-                thresholds.append(one.threshold)
-            if known is not None:
-                return known.keep_N[index]
-            return local.keep_N[index] if s.plan == "local" else s.select(stats, threshold=guess).keep_N
-
-        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
+        decide = Decision(s, watch, old, known, guess)
         if known is not None:
-            self._check_kept(self._total(watch.response_N), self._total(known.keep_N))
-            set_mask(data, known.keep_N)
-            data["loss_mask"] = data["response_mask"]
+            self._mask(data, watch, known)
         watched = known is None or s.log_agreement
+        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
         loss: Any = SelectingLoss(loss_function, watch, decide) if watched else loss_function
         seconds = time.perf_counter() - began
         outputs = super().forward_backward_batch(data, loss, forward_only=False)
         began = time.perf_counter()
         if watched:
             self._check(watch.stats())
+        chosen = known or (decide.local() if s.plan == "local" else self._pooled(watch.stats()))
         metrics: dict[str, float] = {}
-        if known is not None:
-            chosen = known
-        elif s.plan == "local":
-            finite = [t for t in thresholds if abs(t) != INFINITY]
-            chosen = Selection(local.keep_N, local.candidate_N, sum(finite) / len(finite) if finite else INFINITY)
-        else:
-            chosen = self._pooled(watch.stats())
-            if guess is not None and abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
-                metrics["guess_error"] = abs(guess - chosen.threshold)
+        if guess is not None:
             metrics |= self._redo(data, loss_function, outputs, watch, loss.keep_N, chosen.keep_N)
+            if abs(guess) != INFINITY and abs(chosen.threshold) != INFINITY:
+                metrics["guess_error"] = abs(guess - chosen.threshold)
         if known is None:
             self._divide(outputs, self._total(watch.response_N), self._total(chosen.keep_N))
         if s.log_agreement:
-            metrics |= self._agreement(watch, old, local.keep_N)
+            metrics |= self._agreement(watch, old, decide.local_keep_N)
         metrics |= self._counts(watch, chosen, entropies=s.log_entropy and (watched or s.plan == "two_pass"))
         if s.policy == "current" and s.scope == "mini_batch":
             self.last_threshold = chosen.threshold
         metrics["seconds"] = seconds + time.perf_counter() - began
         self.selection_metrics = metrics
         return outputs
+
+    def _mask(self, data: Batch, watch: Watch, known: Selection) -> None:
+        """Numerator and denominator of the loss count what is kept alone."""
+        self._check_kept(self._total(watch.response_N), self._total(known.keep_N))
+        set_mask(data, known.keep_N)
+        data["loss_mask"] = data["response_mask"]
 
     def _known_before(self, data: Batch, watch: Watch, old: TokenStats | None) -> Selection | None:
         """The selection of the plans that have one before the training pass."""
@@ -189,7 +176,12 @@ class SelectingEngine(_VeRLEngine):
             return self._pooled(watch.stats())
         return None
 
-    def _check_old(self, data: Batch, old: TokenStats | None) -> None:
+    def _old(self, data: Batch) -> TokenStats | None:
+        """The old policy's statistics, checked where the selector rests on them; None where the batch has none."""
+        assert self.selector is not None
+        old = old_statistics(data, self.selector, get_device_id())
+        if self.selector.policy != "old":
+            return old
         if old is None:
             raise RunFailed(
                 "selector.policy=old needs the old policy's entropies, and the batch has none",
@@ -198,6 +190,7 @@ class SelectingEngine(_VeRLEngine):
                 next_step="switch algorithm.rollout_correction.bypass_mode off, or set selector.policy=current",
             )
         self._check(old)
+        return old
 
     def _forward(self, data: Batch, watch: Watch) -> None:
         """One pass of the current policy without gradients: fills the watch."""

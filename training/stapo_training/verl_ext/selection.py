@@ -14,6 +14,7 @@ from verl.utils.metric import AggregationType, Metric
 
 from stapo_training.methods import SelectorConfig
 from stapo_training.redo import Redo
+from stapo_training.selectors import INFINITY, Selection
 from stapo_training.token_stats import TokenStats, spans, token_keys
 
 Batch = Any
@@ -98,6 +99,43 @@ class Watch:
 
     def stats(self) -> TokenStats:
         return TokenStats(self.logprob_N, self.entropy_N, self.advantage_N, self.response_N, self.key_N)
+
+
+class Decision:
+    """What a training pass keeps of each of its micro-batches.
+
+    That is the mask `known` where there is one; else each micro-batch's own (plan `local`), or what lies on the right
+    side of `guess`, a threshold. The micro-batches' own masks are recorded too where their agreement is logged.
+    """
+
+    def __init__(
+        self,
+        selector: SelectorConfig,
+        watch: Watch,
+        old: TokenStats | None,
+        known: Selection | None,
+        guess: float | None,
+    ):
+        self.selector, self.known, self.guess = selector, known, guess
+        self.old = old if selector.policy == "old" else None
+        self.local_keep_N = torch.zeros_like(watch.response_N)
+        self._local_candidate_N = torch.zeros_like(watch.response_N)
+        self._thresholds: list[float] = []
+
+    def __call__(self, stats: TokenStats, index: torch.Tensor) -> torch.Tensor:
+        s = self.selector
+        if s.plan == "local" or s.log_agreement:
+            own = s.select(stats if self.old is None else self.old.take(index))
+            self.local_keep_N[index], self._local_candidate_N[index] = own.keep_N, own.candidate_N
+            self._thresholds.append(own.threshold)
+        if self.known is not None:
+            return self.known.keep_N[index]
+        return self.local_keep_N[index] if s.plan == "local" else s.select(stats, threshold=self.guess).keep_N
+
+    def local(self) -> Selection:
+        """The micro-batches' own selections as one; its threshold is the mean of theirs."""
+        finite = [t for t in self._thresholds if abs(t) != INFINITY]
+        return Selection(self.local_keep_N, self._local_candidate_N, sum(finite) / len(finite) if finite else INFINITY)
 
 
 @dataclass
