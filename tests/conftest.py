@@ -1,5 +1,6 @@
 """Fixtures that several test files use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +15,13 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("base") / "base"
     build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=3, warmup=1))
     return out
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Iterator[Path]:
+    """A run folder of the driver, not there yet; what still runs in it afterwards is ended."""
+    from stapo_repro import processes
+
+    folder = tmp_path / "run"
+    yield folder
+    processes.end_all(processes.Family(processes.mark_of(folder)))  # whatever a failed test left

@@ -1,26 +1,20 @@
-"""Preflight: what is refused, with which words; what the machine, the disk and the clock are asked; the panel."""
+"""Preflight: which models, data and sizes are refused, with which words."""
 
-import io
 import json
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from stapo_results.errors import BadInput
-from stapo_results.schema import StepMetrics
-from stapo_results.store import append, write_json
+from stapo_results.store import write_json
 from stapo_training import launch
 from stapo_training.data.rows import parquet_content_sha256
 from stapo_training.preflight import checks as preflight
-from stapo_training.preflight import disk, dry_run, fit, inputs, machine, panel, registration, shapes, steptime
-from stapo_training.preflight.differences import ABSENT, Change, method_changes, typed_changes
-from stapo_training.preflight.machine import Gpu, Node
+from stapo_training.preflight import inputs, machine
+from stapo_training.preflight.machine import Gpu
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
@@ -28,118 +22,6 @@ PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
 
 def mini(base: Path, out: Path, *more: str):
     return launch.compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
-
-
-# the machine
-
-
-def test_nvidia_smis_lines_and_what_is_no_card() -> None:
-    text = "0, NVIDIA H20, 97871, 4\n1, NVIDIA H20, 97871, 512\n2, NVIDIA H20, [N/A], [N/A]\nNo devices were found\n"
-    assert machine.parse_smi(text) == (
-        Gpu(0, "NVIDIA H20", 97871 / 1024, 4 / 1024),
-        Gpu(1, "NVIDIA H20", 97871 / 1024, 0.5),
-    )
-
-
-@pytest.mark.parametrize(
-    ("chosen", "indices"),
-    [(None, [0, 1, 2]), ("2,0", [2, 0]), ("", []), ("1,7,0", [1]), ("GPU-5f3a,GPU-77b0", [0, 1])],
-)
-def test_cuda_visible_devices_hides_cards(chosen: str | None, indices: list[int]) -> None:
-    cards = tuple(Gpu(i, "x", 80.0, 0.0) for i in range(3))
-    assert [g.index for g in machine.visible(cards, chosen)] == indices
-
-
-def test_the_smallest_card_of_the_nodes_counts() -> None:
-    small = Gpu(1, "NVIDIA A100", 40.0, 0.0)
-    assert machine.check_gpus([Node("a", (H100, small), 512), Node("b", (H100, H100), 512)], 2, 2) == 40.0
-    assert machine.check_gpus([Node("a", (H100,), 512), Node("b", (H100, small), 512)], 1, 2) == 40.0
-
-
-@pytest.mark.parametrize(
-    ("nodes", "said"),
-    [
-        ([Node("a", (), 64)], r"(?s)no GPU found.*a: 0 .*1 node\(s\) with 2 GPU\(s\) each.*size=mini hardware=cpu"),
-        ([Node("a", (H100,), 64)], r"(?s)too few GPUs.*a: 1 "),
-        ([Node("a", (H100,), 64, slots=8)], r"(?s)nvidia-smi does not list.*a: 1 listed, 8 offered"),
-        (
-            [Node("a", (H100, Gpu(1, "NVIDIA H100", 79.6, 41.2)), 64)],
-            r"(?s)another program uses a GPU.*a GPU 1 \(NVIDIA H100\): 41\.2 of 79\.6 GiB.*CUDA_VISIBLE_DEVICES",
-        ),
-    ],
-)
-def test_missing_unknown_and_busy_cards_are_refused(nodes: list[Node], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        machine.check_gpus(nodes, 1, 2)
-
-
-def test_a_real_ray_cluster_is_asked_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes that claim 8 and 4 GPUs on a machine without one: counted by Ray, not believed without nvidia-smi."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("PATH", "/nowhere")  # no nvidia-smi, whatever machine runs this test
-    cluster = Cluster()
-    try:
-        for gpus in (8, 4):
-            cluster.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=80 * 2**20, include_dashboard=False)
-        nodes = machine.cluster_nodes(cluster.address)
-    finally:
-        cluster.shutdown()
-    assert sorted((n.slots, n.gpus) for n in nodes) == [(4, ()), (8, ())]
-    assert all(n.memory > 0 for n in nodes)
-    with pytest.raises(BadInput, match="nvidia-smi does not list the GPUs that Ray offers"):
-        machine.check_gpus(nodes, 1, 8)
-    with pytest.raises(BadInput, match=r"(?s)too few GPUs.*2 node\(s\) with 8 GPU"):
-        machine.check_gpus(nodes, 2, 8)
-
-
-def test_an_address_where_no_cluster_answers() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        closed = s.getsockname()[1]
-    with pytest.raises(BadInput, match=rf"(?s)no Ray cluster answers.*address=127\.0\.0\.1:{closed}.*ray start --head"):
-        machine.cluster_nodes(f"127.0.0.1:{closed}")
-
-
-def test_a_port_that_something_listens_on_is_named_with_its_key(tiny_base: Path, tmp_path: Path) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        metrics = "actor_rollout_ref.rollout.prometheus"
-        config = mini(tiny_base, tmp_path, f"{metrics}.enable=true", f"{metrics}.port={port}")
-        with pytest.raises(
-            BadInput, match=rf"(?s)a port is in use.*prometheus\.port={port}.*prometheus\.port={port + 1}"
-        ):
-            preflight.check(config)
-    assert preflight.check(config).prompts == 64
-
-
-# the disk
-
-
-def test_checkpoints_of_8b_by_hand() -> None:
-    # 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB; every 100 of 3,000 steps
-    c = disk.plan_checkpoints(8_190_735_360, ["model", "optimizer", "extra"], 3000, 100, None, free=500.0)
-    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 30, 2747.2)
-    kept = disk.plan_checkpoints(8_190_735_360, ["model", "optimizer", "extra", "hf_model"], 250, 100, 2, free=500.0)
-    assert (round(kept.each, 3), kept.made, kept.kept) == (122.051, 3, 2)  # 16 B; steps 100, 200 and the last
-    assert disk.plan_checkpoints(1, ["model"], 10, -1, None, 1.0).made == 0
-
-
-def test_under_two_checkpoints_of_free_disk_is_refused() -> None:
-    def with_free(gib: float) -> disk.Checkpoints:
-        return disk.plan_checkpoints(8_190_735_360, ["model", "optimizer"], 3000, 100, None, gib)
-
-    with pytest.raises(BadInput) as e:
-        disk.check_disk(with_free(184.0), "/runs/a")
-    assert str(e.value) == (
-        "too little disk is free for /runs/a\n"
-        "  found:    184.00 GiB\n"
-        "  expected: at least 184.08 GiB: two checkpoints of 91.54 GiB and 1 GiB of logs\n"
-        "  next:     free some space or choose another run.out"
-    )
-    disk.check_disk(with_free(184.1), "/runs/a")
 
 
 # model and data
@@ -321,184 +203,6 @@ def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, m
     report = preflight.examine(launch.compose([*one, "run.card=H21"]))
     assert "unknown run.card" in [p.what for p in report.problems]
     assert report.card_gib is None
-
-
-# veRL's own opinion, and what is registered
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("actor_rollout_ref.actor.loss_agg_mode=token-median", "Invalid loss_agg_mode: token-median"),
-        ("actor_rollout_ref.rollout.mode=sync", "'sync' has been removed"),
-        ("+actor_rollout_ref.actor.no_such=1", "unexpected keyword argument 'no_such'"),
-    ],
-)
-def test_what_verl_refuses_is_bad_input(tiny_base: Path, tmp_path: Path, override: str, said: str) -> None:
-    config = mini(tiny_base, tmp_path, override)
-    with pytest.raises(BadInput, match=rf"(?s)veRL refuses the configuration.*{said}.*--config-only"):
-        preflight.validate(config, ask_worker=False)
-
-
-def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_own(tiny_base: Path) -> None:
-    config = mini(tiny_base, Path("/out"))
-    own = {"PATH": "/bin", "VERL_PLATFORM": "npu", "STAPO_TRAIN_THREADS": "9", "HOME": "/h"}
-    assert registration.worker_environment(config, own) == {
-        "PATH": "/bin",
-        "HOME": "/h",
-        "VERL_PLATFORM": "cpu",
-        "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform",
-        "STAPO_TRAIN_THREADS": "2",
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-
-
-def test_an_environment_that_lacks_our_module_is_found_before_ray_starts(tiny_base: Path) -> None:
-    config = mini(tiny_base, Path("/out"), "~ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES")
-    with (
-        registration.asked(config) as answer,
-        pytest.raises(
-            BadInput, match=r"(?s)worker's process: platform.*Unknown platform 'cpu'.*VERL_USE_EXTERNAL_MODULES"
-        ),
-    ):
-        answer()
-
-
-# time
-
-
-def test_seconds_a_step_from_the_runs_own_timings(tmp_path: Path) -> None:
-    assert steptime.own_steps(tmp_path) is None
-    # the first step is slow and leaves the window of 20
-    seconds = [90.0] + [4.0, 5.0, 6.0, 7.0] * 5
-    append(tmp_path / "timings.jsonl", [StepMetrics(step=i, values={"seconds": s}) for i, s in enumerate(seconds, 1)])
-    assert steptime.own_steps(tmp_path) == steptime.Estimate(5.5, ("measured: median of this run's last 20 steps",))
-
-
-def test_seconds_a_step_from_the_committed_records(tiny_base: Path) -> None:
-    config = mini(tiny_base, Path("/out"))
-    found = steptime.recorded(config, dry_run.RECORDS)
-    record = json.loads((dry_run.RECORDS / "miniature" / "train" / "stapo-s0" / "run.json").read_text())
-    assert found is not None
-    assert found.seconds == record["wall_seconds"] / 40
-    assert found.basis[0].startswith("measured: stapo took ")
-    config.trainer.n_gpus_per_node = 2
-    assert steptime.recorded(config, dry_run.RECORDS) is None
-
-
-def test_the_formula_by_hand() -> None:
-    """14B on 64 H20: 2,048 sequences of 1,920 + 150 tokens; 8 P + 2 P a token; replicas of two cards, 64 sequences."""
-    config = launch.compose(["size=qwen3-14b", *PAPER])
-    plan = fit.plan_from(config, shapes.find_shape("Qwen/Qwen3-14B-Base"))
-    # 10 * 14768307200 * 2048 * 2070 / (64 * 148e12 * 0.4) = 165.25 s
-    # (15360 * 2 * 14768307200 / 2 + 64 * 1920 * (150 + 960) * 163840 / 2) / (4e12 * 0.5) = 113.42 + 5.59 s
-    found = steptime.formula(config, plan, "H20")
-    assert found.seconds == pytest.approx(165.25 + 113.42 + 5.59, abs=0.02)
-
-
-def test_the_numbers_beside_the_papers_statement_are_the_formulas() -> None:
-    seconds = []
-    for size in ("1.7B", "8B", "14B"):
-        config = launch.compose([f"size=qwen3-{size.lower()}", *PAPER])
-        plan = fit.plan_from(config, shapes.find_shape(f"Qwen/Qwen3-{size}-Base"))
-        seconds.append(steptime.formula(config, plan, "H20").seconds)
-    days = sum(s or 0 for s in seconds) / 3 * 3000 / 86400
-    assert "{:.0f}, {:.0f} and {:.0f} s there".format(*seconds) in steptime.PAPER
-    assert f"{days:.1f} days" in steptime.PAPER
-
-
-@pytest.mark.parametrize(
-    ("name", "card"),
-    [("NVIDIA H20", "H20"), ("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100"), ("Tesla T4", None)],
-)
-def test_the_card_in_a_name(name: str, card: str | None) -> None:
-    assert steptime.card_named(name) == card
-
-
-# what is printed
-
-
-def test_what_was_typed_and_what_the_method_sets() -> None:
-    typed = ["size=qwen3-8b", *PAPER, "actor_rollout_ref.actor.optim.lr=2e-6", "+data.note=x"]
-    config = launch.compose(typed)
-    assert typed_changes(typed, config, launch.compose) == [
-        Change("actor_rollout_ref.actor.optim.lr", 2e-6, 1e-6, 1e-6),
-        Change("data.note", "x", ABSENT, ABSENT),
-    ]
-    changes = method_changes(["size=qwen3-8b", "method=grpo", *PAPER[:1], *PAPER[2:]], launch.compose)
-    assert Change("actor_rollout_ref.actor.clip_ratio_high", 0.2, 0.28, 0.2) in changes
-    assert Change("actor_rollout_ref.actor.loss_agg_mode", "seq-mean-token-mean", "token-mean", "token-mean") in changes
-
-
-def test_the_panel_is_plain_text_of_80_columns(tiny_base: Path, tmp_path: Path) -> None:
-    config = mini(tiny_base, tmp_path / "out")
-    report = preflight.examine(config)
-    report.command = "stapo-train run size=mini"
-    out = io.StringIO()
-    panel.show(
-        Console(file=out, width=80, highlight=False),
-        config,
-        report,
-        typed=[Change("actor_rollout_ref.actor.fsdp_config.entropy_from_logits_with_chunking", True, False, ABSENT)],
-        method=[],
-        registered={"platform": "x"},
-        time=steptime.Estimate(7.4, ("measured",)),
-        step=20,
-    )
-    text = out.getvalue()
-    assert max(map(len, text.splitlines())) <= 80
-    assert "\x1b" not in text
-    for said in (
-        "stapo on mini, seed 0, 40 steps",
-        "32 prompts x 8 responses a step, 4 update(s), 64 prompts (2.0 steps an epoch)",
-        "one every 10 steps: 4 made, 4 kept",
-        "about 7 s a step, 5 minutes for 40 steps",
-        "To go on after step 20\n  stapo-train run size=mini\n",
-    ):
-        assert said in text
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: Path) -> None:
-    words = ["size=mini", "hardware=cpu", f"run.base={tiny_base}", f"run.out={tmp_path / 'out'}", "run.seed=3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "stapo_training.cli", "run", *words, "--dry-run"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "All checks passed; nothing was started (--dry-run)." in done.stdout
-    assert "  run.seed\n      3   (otherwise 0, no such key in veRL)\n" in done.stdout
-    ours = "stapo_training.verl_ext"
-    for said in (  # what a fresh process has registered
-        f"platform: {ours}.platform.CpuPlatform",
-        f"worker and engine: {ours}.worker.",
-        f"rollout: {ours}.rollout.CpuRolloutAdapter with",
-        f"trainer mode: {ours}.trainer.StapoTrainer",
-        f"agent loop: {ours}.agent_loop.SeededAgentLoopManager",
-        "{'verifier': 'fallback'}: +1 and -1",
-        "selector: silence_spurious",
-    ):
-        assert said in done.stdout
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_dry_run_that_cannot_start_prints_the_panel_before_it_refuses(
-    tmp_path: Path, capfd: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    words = ["size=qwen3-8b", "hardware=8gpu", "method=grpo", "run.card=H20", "run.data=/nowhere"]
-    with pytest.raises(BadInput, match=r"(?s)stand in the way.*data\.train_files.*no GPU found") as e:
-        launch.run([*words, f"run.out={tmp_path / 'out'}"], dry_run=True)
-    assert e.value.exit_code == 2
-    printed = capfd.readouterr().out
-    for said in (
-        "grpo on qwen3-8b",
-        "tightest: saving a checkpoint",
-        "0.2   (otherwise 0.28, veRL 0.2)",
-        "formula, not measured",
-        "To start it",
-    ):
-        assert said in printed
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

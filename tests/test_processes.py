@@ -1,0 +1,192 @@
+"""A chain of stages: failures, orphans, environment, memory, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from driving import nobody_left, wait_for
+
+from stapo_repro import display, processes, stages
+from stapo_repro.memory import Peak, pss_bytes
+from stapo_results.errors import RunFailed
+
+
+class Recorder(display.Plain):
+    def __init__(self, chain):
+        super().__init__(chain)
+        self.lines: list[str] = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def python_stage(out: Path, name: str, code: str, outputs=(), needs=()) -> stages.Stage:
+    return stages.Stage(name, (sys.executable, "-c", code), out / name, tuple(outputs), tuple(needs))
+
+
+def run(out: Path, chain) -> tuple[Recorder, dict]:
+    out.mkdir(exist_ok=True)
+    seen = Recorder(chain)
+    return seen, stages.Engine(out, seen, grace=1.0, patience=0.3).run(chain)
+
+
+def test_failed_stage_shows_its_last_lines_and_the_next_command(out):
+    chain = [python_stage(out, "train/a", "print(*range(100), sep='\\n'); raise SystemExit(3)")]
+    out.mkdir()
+    seen = Recorder(chain)
+    with pytest.raises(RunFailed, match="train/a failed") as e:
+        stages.Engine(out, seen, patience=0.3).run(chain)
+    assert e.value.found == "exit code 3"
+    assert "train-a.log" in e.value.next_step
+    assert [x.strip() for x in seen.lines[-30:]] == [str(i) for i in range(70, 100)]
+
+
+def test_stage_without_its_output_has_failed(out):
+    with pytest.raises(RunFailed) as e:
+        run(out, [python_stage(out, "a", "pass", [out / "a" / "model"])])
+    assert "ended with 0" in str(e.value)
+    assert str(out / "a" / "model") in str(e.value)
+
+
+def test_daemon_that_outlives_its_stage_is_ended_and_reported(out):
+    code = "import subprocess; subprocess.Popen(['sleep', '301'], start_new_session=True)"
+    seen, outcomes = run(out, [python_stage(out, "a", code)])
+    assert any("sleep" in note for note in outcomes["a"].notes)
+    assert any("outlived the stage" in line for line in seen.lines)
+    assert nobody_left(out)
+
+
+def test_descendant_that_wiped_its_environment_is_ended_even_when_its_parent_is_gone(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    family = processes.Family(mark)
+    child = processes.start(["/bin/sh", "-c", "setsid env -i sleep 303 & sleep 303"], out / "log", mark, {}, out)
+    wait_for(lambda: len(processes.marked(mark)) == 3)
+    wiped = [p for p in family.members() if not p.environ()]
+    assert [p.name() for p in wiped] == ["sleep"]
+    child.kill()  # the wiped one is now nobody's child and carries no mark
+    child.wait()
+    assert wiped[0].pid not in [p.pid for p in processes.marked(mark)]
+    assert processes.end_all(family, child) == []
+    assert not psutil.pid_exists(wiped[0].pid) or wiped[0].status() == psutil.STATUS_ZOMBIE
+
+
+def test_child_that_ignores_term_is_killed(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    child = processes.start([sys.executable, "-c", code], out / "log", mark, {}, out)
+    wait_for(lambda: "deaf" in (out / "log").read_text())
+    assert processes.end_all(processes.Family(mark), child, grace=0.3) == []
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
+    out.mkdir()
+    old, new = processes.new_mark(out), processes.new_mark(out)
+    child = processes.start(["sleep", "302"], out / "log", new, {}, out)
+    processes.end_all(processes.Family(old))
+    assert child.poll() is None
+    processes.end_all(processes.Family(new), child)
+    assert child.poll() is not None
+
+
+def test_children_get_their_environment_and_progress_is_read(out):
+    code = (
+        "import os, time; from stapo_results.progress import report; report('train', 3, 8, reward=0.5)\n"
+        "print(os.environ['HF_HUB_OFFLINE'], os.environ['RAY_USAGE_STATS_ENABLED'],"
+        " os.environ['TOKENIZERS_PARALLELISM'])\ntime.sleep(1.2)"
+    )
+    reports = []
+
+    class Ticks(Recorder):
+        def tick(self, stage, report, seconds, peak):
+            reports.append((report, peak))
+
+    chain = [python_stage(out, "train/x", code)]
+    out.mkdir()
+    outcomes = stages.Engine(out, Ticks(chain), patience=0.3).run(chain)
+    assert reports[-1][0] == {"stage": "train", "done": 3, "total": 8, "values": {"reward": 0.5}}
+    assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
+    assert outcomes["train/x"].peak_mib >= 15  # at least a Python or two
+
+
+def test_changed_command_runs_again(out):
+    first = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('1')")
+    run(out, [first])
+    second = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('2')")
+    seen, outcomes = run(out, [second])
+    assert outcomes["a"].repeated
+    assert "a is made again: its command changed" in seen.lines
+    assert (out / "a.txt").read_text() == "2"
+
+
+def test_peak_sees_a_block_of_memory():
+    code = "x = bytearray(80 << 20); print('there', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    peak = Peak()
+    measured = peak.sample([child.pid])
+    child.communicate("\n")
+    assert 80 << 20 <= measured <= 130 << 20
+    assert peak.sample([child.pid]) == measured  # it is gone, the peak stays
+    assert pss_bytes(child.pid) is None
+
+
+def test_shared_pages_count_once(tmp_path):
+    """Four forks of a process with 60 MiB do not make 300 MiB."""
+    code = (
+        "import os, sys; x = bytearray(60 << 20)\n"
+        "kids = []\n"
+        "for _ in range(4):\n"
+        "    pid = os.fork()\n"
+        "    if not pid: sys.stdin.read(); os._exit(0)\n"
+        "    kids.append(pid)\n"
+        "print(*kids, flush=True); sys.stdin.read()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    kids = [int(x) for x in parent.stdout.readline().split()]
+    measured = Peak().sample([parent.pid, *kids])
+    parent.communicate()
+    assert 60 << 20 <= measured <= 130 << 20
+    for kid in kids:
+        wait_for(lambda kid=kid: not psutil.pid_exists(kid))
+
+
+def test_time_left_by_hand():
+    chain = [stages.Stage(n, ("x",), Path("x"), ()) for n in ("train/a", "train/b", "eval/a", "eval/b")]
+    left = display.TimeLeft(chain)
+    # 10 of 40 steps in 30 s: 90 s more; train/b like it: 120 s; no evaluation has run yet
+    report = {"stage": "train", "done": 10, "total": 40, "values": {}}
+    assert left.text(chain[0], report, 30) == "01:30 left in this stage, at least 03:30 in all"
+    left.leave(chain[0], 100)
+    left.leave(chain[1], 140)
+    # evaluation: 20 s spent on a quarter, 60 left, the other one 80
+    report = {"stage": "eval", "done": 1, "total": 4, "values": {}}
+    assert left.text(chain[2], report, 20) == "01:00 left in this stage, 02:20 in all"
+
+
+def test_values_are_shown_with_their_units():
+    values = {"reward": 0.71259, "silenced_share": 0.00153, "phase": "update"}
+    assert display.values_text(values) == "reward 0.713, silenced 0.15 %, phase update"
+    assert display.clock(3725.4) == "1:02:05"
+    assert display.clock(59.6) == "01:00"
+
+
+def test_ledger_lines_hold_what_was_promised(out):
+    run(out, [python_stage(out, "a", "pass")])
+    start_line, done = (json.loads(x) for x in (out / "stages.jsonl").read_text().splitlines())
+    assert (start_line["event"], done["event"]) == ("start", "done")
+    assert done["command"][0] == sys.executable
+    assert done["code"]
+    assert done["seconds"] >= 0
+    # sha256 of nothing: the stage has no outputs
+    assert done["outputs"] == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

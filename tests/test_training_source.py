@@ -1,0 +1,264 @@
+"""stapo-train data: wrappers, copies, conflicts, languages; damaged and hostile sources; the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stapo_results import benchmarks
+from stapo_results.errors import BadInput
+from stapo_training.data import clean, source
+
+PREFIX = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+LONG = (
+    "Let $a_n$ be the sequence of positive integers that are neither squares nor cubes " + "and grow without end " * 3
+)
+
+
+def flat(problem: object, answer: object = "1", **more: object) -> dict:
+    return {"problem": problem, "answer": answer, **more}
+
+
+def hub(content: object, gold: object = "1", index: str = "u") -> dict:
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": content}],
+        "reward_model": {"ground_truth": gold, "style": "rule"},
+        "extra_info": {"index": index},
+    }
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def parquet(path: Path, rows: list[dict]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def read(path: Path) -> list[source.SourceRow]:
+    return list(source.read(source.find(str(path))))
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A benchmark folder of our own: one problem that stands in `SOURCE` whole, one by its beginning, one not."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    jsonl(
+        folder / "toy.jsonl",
+        [
+            {"id": "t0", "problem": r"What is $\left(1+1\right)$?", "answer": "2"},
+            {"id": "t1", "problem": LONG + " Find $a_5$.", "answer": "7"},
+            {"id": "t2", "problem": "What is $1 + 10$?", "answer": "11"},
+        ],
+    )
+    entry = benchmarks.registry_entry(folder / "toy.jsonl", "toy", title="Toy")
+    benchmarks.write_registry(folder / "registry.yaml", {"toy": entry})
+    return folder
+
+
+SOURCE = [
+    flat("What is $(1 + 1)$?", "2", id="a"),
+    flat("Name a prime.", "2", id="b"),
+    flat("Name  a\nprime.", "3", id="c"),
+    flat("求和 $3+4$", "7", id="d"),
+    flat(LONG + " Find $a_6$.", "10", id="e"),
+    flat("What is $2+3$?", "5", id="f"),
+    flat("What is $2+3$? ", "5", id="g"),
+]
+
+
+def problems(out: Path) -> list[str]:
+    rows = pq.read_table(out / "train.parquet").to_pylist()
+    return [r["prompt"][0]["content"].removesuffix(BOXED) for r in rows]
+
+
+# ---- wrapper, copies, conflicts, language
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "kind"),
+    [
+        (PREFIX + "What is 2+2?" + SUFFIX, "What is 2+2?", "dapo"),
+        (PREFIX + "\nTwo lines.\n\nThe second. " + SUFFIX + "\n", "Two lines.\n\nThe second.", "dapo"),
+        (" What is 2+2?\n", "What is 2+2?", "none"),
+        ("What is 2+2?" + BOXED, "What is 2+2?", "boxed"),
+    ],
+)
+def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str, kind: str) -> None:
+    assert clean.unwrap(text, "x:1") == (problem, kind)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PREFIX + "What is 2+2?",
+        "What is 2+2?" + SUFFIX,
+        PREFIX.replace("$Answer", "\\boxed{$Answer}") + "What is 2+2?" + SUFFIX,
+        PREFIX + PREFIX + "What is 2+2?" + SUFFIX + SUFFIX,
+        PREFIX + "What is 2+2?" + SUFFIX + " Thanks.",
+        PREFIX + " " + SUFFIX,
+        BOXED,
+    ],
+)
+def test_half_a_wrapper_or_an_empty_one_is_an_error_that_names_the_row(tmp_path: Path, text: str) -> None:
+    path = parquet(tmp_path / "half.parquet", [hub(PREFIX + "Fine?" + SUFFIX), hub(text)])
+    with pytest.raises(BadInput, match=r"half\.parquet, row 2: not a problem in DAPO's whole wrapper"):
+        clean.distinct(read(path))
+
+
+def test_copies_merge_in_order_of_first_occurrence(tmp_path: Path) -> None:
+    rows = [hub(PREFIX + p + SUFFIX) for p in ("b?", "a?", "b?", "cafe\u0301", " a?", "caf\u00e9", "b  ?", "b?")]
+    found = clean.distinct(read(parquet(tmp_path / "x.parquet", rows)))
+    assert [(p.problem, p.row, p.copies) for p in found.prompts] == [
+        ("b?", 1, 3), ("a?", 2, 2), ("cafe\u0301", 4, 2), ("b  ?", 7, 1)]  # fmt: skip
+    assert (found.rows, found.wrappers) == (8, {"dapo": 8, "boxed": 0, "none": 0})
+
+
+@pytest.mark.parametrize(
+    ("golds", "conflicting"),
+    [(["1/2", "1/2"], False), (["1/2", "$1 / 2$"], False), (["12", "-12"], True), (["2", "2", "3"], True)],
+)
+def test_golds_conflict_when_their_normal_forms_differ(tmp_path: Path, golds: list[str], conflicting: bool) -> None:
+    (prompt,) = clean.distinct(read(jsonl(tmp_path / "x.jsonl", [flat("x?", g) for g in golds]))).prompts
+    assert prompt.conflicting is conflicting
+    assert prompt.gold == golds[0]
+
+
+def test_golds_that_a_merged_copy_lists_as_conflicting_conflict(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "x.jsonl", [flat("x?", "64", conflicting_answers=["6"]), flat("y?", "1")])
+    assert [p.conflicting for p in clean.distinct(read(path)).prompts] == [True, False]
+
+
+def test_a_problem_id_depends_on_the_text_alone() -> None:
+    # printf 'What is 2+2?' | sha256sum
+    assert clean.Prompt("What  is\n2+2?", 7, "x").problem_id == "dapo-52cb6b5e4a03"
+
+
+@pytest.mark.parametrize(
+    ("text", "cjk"), [("Soit $x$ un réel, α ≤ β…", False), ("求 $x$", True), ("x（1）、", False), ("\uf900", True)]
+)
+def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
+    assert clean.has_cjk(text) is cjk
+
+
+# ---- damaged and hostile files
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ('{"problem": "x?"}\n', r"no answer"),
+        ('{"problem": null, "answer": "1"}\n', r"no problem"),
+        ('{"problem": " \\n", "answer": "1"}\n', r"problem is not text or is empty"),
+        ('{"problem": "x?", "answer": 1}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?", "answer": ["1"]}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?", "answer": ""}\n', r"answer is not text or is empty"),
+        ('{"problem": "x?\\ud800", "answer": "1"}\n', r"problem is not valid Unicode"),
+        ('{"problem": "x?", "answer": "1", "conflicting_answers": "2"}\n', r"conflicting_answers is not a list"),
+        ('{"problem": "x?", "answer": "1", "id": "a"}\n', r"an id stands on two problems"),
+        ('{"problem": "x?", "answ', r"is not a JSON line"),
+        ('["x?", "1"]\n', r"is not an object"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"problem": "fine?", "answer": "1", "id": "a"}\n' + second)
+    with pytest.raises(BadInput) as e:
+        clean.distinct(read(path))
+    assert f"{path}:2" in str(e.value)
+    assert said in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (hub(None), "the prompt is not text or is empty"),
+        (hub("  "), "the prompt is not text or is empty"),
+        ({**hub("x?"), "prompt": []}, "the prompt is not one user message"),
+        ({**hub("x?"), "prompt": hub("x?")["prompt"] * 2}, "the prompt is not one user message"),
+        ({**hub("x?"), "prompt": [{"role": "system", "content": "x?"}]}, "the prompt is not one user message"),
+        ({**hub("x?"), "reward_model": None}, "no reward_model"),
+        (hub("x?", None), "reward_model.ground_truth is not text or is empty"),
+    ],
+)
+def test_a_damaged_row_of_the_hubs_form_is_named(tmp_path: Path, row: dict, said: str) -> None:
+    path = parquet(tmp_path / "set.parquet", [hub("fine?"), hub("fine too?"), row])
+    with pytest.raises(BadInput) as e:
+        read(path)
+    assert f"{path}, row 3: " in str(e.value)
+    assert said in str(e.value)
+
+
+def test_a_gold_that_is_a_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"row 1: reward_model.ground_truth is not text"):
+        read(parquet(tmp_path / "set.parquet", [hub("x?", 34)]))
+
+
+def test_files_that_are_none_are_named(tmp_path: Path) -> None:
+    cut = parquet(tmp_path / "cut.parquet", [hub("x?")])
+    cut.write_bytes(cut.read_bytes()[:-10])
+    other = parquet(tmp_path / "other.parquet", [{"question": "x?"}])
+    (tmp_path / "empty.jsonl").write_text("")
+    for path, said in ((cut, "is not a Parquet file"), (other, "not the columns of a prompt set"),
+                       (tmp_path / "empty.jsonl", "holds no row")):  # fmt: skip
+        with pytest.raises(BadInput, match=said) as e:
+            read(path)
+        assert path.name in str(e.value)
+    for missing in ("nothing.jsonl", "./no/folder", "word"):
+        with pytest.raises(BadInput, match="the source is not there"):
+            source.find(missing)
+
+
+def test_a_parquet_file_with_a_flipped_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "set.parquet"
+    pq.write_table(pa.Table.from_pylist([hub(f"Problem {i}?") for i in range(500)]), path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[300:900] = bytes(600)
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match=r"set\.parquet is damaged after row 0"):
+        read(path)
+
+
+# ---- the hub
+
+
+def _offline(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home)}
+    return subprocess.run([sys.executable, *argv], env=environment, capture_output=True, text=True)
+
+
+def test_a_hub_that_does_not_answer_is_bad_input(tmp_path: Path) -> None:
+    code = "from stapo_training.data.source import *; find(DAPO)"
+    done = _offline(tmp_path, "-c", code)
+    assert "BadInput: the dataset BytedTsinghua-SIA/DAPO-Math-17k could not be loaded from the hub" in done.stderr
+    assert "download the file and give --source FILE" in done.stderr
+
+
+def test_a_cached_dataset_is_read_offline_and_its_commit_recorded(tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repo = tmp_path / "hub" / "datasets--me--prompts"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text(commit)
+    folder = repo / "snapshots" / commit / "data"
+    folder.mkdir(parents=True)
+    parquet(folder / "prompts.parquet", [hub("x?")])
+    code = "from stapo_training.data.source import *; s = find('me/prompts'); print(s.revision, next(read(s)).prompt)"
+    assert _offline(tmp_path, "-c", code).stdout == f"{commit} x?\n"
+    parquet(folder / "more.parquet", [hub("y?")])
+    assert "is not one file" in _offline(tmp_path, "-c", code).stderr
