@@ -67,6 +67,16 @@ def package_versions() -> dict[str, str]:
     return found
 
 
+def nvidia_smi(fields: str) -> str:
+    """nvidia-smi's table of these fields as CSV, a line a card (MiB without their unit); "" where no card can be used:
+    there is no driver, or it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return ""
+
+
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine."""
     cpu = platform.processor() or platform.machine()
@@ -77,11 +87,7 @@ def hardware() -> dict[str, Any]:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
         cores = os.cpu_count() or 1
-    try:
-        smi = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-        gpus = [x.strip() for x in subprocess.run(smi, capture_output=True, text=True, check=True).stdout.splitlines()]
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        gpus = []
+    gpus = [f"{line.strip()} MiB" for line in nvidia_smi("name,memory.total").splitlines()]
     return {"cpu": cpu, "cores": cores, "memory_gib": round(psutil.virtual_memory().total / 2**30, 1), "gpus": gpus}
 
 

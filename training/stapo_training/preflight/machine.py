@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import socket
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import psutil
 
 from stapo_results.errors import BadInput
+from stapo_results.provenance import nvidia_smi
 from stapo_training.preflight.memory import GIB
 
-_SMI = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.used", "--format=csv,noheader,nounits")
+_FIELDS = "index,name,memory.total,memory.used"
 _BUSY_GIB = 2.0  # a driver and a display hold less
 
 
@@ -45,8 +45,8 @@ class Node:
 
 
 def parse_smi(text: str) -> tuple[Gpu, ...]:
-    """The cards in nvidia-smi's CSV (index, name, MiB in all, MiB used); cards that do not say their memory are left
-    out, which a shared or broken one does not."""
+    """The cards in nvidia-smi's CSV of `_FIELDS`; one that does not say its memory (a shared or a broken one) is left
+    out."""
     gpus = []
     for line in text.splitlines():
         parts = [p.strip() for p in line.split(",")]
@@ -69,16 +69,9 @@ def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
     return tuple(left)
 
 
-def _smi() -> str:
-    try:
-        return subprocess.run(_SMI, capture_output=True, text=True, check=True, timeout=60).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        return ""  # no driver, or one that does not answer: no card can be used
-
-
 def this_node() -> Node:
     """This machine."""
-    gpus = visible(parse_smi(_smi()), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = visible(parse_smi(nvidia_smi(_FIELDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return Node(socket.gethostname(), gpus, psutil.virtual_memory().available / GIB)
 
 
@@ -118,7 +111,7 @@ def _ask(ray: Any, node: dict[str, Any]) -> Node:
 
 
 def _describe() -> tuple[str, int]:
-    return _smi(), psutil.virtual_memory().available
+    return nvidia_smi(_FIELDS), psutil.virtual_memory().available
 
 
 def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
