@@ -155,7 +155,7 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
-    from stapo_training.launch import compose
+    from stapo_training.configuration import compose
     from stapo_training.methods import SelectorConfig
     from stapo_training.verl_ext import local
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.watch.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
 
 LIMITS = AlarmConfig(window=2)
@@ -81,7 +81,7 @@ def test_disk_under_two_checkpoints() -> None:
 
 def test_no_alarm_in_the_committed_runs_of_the_miniature() -> None:
     """The thresholds have to leave a healthy run alone; entropy falls to 0.16 of its beginning there."""
-    config = launch.compose(["run.base=base", "run.out=out"])
+    config = compose(["run.base=base", "run.out=out"])
     limits = alarms_from(config.alarms)
     found = {}
     for file in sorted(RECORDS.glob("*/metrics.jsonl")):
@@ -92,7 +92,7 @@ def test_no_alarm_in_the_committed_runs_of_the_miniature() -> None:
 
 
 def test_the_configuration_is_the_documented_one() -> None:
-    config = alarms_from(launch.compose(["run.base=base", "run.out=out"]).alarms)
+    config = alarms_from(compose(["run.base=base", "run.out=out"]).alarms)
     assert config == AlarmConfig(
         window=5,
         entropy_collapse=0.1,
@@ -102,7 +102,7 @@ def test_the_configuration_is_the_documented_one() -> None:
         disk=2,
         stop=("not_finite",),
     )
-    stops = alarms_from(launch.compose(["run.base=b", "run.out=o", "alarms.stop=[not_finite,disk]"]).alarms).stop
+    stops = alarms_from(compose(["run.base=b", "run.out=o", "alarms.stop=[not_finite,disk]"]).alarms).stop
     assert stops == ("not_finite", "disk")
 
 

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from stapo_results.errors import BadInput
-from stapo_training import config_docs, labels, launch, resolvers
+from stapo_training import config_docs, configuration, labels, resolvers
 from stapo_training.config_docs import compose, place
 
 ROOT = Path(__file__).resolve().parents[1]
-METHODS, SIZES, MACHINES = (launch.choices(g) for g in ("method", "size", "hardware"))
+METHODS, SIZES, MACHINES = (configuration.choices(g) for g in ("method", "size", "hardware"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -203,11 +203,11 @@ def test_a_size_that_the_machine_does_not_know_is_refused() -> None:
 
 def test_a_paper_size_without_data_names_the_key() -> None:
     with pytest.raises(BadInput, match=r"(?s)values are missing.*add run\.data="):
-        launch.compose(["run.out=out", *config_docs.PAPER_PLACE])
+        configuration.compose(["run.out=out", *config_docs.PAPER_PLACE])
 
 
 def test_of_two_choices_the_last_counts() -> None:
-    config = launch.compose([*config_docs.FOLDERS, *config_docs.PAPER_PLACE, "method=grpo", "hardware=64gpu"])
+    config = configuration.compose([*config_docs.FOLDERS, *config_docs.PAPER_PLACE, "method=grpo", "hardware=64gpu"])
     assert (config.trainer.nnodes, config.run.method, config.ray_kwargs.ray_init.address) == (8, "grpo", "auto")
 
 

@@ -13,6 +13,7 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.preflight import checks as preflight
 from stapo_training.preflight import dry_run, fit, panel, shapes, steptime
 from stapo_training.preflight.differences import ABSENT, Change, method_changes, typed_changes
@@ -23,7 +24,7 @@ PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
 
 
 def mini(base: Path, out: Path, *more: str):
-    return launch.compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
+    return compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
 
 
 # time
@@ -50,7 +51,7 @@ def test_seconds_a_step_from_the_committed_records(tiny_base: Path) -> None:
 
 def test_the_formula_by_hand() -> None:
     """14B on 64 H20: 2,048 sequences of 1,920 + 150 tokens; 8 P + 2 P a token; replicas of two cards, 64 sequences."""
-    config = launch.compose(["size=qwen3-14b", *PAPER])
+    config = compose(["size=qwen3-14b", *PAPER])
     plan = fit.plan_from(config, shapes.find_shape("Qwen/Qwen3-14B-Base"))
     # 10 * 14768307200 * 2048 * 2070 / (64 * 148e12 * 0.4) = 165.25 s
     # (15360 * 2 * 14768307200 / 2 + 64 * 1920 * (150 + 960) * 163840 / 2) / (4e12 * 0.5) = 113.42 + 5.59 s
@@ -61,7 +62,7 @@ def test_the_formula_by_hand() -> None:
 def test_the_numbers_beside_the_papers_statement_are_the_formulas() -> None:
     seconds = []
     for size in ("1.7B", "8B", "14B"):
-        config = launch.compose([f"size=qwen3-{size.lower()}", *PAPER])
+        config = compose([f"size=qwen3-{size.lower()}", *PAPER])
         plan = fit.plan_from(config, shapes.find_shape(f"Qwen/Qwen3-{size}-Base"))
         seconds.append(steptime.formula(config, plan, "H20").seconds)
     days = sum(s or 0 for s in seconds) / 3 * 3000 / 86400
@@ -82,12 +83,12 @@ def test_the_card_in_a_name(name: str, card: str | None) -> None:
 
 def test_what_was_typed_and_what_the_method_sets() -> None:
     typed = ["size=qwen3-8b", *PAPER, "actor_rollout_ref.actor.optim.lr=2e-6", "+data.note=x"]
-    config = launch.compose(typed)
-    assert typed_changes(typed, config, launch.compose) == [
+    config = compose(typed)
+    assert typed_changes(typed, config, compose) == [
         Change("actor_rollout_ref.actor.optim.lr", 2e-6, 1e-6, 1e-6),
         Change("data.note", "x", ABSENT, ABSENT),
     ]
-    changes = method_changes(["size=qwen3-8b", "method=grpo", *PAPER[:1], *PAPER[2:]], launch.compose)
+    changes = method_changes(["size=qwen3-8b", "method=grpo", *PAPER[:1], *PAPER[2:]], compose)
     assert Change("actor_rollout_ref.actor.clip_ratio_high", 0.2, 0.28, 0.2) in changes
     assert Change("actor_rollout_ref.actor.loss_agg_mode", "seq-mean-token-mean", "token-mean", "token-mean") in changes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.preflight import checks as preflight
 from stapo_training.preflight import disk, machine, registration
 from stapo_training.preflight.machine import Gpu, Node
@@ -15,7 +15,7 @@ H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 
 
 def mini(base: Path, out: Path, *more: str):
-    return launch.compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
+    return compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
 
 
 # the machine

@@ -11,6 +11,7 @@ import pytest
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.data.rows import parquet_content_sha256
 from stapo_training.preflight import checks as preflight
 from stapo_training.preflight import inputs, machine
@@ -21,7 +22,7 @@ PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
 
 
 def mini(base: Path, out: Path, *more: str):
-    return launch.compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
+    return compose(["size=mini", "hardware=cpu", f"run.base={base}", f"run.out={out}", *more])
 
 
 # model and data
@@ -30,7 +31,7 @@ def mini(base: Path, out: Path, *more: str):
 def test_a_hub_model_that_is_not_cached_while_the_hub_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    config = launch.compose(["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/d", f"run.out={tmp_path}"])
+    config = compose(["size=qwen3-8b", "hardware=8gpu", "method=stapo", "run.data=/d", f"run.out={tmp_path}"])
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     config.actor_rollout_ref.model.path = "Qwen/no-such-model"
@@ -106,13 +107,13 @@ def test_a_file_that_is_no_parquet_or_has_no_row(tiny_base: Path, tmp_path: Path
 
 
 def test_a_packing_limit_below_one_sequence_is_refused() -> None:
-    config = launch.compose(["size=qwen3-8b", *PAPER, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16000"])
+    config = compose(["size=qwen3-8b", *PAPER, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16000"])
     with pytest.raises(BadInput, match=r"(?s)does not hold one sequence.*16000 tokens.*= 16384.*per_gpu=16384"):
         preflight.check_sizes(config)
 
 
 def test_tensor_parallelism_has_to_divide_the_ranks() -> None:
-    config = launch.compose(["size=qwen3-8b", *PAPER, "actor_rollout_ref.rollout.tensor_model_parallel_size=3"])
+    config = compose(["size=qwen3-8b", *PAPER, "actor_rollout_ref.rollout.tensor_model_parallel_size=3"])
     with pytest.raises(BadInput, match=r"(?s)tensor_model_parallel_size does not divide.*64 / 3"):
         preflight.check_sizes(config)
 
@@ -152,7 +153,7 @@ def paper_on_eight(tiny_base: Path, tmp_path: Path, *more: str):
     table = pq.read_table(tiny_base / "data" / "train.parquet").take([i % 64 for i in range(256)])
     for name in ("train", "val"):
         pq.write_table(table, data / f"{name}.parquet")
-    return launch.compose(
+    return compose(
         ["size=qwen3-8b", "hardware=8gpu", "method=stapo", f"run.data={data}", f"run.out={tmp_path / 'out'}", *more]
     )
 
@@ -178,7 +179,7 @@ def test_eight_cards_of_24_gb_do_not(tiny_base: Path, tmp_path: Path, monkeypatc
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    config = launch.compose(["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"])
+    config = compose(["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"])
     with pytest.raises(BadInput) as e:
         preflight.check(config)
     text = str(e.value)
@@ -196,11 +197,11 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
 def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     one = ["size=qwen3-14b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
-    report = preflight.examine(launch.compose([*one, "run.card=H20"]))
+    report = preflight.examine(compose([*one, "run.card=H20"]))
     assert (report.card, report.card_gib) == ("H20", 95.6)
     assert report.moments is not None
     assert "no GPU found" in [p.what for p in report.problems]
-    report = preflight.examine(launch.compose([*one, "run.card=H21"]))
+    report = preflight.examine(compose([*one, "run.card=H21"]))
     assert "unknown run.card" in [p.what for p in report.problems]
     assert report.card_gib is None
 

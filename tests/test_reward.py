@@ -6,7 +6,7 @@ import pytest
 
 from stapo_results import provenance
 from stapo_results.errors import BadInput
-from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.reward import VERIFIERS, compute_score, verifier_from
 
 HOSTILE = {
@@ -55,7 +55,7 @@ def test_the_runs_record_names_its_verifier() -> None:
     from omegaconf import OmegaConf
 
     key = "reward.custom_reward_function.reward_kwargs.verifier"
-    config = launch.compose(["run.base=base", "run.out=out", f"{key}=strict_box"])
+    config = compose(["run.base=base", "run.out=out", f"{key}=strict_box"])
     assert verifier_from(config) == "strict_box"
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
@@ -65,6 +65,6 @@ def test_the_runs_record_names_its_verifier() -> None:
 
 def test_an_unknown_verifier_is_refused_before_anything_starts() -> None:
     key = "reward.custom_reward_function.reward_kwargs.verifier"
-    config = launch.compose(["run.base=base", "run.out=out", f"{key}=lenient"])
+    config = compose(["run.base=base", "run.out=out", f"{key}=lenient"])
     with pytest.raises(BadInput, match=r"(?s)unknown verifier.*lenient.*fallback \| answer_line \| strict_box"):
         verifier_from(config)

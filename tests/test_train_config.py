@@ -7,6 +7,7 @@ import torch
 
 from stapo_results.errors import BadInput
 from stapo_training import launch
+from stapo_training.configuration import compose
 from stapo_training.preflight.checks import check
 
 BASE = ["run.base=base", "run.out=out"]
@@ -22,7 +23,7 @@ BASE = ["run.base=base", "run.out=out"]
     ],
 )
 def test_a_method_is_its_row_of_the_table(method, clip_high, aggregation, kl, selector, scope) -> None:
-    c = launch.compose([*BASE, f"method={method}"])
+    c = compose([*BASE, f"method={method}"])
     actor, chosen = c.actor_rollout_ref.actor, c.actor_rollout_ref.selector
     assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, clip_high, 1e9)
     assert actor.loss_agg_mode == aggregation
@@ -32,7 +33,7 @@ def test_a_method_is_its_row_of_the_table(method, clip_high, aggregation, kl, se
 
 
 def test_what_departs_from_verls_defaults_is_set() -> None:
-    c = launch.compose(BASE)
+    c = compose(BASE)
     a = c.actor_rollout_ref
     assert c.algorithm.adv_estimator == "grpo"
     assert c.algorithm.norm_adv_by_std_in_grpo is True
@@ -50,7 +51,7 @@ def test_what_departs_from_verls_defaults_is_set() -> None:
 @pytest.mark.parametrize(("ranks", "micro"), [(1, 64), (2, 32)])
 def test_the_miniature_fits_one_and_two_ranks(tiny_base: Path, tmp_path: Path, ranks: int, micro: int) -> None:
     sizes = ["data.train_batch_size=32"]
-    c = launch.compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"cpu.ranks={ranks}", "method=grpo", *sizes])
+    c = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"cpu.ranks={ranks}", "method=grpo", *sizes])
     a = c.actor_rollout_ref
     assert a.actor.ppo_micro_batch_size_per_gpu == micro
     assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == micro
@@ -75,11 +76,11 @@ def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
 )
 def test_what_does_not_compose_is_bad_input(overrides: list[str], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        launch.compose([*BASE, *overrides])
+        compose([*BASE, *overrides])
 
 
 def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    config = launch.compose([f"run.base={tmp_path / 'nothing'}", f"run.out={tmp_path / 'out'}"])
+    config = compose([f"run.base={tmp_path / 'nothing'}", f"run.out={tmp_path / 'out'}"])
     with pytest.raises(BadInput, match=r"(?s)no folder .*stapo-train base --out"):
         check(config)
 
@@ -96,7 +97,7 @@ def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_with_the_arithmetic(tiny_base: Path, tmp_path: Path, override, said) -> None:
-    config = launch.compose([f"run.base={tiny_base}", f"run.out={tmp_path}", override])
+    config = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", override])
     with pytest.raises(BadInput, match=said):
         check(config)
 
@@ -106,9 +107,7 @@ def test_missing_columns_are_named(tiny_base: Path, tmp_path: Path) -> None:
 
     table = pq.read_table(tiny_base / "data" / "train.parquet").drop_columns(["reward_model"])
     pq.write_table(table, tmp_path / "train.parquet")
-    config = launch.compose(
-        [f"run.base={tiny_base}", f"run.out={tmp_path}", f"data.train_files={tmp_path / 'train.parquet'}"]
-    )
+    config = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"data.train_files={tmp_path / 'train.parquet'}"])
     with pytest.raises(BadInput, match=r"(?s)columns are missing.*reward_model"):
         check(config)
 

@@ -15,6 +15,7 @@ import pytest
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
+from stapo_training.configuration import compose
 from stapo_training.data import clean, contamination, source
 from stapo_training.data.folder import DataRecord
 from stapo_training.data.prepare import prepare
@@ -270,7 +271,6 @@ def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Pat
 def test_the_tasks_name_the_folders_files_and_the_papers_validation(
     tmp_path: Path, toy: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
 ) -> None:
-    from stapo_training import launch
     from stapo_training.preflight.checks import check
 
     monkeypatch.chdir(tmp_path)
@@ -278,7 +278,7 @@ def test_the_tasks_name_the_folders_files_and_the_papers_validation(
     sizes = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4",
              "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
              "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4"]  # fmt: skip
-    config = launch.compose([*overrides, *sizes])
+    config = compose([*overrides, *sizes])
     assert config.data.train_files == f"{tmp_path}/out/train.parquet"
     assert config.data.val_files == f"{tmp_path}/out/val.parquet"
     v = config.actor_rollout_ref.rollout.val_kwargs

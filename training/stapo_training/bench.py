@@ -134,7 +134,7 @@ class Step:
     def __init__(self, plan: Plan, folder: Path, sequences: list[dict[str, Any]], checkpointing: bool):
         import torch
 
-        from stapo_training.launch import compose
+        from stapo_training.configuration import compose
         from stapo_training.verl_ext import local
 
         config = compose(

@@ -151,10 +151,10 @@ def main() -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from stapo_training import launch
+    from stapo_training import configuration, launch
 
     if not argv or "-h" in argv or "--help" in argv:
-        print(_RUN_HELP.format(**{g: " | ".join(launch.choices(g)) for g in launch.GROUPS}))
+        print(_RUN_HELP.format(**{g: " | ".join(configuration.choices(g)) for g in configuration.GROUPS}))
         return 0 if argv else 2
     flags = {a for a in argv if a.startswith("--")}
     if unknown := flags - {"--dry-run", "--config-only"}:

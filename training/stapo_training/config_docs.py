@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
-from stapo_training import bench, launch
+from stapo_training import bench, configuration
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""
@@ -170,7 +170,7 @@ def batching(config: Any) -> str:
 
 def resolved_page() -> str:
     """docs/resolved.md: one table of methods, one of sizes and machines, one of micro-batches."""
-    methods, sizes, machines = (launch.choices(g) for g in ("method", "size", "hardware"))
+    methods, sizes, machines = (configuration.choices(g) for g in ("method", "size", "hardware"))
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
     by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
     fixed = [m for m in methods if not by_method[m].actor_rollout_ref.actor.use_dynamic_bsz]
@@ -224,7 +224,7 @@ def render(docs: Path) -> dict[Path, str]:
 
 @functools.cache
 def _composed(overrides: frozenset[str]) -> Any:
-    return launch.compose([*FOLDERS, *sorted(overrides)])
+    return configuration.compose([*FOLDERS, *sorted(overrides)])
 
 
 def compose(overrides: list[str]) -> Any:

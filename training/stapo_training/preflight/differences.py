@@ -33,7 +33,7 @@ def typed_changes(overrides: Sequence[str], config: Any, compose: Any) -> list[C
     """What the command line changed beside choosing overlays and places.
 
     Args:
-        compose: from overrides to a resolved configuration (`launch.compose`).
+        compose: from overrides to a resolved configuration (`configuration.compose`).
     """
     from omegaconf import OmegaConf
 
