@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stapo_repro import labels, notes
 from stapo_repro.claims import Claims, Judged, judge
@@ -63,6 +63,13 @@ def _base_row(e: Evidence) -> Row:
     return Row(labels.BASE, labels.method_label(labels.BASE), values, {}, {})
 
 
+def _possible(name: Measure, value: Number) -> Number:
+    """One method's value with an interval that ends where the quantity does, as accuracies' intervals do."""
+    if name in ("reward", "entropy_rise") or value.low is None:
+        return value
+    return replace(value, low=max(0.0, value.low))
+
+
 def _row(e: Evidence, method: str) -> Row:
     own, difference = {}, {}
     for name, benchmarks in _parts(e).items():
@@ -71,7 +78,7 @@ def _row(e: Evidence, method: str) -> Row:
             difference[name] = {
                 s: accuracy(e, [(1.0, method, s), (-1.0, REFERENCE, s)], benchmarks) for s in SETTINGS
             }  # fmt: skip
-    training: dict[Measure, Number] = {m: measure(e, [(1.0, method)], m) for m in MEASURES}
+    training: dict[Measure, Number] = {m: _possible(m, measure(e, [(1.0, method)], m)) for m in MEASURES}
     return Row(method, labels.method_label(method), own, difference, training)
 
 

@@ -101,7 +101,7 @@ def _training(a: Ablation) -> list[str]:
     note = (
         "Means over seeds with the 95 % t interval over seeds. Reward and entropy: mean over the last quarter of the "
         "steps. Std of entropy: between the steps of that quarter. Rise: last quarter's mean less the first's. "
-        "Silenced: share of response tokens."
+        "Silenced: share of response tokens. An interval of what cannot be negative ends at 0."
     )
     return [*grid(header, rows), "", f"<sub>{note}</sub>"]
 
@@ -142,7 +142,8 @@ def headline(a: Ablation) -> str:
     parts = []
     for verdict, title in VERDICTS.items():
         numbers = [str(n) for n, j in enumerate(a.claims, 1) if j.verdict == verdict]
-        which = f" (claims {', '.join(numbers)})" if 0 < len(numbers) < len(a.claims) else ""
+        word = "claim" if len(numbers) == 1 else "claims"
+        which = f" ({word} {', '.join(numbers)})" if 0 < len(numbers) < len(a.claims) else ""
         parts.append(f"{title}: {len(numbers)}{which}")
     return f"Of {len(a.claims)} claims. {'. '.join(parts)}."
 
