@@ -18,6 +18,7 @@ from stapo_results.statistics import (
     holm,
     majority_at_k,
     paired,
+    paired_average,
     parse_verdicts,
     pass_at_k,
     problem_means,
@@ -189,6 +190,34 @@ def test_pairing_removes_the_spread_between_problems(values):
     assert d.low == pytest.approx(0.25)
 
 
+def test_paired_average_by_hand():
+    # means .2 and .1, squared SEs .02 / 2 = .01 and .08 / 6 = .0133333: SE sqrt(.0233333) / 2 = .0763763
+    # df = .0233333^2 / (.01^2 / 1 + .0133333^2 / 2) = 2.88235, t(.975) between t2 = 4.3027 and t3 = 3.1824
+    # weighted: .025 .075 and -.0166667 .0166667 .05, sum .15 of .1833333 in all: a pattern is as extreme when what it
+    # takes away is at most .0166667: none or one of the two small ones, both ways: 6 of 32
+    c = paired_average([[0.1, 0.3], [-0.1, 0.1, 0.3]])
+    assert c.difference == pytest.approx(0.15)
+    assert c.se == pytest.approx(0.0763763, abs=1e-7)
+    assert 3.1824 * 0.0763763 < c.high - c.difference < 4.3027 * 0.0763763
+    assert c.difference - c.low == pytest.approx(c.high - c.difference)
+    assert c.p == 6 / 32
+    assert c.problems == 5
+
+
+def test_paired_average_of_one_benchmark_is_its_paired_difference():
+    one = paired({"a": 0.5, "b": 0.75, "c": 1.0}, {"a": 0.25, "b": 0.75, "c": 0.5})
+    whole = paired_average([[0.25, 0.0, 0.5]])
+    assert (whole.difference, whole.p, whole.problems) == (one.difference, one.p, 3)
+    assert (whole.se, whole.low, whole.high) == pytest.approx((one.se, one.low, one.high))
+
+
+def test_paired_average_counts_benchmarks_alike_and_may_be_negative():
+    assert paired_average([[-1.0, -1.0], [0.0] * 98]).difference == -0.5
+    assert math.isnan(paired_average([[0.5, 0.5], [NAN, 0.0]]).difference)
+    none = paired_average([[0.0, 0.0], [0.0]])
+    assert (none.difference, none.p) == (0.0, 1.0)
+
+
 def test_holm_by_hand():
     # sorted .01 .03 .04 times 3 2 1 = .03 .06 .04, made monotone
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
@@ -268,6 +297,8 @@ def test_verdict_letters():
         (lambda: pass_at_k([[0.5, 0]], 1), "right or wrong"),
         (lambda: majority_at_k([["1"]], [[1, 0]], 1), "differ in shape"),
         (lambda: holm([1.2]), "0 to 1"),
+        (lambda: paired_average([]), "one or more"),
+        (lambda: paired_average([[0.1], []]), "one or more"),
     ],
 )
 def test_bad_input_is_named(call, message):
