@@ -14,7 +14,7 @@ import eval_model
 import pytest
 
 from stapo_eval import run as running
-from stapo_eval import sampling, scoring
+from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.run import RunOptions, run
 from stapo_results import store
@@ -80,7 +80,7 @@ def test_records_are_complete_and_valid(finished: Path) -> None:
     keys = {(s.cell, s.problem_id, s.sample_index) for s in samples}
     assert keys == {(v.cell, v.problem_id, v.sample_index) for v in verdicts}
     assert len(keys) == 96
-    assert {t.kind for t in times} == {"sample", "verdict"}
+    assert {t.kind for t in times} == {"sample", "verdict", "judge"}
     assert record.status == "done"
     assert record.deterministic
     assert record.config["n"] == 0
@@ -179,7 +179,7 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
 
 
 def test_two_writers_are_refused(world: Path, tmp_path: Path) -> None:
-    with running._one_writer(tmp_path), pytest.raises(BadInput, match="another command"):
+    with running.one_writer(tmp_path), pytest.raises(BadInput, match="another command"):
         run(_options(world, tmp_path))
 
 
@@ -206,22 +206,6 @@ def test_labels_from_the_command_line_and_limits_are_recorded(world: Path, tmp_p
     run(_options(world, tmp_path / "b", model=external, limit=1, benchmarks="sums", settings="t1.0", method="grpo",
                  size="1.7b", train_seed=2, step="3000"))  # fmt: skip
     assert next((tmp_path / "b" / "cells").iterdir()).name.startswith("grpo_1.7b_s2_step3000_sums_t1.0")
-
-
-def test_a_real_judge_scores_where_the_rule_says_no(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a judge without miniature labels counts; its letters are scripted, the path is the real one
-    monkeypatch.setattr(scoring.judging, "ask", lambda questions, engine, progress: ["correct"] * len(questions))
-    run(_options(world, tmp_path, judge=str(world / "external"), benchmarks="sums", settings="t1.0"))
-    verdicts = list(store.read(tmp_path / "verdicts.jsonl", Verdict))
-    assert all(v.correct for v in verdicts)
-    assert {v.judge for v in verdicts if not v.rule} == {"correct"}
-    assert not all(v.rule for v in verdicts)
-    cell = store.read_json(next((tmp_path / "cells").iterdir()), CellRecord)
-    assert cell.scored_by == "rule+judge"
-    assert cell.judge_note == ""
-    assert set("".join(p.judged for p in cell.problems)) == {"c", "."}
 
 
 def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path: Path, capsys) -> None:
@@ -280,7 +264,8 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("max_tokens", 0, "at least 1"),
         ("n", -1, "not negative"),
         ("preset", "justrl", "preset"),
-        ("judge_scope", "all", "scope"),
+        ("judge_scope", "everything", "scope"),
+        ("judge_mode", "cot", "mode"),
         ("step", "last", "--step"),
         ("engine", "openai", "engine"),
     ],
@@ -305,7 +290,7 @@ def test_benchmarks_are_listed(world: Path, capsys) -> None:
     assert "REFUSED: rows 1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"], ["judge"], ["compare"]])
 def test_help(command: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as e:
         main([*command, "--help"])

@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings
 from stapo_eval.engines import Key
-from stapo_eval.judge import check_scope
+from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles, find_model
 from stapo_eval.rules import PRESET, check_preset
 from stapo_results import provenance, store
@@ -39,6 +40,9 @@ class RunOptions:
     eval_seed: int = 0
     judge: str = "none"
     judge_scope: str = "rule-negatives"
+    judge_mode: str = "compass"
+    judge_revision: str = ""
+    judge_engine: str = ""
     preset: str = PRESET
     accept_variant: bool = False
     strict: bool = False
@@ -55,7 +59,7 @@ class RunOptions:
 
 
 # not part of what the samples and verdicts are: where they go, and paths of things that are identified by their hash
-_NO_IDENTITY = ("out", "data_dir", "model", "judge", "revision")
+_NO_IDENTITY = ("out", "data_dir", "model", "judge", "revision", "judge_revision")
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,12 @@ def _threads(asked: int, model: ModelFiles) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
+    """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
+    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def make_plan(options: RunOptions) -> Plan:
     """Check everything that can be checked without loading a model.
 
@@ -148,7 +158,7 @@ def make_plan(options: RunOptions) -> Plan:
         BadInput: for any option, file or model that does not do.
     """
     check_preset(options.preset)
-    check_scope(options.judge_scope)
+    check_judge(options.judge_scope, options.judge_mode)
     settings = parse_settings(options.settings)
     for name in ("n", "limit", "batch_rows", "threads"):
         if getattr(options, name) < 0:
@@ -163,7 +173,7 @@ def make_plan(options: RunOptions) -> Plan:
     if not benchmarks:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
     model = find_model(options.model, options.revision)
-    judge = None if options.judge in ("", "none") else find_model(options.judge)
+    judge = None if options.judge in ("", "none") else find_model(options.judge, options.judge_revision)
     labels = _labels(options, model)
     revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
     if judge:
@@ -185,9 +195,7 @@ def make_plan(options: RunOptions) -> Plan:
         revisions=revisions,
         parent_run=labels.parent_run,
     )
-    identity = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
-    run_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    run = run.model_copy(update={"run_id": run_id})
+    run = run.model_copy(update={"run_id": identity(config, revisions)})
     default = Path("runs") / "eval" / "-".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
     out = Path(options.out) if options.out else Path(str(default).replace(" ", "_"))
     return Plan(options, model, judge, labels, benchmarks, settings, out, run)

@@ -22,14 +22,15 @@ from stapo_eval.engines import make_engine
 from stapo_eval.plan import Plan, RunOptions, make_plan, settle
 from stapo_eval.sampling import generate, load_samples
 from stapo_eval.scoring import verdicts_of, write_records
-from stapo_eval.summary import print_summary
+from stapo_eval.show import print_summary
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 
 
 @contextmanager
-def _one_writer(out: Path) -> Iterator[None]:
+def one_writer(out: Path) -> Iterator[None]:
+    """Holds the run folder's lock; raises BadInput where another process has it."""
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock")
     try:
@@ -57,32 +58,43 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
     Raises:
         BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
     """
-    began = time.perf_counter()
     plan = make_plan(options)
-    with _one_writer(plan.out):
+    with one_writer(plan.out):
         plan, old = settle(plan)
         if old and old.status == "done" and (plan.out / "summary.json").exists():
             summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
             print_summary(summary)
             say(f"{plan.out} is finished; nothing was done")
             return summary
-        path = plan.out / "run.json"
-        spent = (old.wall_seconds or 0.0) if old else 0.0
-        store.write_json(path, plan.run)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        status = "failed"
-        try:
-            summary = _work(plan, path)
-            status = "done"
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            latest = store.read_json(path, Run)
-            provenance.close_run(latest, path, status, spent + time.perf_counter() - began)
+        summary = carry_out(plan, old)
     print_summary(summary)
     say(f"records: {plan.out}")
+    return summary
+
+
+def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
+    """Do what the folder lacks, with its run record kept true to the end; call it under `one_writer`.
+
+    Args:
+        old: the folder's earlier run record, whose wall time is added to.
+    """
+    began = time.perf_counter()
+    path = plan.out / "run.json"
+    spent = (old.wall_seconds or 0.0) if old else 0.0
+    store.sweep(plan.out)
+    store.write_json(path, plan.run)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    status = "failed"
+    try:
+        summary = _work(plan, path)
+        status = "done"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        latest = store.read_json(path, Run)
+        provenance.close_run(latest, path, status, spent + time.perf_counter() - began)
     return summary
 
 

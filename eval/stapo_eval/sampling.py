@@ -70,6 +70,7 @@ def generate(plan: Plan, engine: Engine, samples: dict[Key, Sample], display: Di
     """
     requests = requests_of(plan, engine)
     total, tokens, began = len(requests), 0, time.perf_counter()
+    last = began
     _check_disk(plan, total - len(samples), engine.context)
     display.start("generate", len(samples), total)
     done = frozenset(samples)
@@ -91,10 +92,11 @@ def generate(plan: Plan, engine: Engine, samples: dict[Key, Sample], display: Di
             for f in piece
         ]
         store.append(plan.out / "samples.jsonl", fresh)
-        created = provenance.now()
+        created, now = provenance.now(), time.perf_counter()
+        share, last = round((now - last) / len(piece), 6), now
         store.append(plan.out / "timings.jsonl", (
             Timing(cell=f.request.cell, problem_id=f.request.problem_id, sample_index=f.request.sample_index,
-                   kind="sample", created=created, seconds=round(f.seconds, 6)) for f in piece
+                   kind="sample", created=created, seconds=round(f.seconds, 6), elapsed=share) for f in piece
         ))  # fmt: skip
         samples.update({(s.cell, s.problem_id, s.sample_index): s for s in fresh})
         tokens += sum(f.response_tokens for f in piece)

@@ -37,9 +37,15 @@ class RunCommand:
     eval_seed: int = 0
     """Seed of this evaluation; every sample's own seed derives from it."""
     judge: str = "none"
-    """none, or a verifier model (folder or hub id) that is asked where the rule says no."""
-    judge_scope: Literal["rule-negatives"] = "rule-negatives"
-    """Which samples the judge sees."""
+    """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
+    judge_scope: Literal["rule-negatives", "disagreements", "all"] = "rule-negatives"
+    """Which samples the judge is asked about; its word counts where it is asked."""
+    judge_mode: Literal["compass", "justrl-exact"] = "compass"
+    """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
+    judge_revision: str = ""
+    """The hub judge's revision."""
+    judge_engine: Literal["", "hf", "vllm"] = ""
+    """Engine of the judge (default: that of the run)."""
     preset: Literal["ours"] = "ours"
     """Rule grader."""
     accept_variant: bool = False
