@@ -166,11 +166,12 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
             for name, (x, y) in sides.items()
             if x != y
         ]
-        for side, r in (("first", a), ("second", b)):
-            if missing := "".join(q.verdicts for q in r.problems).count("-"):
-                notes.append((f"{missing} samples of the {side} are MISSING", "no difference is computed"))
         for note in notes:
             found.setdefault(note, []).append(a.cell.benchmark)
+        for side, r in (("first", a), ("second", b)):
+            if missing := "".join(q.verdicts for q in r.problems).count("-"):
+                note = f"samples of the {side} are MISSING", "no difference is computed"
+                found.setdefault(note, []).append(f"{a.cell.benchmark} ({missing})")
     out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in found.items()]
     if all(p.first == p.second for p in pairs):
         out.append("both sides are THE SAME RECORDS")
