@@ -150,6 +150,6 @@ def rejudge(options: JudgeOptions, say: Callable[[str], None] = print) -> dict[s
                 next_step="run the command that made it again: it goes on",
             )
         summary = carry_out(replace(plan, out=out), old)
-    print_summary(summary)
+    print_summary(summary, out)
     say(f"records: {out}")
     return summary

@@ -63,11 +63,11 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
         plan, old = settle(plan)
         if old and old.status == "done" and (plan.out / "summary.json").exists():
             summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
-            print_summary(summary)
+            print_summary(summary, plan.out)
             say(f"{plan.out} is finished; nothing was done")
             return summary
         summary = carry_out(plan, old)
-    print_summary(summary)
+    print_summary(summary, plan.out)
     say(f"records: {plan.out}")
     return summary
 

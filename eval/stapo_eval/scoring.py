@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from stapo_eval.cost import cost
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Finished, make_engine
 from stapo_eval.grading_pool import Item, Limits, Outcome, grade
@@ -164,7 +165,7 @@ def _note(plan: Plan) -> str:
 
 
 def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) -> dict[str, Any]:
-    """Write cells/*.json and summary.json."""
+    """Write cells/*.json and summary.json; apart from them, since times are no function of the samples, cost.json."""
     scored_by = "rule" if plan.judge is None or plan.stand_in else "rule+judge"
     of_cell: dict[str, list[tuple[Sample, Verdict]]] = {cell.id: [] for cell, _, _ in plan.cells()}
     for pair in zip(samples, verdicts, strict=True):
@@ -202,5 +203,6 @@ def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) ->
         "judge": judge_text(plan),
         "notes": notes(records, samples),
     }
+    store.write_json(plan.out / "cost.json", cost(samples, store.read(plan.out / "timings.jsonl", Timing), plan.run))
     store.write_json(plan.out / "summary.json", summary)
     return summary

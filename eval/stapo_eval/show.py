@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stapo_eval.cost import in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,8 +103,8 @@ def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Scores, responses and, with a judge, its share; then the notes."""
+def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
+    """Scores, responses and, with a judge, its share; then the notes, and the cost as the run folder has it."""
     console = make_console()
     print_table(
         console,
@@ -123,3 +127,6 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         )
     for note in summary["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False)
+    if (folder / "cost.json").exists():
+        cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
+        console.print(in_words(cost), highlight=False, markup=False)
