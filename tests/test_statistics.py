@@ -144,6 +144,15 @@ def test_bootstrap_bytes_are_pinned():
     assert bootstrap(data, seed=1) != bootstrap(data)
 
 
+def test_bootstrap_draws_are_one_stream_whatever_is_drawn_at_once():
+    # 200 resamples of 3,000 problems need ten blocks; here all draws are made together
+    values, resamples = np.arange(3000) % 7 / 8, 200
+    raw = np.random.PCG64(5).random_raw(resamples * values.size) >> np.uint64(32)
+    index = ((raw * np.uint64(values.size)) >> np.uint64(32)).astype(int).reshape(resamples, -1)
+    expected = np.quantile(values[index].mean(axis=1), [0.025, 0.975])
+    assert bootstrap([values], resamples=resamples, seed=5) == tuple(expected)
+
+
 def test_sign_flips_counted_out():
     assert sign_flip_p([1, 2, 3]) == 0.25  # only +++ and --- reach 6: 2 of 8
     assert sign_flip_p([4, 1, 1, -1]) == 0.5  # sums 7 (1), 5 (3), 3 (3), 1 (1), each twice: 8 of 16 reach 5

@@ -150,9 +150,10 @@ def _by_verdict(samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[
 def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | None]]:
     """What each sample votes for (Q, N): its answer without dollars and spaces, so that typesetting splits no vote."""
     votes: dict[str, list[str | None]] = {p.problem_id: [None] * record.n for p in record.problems}
+    plain = {text: normalise_gold(text) for text in {v.extracted for v in verdicts} if text is not None}
     for v in verdicts:
         if v.extracted is not None:
-            votes[v.problem_id][v.sample_index] = normalise_gold(v.extracted)
+            votes[v.problem_id][v.sample_index] = plain[v.extracted]
     return list(votes.values())
 
 

@@ -72,6 +72,8 @@ def majority_at_k(answers_QN: Sequence[Sequence[str | None]], scores_QN: ArrayLi
 
 
 def _majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
+    if len(answers) == 1:
+        return scores[0] if answers[0] is not None else 0.0
     votes: dict[str, list[float]] = defaultdict(list)
     for answer, score in zip(answers, scores, strict=True):
         if answer is not None:
