@@ -193,19 +193,30 @@ class EndpointEngine:
         return Finished(request, a.text, a.reason, a.tokens, a.logprob_sum, seconds, a.error, a.prompt_tokens)
 
     def _failed(self, work: _Work, address: _Address, request: Request, e: protocol.Transient, asked_at: float) -> None:
-        """Put the request back; after too many answers that were none, it ends with an error."""
+        """Put the request back; after too many answers that were none, find out whose fault it is."""
         with work.lock:
             if work.stop:
                 return
             address.failed(asked_at, str(e), e.wait)
             # a server that cannot be reached says nothing about the request
             work.tries[request.key] += e.reached
-            if work.tries[request.key] < MOST_TRIES or not work.answered:
-                work.schedule.give_back([request])
-                work.in_hand -= 1
-                work.lock.notify_all()
-                return
-        self._report(work, address, Finished(request, "", "error", 0, None, 0.0, f"{MOST_TRIES} attempts: {e}"))
+            suspect = work.tries[request.key] >= MOST_TRIES
+        if suspect and self._answers(address):
+            self._report(work, address, Finished(request, "", "error", 0, None, 0.0, f"{MOST_TRIES} attempts: {e}"))
+            return
+        with work.lock:
+            work.schedule.give_back([request])
+            work.in_hand -= 1
+            work.lock.notify_all()
+
+    def _answers(self, address: _Address) -> bool:
+        """Whether the address answers a question of one token."""
+        sent = protocol.probe(self.model, 0 if self.seeds else None, self.logprobs)
+        try:
+            protocol.ask(self.client, address.url, sent, self._clean)
+        except (protocol.Refused, protocol.Transient):
+            return False
+        return True
 
     def _report(self, work: _Work, address: _Address, finished: Finished) -> None:
         with work.lock:
@@ -213,6 +224,7 @@ class EndpointEngine:
             work.last_answer = time.monotonic()
             if finished.finish_reason == "error":
                 work.refused.append(finished)
+                address.failures = 0  # it speaks
             else:
                 work.answered += 1
                 address.failures = 0

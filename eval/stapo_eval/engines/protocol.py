@@ -68,6 +68,11 @@ def body(model: str, message: str, decoding: Decoding, seed: int | None, logprob
     return out
 
 
+def probe(model: str, seed: int | None, logprobs: bool) -> dict[str, Any]:
+    """A request for one token."""
+    return body(model, "1+1=", Decoding(1.0, 1.0, 1), seed, logprobs)
+
+
 def _post(client: httpx.Client, url: str, request: dict[str, Any]) -> httpx.Response:
     try:
         return client.post(f"{url}/chat/completions", json=request)
@@ -178,7 +183,7 @@ def check(client: httpx.Client, url: str, model: str, clean: Clean) -> Served:
     logprobs = True
     while True:
         try:
-            answer = ask(client, url, body(name, "1+1=", Decoding(1.0, 1.0, 1), seed, logprobs), clean)
+            answer = ask(client, url, probe(name, seed, logprobs), clean)
         except Refused as e:
             # servers that do not know an option name it
             if logprobs and "logprobs" in str(e):
