@@ -3,9 +3,9 @@
 The end of a run is where engines stand idle: a long response that starts last keeps one of them busy alone. So the
 longest are wanted first, but nobody knows a response's length before it is made. What is known comes from the run
 itself (`Queue`): one sample of each problem and setting goes first, in the order given; after that always the problem
-whose responses are expected to be longest, where the expectation is the mean length of the problem's finished samples
-over all settings, drawn towards its cell's mean by two samples' weight. Two were enough in simulation, elapsed times
-of unfinished samples added nothing, and more first samples than one cost more than they told.
+whose responses are expected to be longest. The expectation is the mean length of the problem's finished samples over
+all settings, drawn towards its cell's mean (all cells' before the cell has one) by two samples' weight. In simulation
+elapsed times of unfinished samples added nothing, and more first samples than one cost more than they told.
 
 The order never changes a sample: each has its own seed.
 """
@@ -52,12 +52,14 @@ class _Lengths:
 class _Group:
     """The waiting samples of one problem in one cell; `problem` is shared by its other settings."""
 
+    everything: _Lengths
     cell: _Lengths
     problem: _Lengths
     waiting: deque[Request] = field(default_factory=deque)
 
     def expected(self) -> float:
-        mean = self.cell.total / self.cell.count if self.cell.count else 0.0
+        prior = self.cell if self.cell.count else self.everything
+        mean = prior.total / max(1, prior.count)
         return (self.problem.total + _PRIOR_SAMPLES * mean) / (self.problem.count + _PRIOR_SAMPLES)
 
 
@@ -70,6 +72,7 @@ class Queue:
     """
 
     def __init__(self, requests: Sequence[Request], done: Collection[Key] = ()):
+        self.everything = _Lengths()
         cells: dict[str, _Lengths] = {}
         problems: dict[tuple[int, ...], _Lengths] = {}
         self.groups: dict[tuple[str, str], _Group] = {}
@@ -82,7 +85,7 @@ class Queue:
             fresh = group is None
             if group is None:
                 cell = cells.setdefault(r.cell, _Lengths())
-                group = _Group(cell, problems.setdefault(r.prompt, _Lengths()))
+                group = _Group(self.everything, cell, problems.setdefault(r.prompt, _Lengths()))
                 self.groups[r.cell, r.problem_id] = group
             if r.key in lengths:
                 self._learn(group, lengths[r.key])
@@ -98,8 +101,8 @@ class Queue:
 
     @staticmethod
     def _learn(group: _Group, tokens: int) -> None:
-        group.cell.add(tokens)
-        group.problem.add(tokens)
+        for lengths in (group.everything, group.cell, group.problem):
+            lengths.add(tokens)
 
     def take(self, most: int) -> list[Request]:
         """At most `most` requests, fewer when fewer are left."""
