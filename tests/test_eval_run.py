@@ -239,18 +239,18 @@ def test_a_disk_without_room_is_refused_before_generating(
 def test_an_interrupted_run_says_so_and_goes_on(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = store.append
+    append = store.Journal.append
 
-    def stop(path, records):
-        append(path, records)
-        if Path(path).name == "samples.jsonl":
+    def stop(journal, records):
+        append(journal, records)
+        if journal.path.name == "samples.jsonl":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(store, "append", stop)
+    monkeypatch.setattr(store.Journal, "append", stop)
     with pytest.raises(KeyboardInterrupt):
         run(_options(world, tmp_path))
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
-    monkeypatch.setattr(store, "append", append)
+    monkeypatch.setattr(store.Journal, "append", append)
     run(_options(world, tmp_path))
     assert _files(tmp_path) == _files(finished)
 
@@ -267,7 +267,11 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("judge_scope", "everything", "scope"),
         ("judge_mode", "cot", "mode"),
         ("step", "last", "--step"),
-        ("engine", "openai", "engine"),
+        ("engine", "openai", "needs an address"),
+        ("engine", "sglang", "does not exist"),
+        ("url", ("http://127.0.0.1:1/v1",), "for the engine openai"),
+        ("replicas", -1, "--replicas"),
+        ("tensor_parallel", 2, "--tensor-parallel"),
     ],
 )
 def test_bad_options_are_refused(

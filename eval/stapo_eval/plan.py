@@ -6,14 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings
-from stapo_eval.engines import Key
+from stapo_eval.engines import EngineOptions, Key
+from stapo_eval.engines.options import check_options
 from stapo_eval.judge import check_judge
-from stapo_eval.models import ModelFiles, find_model
+from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.rules import PRESET, check_preset
 from stapo_results import provenance, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
@@ -56,10 +57,36 @@ class RunOptions:
     batch_rows: int = 0
     grade_seconds: float = 5.0
     grade_memory_mib: int = 1024
+    url: tuple[str, ...] = ()
+    served_model: str = ""
+    concurrency: int = EngineOptions.concurrency
+    timeout: float = EngineOptions.timeout
+    patience: float = EngineOptions.patience
+    key_variable: str = EngineOptions.key_variable
+    replicas: int = 0
+    ray_address: str = ""
+    tensor_parallel: int = 1
+
+    def engine_options(self) -> EngineOptions:
+        return EngineOptions(
+            urls=tuple(u.strip() for given in self.url for u in given.split(",") if u.strip()),
+            served_model=self.served_model,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            patience=self.patience,
+            key_variable=self.key_variable,
+            replicas=self.replicas,
+            ray_address=self.ray_address,
+            tensor_parallel=self.tensor_parallel,
+        )
 
 
-# not part of what the samples and verdicts are: where they go, and paths of things that are identified by their hash
-_NO_IDENTITY = ("out", "data_dir", "model", "judge", "revision", "judge_revision")
+# not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
+# where and on how many machines an engine runs
+_NO_IDENTITY = (
+    *("out", "data_dir", "model", "judge", "revision", "judge_revision"),
+    *("url", "concurrency", "timeout", "patience", "key_variable", "replicas", "ray_address", "tensor_parallel"),
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +186,7 @@ def make_plan(options: RunOptions) -> Plan:
     """
     check_preset(options.preset)
     check_judge(options.judge_scope, options.judge_mode)
+    check_options(options.engine, options.engine_options())
     settings = parse_settings(options.settings)
     for name in ("n", "limit", "batch_rows", "threads"):
         if getattr(options, name) < 0:
@@ -172,7 +200,9 @@ def make_plan(options: RunOptions) -> Plan:
     )
     if not benchmarks:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    model = find_model(options.model, options.revision)
+    # an endpoint's model needs no files here; a folder still gives its labels and hash
+    named = options.engine == "openai" and not Path(options.model).is_dir()
+    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
     judge = None if options.judge in ("", "none") else find_model(options.judge, options.judge_revision)
     labels = _labels(options, model)
     revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
@@ -214,10 +244,12 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
         return plan, None
     old = store.read_json(path, Run)
     new = plan.run
+    # a record from before an option existed was made with its default
+    then = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | old.config
     differing = [
-        f"{k}: {old.config.get(k)!r} there, {new.config.get(k)!r} now"
-        for k in sorted({*old.config, *new.config} - set(_NO_IDENTITY))
-        if old.config.get(k) != new.config.get(k)
+        f"{k}: {then.get(k)!r} there, {new.config.get(k)!r} now"
+        for k in sorted({*then, *new.config} - set(_NO_IDENTITY))
+        if then.get(k) != new.config.get(k)
     ] + [
         f"{k}: {old.revisions.get(k)!r} there, {new.revisions.get(k)!r} now"
         for k in sorted({*old.revisions, *new.revisions})

@@ -7,7 +7,9 @@ the end (`scoring`), as a pure function, so a run that was killed anywhere and s
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,14 +20,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
-from stapo_eval.engines import make_engine
+from stapo_eval.engines import Engine, Key, make_engine
 from stapo_eval.plan import Plan, RunOptions, make_plan, settle
-from stapo_eval.sampling import generate, load_samples
+from stapo_eval.sampling import generate, load_samples, put_in_order
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
 from stapo_results import provenance, store
-from stapo_results.errors import BadInput
-from stapo_results.schema import Run
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run, Sample
 
 
 @contextmanager
@@ -98,28 +100,54 @@ def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
     return summary
 
 
+def _again() -> str:
+    """The command that this process was started with, without secrets."""
+    return shlex.join(provenance.redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Display) -> tuple[Plan, Engine]:
+    """The missing samples, and the engine that made them, still loaded."""
+    options = plan.options
+    engine = make_engine(
+        options.engine,
+        plan.model,
+        threads=plan.run.config["threads"],
+        dtype=options.dtype,
+        rows=options.batch_rows,
+        options=options.engine_options(),
+    )
+    run = plan.run.model_copy(update={"deterministic": engine.deterministic})
+    if samples and not engine.deterministic:
+        anew = "samples made after the interruption may differ in text from those that a whole run would have"
+        run = run.model_copy(update={"notes": [*run.notes, anew]})
+    store.write_json(path, run)
+    began = time.perf_counter()
+    try:
+        generate(plan, engine, samples, display)
+    except BaseException as e:
+        engine.close()
+        if isinstance(e, RunFailed):
+            state = f"{e.next_step}\n            " if e.next_step else ""
+            e.next_step = f"{state}{_again()}   goes on: {len(samples)} of {len(plan.keys())} samples are on record"
+        raise
+    finally:
+        busy = f"engine busy {engine.busy:.1f} s of {time.perf_counter() - began:.1f} s of generating"
+        run = run.model_copy(update={"notes": [*run.notes, *engine.notes, busy]})
+        store.write_json(path, run)
+    return replace(plan, run=run), engine
+
+
 def _work(plan: Plan, path: Path) -> dict[str, Any]:
     for name in ("timings.jsonl", "verdicts.jsonl"):
         store.repair(plan.out / name)
     samples = load_samples(plan)
     keys = plan.keys()
-    engine = None
+    engine: Engine | None = None
     with Display(plan.title) as display:
         if len(samples) < len(keys):
-            engine = make_engine(
-                plan.options.engine,
-                plan.model,
-                threads=plan.run.config["threads"],
-                dtype=plan.options.dtype,
-                rows=plan.options.batch_rows,
-            )
-            run = plan.run.model_copy(update={"deterministic": engine.deterministic})
-            if samples and not engine.deterministic:
-                anew = "samples made after the interruption may differ in text from those that a whole run would have"
-                run = run.model_copy(update={"notes": [*run.notes, anew]})
-            plan = replace(plan, run=run)
-            store.write_json(path, run)
-            generate(plan, engine, samples, display)
+            plan, engine = _generate(plan, path, samples, display)
+        if plan.run.deterministic:
+            put_in_order(plan, samples)
         ordered = [samples[k] for k in keys]
         if engine is not None and plan.judge and plan.judge.folder.resolve() != plan.model.folder.resolve():
             engine.close()

@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -65,6 +67,38 @@ def append(path: str | os.PathLike, records: Iterable[BaseModel]) -> None:
         f.write(data)
         f.flush()
         os.fsync(f.fileno())
+
+
+class Journal:
+    """A JSONL file that many small appends go to.
+
+    Each append is written at once, so a killed process loses nothing of it; the disk is waited for at most once in
+    `sync_seconds` and at the end, which is what a power failure may cost. `append` waits every time.
+    """
+
+    def __init__(self, path: str | os.PathLike, sync_seconds: float = 1.0):
+        self.path, self.sync_seconds = Path(path), sync_seconds
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed in __exit__
+        self.synced = time.monotonic()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                os.fsync(self.file.fileno())
+        finally:
+            self.file.close()
+
+    def append(self, records: Iterable[BaseModel]) -> None:
+        data = memoryview("".join(to_line(r) + "\n" for r in records).encode())
+        while data:  # a full disk takes a part first and refuses the next
+            data = data[self.file.write(data) :]
+        if time.monotonic() - self.synced >= self.sync_seconds:
+            os.fsync(self.file.fileno())
+            self.synced = time.monotonic()
 
 
 def repair(path: str | os.PathLike) -> int:
