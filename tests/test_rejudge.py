@@ -15,6 +15,7 @@ from pathlib import Path
 import eval_model
 import judge_model
 import pytest
+from endpoint_server import Server
 
 from stapo_eval import scoring
 from stapo_eval.cli import main
@@ -246,6 +247,31 @@ def test_killed_while_judging_it_ends_in_the_same_bytes(
 def test_killed_many_times_while_judging(world: Path, unjudged: Path, judged: Path, tmp_path: Path) -> None:
     met = sum(_killed_and_repeated(world, unjudged, judged, tmp_path / str(i), seed=i, kills=4) for i in range(1, 11))
     assert met >= 20
+
+
+def test_a_judge_at_an_endpoint_says_what_it_says_here(
+    world: Path, unjudged: Path, judged: Path, tmp_path: Path
+) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    with Server(world / "judge", name="verifier") as server:
+        rejudge(_options(world, folder, judge="verifier", url=(server.url,)))
+        # the engine's own check at the start is not greedy; each question is asked once
+        asked = [x for x in server.asked if x["temperature"] == 0]
+        here = {j.key: j for j in store.read(judged / "judgements.jsonl", Judgement)}
+        there = {j.key: j for j in store.read(folder / "judgements.jsonl", Judgement)}
+        assert len(asked) == len(there) == len(here)
+        assert {k: j.letter for k, j in there.items()} == {k: j.letter for k, j in here.items()}
+        assert {j.judge_revision for j in there.values()} == {
+            "verifier as an endpoint serves it, its weights are not known here"
+        }
+        cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
+        assert cell.judge.startswith("verifier as an endpoint")
+        # all of it is on record
+        rejudge(_options(world, folder, judge="verifier", url=(server.url,)))
+        assert len([x for x in server.asked if x["temperature"] == 0]) == len(asked)
+    run_record = store.read_json(folder / "run.json", Run)
+    assert run_record.config["judge_url"] == [server.url]
+    assert len([n for n in run_record.notes if n.startswith("judged by")]) == 1
 
 
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ from stapo_results.schema import Cell, Labels, Run
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
+
+
+def _addresses(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(u.strip() for several in given for u in several.split(",") if u.strip())
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class RunOptions:
     judge_mode: str = "compass"
     judge_revision: str = ""
     judge_engine: str = ""
+    judge_url: tuple[str, ...] = ()
     preset: str = PRESET
     accept_variant: bool = False
     strict: bool = False
@@ -69,7 +74,7 @@ class RunOptions:
 
     def engine_options(self) -> EngineOptions:
         return EngineOptions(
-            urls=tuple(u.strip() for given in self.url for u in given.split(",") if u.strip()),
+            urls=_addresses(self.url),
             served_model=self.served_model,
             concurrency=self.concurrency,
             timeout=self.timeout,
@@ -80,12 +85,31 @@ class RunOptions:
             tensor_parallel=self.tensor_parallel,
         )
 
+    def judge_options(self) -> tuple[str, EngineOptions]:
+        """(engine of the judge, its options): those of the run, but for what the judge has of its own."""
+        kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
+        options = replace(self.engine_options(), served_model="")
+        if kind == "openai":
+            own = _addresses(self.judge_url) or options.urls
+            return kind, replace(options, urls=own, replicas=0, tensor_parallel=1)
+        return kind, replace(options, urls=_addresses(self.judge_url))
+
 
 # not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
 # where and on how many machines an engine runs
 _NO_IDENTITY = (
     *("out", "data_dir", "model", "judge", "revision", "judge_revision"),
-    *("url", "concurrency", "timeout", "patience", "key_variable", "replicas", "ray_address", "tensor_parallel"),
+    *(
+        "url",
+        "judge_url",
+        "concurrency",
+        "timeout",
+        "patience",
+        "key_variable",
+        "replicas",
+        "ray_address",
+        "tensor_parallel",
+    ),
 )
 
 
@@ -172,6 +196,19 @@ def _threads(asked: int, model: ModelFiles) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def find_judge(options: RunOptions) -> ModelFiles:
+    """The judge's files, or its name where only an endpoint has it.
+
+    Raises:
+        BadInput: no such model, or options that do not fit its engine.
+    """
+    kind, engine = options.judge_options()
+    check_options(kind, engine)
+    if kind == "openai" and not Path(options.judge).is_dir():
+        return endpoint_model(options.judge)
+    return find_model(options.judge, options.judge_revision)
+
+
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
     parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
@@ -203,7 +240,7 @@ def make_plan(options: RunOptions) -> Plan:
     # an endpoint's model needs no files here; a folder still gives its labels and hash
     named = options.engine == "openai" and not Path(options.model).is_dir()
     model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
-    judge = None if options.judge in ("", "none") else find_model(options.judge, options.judge_revision)
+    judge = None if options.judge in ("", "none") else find_judge(options)
     labels = _labels(options, model)
     revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
     if judge:

@@ -13,8 +13,8 @@ from typing import Any
 
 from stapo_eval.decoding import parse_settings
 from stapo_eval.judge import check_judge
-from stapo_eval.models import ModelFiles, find_model
-from stapo_eval.plan import Plan, RunOptions, identity
+from stapo_eval.models import ModelFiles
+from stapo_eval.plan import Plan, RunOptions, find_judge, identity
 from stapo_eval.run import carry_out, one_writer
 from stapo_eval.sampling import load_samples
 from stapo_eval.show import print_summary
@@ -36,6 +36,7 @@ class JudgeOptions:
     mode: str = "compass"
     revision: str = ""
     engine: str = ""
+    url: tuple[str, ...] = ()
     data_dir: str = ""
     out: str = ""
 
@@ -66,6 +67,7 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
         "judge_mode": options.mode,
         "judge_revision": options.revision,
         "judge_engine": options.engine,
+        "judge_url": options.url,
         "step": str(config["step"]),
     }
     return RunOptions(**{f.name: config[f.name] for f in fields(RunOptions) if f.name in config})
@@ -91,7 +93,7 @@ def _benchmarks(o: RunOptions, old: Run) -> tuple[Benchmark, ...]:
 def _plan(old: Run, options: JudgeOptions, out: Path) -> Plan:
     """The folder's plan with another judge. The evaluated model need not be there any more."""
     o = _options(old, options, out)
-    judge = find_model(options.judge, options.revision)
+    judge = find_judge(o)
     known = old.config
     labels = Labels(**{k: known[k] for k in ("method", "size", "train_seed", "step")})
     model = ModelFiles(o.model, Path(o.model), labels.size, "", "", "", None)
@@ -99,8 +101,8 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> Plan:
     # in the place where a run has it, so that records made either way have the same bytes
     first = {k: v for k, v in revisions.items() if not k.startswith("data:")}
     revisions = {**first, "judge": f"{judge.name} {judge.revision}", **revisions}
-    changed = {k: getattr(o, k) for k in ("judge", "judge_scope", "judge_mode", "judge_revision", "judge_engine")}
-    config = {**known, **changed}
+    changed = {f.name: getattr(o, f.name) for f in fields(RunOptions) if f.name.startswith("judge")}
+    config = {**known, **changed, "judge_url": list(o.judge_url)}  # as JSON has it
     text = f"judged by {revisions['judge']}, scope {o.judge_scope}, mode {o.judge_mode}"
     notes = old.notes if (config, revisions) == (known, old.revisions) else [*old.notes, _with_code(text, old)]
     run = old.model_copy(

@@ -62,10 +62,12 @@ def _questions(plan: Plan, samples: Sequence[Sample], graded: Sequence[Graded]) 
 def _open_judge(plan: Plan, engine: Engine | None) -> tuple[Engine, bool]:
     """(the judge's engine, whether it is a new one): a model that judges itself is not loaded twice."""
     assert plan.judge is not None
-    if engine is not None and plan.judge.folder.resolve() == plan.model.folder.resolve():
+    same = plan.judge.folder.resolve() == plan.model.folder.resolve()
+    if engine is not None and same and not (plan.options.judge_engine or plan.options.judge_url):
         return engine, False
-    kind = plan.options.judge_engine or plan.options.engine
-    return make_engine(kind, plan.judge, threads=plan.run.config["threads"], dtype=plan.options.dtype), True
+    kind, options = plan.options.judge_options()
+    threads, dtype = plan.run.config["threads"], plan.options.dtype
+    return make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options), True
 
 
 def _judge(
@@ -156,8 +158,9 @@ def judge_text(plan: Plan) -> str:
     """Who judged, as records say it; "" without a judge."""
     if plan.judge is None:
         return ""
-    o = plan.options
-    return f"{plan.judge.name} {plan.judge.revision}, scope {o.judge_scope}, mode {o.judge_mode}"
+    o, revision = plan.options, plan.judge.revision
+    who = revision if revision.startswith(plan.judge.name) else f"{plan.judge.name} {revision}"
+    return f"{who}, scope {o.judge_scope}, mode {o.judge_mode}"
 
 
 def _note(plan: Plan) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+import tyro
+
 
 @dataclass(frozen=True)
 class JudgeCommand:
@@ -23,8 +25,10 @@ class JudgeCommand:
     """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
     revision: str = ""
     """The hub judge's revision."""
-    engine: Literal["", "hf", "vllm"] = ""
-    """Engine of the judge (default: that of the run)."""
+    engine: Literal["", "hf", "vllm", "openai"] = ""
+    """Engine of the judge (default: that of the run, or openai with --url)."""
+    url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
     data_dir: str = ""
     """Directory with the benchmarks' files (default: that of the run)."""
     out: str = ""

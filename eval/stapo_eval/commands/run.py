@@ -64,8 +64,10 @@ class RunCommand:
     """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
     judge_revision: str = ""
     """The hub judge's revision."""
-    judge_engine: Literal["", "hf", "vllm"] = ""
-    """Engine of the judge (default: that of the run)."""
+    judge_engine: Literal["", "hf", "vllm", "openai"] = ""
+    """Engine of the judge (default: that of the run, or openai with --judge-url)."""
+    judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Address of an endpoint that serves the judge; several share the work."""
     preset: Literal["ours"] = "ours"
     """Rule grader."""
     accept_variant: bool = False
