@@ -156,8 +156,9 @@ def judge_text(plan: Plan) -> str:
     """Who judged, as records say it; "" without a judge."""
     if plan.judge is None:
         return ""
-    o = plan.options
-    return f"{plan.judge.name} {plan.judge.revision}, scope {o.judge_scope}, mode {o.judge_mode}"
+    o, revision = plan.options, plan.judge.revision
+    who = revision if revision.startswith(plan.judge.name) else f"{plan.judge.name} {revision}"
+    return f"{who}, scope {o.judge_scope}, mode {o.judge_mode}"
 
 
 def _note(plan: Plan) -> str:
