@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stapo_eval.bench.summary import GOAL_SECONDS, ROWS, N, make_plan, measure, summarise_folder, write_samples
+from stapo_eval.bench.summary import GOAL_SECONDS, ROWS, N, make_plan, rows, summarise_folder, write_samples
 from stapo_results import store
 from stapo_results.schema import Verdict
 
@@ -29,9 +29,18 @@ def test_the_sizes_make_a_hundred_thousand_records() -> None:
     assert 100_000 <= sum(ROWS.values()) * N * 2 < 100_100
 
 
+def test_the_row_says_what_was_measured() -> None:
+    said: list[str] = []
+    (row,) = rows(characters=50, repeats=2, sizes={"a": 4}, say=said.append)
+    assert len(said) == 2
+    assert 0 < row.ratio_low == row.ratio <= row.ratio_high
+    assert row.ratio == row.seconds / GOAL_SECONDS
+    assert (row.values["records"], row.values["resamples"]) == (4 * N * 2, 10_000)
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_records_are_summarised_in_five_seconds() -> None:
-    m = measure()
-    assert m["records"] >= 100_000
-    assert m["resamples"] == 10_000
-    assert m["seconds"] <= GOAL_SECONDS
+    (row,) = rows()
+    assert row.values["records"] >= 100_000
+    assert row.values["resamples"] == 10_000
+    assert row.seconds <= GOAL_SECONDS

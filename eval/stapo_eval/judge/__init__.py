@@ -8,9 +8,7 @@ from stapo_eval.judge.prompt import MODES
 from stapo_eval.judge.scope import SCOPES
 from stapo_results.errors import BadInput
 
-__all__ = ["COMPASS", "MODES", "SCOPES", "check_judge"]
-
-COMPASS = "opencompass/CompassVerifier-3B"
+__all__ = ["MODES", "SCOPES", "check_judge"]
 
 
 def check_judge(scope: str, mode: str) -> None:
