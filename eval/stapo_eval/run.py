@@ -7,6 +7,7 @@ the end (`scoring`), as a pure function, so a run that was killed anywhere and s
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -44,6 +45,16 @@ def _one_writer(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+# how long the engine worked is a note of each attempt: a record from before it was measured has none
+_BUSY = "engine busy {:.3f} s of {:.3f} s of generating"
+
+
+def busy_seconds(record: Run) -> float:
+    """Seconds in which a run's engine worked, over all its attempts."""
+    pattern = re.compile(r"engine busy ([\d.]+) s of")
+    return sum(float(m[1]) for m in map(pattern.match, record.notes) if m)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -119,7 +130,7 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
             e.next_step = f"{state}{_again()}   goes on: {len(samples)} of {len(plan.keys())} samples are on record"
         raise
     finally:
-        busy = f"engine busy {engine.busy:.1f} s of {time.perf_counter() - began:.1f} s of generating"
+        busy = _BUSY.format(engine.busy, time.perf_counter() - began)
         run = run.model_copy(update={"notes": [*run.notes, *engine.notes, busy]})
         store.write_json(path, run)
     return replace(plan, run=run), engine
