@@ -104,9 +104,19 @@ def _again() -> str:
     return shlex.join(provenance.redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
+def _idle_gpus(plan: Plan) -> str:
+    """What to say where a machine has more GPUs than the run uses."""
+    have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
+    if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
+        return ""
+    return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
+
+
 def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Display) -> tuple[Plan, Engine]:
     """The missing samples, and the engine that made them, still loaded."""
     options = plan.options
+    if idle := _idle_gpus(plan):
+        print(idle, file=sys.stderr, flush=True)
     engine = make_engine(
         options.engine,
         plan.model,

@@ -5,8 +5,8 @@ problems for every seed, grading at the end. Both sides use the same engine, mod
 what differs is the order of the work. The benchmarks have the paper's N (32, 32, 32, 4, 4, 4) and a fifth of its rows;
 the model is random and ends its responses at random, up to 120 tokens.
 
-The harness's own share is the part of our side's wall time in which the engine did not generate, from the first check of
-the options to the written summary: loading, hashing, records and grading included.
+The harness's own share is the part of our side's wall time in which the engine did not generate, from the first check
+of the options to the written summary: loading, hashing, records and grading included.
 """
 
 from __future__ import annotations
