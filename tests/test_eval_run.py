@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import eval_model
@@ -300,3 +301,19 @@ def test_help(command: list[str], capsys) -> None:
         main([*command, "--help"])
     assert e.value.code == 0
     assert "usage: stapo-eval" in capsys.readouterr().out
+
+
+def test_idle_gpus_are_pointed_out(world: Path, tmp_path: Path) -> None:
+    plan = running.make_plan(_options(world, tmp_path))
+    hardware = plan.run.hardware | {"gpus": ["H100, 80 GB"] * 8}
+
+    def said(**options) -> str:
+        run = plan.run.model_copy(update={"hardware": hardware})
+        return running._idle_gpus(replace(plan, run=run, options=replace(plan.options, **options)))
+
+    assert said() == "7 of 8 GPUs stand idle: --replicas 8 uses them"
+    assert said(tensor_parallel=2, replicas=2) == "4 of 8 GPUs stand idle: --replicas 4 uses them"
+    assert said(replicas=8) == ""
+    assert (
+        running._idle_gpus(replace(plan, run=plan.run.model_copy(update={"hardware": hardware | {"gpus": []}}))) == ""
+    )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Request
-from stapo_eval.engines.schedule import Batches, Queue
+from stapo_eval.engines.schedule import Batches, Queue, wanted
 
 D = Decoding(1.0, 1.0, 100)
 
@@ -91,3 +91,11 @@ def test_every_request_that_is_not_done_is_answered_once(problems, samples, step
     answered += hand
     assert not queue
     assert sorted(r.key for r in answered) == sorted(r.key for r in requests if r.key not in done)
+
+
+def test_spare_requests_are_taken_only_while_the_queue_is_long() -> None:
+    # 64 places: 8 spare while more than 8 requests wait for each place of both replicas
+    assert wanted(waiting=1025, replicas=2, places=64, in_hand=60) == 12
+    assert wanted(waiting=1024, replicas=2, places=64, in_hand=60) == 4
+    assert wanted(waiting=10, replicas=2, places=64, in_hand=70) == 0
+    assert wanted(waiting=10**6, replicas=1, places=1, in_hand=0) == 1

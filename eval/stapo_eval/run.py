@@ -7,6 +7,7 @@ the end (`scoring`), as a pure function, so a run that was killed anywhere and s
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -45,6 +46,16 @@ def one_writer(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+# how long the engine worked is a note of each attempt: a record from before it was measured has none
+_BUSY = "engine busy {:.3f} s of {:.3f} s of generating"
+
+
+def busy_seconds(record: Run) -> float:
+    """Seconds in which a run's engine worked, over all its attempts."""
+    pattern = re.compile(r"engine busy ([\d.]+) s of")
+    return sum(float(m[1]) for m in map(pattern.match, record.notes) if m)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -105,9 +116,19 @@ def _again() -> str:
     return shlex.join(provenance.redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]))
 
 
+def _idle_gpus(plan: Plan) -> str:
+    """What to say where a machine has more GPUs than the run uses."""
+    have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
+    if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
+        return ""
+    return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
+
+
 def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Display) -> tuple[Plan, Engine]:
     """The missing samples, and the engine that made them, still loaded."""
     options = plan.options
+    if idle := _idle_gpus(plan):
+        print(idle, file=sys.stderr, flush=True)
     engine = make_engine(
         options.engine,
         plan.model,
@@ -131,7 +152,7 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
             e.next_step = f"{state}{_again()}   goes on: {len(samples)} of {len(plan.keys())} samples are on record"
         raise
     finally:
-        busy = f"engine busy {engine.busy:.1f} s of {time.perf_counter() - began:.1f} s of generating"
+        busy = _BUSY.format(engine.busy, time.perf_counter() - began)
         run = run.model_copy(update={"notes": [*run.notes, *engine.notes, busy]})
         store.write_json(path, run)
     return replace(plan, run=run), engine

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stapo_eval.decoding import Decoding
-from stapo_eval.engines.schedule import Batches, Queue, Schedule
+from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
 from stapo_results.schema import FinishReason
@@ -105,14 +105,14 @@ class Spec:
     """What a loaded model says of itself. Pickles: a replica sends it to the process that schedules.
 
     Attributes:
-        room: requests that the model wants in hand at a time (an engine with fixed batches takes one batch).
+        places: requests that the model works on at a time (1 for an engine with fixed batches: one batch).
         rows: the limit of a fixed batch; None for an engine that takes single requests.
     """
 
     name: str
     deterministic: bool
     context: int
-    room: int
+    places: int
     rows: RowLimit | None = None
 
     def schedule(self, requests: Sequence[Request], done: Collection[Key]) -> tuple[list[Finished], Schedule]:
@@ -213,7 +213,7 @@ class LocalEngine:
             yield errors
         in_hand = 0
         while schedule or in_hand:
-            fresh = schedule.take(self.spec.room - in_hand)
+            fresh = schedule.take(wanted(len(schedule), 1, self.spec.places, in_hand))
             began = time.perf_counter()
             if fresh:
                 self.submit(fresh)

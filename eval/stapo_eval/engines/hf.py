@@ -54,7 +54,7 @@ class HfEngine(LocalEngine):
             context=int(config.max_position_embeddings),
             cache_bytes=0 if rows else _KV_BYTES,
         )
-        self.spec = Spec("hf", device == "cpu", limit.context, room=1, rows=limit)
+        self.spec = Spec("hf", device == "cpu", limit.context, places=1, rows=limit)
         self.hand: list[Request] = []
 
     def submit(self, requests: Sequence[Request]) -> None:

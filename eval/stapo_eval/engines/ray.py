@@ -17,6 +17,7 @@ from typing import Any
 from stapo_eval.decoding import encode_chat
 from stapo_eval.engines.base import Finished, Key, Model, Request, Spec, load_tokenizer
 from stapo_eval.engines.options import EngineOptions
+from stapo_eval.engines.schedule import wanted
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results.errors import BadInput, RunFailed
 
@@ -116,7 +117,7 @@ class RayEngine:
         calls: dict[Any, _Actor] = {}
         while True:
             for actor in set_aside(self.actors, calls.values()):
-                fresh = schedule.take(self.spec.room - len(actor.hand))
+                fresh = schedule.take(wanted(len(schedule), len(self.actors), self.spec.places, len(actor.hand)))
                 actor.hand.update((r.key, r) for r in fresh)
                 if actor.hand:
                     calls[actor.handle.work.remote(fresh)] = actor

@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
 _PRIOR_SAMPLES = 2
 _SORT_EVERY = 64  # finished samples: sorting a few thousand problems takes milliseconds
+# requests that a model has in hand beyond those that it works on, as a share of these: a place that becomes free is
+# filled without waiting for the process that schedules
+_SPARE = 1 / 8
+_LONG_QUEUE = 8  # requests that wait for each place
+
+
+def wanted(waiting: int, replicas: int, places: int, in_hand: int) -> int:
+    """How many more requests one replica should take.
+
+    Spare ones only while the queue is long: a request that waits in one replica's hand could else run in another's,
+    and where the queue is short, that decides when the last one ends.
+    """
+    spare = int(places * _SPARE) if waiting > _LONG_QUEUE * replicas * places else 0
+    return max(0, places + spare - in_hand)
 
 
 class Schedule(Protocol):

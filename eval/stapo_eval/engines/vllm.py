@@ -17,9 +17,6 @@ from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import FinishReason
 
-# requests in hand beyond those that run at once, so that a free place is filled without waiting for this process
-_SPARE = 0.25
-
 
 class VllmEngine(LocalEngine):
     """A vLLM engine that is fed from the queue: it holds a bounded number of requests whatever the queue's length.
@@ -61,7 +58,7 @@ class VllmEngine(LocalEngine):
             f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}",
             False,
             int(config.model_config.max_model_len),
-            room=int(config.scheduler_config.max_num_seqs * (1 + _SPARE)),
+            places=int(config.scheduler_config.max_num_seqs),
         )
         defaults = self.llm.get_default_sampling_params()
         self.stop = stop_token_ids(self.tokenizer, list(defaults.stop_token_ids or []))
