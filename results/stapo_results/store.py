@@ -12,9 +12,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -28,19 +29,26 @@ def to_line(record: BaseModel) -> str:
     return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
-    """Replace a file in one step: a reader sees the old content or the new, never a part."""
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of `path` in one step at the end of the block, or not at all."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(tmp, "wb") as f:
-            f.write(data.encode() if isinstance(data, str) else data)
+            yield f
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, path)
     finally:
         tmp.unlink(missing_ok=True)
+
+
+def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
+    """Replace a file in one step: a reader sees the old content or the new, never a part."""
+    with replacing(path) as f:
+        f.write(data.encode() if isinstance(data, str) else data)
 
 
 def sweep(folder: str | os.PathLike) -> None:
