@@ -264,7 +264,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("model", "/nowhere", "neither a folder"),
         ("max_tokens", 0, "at least 1"),
         ("n", -1, "not negative"),
-        ("preset", "justrl", "preset"),
+        ("preset", "sympy", "preset"),
         ("judge_scope", "everything", "scope"),
         ("judge_mode", "cot", "mode"),
         ("step", "last", "--step"),

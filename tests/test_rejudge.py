@@ -19,8 +19,10 @@ from endpoint_server import Server
 
 from stapo_eval import scoring
 from stapo_eval.cli import main
+from stapo_eval.grading_pool import grade, items_of
 from stapo_eval.judge.scope import scored
 from stapo_eval.rejudge import JudgeOptions, rejudge
+from stapo_eval.rules import Options
 from stapo_eval.run import RunOptions, run
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -166,6 +168,28 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
             total.update({(row, k): n for k, n in said.items()})
     expected = Counter(("rule_correct" if v.rule else "rule_incorrect", v.judge) for v in verdicts)
     assert +total == expected
+
+
+def test_disagreements_are_where_two_rule_graders_differ(
+    world: Path, judged: Path, unjudged: Path, tmp_path: Path
+) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    rejudge(_options(world, folder, scope="disagreements"))
+    samples = list(store.read(folder / "samples.jsonl", Sample))
+    verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
+    golds = [v.problem_id.rsplit("-", 1)[1] for v in verdicts]
+    other = grade(items_of(golds, [s.response for s in samples], [Options(preset="math-verify")] * len(golds)))
+    differ = [v.rule != o.rule for v, o in zip(verdicts, other, strict=True)]
+    assert [v.judge != "not_asked" for v in verdicts] == differ
+    assert 0 < sum(differ) < len(differ)
+    for v in verdicts:
+        assert v.correct == (v.rule if v.judge == "not_asked" else v.judge == "correct")
+    # questions that the wider scopes share with this one are the same questions
+    keys = {j.key for j in store.read(folder / "judgements.jsonl", Judgement)}
+    wrong = {j.key for j in store.read(judged / "judgements.jsonl", Judgement)}
+    assert keys & wrong
+    cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
+    assert "scope disagreements" in cell.judge
 
 
 def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged: Path, tmp_path: Path) -> None:

@@ -13,43 +13,49 @@ from stapo_eval.engines import Engine, Finished, make_engine
 from stapo_eval.grading_pool import Item, Limits, Outcome, grade
 from stapo_eval.judge import asking, audit, page
 from stapo_eval.judge.prompt import Question
-from stapo_eval.judge.scope import asked_about, said, scored
+from stapo_eval.judge.scope import asked_about, said, scored, second_grader
 from stapo_eval.plan import Plan
 from stapo_eval.rules import Options, grader_version
+from stapo_eval.rules.presets import extract
 from stapo_eval.summary import averages, cell_record, notes, summarise
 from stapo_results import provenance, store
-from stapo_results.answers import last_boxed
 from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
 
 STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and shown, the scores are the rule's alone"
 Graded = tuple[str | None, Outcome]
 
 
-def _grade(plan: Plan, samples: Sequence[Sample], display: Display) -> list[Graded]:
+def _grade(plan: Plan, samples: Sequence[Sample], preset: str, display: Display) -> list[Graded]:
     gold = {}
     for b in plan.benchmarks:
         for p in b.problems:
-            gold[b.name, p.id] = p.answer, Options(b.spec.unordered, b.spec.tolerance, p.unit)
+            gold[b.name, p.id] = p.answer, Options(b.spec.unordered, b.spec.tolerance, p.unit, preset=preset)
     of_cell = {cell.id: benchmark.name for cell, benchmark, _ in plan.cells()}
     items, answered = [], []
     for i, s in enumerate(samples):
         if s.finish_reason != "error":
             answer, options = gold[of_cell[s.cell], s.problem_id]
-            items.append(Item(answer, last_boxed(s.response), options))
+            items.append(Item(answer, extract(s.response, answer, preset), options))
             answered.append(i)
-    display.start("grade", 0, len(set(items)))
+    display.start(f"grade ({preset})", 0, len(set(items)))
     limits = Limits(plan.options.grade_seconds, plan.options.grade_memory_mib)
     result: list[Graded] = [(None, Outcome(False, "error", 0.0))] * len(samples)
-    for i, item, outcome in zip(answered, items, grade(items, limits, display.update), strict=True):
-        result[i] = item.answer, outcome
+    for i, outcome in zip(answered, grade(items, limits, display.update), strict=True):
+        result[i] = outcome.extracted, outcome
     return result
 
 
-def _questions(plan: Plan, samples: Sequence[Sample], graded: Sequence[Graded]) -> list[tuple[int, Question]]:
+def _questions(
+    plan: Plan, samples: Sequence[Sample], graded: Sequence[Graded], display: Display
+) -> list[tuple[int, Question]]:
     """(index of the sample, question) of everything that the scope asks about; the engine's failures are left out."""
     problems = {(c.id, p.id): (b.name, p) for c, b, _ in plan.cells() for p in b.problems}
     answered = [i for i, s in enumerate(samples) if s.finish_reason != "error"]
-    wanted = asked_about(plan.options.judge_scope, [graded[i][1].rule for i in answered])
+    second = None
+    if plan.options.judge_scope == "disagreements":
+        other = _grade(plan, samples, second_grader(plan.options.preset), display)
+        second = [other[i][1].rule for i in answered]
+    wanted = asked_about(plan.options.judge_scope, [graded[i][1].rule for i in answered], second)
     questions = []
     for i, yes in zip(answered, wanted, strict=True):
         if yes:
@@ -77,7 +83,7 @@ def _judge(
     if plan.judge is None:
         return {}
     judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.options.judge_mode)  # type: ignore[arg-type]
-    questions = _questions(plan, samples, graded)
+    questions = _questions(plan, samples, graded, display)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge.mode)
     path = plan.out / "judgements.jsonl"
     known = asking.recorded(path, judge)
@@ -113,7 +119,7 @@ def verdicts_of(plan: Plan, samples: list[Sample], engine: Engine | None, displa
 
     Leaves verdicts.jsonl and, with a judge, judgements.jsonl and flips.html.
     """
-    graded = _grade(plan, samples, display)
+    graded = _grade(plan, samples, plan.options.preset, display)
     judged = _judge(plan, samples, graded, engine, display)
     version, rule_only = grader_version(), plan.judge is None or plan.stand_in
     verdicts, times, created = [], [], provenance.now()

@@ -24,6 +24,11 @@ def asked_about(scope: str, rule: Sequence[bool], second: Sequence[bool] | None 
     return [r != s for r, s in zip(rule, second, strict=True)]
 
 
+def second_grader(preset: str) -> str:
+    """The rule grader whose verdicts `disagreements` sets beside those of the run's own."""
+    return "ours" if preset == "math-verify" else "math-verify"
+
+
 def said(judgement: Judgement | None) -> JudgeVerdict:
     """What a judge said of a sample. A reply that is no letter is "invalid"; without a reply it is "not_asked"."""
     if judgement is None or judgement.status != "answered":
