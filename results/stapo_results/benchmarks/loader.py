@@ -73,13 +73,17 @@ def _registered_hub(name: str, spec: Spec) -> Rows:
     )
 
 
-def _load_file(path: Path, *, accept_variant: bool, strict: bool) -> Benchmark:
-    found = from_file(path)
-    beside = own_entries(path.parent)
-    names = [n for n, s in beside.items() if (s.file or f"{n}.jsonl") == path.name]
+def name_of_file(path: Path) -> str:
+    """The name under which a benchmark file is loaded: its entry's beside it, else the file's own in lower case."""
+    names = [n for n, s in own_entries(path.parent).items() if (s.file or f"{n}.jsonl") == path.name]
     name = names[0] if names else re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
     check_name(name, str(path))
-    if spec := (packaged() | beside).get(name):
+    return name
+
+
+def _load_file(path: Path, *, accept_variant: bool, strict: bool) -> Benchmark:
+    found, name = from_file(path), name_of_file(path)
+    if spec := (packaged() | own_entries(path.parent)).get(name):
         return checked(name, spec, found, OWN, accept_variant=accept_variant, strict=strict)
     problems = problems_of(name, None, found, OWN)
     spec = describe(problems, title=path.stem)
