@@ -132,10 +132,12 @@ class BenchmarksCommand:
                     notes += [] if absent else [str(e)]
                     bad += not absent
             rows.append(_row(name, spec, state))
-        _print_table(("benchmark", "rows", "N", "answers", "licence", "hub copy", str(folder or "no data dir")), rows)
+        _print_table(("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy"), rows)
         for note in notes:
             print(note)
-        if folder is None:
+        if folder is not None:
+            print(f"local copies: {folder}")
+        else:
             print("without --data-dir and STAPO_DATA_DIR the hub's copies are loaded, and checked, when a run starts")
         return 2 if bad else 0
 
