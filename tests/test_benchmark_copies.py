@@ -1,6 +1,7 @@
 """Copies of benchmarks: from files, Parquet and data sets, and benchmarks of a user's own by path or by entry.
 
-The data sets here are folders, which `datasets` loads as it loads the hub's.
+Most data sets here are folders, which `datasets` loads as it loads the hub's; one comes from a server of our own that
+answers as the hub does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import datasets
+import hub_server
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -115,14 +116,6 @@ def test_a_data_set_is_loaded_through_its_entry(registered: Path) -> None:
     b = benchmarks.load("toy", registered)
     assert [(p.id, p.answer) for p in b.problems] == [("toy-0000", "2"), ("toy-0001", r"\frac{1}{3}")]
     assert b.spec.samples == 5
-
-
-def test_the_commit_that_was_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = "ff5b20257d8185524591543f8ff5993951537bb8"
-    found = datasets.Dataset.from_list(ROWS[:1])
-    found.info.download_checksums = {f"hf://datasets/o/n@{commit}/test.jsonl": {"num_bytes": 1, "checksum": None}}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: found)
-    assert sources.from_hub("o/n", revision="main", split="test", next_step="").source == f"o/n@{commit}"
 
 
 def test_other_columns_are_refused_with_those_found_and_what_to_write(registered: Path, tmp_path: Path) -> None:
@@ -244,16 +237,40 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
         benchmarks.load(str(tmp_path / "x.parquet"))
 
 
-def test_without_a_network_writing_names_the_switch(tmp_path: Path) -> None:
-    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "stapo_eval.cli", "benchmarks", "--write", str(tmp_path), "--names", "aime24"],
-        env=env, capture_output=True, text=True, timeout=120, check=False,
+def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """`stapo-eval benchmarks` as a process: the hub's address is read when its library is imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "stapo_eval.cli", "benchmarks", *map(str, arguments)],
+        env=os.environ | env, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
+
+
+def test_without_a_network_writing_names_the_switch(tmp_path: Path) -> None:
+    done = command("--write", tmp_path, "--names", "aime24", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "cache"))
     assert done.returncode == 2
     assert "could not be loaded from the hub" in done.stdout
     assert "set HF_HUB_OFFLINE=0" in done.stdout
     assert not (tmp_path / "aime24.jsonl").exists()
+
+
+def test_a_hub_is_asked_for_the_commit_and_its_cache_serves_without_one(tmp_path: Path) -> None:
+    data, target, cache = tmp_path / "data", tmp_path / "target", str(tmp_path / "cache")
+    data.mkdir()
+    rows = "".join(json.dumps({"question": r["problem"], "final": str(r["answer"])}) + "\n" for r in ROWS)
+    with hub_server.serve({"test.jsonl": rows.encode()}) as (address, paths):
+        added = command(
+            "--add", hub_server.NAME, "--names", "toy", "--data-dir", data,
+            "--columns", "problem=question,answer=final", HF_ENDPOINT=address, HF_HUB_OFFLINE="0", HF_HOME=cache,
+        )  # fmt: skip
+    assert added.returncode == 0, added.stderr
+    assert any(p.endswith(f"/resolve/{hub_server.COMMIT}/test.jsonl") for p in paths)
+    first = json.loads((data / "toy.jsonl").read_text().splitlines()[0])
+    assert (first["id"], first["source"]) == ("toy-0000", f"{hub_server.NAME}@{hub_server.COMMIT}")
+    target.mkdir()
+    (target / "registry.yaml").write_bytes((data / "registry.yaml").read_bytes())
+    again = command("--write", target, "--names", "toy", HF_HUB_OFFLINE="1", HF_HOME=cache)
+    assert again.returncode == 0, again.stdout
+    assert (target / "toy.jsonl").read_bytes() == (data / "toy.jsonl").read_bytes()
 
 
 @pytest.mark.data

@@ -165,17 +165,6 @@ def test_the_registry_file_is_the_same_bytes_each_time(toy: Path) -> None:
     assert (toy / "registry.yaml").read_bytes() == before
 
 
-def test_without_network_the_hub_error_names_the_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("datasets.load_dataset", _offline, raising=True)
-    with pytest.raises(BadInput, match="--data-dir"):
-        benchmarks.load("aime24")
-
-
-def _offline(*args: object, **kwargs: object) -> None:
-    raise ConnectionError("no network")
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("name", ROWS)
 def test_the_real_files_load(name: str) -> None:

@@ -16,7 +16,7 @@ from stapo_results.errors import BadInput
 Row = Mapping[str, Any]
 
 _REQUIRED = ("problem", "answer")
-_COMMIT = re.compile(r"@([0-9a-f]{40})/")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,20 @@ def from_hub(hub: str, *, revision: str, split: str, next_step: str) -> Rows:
         BadInput: with the library's own reason and `next_step`.
     """
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset_builder
 
-        data: Any = load_dataset(hub, revision=revision, split=split)
+        builder = load_dataset_builder(hub, revision=revision)
+        builder.download_and_prepare()
+        data: Any = builder.as_dataset(split=split)
     except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
         raise BadInput(
             f"{hub} could not be loaded from the hub (split {split}, revision {revision})",
             found=f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}",
             next_step=("set HF_HUB_OFFLINE=0, or " if "OfflineModeIsEnabled" in str(e) else "") + next_step,
         ) from None
-    commits = {m[1] for url in data.info.download_checksums or {} if (m := _COMMIT.search(url))}
-    return Rows([dict(r) for r in data], f"{hub}@{commits.pop() if len(commits) == 1 else revision}")
+    # the hash of a hub's data set is its commit, also where the cache served it; that of a folder is not
+    commit = builder.hash if _COMMIT.fullmatch(builder.hash or "") else revision
+    return Rows([dict(r) for r in data], f"{hub}@{commit}")
 
 
 def value_at(row: Row, column: str) -> Any:
