@@ -35,7 +35,7 @@ def tasks(world: Path) -> Any:
         patch.setenv(benchmarks.DATA_DIR_VARIABLE, str(world / "data"))
         from stapo_eval.interop import lighteval_tasks
 
-        yield lighteval_tasks
+    return lighteval_tasks
 
 
 def export(world: Path, to: str) -> Path:
@@ -188,7 +188,7 @@ def test_lm_eval_shows_the_results_and_datasets_reads_the_samples(world: Path) -
     files = [str(p) for p in folder.iterdir()]
     (results,), (samples,) = get_results_filenames(files), get_sample_results_filenames(files)
     table = make_table(json.loads(Path(results).read_text()))
-    assert next(line for line in table.splitlines() if "avg@4" in line).split("|")[7].strip() == "0.5"
+    assert next(line for line in table.splitlines() if "avg@4" in line).split("|")[7].strip() == "0.5000"
     rows = load_dataset("json", data_files=samples, split="train")
     assert rows["avg@4"] == [0.5, 1.0, 0.0]
     assert rows[0]["resps"][0][:2] == ["So it is\n\\boxed{2}."] * 2
@@ -203,13 +203,16 @@ def test_the_metric_takes_the_golds_of_the_six_benchmarks(tasks: Any) -> None:
     folder = os.environ.get("STAPO_DATA_DIR")
     if not folder or not (Path(folder) / "aime24.jsonl").exists():
         pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
-    taken = {}
+    rows = {name: spec.rows for name, spec in benchmarks.registry().items()}
+    taken, wrong = {}, {}
     for name in benchmarks.registry():
         problems = benchmarks.load(name, folder).problems
         golds = [p.answer if isinstance(p.answer, str) else ", ".join(p.answer) for p in problems]
         docs = [tasks.doc({"id": "", "problem": "x", "gold": g}, name) for g in golds]
-        responses = [ModelResponse(text=[rf"So the answer is \boxed{{{g}}}."]) for g in golds]
-        scores = apply_metric(responses=responses, docs=docs, metrics=tasks.metrics(1)[:1])
-        taken[name] = sum(s["avg@n:n=1"] for s in scores)
-    print(taken)
-    assert [taken[n] for n in ("aime24", "aime25", "amc23")] == [30, 30, 40]
+        given = {"right": golds, "wrong": [f"{g}7" for g in golds] if rows[name] < 100 else []}
+        for kind, into in (("right", taken), ("wrong", wrong)):
+            responses = [ModelResponse(text=[rf"So the answer is \boxed{{{g}}}."]) for g in given[kind]]
+            scores = apply_metric(responses=responses, docs=docs[: len(responses)], metrics=tasks.metrics(1)[:1])
+            into[name] = sum(s["avg@n:n=1"] for s in scores)
+    assert taken == rows
+    assert set(wrong.values()) == {0}
