@@ -194,6 +194,21 @@ def test_lm_eval_shows_the_results_and_datasets_reads_the_samples(world: Path) -
     assert rows[0]["resps"][0][:2] == ["So it is\n\\boxed{2}."] * 2
 
 
+def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
+    from stapo_eval.interop.lighteval_grade import LightevalGrade
+
+    rows = [
+        {"id": "a", "answer": "1/2", "response": r"It is \boxed{\frac{2}{4}}."},
+        {"id": "b", "answer": ["1", "2"], "response": r"They are \boxed{1, 2}."},
+        {"id": "c", "answer": 7, "response": r"It is \boxed{8}."},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    LightevalGrade(str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))()
+    lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(x["id"], x["rule"]) for x in lines] == [("a", True), ("b", True), ("c", False)]
+    assert all(x["seconds"] > 0 for x in lines)
+
+
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_metric_takes_the_golds_of_the_six_benchmarks(tasks: Any) -> None:

@@ -6,6 +6,7 @@ lm_eval_log     lm-evaluation-harness's results JSON and samples JSONL
 inspect_log     inspect_ai's evaluation log in JSON
 lighteval_tasks the custom-tasks module (imports lighteval; an environment of its own)
 lighteval_main  lighteval's command line with these tasks alone, which works offline
+lighteval_grade lighteval's metric on a file of responses
 
-Only the last two import another harness.
+Only the last three import another harness.
 """
