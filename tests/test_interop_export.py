@@ -187,7 +187,8 @@ def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:
     assert main([*command, "24", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     expected = {(c["benchmark"], c["setting"]): c["accuracy"] for c in summary["cells"]}
-    out = export(tmp_path, "lm-eval")
+    out = tmp_path / "exported"  # without --data-dir: the run knows where its benchmarks were
+    assert main(["export", "--run", str(tmp_path / "run"), "--to", "lm-eval", "--out", str(out)]) == 0
     found = {}
     for path in out.rglob("results_*.json"):
         for task, scores in json.loads(path.read_text())["results"].items():

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from stapo_eval.interop import finished, inspect_log, lighteval_log, lm_eval_log
-from stapo_results.benchmarks import find_data_dir
 from stapo_results.benchmarks.loader import name_of_file
 from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
@@ -26,7 +25,7 @@ class ExportCommand:
     out: str
     """Folder to write into."""
     data_dir: str = ""
-    """Directory with the benchmarks (default: $STAPO_DATA_DIR, else the hub)."""
+    """Directory with the benchmarks (default: that of the run, else $STAPO_DATA_DIR, else the hub)."""
     benchmarks: str = ""
     """Files of benchmarks that the run was given by path, joined by commas."""
 
@@ -35,7 +34,7 @@ class ExportCommand:
         if wrong := [x for x in files if not is_file_name(x)]:
             raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
         paths = {name_of_file(Path(x)): x for x in files}
-        done = finished.read(Path(self.run), find_data_dir(self.data_dir), paths)
+        done = finished.read(Path(self.run), self.data_dir, paths)
         for path in _WRITERS[self.to](done, Path(self.out)):
             print(path)
         return 0

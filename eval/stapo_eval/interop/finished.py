@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from stapo_eval.decoding import prompt
 from stapo_results import store
-from stapo_results.benchmarks import Benchmark, Problem, load
+from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import clustered, majority_at_k, parse_verdicts, pass_at_k, problem_means
@@ -108,11 +108,11 @@ def replacing(path: Path) -> Iterator[Path]:
         tmp.unlink(missing_ok=True)
 
 
-def read(folder: Path, data_dir: Path | None, paths: Mapping[str, str] | None = None) -> Finished:
+def read(folder: Path, data_dir: str = "", paths: Mapping[str, str] | None = None) -> Finished:
     """Read a finished run.
 
     Args:
-        data_dir: where the benchmarks are; None asks the hub.
+        data_dir: where the benchmarks are; "" is where the run found them, else what `find_data_dir` finds.
         paths: files of benchmarks that were given to the run by path, by the benchmark's name.
 
     Raises:
@@ -132,10 +132,12 @@ def read(folder: Path, data_dir: Path | None, paths: Mapping[str, str] | None = 
         raise BadInput(f"{folder} holds no cell record", next_step="run its `stapo-eval run` command again")
     samples = _by_key(folder / "samples.jsonl", Sample)
     verdicts = _by_key(folder / "verdicts.jsonl", Verdict)
+    known = str(run.config.get("data_dir") or "")
+    where_from = find_data_dir(data_dir or (known if Path(known).is_dir() else ""))
     benchmarks = {}
     for name in {r.cell.benchmark: None for r in records}:
         where = (paths or {}).get(name, name)
-        benchmarks[name] = load(where, data_dir, accept_variant=True)
+        benchmarks[name] = load(where, where_from, accept_variant=True)
     order = {name: i for i, name in enumerate(run.config.get("benchmarks", []))}
     cells = [_cell(r, benchmarks[r.cell.benchmark], samples, verdicts) for r in records]
     cells.sort(key=lambda c: (order.get(c.record.cell.benchmark, len(order)), c.record.cell.benchmark))
