@@ -216,6 +216,18 @@ def test_what_is_no_benchmark_is_not_added(
     assert not (registered / "new.jsonl").exists()
 
 
+def test_the_list_names_texts_that_differ_and_strict_refuses_them(registered: Path, capsys: Any) -> None:
+    path = registered / "toy.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace("A third?", "One third?"), encoding="utf-8")
+    command = ["benchmarks", "--data-dir", str(registered), "--names", "toy"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].endswith("ok, 1 texts differ")
+    assert "toy: 1 problem texts differ from the registered copy: toy-0001" in out
+    assert main([*command, "--strict"]) == 2
+    assert "1 problem texts of toy differ" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["problem", "problem=", "question=problem", "=x"])
 def test_columns_that_say_nothing_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--columns"):
