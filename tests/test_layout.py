@@ -12,7 +12,11 @@ WINGS = {"stapo_training": "training", "stapo_eval": "eval", "stapo_repro": "rep
 FOUNDATION = "stapo_results"
 PACKAGES = {**WINGS, FOUNDATION: "results"}
 # framework -> the only place (below the root) that may import it
-FRAMEWORKS = {"verl": "training/stapo_training/verl_ext", "vllm": "eval/stapo_eval/engines/vllm.py"}
+FRAMEWORKS = {
+    "verl": "training/stapo_training/verl_ext",
+    "vllm": "eval/stapo_eval/engines/vllm.py",
+    "lighteval": "eval/stapo_eval/interop",
+}
 DYNAMIC = {"import_module", "__import__"}
 
 

@@ -8,6 +8,7 @@ import tyro
 
 from stapo_eval.commands.benchmarks import BenchmarksCommand
 from stapo_eval.commands.compare import CompareCommand
+from stapo_eval.commands.export import ExportCommand
 from stapo_eval.commands.grade import GradeCommand
 from stapo_eval.commands.judge import JudgeCommand
 from stapo_eval.commands.run import RunCommand
@@ -19,6 +20,7 @@ Command = (
     | Annotated[JudgeCommand, tyro.conf.subcommand("judge")]
     | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
     | Annotated[BenchmarksCommand, tyro.conf.subcommand("benchmarks")]
+    | Annotated[ExportCommand, tyro.conf.subcommand("export")]
 )
 
 
