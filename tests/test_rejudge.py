@@ -298,6 +298,19 @@ def test_a_judge_at_an_endpoint_says_what_it_says_here(
     assert len([n for n in run_record.notes if n.startswith("judged by")]) == 1
 
 
+def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(f'{{"id": "m-{i}", "problem": "{i}?", "answer": "{i}"}}\n' for i in range(4)))
+    whole = _run(world, tmp_path / "whole", benchmarks=str(path), n=3, judge=str(world / "judge"))
+    folder = _run(world, tmp_path / "run", benchmarks=str(path), n=3)
+    with pytest.raises(BadInput, match="unknown benchmark"):
+        rejudge(_options(world, folder))
+    with pytest.raises(BadInput, match=r"jsonl and \.parquet"):
+        rejudge(_options(world, folder, benchmarks="mine"))
+    rejudge(_options(world, folder, benchmarks=str(path)))
+    assert _files(folder) == _files(whole)
+
+
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no run"):
         rejudge(_options(world, tmp_path))

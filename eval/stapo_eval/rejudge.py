@@ -20,6 +20,8 @@ from stapo_eval.sampling import load_samples
 from stapo_eval.show import print_summary
 from stapo_results import provenance, store
 from stapo_results.benchmarks import Benchmark, find_data_dir, load
+from stapo_results.benchmarks.loader import name_of_file
+from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 
@@ -38,6 +40,7 @@ class JudgeOptions:
     engine: str = ""
     url: tuple[str, ...] = ()
     data_dir: str = ""
+    benchmarks: str = ""
     out: str = ""
 
 
@@ -59,9 +62,10 @@ def _copied(source: Path, out: Path) -> Path:
 def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
     config = dict(old.config)
     config |= {k: ",".join(config[k]) for k in ("benchmarks", "settings")}
+    known = str(config.get("data_dir") or "")
     config |= {
         "out": str(out),
-        "data_dir": options.data_dir or config.get("data_dir", ""),
+        "data_dir": options.data_dir or (known if Path(known).is_dir() else ""),
         "judge": options.judge,
         "judge_scope": options.scope,
         "judge_mode": options.mode,
@@ -73,11 +77,14 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
     return RunOptions(**{f.name: config[f.name] for f in fields(RunOptions) if f.name in config})
 
 
-def _benchmarks(o: RunOptions, old: Run) -> tuple[Benchmark, ...]:
-    data_dir = find_data_dir(o.data_dir)
+def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
+    given = [x.strip() for x in files.split(",") if x.strip()]
+    if wrong := [x for x in given if not is_file_name(x)]:
+        raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
+    paths, data_dir = {name_of_file(Path(x)): x for x in given}, find_data_dir(o.data_dir)
     found = []
     for name in o.benchmarks.split(","):
-        b = load(name, data_dir, accept_variant=o.accept_variant, strict=o.strict)
+        b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
         now, then = f"{b.identity.rows} rows, golds sha256:{b.identity.golds_sha256}", old.revisions.get(f"data:{name}")
         if now != then:
             raise BadInput(
@@ -115,7 +122,7 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> Plan:
         }
     )
     settings = parse_settings(o.settings)
-    return Plan(o, model, judge, labels, _benchmarks(o, old), settings, out, run)
+    return Plan(o, model, judge, labels, _benchmarks(o, options.benchmarks, old), settings, out, run)
 
 
 def _with_code(text: str, old: Run) -> str:

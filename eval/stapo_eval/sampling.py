@@ -68,9 +68,7 @@ def _tally(plan: Plan, samples: dict[Key, Sample]) -> Tally:
     cells = {}
     for cell, benchmark, _ in plan.cells():
         problems = plan.problems(benchmark)
-        golds = {
-            p.id: (p.answer, Options(benchmark.spec.unordered, benchmark.spec.tolerance, p.unit)) for p in problems
-        }
+        golds = {p.id: (p.answer, Options(benchmark.spec.unordered, p.tolerance, p.unit)) for p in problems}
         total = len(problems) * plan.samples_of(benchmark)
         cells[cell.id] = CellTally(benchmark.name, cell.setting, total, golds)
     return Tally(cells, samples.values())

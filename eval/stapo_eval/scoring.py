@@ -29,7 +29,7 @@ def _grade(plan: Plan, samples: Sequence[Sample], preset: str, display: Display)
     gold = {}
     for b in plan.benchmarks:
         for p in b.problems:
-            gold[b.name, p.id] = p.answer, Options(b.spec.unordered, b.spec.tolerance, p.unit, preset=preset)
+            gold[b.name, p.id] = p.answer, Options(b.spec.unordered, p.tolerance, p.unit, preset=preset)
     of_cell = {cell.id: benchmark.name for cell, benchmark, _ in plan.cells()}
     items, answered = [], []
     for i, s in enumerate(samples):

@@ -31,6 +31,8 @@ class JudgeCommand:
     """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
     data_dir: str = ""
     """Directory with the benchmarks' files (default: that of the run)."""
+    benchmarks: str = ""
+    """Files of benchmarks that the run was given by path, joined by commas."""
     out: str = ""
     """Leave the run folder as it is and write into this one (default: in place)."""
 
