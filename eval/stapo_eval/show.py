@@ -12,7 +12,7 @@ from stapo_eval.cost import in_words
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDTH = 132
+_WIDTH = 160
 
 
 def percent(x: float | None, digits: int = 1) -> str:
@@ -94,8 +94,10 @@ def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
     for c in summary["cells"]:
         a, j = c["audit"], c["judge"]
         if a["asked"]:
+            n = c["samples"] - c["missing"]
             rows.append([
-                c["benchmark"], c["setting"], percent(a["rule_accuracy"]), percent(c["accuracy"]),
+                c["benchmark"], c["setting"], percent(a["rule_accuracy"]),
+                f"{sum(a['confusion']['rule_correct'].values())}/{n}", percent(c["accuracy"]), f"{c['correct']}/{n}",
                 percent(a["difference"], 2), interval(a["low"], a["high"], 2), str(a["asked"]),
                 f"{j['correct']}/{j['incorrect']}/{j['invalid']}",
                 f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"]),
@@ -122,9 +124,10 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
         print_table(
             console,
             "The judge's share: accuracy by rule alone and as scored, in %; counts of samples",
-            ("benchmark", "setting", "rule", "scored", "diff.", "95 % t", "asked", "A/B/C", "to right/wrong", "flips"),
+            ("benchmark", "setting", "rule", "k/n", "scored", "k/n", "diff.", "95 % t", "asked", "A/B/C",
+             "to right/wrong", "flips"),
             judged,
-        )
+        )  # fmt: skip
     for note in summary["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False)
     if (folder / "cost.json").exists():
