@@ -167,3 +167,13 @@ def test_sweep_removes_what_a_killed_write_left_and_nothing_else(tmp_path: Path)
     (tmp_path / ".lock").write_text("")
     store.sweep(tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [".lock", "a.json"]
+
+
+def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    store.append(path, [metrics(0)])
+    path.write_bytes(path.read_bytes() + b'{"schema_version":1,"step":1,"values":{"\xff":1.0}}\n')
+    records = store.read(path, StepMetrics)
+    assert next(records) == metrics(0)
+    with pytest.raises(RecordError, match=r"m\.jsonl:2: not a valid StepMetrics record"):
+        next(records)
