@@ -144,7 +144,7 @@ def test_cost_by_hand() -> None:
     assert (c["gpus"], c["gpu_hours"], c["judge_seconds"], c["judge_replies"]) == (0, None, 2.0, 1)
     assert c["cells"][CELL.id] == {"seconds": 4.0, "tokens": 400, "tokens_per_second": 100.0, "timed": 2}
     assert in_words(c) == (
-        "cost: 450 tokens in 5 s, 90 tokens per second, GPU hours not known (no GPU); judge 2 s for 1 replies"
+        "cost: 450 tokens in 5.0 s, 90 tokens per second, GPU hours not known (no GPU); judge 2.0 s for 1 replies"
     )
     # 4 replicas of 2 GPUs for 5 s, one copy of 2 for the judge's 2 s: 44 GPU seconds
     config: dict[str, Any] = {"replicas": 4, "tensor_parallel": 2}

@@ -80,9 +80,9 @@ def in_words(c: dict[str, Any]) -> str:
     hours = "not known" if c["gpu_hours"] is None else f"{c['gpu_hours']:.2f}"
     if c["gpus"] == 0:
         hours = "not known (no GPU)"
-    judge = f"; judge {c['judge_seconds']:,.0f} s for {c['judge_replies']} replies" if c["judge_replies"] else ""
+    judge = f"; judge {c['judge_seconds']:,.1f} s for {c['judge_replies']} replies" if c["judge_replies"] else ""
     part = "" if c["timed"] == c["samples"] else f" ({c['timed']} of {c['samples']} samples have a time)"
     return (
-        f"cost: {c['tokens']:,} tokens in {c['generation_seconds']:,.0f} s, {c['tokens_per_second']:,.0f} tokens per "
+        f"cost: {c['tokens']:,} tokens in {c['generation_seconds']:,.1f} s, {c['tokens_per_second']:,.0f} tokens per "
         f"second, GPU hours {hours}{judge}{part}"
     )
