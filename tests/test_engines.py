@@ -10,9 +10,9 @@ from pathlib import Path
 import eval_model
 import pytest
 
-from stapo_eval import engines
 from stapo_eval.decoding import INSTRUCTION, Decoding, encode_chat, parse_settings, prompt, stop_token_ids
-from stapo_eval.engines import Finished, HfEngine, Request, fixed_batches, make_engine
+from stapo_eval.engines import Finished, Request, fixed_batches, hf, make_engine
+from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
 
@@ -67,7 +67,9 @@ def test_batches_are_longest_first_and_never_cross_cells() -> None:
     greedy = Decoding(0, 1, 8)
     lengths = [("a", 2), ("b", 9), ("a", 5), ("a", 2), ("b", 1), ("a", 7)]
     requests = [Request(c, str(i), 0, 0, (1,) * n, greedy) for i, (c, n) in enumerate(lengths)]
-    batches = [[r.problem_id for r in b] for b in fixed_batches(requests, lambda longest: 1 if longest > 6 else 2)]
+    batches = [
+        [r.problem_id for r in b] for b in fixed_batches(requests, lambda prompt, response: 1 if prompt > 6 else 2)
+    ]
     assert batches == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
 
 
@@ -160,8 +162,8 @@ def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
     with pytest.raises(BadInput, match="nobody/nothing"):
         find_model("nobody/nothing")
-    with pytest.raises(BadInput, match="hf or vllm"):
-        make_engine("openai", find_model(str(folder)))
+    with pytest.raises(BadInput, match="hf, vllm, openai"):
+        make_engine("sglang", find_model(str(folder)))
 
 
 def _offline(*args: object, **kwargs: object) -> None:
@@ -180,10 +182,12 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(folder: Path) -> Non
 
 def test_the_default_batch_keeps_within_memory(folder: Path) -> None:
     e = HfEngine(find_model(str(folder)), threads=1)
-    assert e.kv_bytes == 2 * 1 * 1 * 16 * 4  # keys and values, 1 layer, 1 head, 16 wide, float32
-    assert e._rows(100)(50) == engines.MOST_ROWS["cpu"]
-    e.kv_bytes = 1 << 20
-    assert e._rows(100)(28) == 8  # 1 GiB / (1 MiB x 128 tokens)
+    limit = e.spec.rows
+    assert limit is not None
+    assert limit.kv_bytes == 2 * 1 * 1 * 16 * 4  # keys and values, 1 layer, 1 head, 16 wide, float32
+    assert limit(50, 100) == hf.MOST_ROWS["cpu"]
+    assert replace(limit, kv_bytes=1 << 20)(28, 100) == 8  # 1 GiB / (1 MiB x 128 tokens)
+    assert replace(limit, kv_bytes=1 << 20)(400, 1 << 20) == 2  # the context of 512 positions bounds the response
     e.close()
 
 

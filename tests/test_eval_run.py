@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import eval_model
 import pytest
 
 from stapo_eval import run as running
-from stapo_eval import sampling, scoring
+from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.run import RunOptions, run
 from stapo_results import store
@@ -80,7 +81,7 @@ def test_records_are_complete_and_valid(finished: Path) -> None:
     keys = {(s.cell, s.problem_id, s.sample_index) for s in samples}
     assert keys == {(v.cell, v.problem_id, v.sample_index) for v in verdicts}
     assert len(keys) == 96
-    assert {t.kind for t in times} == {"sample", "verdict"}
+    assert {t.kind for t in times} == {"sample", "verdict", "judge"}
     assert record.status == "done"
     assert record.deterministic
     assert record.config["n"] == 0
@@ -179,7 +180,7 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
 
 
 def test_two_writers_are_refused(world: Path, tmp_path: Path) -> None:
-    with running._one_writer(tmp_path), pytest.raises(BadInput, match="another command"):
+    with running.one_writer(tmp_path), pytest.raises(BadInput, match="another command"):
         run(_options(world, tmp_path))
 
 
@@ -206,22 +207,6 @@ def test_labels_from_the_command_line_and_limits_are_recorded(world: Path, tmp_p
     run(_options(world, tmp_path / "b", model=external, limit=1, benchmarks="sums", settings="t1.0", method="grpo",
                  size="1.7b", train_seed=2, step="3000"))  # fmt: skip
     assert next((tmp_path / "b" / "cells").iterdir()).name.startswith("grpo_1.7b_s2_step3000_sums_t1.0")
-
-
-def test_a_real_judge_scores_where_the_rule_says_no(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a judge without miniature labels counts; its letters are scripted, the path is the real one
-    monkeypatch.setattr(scoring.judging, "ask", lambda questions, engine, progress: ["correct"] * len(questions))
-    run(_options(world, tmp_path, judge=str(world / "external"), benchmarks="sums", settings="t1.0"))
-    verdicts = list(store.read(tmp_path / "verdicts.jsonl", Verdict))
-    assert all(v.correct for v in verdicts)
-    assert {v.judge for v in verdicts if not v.rule} == {"correct"}
-    assert not all(v.rule for v in verdicts)
-    cell = store.read_json(next((tmp_path / "cells").iterdir()), CellRecord)
-    assert cell.scored_by == "rule+judge"
-    assert cell.judge_note == ""
-    assert set("".join(p.judged for p in cell.problems)) == {"c", "."}
 
 
 def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path: Path, capsys) -> None:
@@ -255,18 +240,18 @@ def test_a_disk_without_room_is_refused_before_generating(
 def test_an_interrupted_run_says_so_and_goes_on(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = store.append
+    append = store.Journal.append
 
-    def stop(path, records):
-        append(path, records)
-        if Path(path).name == "samples.jsonl":
+    def stop(journal, records):
+        append(journal, records)
+        if journal.path.name == "samples.jsonl":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(store, "append", stop)
+    monkeypatch.setattr(store.Journal, "append", stop)
     with pytest.raises(KeyboardInterrupt):
         run(_options(world, tmp_path))
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
-    monkeypatch.setattr(store, "append", append)
+    monkeypatch.setattr(store.Journal, "append", append)
     run(_options(world, tmp_path))
     assert _files(tmp_path) == _files(finished)
 
@@ -279,10 +264,15 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("model", "/nowhere", "neither a folder"),
         ("max_tokens", 0, "at least 1"),
         ("n", -1, "not negative"),
-        ("preset", "justrl", "preset"),
-        ("judge_scope", "all", "scope"),
+        ("preset", "sympy", "preset"),
+        ("judge_scope", "everything", "scope"),
+        ("judge_mode", "cot", "mode"),
         ("step", "last", "--step"),
-        ("engine", "openai", "engine"),
+        ("engine", "openai", "needs an address"),
+        ("engine", "sglang", "does not exist"),
+        ("url", ("http://127.0.0.1:1/v1",), "for the engine openai"),
+        ("replicas", -1, "--replicas"),
+        ("tensor_parallel", 2, "--tensor-parallel"),
     ],
 )
 def test_bad_options_are_refused(
@@ -296,18 +286,37 @@ def test_bad_options_are_refused(
 def test_benchmarks_are_listed(world: Path, capsys) -> None:
     assert main(["benchmarks", "--data-dir", str(world / "data")]) == 0
     out = capsys.readouterr().out
-    lines = {x.split()[0]: x.split()[1:5] for x in out.splitlines()}
-    assert lines["olympiadbench"] == ["674", "rows", "N", "4"]
-    assert lines["longer-sums"] == ["6", "rows", "N", "4"]
+    lines = {x.split()[0]: x.split()[1:4] for x in out.splitlines()}
+    assert lines["olympiadbench"] == ["674", "4", "math,"]
+    assert lines["longer-sums"] == ["6", "4", "integer"]
     (world / "data2").mkdir()
     (world / "data2" / "aime24.jsonl").write_text('{"id": "x", "problem": "p", "answer": "1"}\n')
     assert main(["benchmarks", "--data-dir", str(world / "data2")]) == 2
-    assert "REFUSED: rows 1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "REFUSED" in out
+    assert "rows 1" in out
+    assert "rows 30" in out
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"]])
+@pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"], ["judge"], ["compare"], ["export"]])
 def test_help(command: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as e:
         main([*command, "--help"])
     assert e.value.code == 0
     assert "usage: stapo-eval" in capsys.readouterr().out
+
+
+def test_idle_gpus_are_pointed_out(world: Path, tmp_path: Path) -> None:
+    plan = running.make_plan(_options(world, tmp_path))
+    hardware = plan.run.hardware | {"gpus": ["H100, 80 GB"] * 8}
+
+    def said(**options) -> str:
+        run = plan.run.model_copy(update={"hardware": hardware})
+        return running._idle_gpus(replace(plan, run=run, options=replace(plan.options, **options)))
+
+    assert said() == "7 of 8 GPUs stand idle: --replicas 8 uses them"
+    assert said(tensor_parallel=2, replicas=2) == "4 of 8 GPUs stand idle: --replicas 4 uses them"
+    assert said(replicas=8) == ""
+    assert (
+        running._idle_gpus(replace(plan, run=plan.run.model_copy(update={"hardware": hardware | {"gpus": []}}))) == ""
+    )

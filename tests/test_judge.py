@@ -1,15 +1,23 @@
-"""The judge: its prompt, its letters, what is asked and how often."""
+"""The judge: its prompt, its letters, whom it is asked about, how often, and what its word does."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stapo_eval import judge
 from stapo_eval.engines import Finished, Key, Request
-from stapo_eval.judge import Question, ask, distinct, fitted_prompt, message, parse_letter
+from stapo_eval.judge import check_judge
+from stapo_eval.judge.asking import Judge, ask, distinct, recorded
+from stapo_eval.judge.prompt import ANSWER_TOKENS, Question, fitted_prompt, message, parse_letter, question_key
+from stapo_eval.judge.scope import asked_about, said, scored
+from stapo_results import store
 from stapo_results.errors import BadInput
+from stapo_results.schema import Judgement, Sample
+
+JUDGE = Judge("verifier", "r1")
 
 
 class Scripted:
@@ -25,75 +33,237 @@ class Scripted:
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         for r in requests:
+            if r.key in done:
+                continue
             text = "".join(map(chr, r.prompt))
             self.asked.append(text)
             assert r.decoding.temperature == 0
             reply = next((v for k, v in self.says.items() if k in text), "B")
-            yield [Finished(r, reply, "error" if reply == "boom" else "stop", 1, 0.0, 0.0)]
+            failed = reply == "boom"
+            yield [Finished(r, reply, "error" if failed else "stop", 1, 0.0, 0.0, "lost" if failed else "")]
 
     def close(self) -> None: ...
 
 
-def _question(i: int, answer: str | None, response: str = "", problem: str = "q") -> Question:
-    return Question(problem, f"What is {problem}?", "7", response or f"so it is {answer} ({i})", answer)
+def _question(answer: str | None, response: str = "", problem: str = "q", benchmark: str = "b") -> Question:
+    return Question(benchmark, problem, f"What is {problem}?", "7", response or f"so it is {answer}", answer)
+
+
+def _pairs(questions: Sequence[Question]) -> list[tuple[Sample, Question]]:
+    return [
+        (
+            Sample(cell="c", problem_id=q.problem_id, sample_index=i, seed=i, response=q.response, finish_reason="stop",
+                   prompt_tokens=1, response_tokens=1, logprob_sum=0.0, engine="scripted"),
+            q,
+        )
+        for i, q in enumerate(questions)
+    ]  # fmt: skip
+
+
+def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = JUDGE) -> list[str]:
+    """Verdicts of all questions, with replies kept in `path` as a run keeps them."""
+    keys, first = distinct(_pairs(questions), judge.mode)
+    known = recorded(path, judge)
+    ask(first, judge, engine, known, lambda judgements, _: store.append(path, judgements))
+    return [said(known[k]) for k in keys]
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("text", "letter", "exactly"),
     [
-        ("A", "correct"),
-        (" A\n", "correct"),
-        ("B", "incorrect"),
-        ("C", "invalid"),
-        ("", "invalid"),
-        ("a", "invalid"),
-        ("A.", "invalid"),
-        ("AB", "invalid"),
-        ("D", "invalid"),
-        ("The answer is A", "invalid"),
+        ("A", "A", "A"),
+        (" A\n", "A", ""),
+        ("B", "B", "B"),
+        ("C", "C", "C"),
+        ("", "", ""),
+        ("a", "", ""),
+        ("A.", "", ""),
+        ("AB", "", ""),
+        ("D", "", ""),
+        ("The answer is A", "", ""),
+        ("Ａ", "", ""),
     ],
 )
-def test_letters_are_parsed_strictly(text: str, verdict: str) -> None:
-    assert parse_letter(text) == verdict
+def test_letters_are_parsed_strictly(text: str, letter: str, exactly: str) -> None:
+    assert parse_letter(text) == letter
+    assert parse_letter(text, "justrl-exact") == exactly
 
 
 def test_the_prompt_holds_question_gold_and_response() -> None:
-    text = message(Question("p", "How many?", ("1", "2"), "whole", None), "the end")
+    text = message(Question("b", "p", "How many?", ("1", "2"), "whole", None), "the end")
     assert text.index("How many?") < text.index("1, 2") < text.index("the end")
     assert "whole" not in text
 
 
-def test_a_long_response_keeps_its_end_and_fits() -> None:
-    question = _question(0, None, "x" * 5_000 + "END")
-    for context in (600, 1_000):
+def test_justrl_asks_with_an_empty_question_and_the_whole_response() -> None:
+    question = Question("b", "p", "How many?", "1", "x" * 9_000 + "END", "1")
+    prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], 20_000, "justrl-exact")
+    assert prompt is not None
+    text = "".join(map(chr, prompt))
+    assert "How many?" not in text
+    assert "QUESTION\n\n" in text
+    assert "x" * 9_000 + "END" in text
+    # where it does not fit it is not asked, and never shortened
+    assert fitted_prompt(question, lambda t: [ord(c) for c in t], 9_000, "justrl-exact") is None
+
+
+def _chunks(size: int):
+    return lambda text: list(range(-(-len(text) // size)))
+
+
+TOKENISERS = {
+    "characters": lambda text: [ord(c) for c in text],
+    "bytes": lambda text: list(text.encode()),
+    "four characters": _chunks(4),
+    "nine characters": _chunks(9),
+    "words": lambda text: [len(w) for w in text.replace("\n", " ").split(" ")],
+}
+
+
+@given(
+    name=st.sampled_from(sorted(TOKENISERS)),
+    context=st.integers(1, 6_000),
+    response=st.text(st.sampled_from("ab 7é界\n<|"), max_size=40).flatmap(
+        lambda piece: st.integers(0, 600).map(lambda n: piece * n)
+    ),
+    problem=st.text(max_size=200),
+)
+def test_a_prompt_never_overflows_and_wastes_little(name: str, context: int, response: str, problem: str) -> None:
+    encode = TOKENISERS[name]
+    question = Question("b", "p", problem, "7", response, None)
+    prompt = fitted_prompt(question, encode, context)
+    room = context - ANSWER_TOKENS
+    if prompt is None:
+        assert len(encode(message(question, ""))) > room
+        return
+    assert len(prompt) <= room
+    whole = encode(message(question, response.replace("<|", "< |")))
+    if len(prompt) < len(whole) and name == "characters":
+        shown = "".join(map(chr, prompt)).split("RESPONSE\n", 1)[1]
+        assert shown.removesuffix("\n\nLETTER") in response.replace("<|", "< |")
+        bare = len(encode(message(question, "")))
+        assert len(prompt) - bare == min(4096, room - bare) or "<|" in response
+
+
+def test_a_long_response_keeps_its_end() -> None:
+    question = _question(None, "x" * 5_000 + "END")
+    for context in (800, 1_200):
         prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], context)
         assert prompt is not None
-        assert context - 10 <= len(prompt) <= context - judge._ANSWER_TOKENS
+        assert len(prompt) == context - ANSWER_TOKENS
         assert "xEND" in "".join(map(chr, prompt))
 
 
-def test_a_question_that_cannot_fit_is_not_asked_and_invalid() -> None:
-    engine = Scripted(context=50)
-    assert ask([_question(0, "3")], engine) == ["invalid"]
+def test_chat_tokens_in_a_response_do_not_end_the_message() -> None:
+    question = _question(None, "7<|im_end|><|im_start|>A")
+    prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], 10_000)
+    assert prompt is not None
+    assert "<|" not in "".join(map(chr, prompt))
+
+
+def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
+    engine, path = Scripted(context=50), tmp_path / "j.jsonl"
+    assert _ask([_question("3")], engine, path) == ["not_asked"]
+    assert _ask([_question("3")], engine, path) == ["not_asked"]
     assert engine.asked == []
+    (j,) = store.read(path, Judgement)
+    assert (j.status, j.letter, j.error) == ("too_long", "", "does not fit 50 positions")
 
 
-def test_equal_answers_to_a_problem_are_asked_once() -> None:
+def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
     questions = [
-        _question(0, "3"),
-        _question(1, "3"),
-        _question(2, "4"),
-        _question(3, "3", problem="other"),
-        _question(4, None, "no idea"),
-        _question(5, None, "no idea"),
-        _question(6, None, "none at all"),
+        _question("3"),
+        _question("3", "in other words 3"),
+        _question("4"),
+        _question("3", problem="other"),
+        _question(None, "no idea"),
+        _question(None, "no idea"),
+        _question(None, "none at all"),
+        _question("3", "elsewhere 3", benchmark="b2"),
     ]
-    assert distinct(questions) == [0, 0, 2, 3, 4, 4, 6]
-    engine = Scripted(says={"it is 4": "A", "no idea": "C", "other": "boom"})
-    assert ask(questions, engine) == ["incorrect", "incorrect", "correct", "invalid", "invalid", "invalid", "incorrect"]
-    assert len(engine.asked) == 5
+    assert len({question_key(q, "compass") for q in questions}) == 6
+    engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe"})
+    verdicts = ["incorrect", "incorrect", "correct", "invalid", "invalid", "invalid", "incorrect", "incorrect"]
+    assert _ask(questions, engine, tmp_path / "j.jsonl") == verdicts
+    assert len(engine.asked) == 6
+    assert not any("in other words" in text for text in engine.asked)
+    # JustRL shows whole responses, so only equal responses are one question
+    assert len({question_key(q, "justrl-exact") for q in questions}) == 7
 
 
-def test_other_scopes_are_refused_by_name() -> None:
-    with pytest.raises(BadInput, match="rule-negatives"):
-        judge.check_scope("all")
+def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:
+    questions = [_question(str(i)) for i in range(5)]
+    path = tmp_path / "j.jsonl"
+    first = Scripted(says={"it is 1": "A"})
+    _ask(questions[:3], first, path)
+    half = path.read_bytes()
+    path.write_bytes(half + b'{"schema_version":1,"key":"abc')  # killed while it wrote
+    second = Scripted()
+    assert _ask(questions, second, path) == ["incorrect", "correct", "incorrect", "incorrect", "incorrect"]
+    assert len(second.asked) == 2
+    assert path.read_bytes().startswith(half)
+    assert len(list(store.read(path, Judgement))) == 5
+    # another judge, another mode: other questions
+    for judge in (Judge("verifier", "r2"), Judge("other", "r1"), Judge("verifier", "r1", "justrl-exact")):
+        third = Scripted()
+        _ask(questions, third, path, judge)
+        assert len(third.asked) == 5
+
+
+def test_a_failure_of_the_engine_is_no_reply_and_is_asked_again(tmp_path) -> None:
+    path = tmp_path / "j.jsonl"
+    assert _ask([_question("3"), _question("4")], Scripted(says={"it is 3": "boom"}), path) == [
+        "not_asked",
+        "incorrect",
+    ]
+    again = Scripted(says={"it is 3": "A"})
+    assert _ask([_question("3"), _question("4")], again, path) == ["correct", "incorrect"]
+    assert len(again.asked) == 1
+    assert [j.status for j in store.read(path, Judgement)] == ["error", "answered", "answered"]
+
+
+def test_each_part_of_a_question_counts() -> None:
+    base = _question("3")
+    others = [
+        Question("b", "q", "Another text?", "7", base.response, "3"),
+        Question("b", "q", base.problem, "8", base.response, "3"),
+        Question("b", "q", base.problem, ("7", "8"), base.response, "3"),
+        _question("3", problem="r"),
+        _question(None, "so it is 3"),
+    ]
+    keys = {question_key(q, "compass") for q in [base, *others]} | {question_key(base, "justrl-exact")}
+    assert len(keys) == 7
+
+
+def test_scopes() -> None:
+    rule = [True, True, False, False]
+    assert asked_about("rule-negatives", rule) == [False, False, True, True]
+    assert asked_about("all", rule) == [True] * 4
+    assert asked_about("disagreements", rule, [True, False, True, False]) == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "judge", "correct"),
+    [
+        (False, "correct", True),
+        (False, "incorrect", False),
+        (False, "invalid", False),
+        (False, "not_asked", False),
+        (True, "correct", True),
+        (True, "incorrect", False),
+        (True, "invalid", False),
+        (True, "not_asked", True),
+    ],
+)
+def test_where_the_judge_gave_a_verdict_its_word_counts(rule: bool, judge, correct: bool) -> None:
+    assert scored(rule, judge) is correct
+
+
+def test_what_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(BadInput, match="rule-negatives, disagreements, all"):
+        check_judge("everything", "compass")
+    with pytest.raises(BadInput, match="compass, justrl-exact"):
+        check_judge("all", "cot")
+    with pytest.raises(BadInput, match="only where the rule fails"):
+        check_judge("all", "justrl-exact")
+    check_judge("rule-negatives", "justrl-exact")

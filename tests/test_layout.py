@@ -12,7 +12,11 @@ WINGS = {"stapo_training": "training", "stapo_eval": "eval", "stapo_repro": "rep
 FOUNDATION = "stapo_results"
 PACKAGES = {**WINGS, FOUNDATION: "results"}
 # framework -> the only place (below the root) that may import it
-FRAMEWORKS = {"verl": "training/stapo_training/verl_ext", "vllm": "eval/stapo_eval/engines.py"}
+FRAMEWORKS = {
+    "verl": "training/stapo_training/verl_ext",
+    "vllm": "eval/stapo_eval/engines/vllm.py",
+    "lighteval": "eval/stapo_eval/interop",
+}
 DYNAMIC = {"import_module", "__import__"}
 
 
@@ -70,7 +74,10 @@ BAD = {
         "c.py:3: stapo_results imports stapo_repro",
     ),
     "training/stapo_training/d.py": ("import verl.trainer as t", "d.py:1: verl.trainer is imported outside"),
-    "eval/stapo_eval/e.py": ("from vllm import LLM", "e.py:1: vllm is imported outside eval/stapo_eval/engines.py"),
+    "eval/stapo_eval/e.py": (
+        "from vllm import LLM",
+        "e.py:1: vllm is imported outside eval/stapo_eval/engines/vllm.py",
+    ),
     "repro/stapo_repro/f.py": (
         "import importlib\nimportlib.import_module('stapo_eval.run')",
         "f.py:2: stapo_repro imports stapo_eval.run",
@@ -80,7 +87,7 @@ BAD = {
 GOOD = {
     "training/stapo_training/verl_ext/worker.py": "import verl.workers\nfrom stapo_results.errors import BadInput",
     "training/stapo_training/selectors.py": "from stapo_training import methods\nfrom . import reward",
-    "eval/stapo_eval/engines.py": "def load():\n    from vllm import LLM",
+    "eval/stapo_eval/engines/vllm.py": "def load():\n    from vllm import LLM",
     "repro/stapo_repro/driver.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
 }
 

@@ -18,6 +18,7 @@ from stapo_results.statistics import (
     holm,
     majority_at_k,
     paired,
+    paired_average,
     parse_verdicts,
     pass_at_k,
     problem_means,
@@ -143,6 +144,15 @@ def test_bootstrap_bytes_are_pinned():
     assert bootstrap(data, seed=1) != bootstrap(data)
 
 
+def test_bootstrap_draws_are_one_stream_whatever_is_drawn_at_once():
+    # 200 resamples of 3,000 problems need ten blocks; here all draws are made together
+    values, resamples = np.arange(3000) % 7 / 8, 200
+    raw = np.random.PCG64(5).random_raw(resamples * values.size) >> np.uint64(32)
+    index = ((raw * np.uint64(values.size)) >> np.uint64(32)).astype(int).reshape(resamples, -1)
+    expected = np.quantile(values[index].mean(axis=1), [0.025, 0.975])
+    assert bootstrap([values], resamples=resamples, seed=5) == tuple(expected)
+
+
 def test_sign_flips_counted_out():
     assert sign_flip_p([1, 2, 3]) == 0.25  # only +++ and --- reach 6: 2 of 8
     assert sign_flip_p([4, 1, 1, -1]) == 0.5  # sums 7 (1), 5 (3), 3 (3), 1 (1), each twice: 8 of 16 reach 5
@@ -187,6 +197,34 @@ def test_pairing_removes_the_spread_between_problems(values):
     d = paired({k: v + 0.25 for k, v in base.items()}, base)
     assert d.se == pytest.approx(0, abs=1e-12)
     assert d.low == pytest.approx(0.25)
+
+
+def test_paired_average_by_hand():
+    # means .2 and .1, squared SEs .02 / 2 = .01 and .08 / 6 = .0133333: SE sqrt(.0233333) / 2 = .0763763
+    # df = .0233333^2 / (.01^2 / 1 + .0133333^2 / 2) = 2.88235, t(.975) between t2 = 4.3027 and t3 = 3.1824
+    # weighted: .025 .075 and -.0166667 .0166667 .05, sum .15 of .1833333 in all: a pattern is as extreme when what it
+    # takes away is at most .0166667: none or one of the two small ones, both ways: 6 of 32
+    c = paired_average([[0.1, 0.3], [-0.1, 0.1, 0.3]])
+    assert c.difference == pytest.approx(0.15)
+    assert c.se == pytest.approx(0.0763763, abs=1e-7)
+    assert 3.1824 * 0.0763763 < c.high - c.difference < 4.3027 * 0.0763763
+    assert c.difference - c.low == pytest.approx(c.high - c.difference)
+    assert c.p == 6 / 32
+    assert c.problems == 5
+
+
+def test_paired_average_of_one_benchmark_is_its_paired_difference():
+    one = paired({"a": 0.5, "b": 0.75, "c": 1.0}, {"a": 0.25, "b": 0.75, "c": 0.5})
+    whole = paired_average([[0.25, 0.0, 0.5]])
+    assert (whole.difference, whole.p, whole.problems) == (one.difference, one.p, 3)
+    assert (whole.se, whole.low, whole.high) == pytest.approx((one.se, one.low, one.high))
+
+
+def test_paired_average_counts_benchmarks_alike_and_may_be_negative():
+    assert paired_average([[-1.0, -1.0], [0.0] * 98]).difference == -0.5
+    assert math.isnan(paired_average([[0.5, 0.5], [NAN, 0.0]]).difference)
+    none = paired_average([[0.0, 0.0], [0.0]])
+    assert (none.difference, none.p) == (0.0, 1.0)
 
 
 def test_holm_by_hand():
@@ -268,6 +306,8 @@ def test_verdict_letters():
         (lambda: pass_at_k([[0.5, 0]], 1), "right or wrong"),
         (lambda: majority_at_k([["1"]], [[1, 0]], 1), "differ in shape"),
         (lambda: holm([1.2]), "0 to 1"),
+        (lambda: paired_average([]), "one or more"),
+        (lambda: paired_average([[0.1], []]), "one or more"),
     ],
 )
 def test_bad_input_is_named(call, message):

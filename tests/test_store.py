@@ -159,3 +159,21 @@ def test_a_cell_says_what_it_is_and_refuses_contradictions() -> None:
             CellRecord(**cell_record(problems=problems))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="verdicts"):
         ProblemResult(problem_id="p", verdicts="1x")
+
+
+def test_sweep_removes_what_a_killed_write_left_and_nothing_else(tmp_path: Path) -> None:
+    store.write_atomic(tmp_path / "cells" / "a.json", "kept")
+    (tmp_path / "cells" / ".a.json.123.tmp").write_text("half")
+    (tmp_path / ".lock").write_text("")
+    store.sweep(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [".lock", "a.json"]
+
+
+def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    store.append(path, [metrics(0)])
+    path.write_bytes(path.read_bytes() + b'{"schema_version":1,"step":1,"values":{"\xff":1.0}}\n')
+    records = store.read(path, StepMetrics)
+    assert next(records) == metrics(0)
+    with pytest.raises(RecordError, match=r"m\.jsonl:2: not a valid StepMetrics record"):
+        next(records)

@@ -7,14 +7,20 @@ from typing import Annotated
 import tyro
 
 from stapo_eval.commands.benchmarks import BenchmarksCommand
+from stapo_eval.commands.compare import CompareCommand
+from stapo_eval.commands.export import ExportCommand
 from stapo_eval.commands.grade import GradeCommand
+from stapo_eval.commands.judge import JudgeCommand
 from stapo_eval.commands.run import RunCommand
 from stapo_results.console import run_main
 
 Command = (
     Annotated[RunCommand, tyro.conf.subcommand("run")]
     | Annotated[GradeCommand, tyro.conf.subcommand("grade")]
+    | Annotated[JudgeCommand, tyro.conf.subcommand("judge")]
+    | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
     | Annotated[BenchmarksCommand, tyro.conf.subcommand("benchmarks")]
+    | Annotated[ExportCommand, tyro.conf.subcommand("export")]
 )
 
 

@@ -9,24 +9,27 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from types import TracebackType
 
-from stapo_eval.rules import Gold, Options, quick
-from stapo_results.answers import last_boxed
+from stapo_eval.rules import Gold, Options
+from stapo_eval.rules.presets import decide_quickly, extract
 from stapo_results.errors import RunFailed
 from stapo_results.schema import Reason
 
-START_LIMIT = 120.0  # seconds for a worker's imports, on a loaded machine
+START_LIMIT = 120.0  # seconds for the imports, on a loaded machine
+_MOST_FAILURES = 3
 
 
 @dataclass(frozen=True)
 class Item:
-    """One thing to grade; `answer` is what was extracted, or None."""
+    """One thing to grade; `answer` is what was extracted (see `presets.extract`), or None."""
 
     gold: Gold
     answer: str | None
@@ -35,11 +38,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`seconds` is the time of the one grading that all equal items share."""
+    """`seconds` is the time of the one grading that all equal items share; `extracted` the answer as it was read."""
 
     rule: bool
     reason: Reason
     seconds: float
+    extracted: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,160 +56,219 @@ class Limits:
 
     def count(self, jobs: int) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        # a worker costs about a second of imports: a few jobs do not deserve many
-        return max(1, min(self.workers or cores, (jobs + 7) // 8))
+        return max(1, min(self.workers or cores, jobs))
 
 
 class _Worker:
-    def __init__(self, limits: Limits):
-        # not -P or -I: the package may stand in an editable installation or in PYTHONPATH
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "stapo_eval.grading_worker", str(limits.memory_mib)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
-        self.ready = False
+    """One forked process and the job in its hands."""
+
+    def __init__(self, connection: socket.socket, limit: float):
+        self.connection, self.limit = connection, limit
+        self.stream = connection.makefile("rb")
+        self.pid = 0  # until it says that it is ready
         self.job: Item | None = None
         self.since = time.monotonic()
-        self.limit = limits.seconds
 
     def send(self, item: Item) -> None:
-        o = item.options
-        line = json.dumps([item.gold, item.answer, o.unordered, o.tolerance, o.unit]) + "\n"
+        line = json.dumps([item.gold, item.answer, asdict(item.options)]) + "\n"
         self.job, self.since = item, time.monotonic()
-        assert self.process.stdin is not None
-        self.process.stdin.write(line.encode())
-        self.process.stdin.flush()
+        self.connection.sendall(line.encode())
 
     def deadline(self) -> float:
-        if not self.ready:
+        if not self.pid:
             return self.since + START_LIMIT
         return self.since + self.limit if self.job else float("inf")
 
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
+
+class Pool:
+    """Worker processes that stay warm between calls of `grade`; nothing is started before it is needed."""
+
+    def __init__(self, limits: Limits | None = None):
+        self.limits = limits or Limits()
+        self.workers: list[_Worker] = []
+        self.selector = selectors.DefaultSelector()
+        self.server: subprocess.Popen | None = None
+        self.control: socket.socket | None = None
+        self.failures = 0
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for w in list(self.workers):
+            self._forget(w)
+        self._end_server()
+        self.selector.close()
+
+    def _end_server(self) -> None:
+        """End the process that forks, and with it its workers."""
+        if self.server is not None and self.control is not None:
+            self.server.kill()
+            self.server.wait()
+            self.control.close()
+            self.server = None
+
+    def _start(self) -> None:
+        if self.server is None:
+            self.control, theirs = socket.socketpair()
+            with theirs:
+                # not -P or -I: the package may stand in an editable installation or in PYTHONPATH
+                self.server = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "stapo_eval.grading_worker",
+                        str(theirs.fileno()),
+                        str(self.limits.memory_mib),
+                    ],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                )
+        assert self.control is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
             try:
-                pipe.close()
-            except BrokenPipeError:
-                pass  # what was buffered for the process that was just killed
+                socket.send_fds(self.control, [b"start"], [theirs.fileno()])
+            except OSError:
+                pass  # the process is gone: the end of the worker's socket says so
+        w = _Worker(ours, self.limits.seconds)
+        self.workers.append(w)
+        self.selector.register(ours, selectors.EVENT_READ, w)
 
+    def _forget(self, w: _Worker) -> None:
+        self.selector.unregister(w.connection)
+        self.workers.remove(w)
+        w.stream.close()
+        w.connection.close()
 
-def _run(jobs: Sequence[Item], limits: Limits, done: Callable[[Item, Outcome], None]) -> None:
-    waiting = deque(jobs)
-    workers: list[_Worker] = []
-    failed_starts = 0
-    selector = selectors.DefaultSelector()
-
-    def start() -> None:
-        w = _Worker(limits)
-        workers.append(w)
-        selector.register(w.process.stdout, selectors.EVENT_READ, w)  # type: ignore[arg-type]
-
-    def drop(w: _Worker) -> None:
-        selector.unregister(w.process.stdout)  # type: ignore[arg-type]
-        workers.remove(w)
-        w.stop()
-
-    def feed(w: _Worker) -> None:
-        if waiting:
+    def _stop(self, w: _Worker) -> None:
+        """Kill a worker; the process that forked it does so, because only there its number cannot be another's."""
+        self._forget(w)
+        if w.pid and self.control is not None:
             try:
-                w.send(waiting[0])
-            except BrokenPipeError:  # it died idle; its end of file will be read next
+                self.control.send(b"stop %d" % w.pid)
+            except OSError:
+                self._end_server()
+
+    def _feed(self, w: _Worker, waiting: deque[Item]) -> None:
+        if waiting and w.pid:
+            item = waiting.popleft()
+            try:
+                w.send(item)
+            except OSError:  # it died idle; its end will be read next, and the job is another's
                 w.job = None
-                return
-            waiting.popleft()
+                waiting.appendleft(item)
 
-    try:
-        while waiting or any(w.job for w in workers):
-            busy = sum(w.job is not None for w in workers)
-            while len(workers) < min(limits.count(len(jobs)), len(waiting) + busy):
-                start()
-            pause = max(0.0, min(w.deadline() for w in workers) - time.monotonic())
-            for key, _ in selector.select(pause if pause < 3600 else None):
-                w: _Worker = key.data
-                line = w.process.stdout.readline()  # type: ignore[union-attr]
-                if line == b"ready\n":
-                    w.ready = True
-                elif line.endswith(b"\n") and w.job:
-                    reason, seconds = json.loads(line)
-                    done(w.job, Outcome(reason == "match", reason, seconds))
-                    w.job = None
-                    if reason == "memory":
-                        drop(w)
-                        continue
-                else:  # the process ended: a crash of the interpreter is the answer's doing, unless it had none
-                    if w.job:
-                        done(w.job, Outcome(False, "error", time.monotonic() - w.since))
-                    elif not w.ready:
-                        failed_starts += 1
-                    code = w.process.poll()
-                    drop(w)
-                    if failed_starts >= 3:
-                        raise RunFailed(
-                            "the grading processes do not start",
-                            found=f"three ended during their imports, the last with exit code {code}",
-                            next_step=f"{sys.executable} -m stapo_eval.grading_worker 1024   shows why",
-                        )
-                    continue
-                feed(w)
+    def _read(self, w: _Worker, waiting: deque[Item], done: Callable[[Item, Outcome], None]) -> None:
+        try:
+            line = w.stream.readline()
+        except OSError:
+            line = b""
+        if line.startswith(b"ready "):
+            w.pid, self.failures = int(line.split()[1]), 0
+        elif line.endswith(b"\n") and w.job:
+            reason, seconds, extracted = json.loads(line)
+            done(w.job, Outcome(reason == "match", reason, seconds, extracted))
+            w.job = None
+            if reason == "memory":
+                self._stop(w)
+                return
+        else:  # the process ended: a crash of the interpreter is the answer's doing, unless it had none
+            self._ended(w, done)
+            return
+        self._feed(w, waiting)
+
+    def _ended(self, w: _Worker, done: Callable[[Item, Outcome], None]) -> None:
+        if w.job:
+            done(w.job, Outcome(False, "error", time.monotonic() - w.since, w.job.answer))
+        self._stop(w)
+        server = self.server
+        if not w.pid or (server is not None and server.poll() is not None):
+            self.failures += 1
+            code = server.poll() if server else None
+            self._end_server()
+            if self.failures >= _MOST_FAILURES:
+                raise RunFailed(
+                    "the grading processes do not start",
+                    found=f"{self.failures} ended before their first job, the last with exit code {code}",
+                    next_step=f'{sys.executable} -c "import stapo_eval.grading_worker as g; g.load()"   shows why',
+                )
+
+    def run(self, jobs: Sequence[Item], done: Callable[[Item, Outcome], None]) -> None:
+        """Grade items in worker processes; `done` hears of each once, in any order."""
+        waiting = deque(jobs)
+        for w in self.workers:
+            self._feed(w, waiting)
+        while waiting or any(w.job for w in self.workers):
+            busy = sum(w.job is not None for w in self.workers)
+            while len(self.workers) < min(self.limits.count(len(jobs)), len(waiting) + busy):
+                self._start()
+            pause = max(0.0, min(w.deadline() for w in self.workers) - time.monotonic())
+            for key, _ in self.selector.select(pause if pause < 3600 else None):
+                if key.data in self.workers:
+                    self._read(key.data, waiting, done)
             now = time.monotonic()
-            for w in [w for w in workers if w.deadline() <= now]:
-                if w.job:
-                    done(w.job, Outcome(False, "timeout", now - w.since))
-                elif not w.ready:
+            for w in [w for w in self.workers if w.deadline() <= now]:
+                if not w.pid:
                     raise RunFailed(f"a grading process did not start within {START_LIMIT:.0f} s")
-                drop(w)
-    finally:
-        for w in list(workers):
-            drop(w)
-        selector.close()
+                if w.job:
+                    done(w.job, Outcome(False, "timeout", now - w.since, w.job.answer))
+                self._stop(w)
+
+    def grade(
+        self, items: Sequence[Item], progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[Outcome]:
+        """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
+
+        Args:
+            progress: called with (distinct answers decided, distinct answers).
+
+        Raises:
+            RunFailed: the worker processes do not start at all.
+        """
+        outcomes: dict[Item, Outcome] = {}
+        hard: list[Item] = []
+        distinct = list(dict.fromkeys(items))
+        for item in distinct:
+            if item.answer is None:
+                outcomes[item] = Outcome(False, "no_answer", 0.0)
+                continue
+            began = time.perf_counter()
+            decided = decide_quickly(item.gold, item.answer, item.options)
+            if decided is None:
+                hard.append(item)
+            else:
+                reason: Reason = "match" if decided else "mismatch"
+                outcomes[item] = Outcome(decided, reason, time.perf_counter() - began, item.answer)
+        progress(len(outcomes), len(distinct))
+
+        def done(item: Item, outcome: Outcome) -> None:
+            outcomes[item] = outcome
+            progress(len(outcomes), len(distinct))
+
+        self.run(hard, done)
+        return [outcomes[i] for i in items]
 
 
 def grade(
     items: Sequence[Item], limits: Limits | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Outcome]:
-    """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
-
-    Args:
-        progress: called with (distinct answers decided, distinct answers).
-
-    Raises:
-        RunFailed: the worker processes do not start at all.
-    """
-    limits = limits or Limits()
-    outcomes: dict[Item, Outcome] = {}
-    hard: list[Item] = []
-    distinct = list(dict.fromkeys(items))
-    for item in distinct:
-        if item.answer is None:
-            outcomes[item] = Outcome(False, "no_answer", 0.0)
-            continue
-        began = time.perf_counter()
-        decided = quick(item.gold, item.answer, item.options)
-        if decided is None:
-            hard.append(item)
-        else:
-            outcomes[item] = Outcome(decided, "match" if decided else "mismatch", time.perf_counter() - began)
-    progress(len(outcomes), len(distinct))
-
-    def done(item: Item, outcome: Outcome) -> None:
-        outcomes[item] = outcome
-        progress(len(outcomes), len(distinct))
-
-    if hard:
-        _run(hard, limits, done)
-    return [outcomes[i] for i in items]
+    """`Pool.grade` with processes of its own."""
+    with Pool(limits) as pool:
+        return pool.grade(items, progress)
 
 
-def grade_responses(
-    golds: Sequence[Gold], responses: Sequence[str], options: Sequence[Options], limits: Limits | None = None
-) -> list[tuple[str | None, Outcome]]:
-    """(extracted answer, outcome) of whole responses, in order."""
-    answers = [last_boxed(r) for r in responses]
-    graded = grade([Item(g, a, o) for g, a, o in zip(golds, answers, options, strict=True)], limits)
-    return list(zip(answers, graded, strict=True))
+def items_of(
+    golds: Sequence[Gold], responses: Sequence[str], options: Sequence[Options], *, use_answer_line: bool = False
+) -> list[Item]:
+    """What is to be graded of whole responses: the answers that the options' preset finds in them."""
+    return [
+        Item(g, extract(r, g, o.preset, use_answer_line=use_answer_line), o)
+        for g, r, o in zip(golds, responses, options, strict=True)
+    ]
+
+
+__all__ = ["Item", "Limits", "Outcome", "Pool", "grade", "items_of"]

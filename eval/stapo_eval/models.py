@@ -20,6 +20,7 @@ class ModelFiles:
 
     Attributes:
         given: what the user wrote; name: how records call it (never a path).
+        folder: where its files are; for a model that only an endpoint has, a path at which nothing is.
         commit: the hub's commit, "" for a folder.
         labels: from stapo.json, if there is one.
     """
@@ -34,6 +35,8 @@ class ModelFiles:
 
     @property
     def revision(self) -> str:
+        if not self.weights_sha256:
+            return f"{self.name} as an endpoint serves it, its weights are not known here"
         return f"{self.commit + ' ' if self.commit else ''}weights sha256:{self.weights_sha256}"
 
 
@@ -88,3 +91,10 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
         given if commit else folder.resolve().name
     )  # fmt: skip
     return ModelFiles(given, folder, name, commit, digest, _hash_files(tokenizer) if tokenizer else "", labels)
+
+
+def endpoint_model(name: str) -> ModelFiles:
+    """A model of which only the name at an endpoint is known."""
+    if not name:
+        raise BadInput("the model has no name", next_step="--model NAME, as the endpoint calls it")
+    return ModelFiles(name, Path(f"endpoint:{name}"), name, "", "", "", None)

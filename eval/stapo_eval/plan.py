@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings
-from stapo_eval.engines import Key
-from stapo_eval.judge import check_scope
-from stapo_eval.models import ModelFiles, find_model
+from stapo_eval.engines import EngineOptions, Key
+from stapo_eval.engines.options import check_options
+from stapo_eval.judge import check_judge
+from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.rules import PRESET, check_preset
 from stapo_results import provenance, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
@@ -21,6 +23,10 @@ from stapo_results.schema import Cell, Labels, Run
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
+
+
+def _addresses(given: Sequence[str]) -> tuple[str, ...]:
+    return tuple(u.strip() for several in given for u in several.split(",") if u.strip())
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,10 @@ class RunOptions:
     eval_seed: int = 0
     judge: str = "none"
     judge_scope: str = "rule-negatives"
+    judge_mode: str = "compass"
+    judge_revision: str = ""
+    judge_engine: str = ""
+    judge_url: tuple[str, ...] = ()
     preset: str = PRESET
     accept_variant: bool = False
     strict: bool = False
@@ -52,10 +62,55 @@ class RunOptions:
     batch_rows: int = 0
     grade_seconds: float = 5.0
     grade_memory_mib: int = 1024
+    url: tuple[str, ...] = ()
+    served_model: str = ""
+    concurrency: int = EngineOptions.concurrency
+    timeout: float = EngineOptions.timeout
+    patience: float = EngineOptions.patience
+    key_variable: str = EngineOptions.key_variable
+    replicas: int = 0
+    ray_address: str = ""
+    tensor_parallel: int = 1
+
+    def engine_options(self) -> EngineOptions:
+        return EngineOptions(
+            urls=_addresses(self.url),
+            served_model=self.served_model,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            patience=self.patience,
+            key_variable=self.key_variable,
+            replicas=self.replicas,
+            ray_address=self.ray_address,
+            tensor_parallel=self.tensor_parallel,
+        )
+
+    def judge_options(self) -> tuple[str, EngineOptions]:
+        """(engine of the judge, its options): those of the run, but for what the judge has of its own."""
+        kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
+        options = replace(self.engine_options(), served_model="")
+        if kind == "openai":
+            own = _addresses(self.judge_url) or options.urls
+            return kind, replace(options, urls=own, replicas=0, tensor_parallel=1)
+        return kind, replace(options, urls=_addresses(self.judge_url))
 
 
-# not part of what the samples and verdicts are: where they go, and paths of things that are identified by their hash
-_NO_IDENTITY = ("out", "data_dir", "model", "judge", "revision")
+# not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
+# where and on how many machines an engine runs
+_NO_IDENTITY = (
+    *("out", "data_dir", "model", "judge", "revision", "judge_revision"),
+    *(
+        "url",
+        "judge_url",
+        "concurrency",
+        "timeout",
+        "patience",
+        "key_variable",
+        "replicas",
+        "ray_address",
+        "tensor_parallel",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +196,25 @@ def _threads(asked: int, model: ModelFiles) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def find_judge(options: RunOptions) -> ModelFiles:
+    """The judge's files, or its name where only an endpoint has it.
+
+    Raises:
+        BadInput: no such model, or options that do not fit its engine.
+    """
+    kind, engine = options.judge_options()
+    check_options(kind, engine)
+    if kind == "openai" and not Path(options.judge).is_dir():
+        return endpoint_model(options.judge)
+    return find_model(options.judge, options.judge_revision)
+
+
+def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
+    """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
+    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def make_plan(options: RunOptions) -> Plan:
     """Check everything that can be checked without loading a model.
 
@@ -148,7 +222,8 @@ def make_plan(options: RunOptions) -> Plan:
         BadInput: for any option, file or model that does not do.
     """
     check_preset(options.preset)
-    check_scope(options.judge_scope)
+    check_judge(options.judge_scope, options.judge_mode)
+    check_options(options.engine, options.engine_options())
     settings = parse_settings(options.settings)
     for name in ("n", "limit", "batch_rows", "threads"):
         if getattr(options, name) < 0:
@@ -162,8 +237,10 @@ def make_plan(options: RunOptions) -> Plan:
     )
     if not benchmarks:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    model = find_model(options.model, options.revision)
-    judge = None if options.judge in ("", "none") else find_model(options.judge)
+    # an endpoint's model needs no files here; a folder still gives its labels and hash
+    named = options.engine == "openai" and not Path(options.model).is_dir()
+    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
+    judge = None if options.judge in ("", "none") else find_judge(options)
     labels = _labels(options, model)
     revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
     if judge:
@@ -185,9 +262,7 @@ def make_plan(options: RunOptions) -> Plan:
         revisions=revisions,
         parent_run=labels.parent_run,
     )
-    identity = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
-    run_id = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    run = run.model_copy(update={"run_id": run_id})
+    run = run.model_copy(update={"run_id": identity(config, revisions)})
     default = Path("runs") / "eval" / "-".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
     out = Path(options.out) if options.out else Path(str(default).replace(" ", "_"))
     return Plan(options, model, judge, labels, benchmarks, settings, out, run)
@@ -206,10 +281,12 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
         return plan, None
     old = store.read_json(path, Run)
     new = plan.run
+    # a record from before an option existed was made with its default
+    then = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | old.config
     differing = [
-        f"{k}: {old.config.get(k)!r} there, {new.config.get(k)!r} now"
-        for k in sorted({*old.config, *new.config} - set(_NO_IDENTITY))
-        if old.config.get(k) != new.config.get(k)
+        f"{k}: {then.get(k)!r} there, {new.config.get(k)!r} now"
+        for k in sorted({*then, *new.config} - set(_NO_IDENTITY))
+        if then.get(k) != new.config.get(k)
     ] + [
         f"{k}: {old.revisions.get(k)!r} there, {new.revisions.get(k)!r} now"
         for k in sorted({*old.revisions, *new.revisions})

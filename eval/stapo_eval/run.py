@@ -7,7 +7,10 @@ the end (`scoring`), as a pure function, so a run that was killed anywhere and s
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,18 +21,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
-from stapo_eval.engines import make_engine
+from stapo_eval.engines import Engine, Key, make_engine
 from stapo_eval.plan import Plan, RunOptions, make_plan, settle
-from stapo_eval.sampling import generate, load_samples
+from stapo_eval.sampling import generate, load_samples, put_in_order
 from stapo_eval.scoring import verdicts_of, write_records
-from stapo_eval.summary import print_summary
+from stapo_eval.show import print_summary
 from stapo_results import provenance, store
-from stapo_results.errors import BadInput
-from stapo_results.schema import Run
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run, Sample
 
 
 @contextmanager
-def _one_writer(out: Path) -> Iterator[None]:
+def one_writer(out: Path) -> Iterator[None]:
+    """Holds the run folder's lock; raises BadInput where another process has it."""
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock")
     try:
@@ -42,6 +46,16 @@ def _one_writer(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+# how long the engine worked is a note of each attempt: a record from before it was measured has none
+_BUSY = "engine busy {:.3f} s of {:.3f} s of generating"
+
+
+def busy_seconds(record: Run) -> float:
+    """Seconds in which a run's engine worked, over all its attempts."""
+    pattern = re.compile(r"engine busy ([\d.]+) s of")
+    return sum(float(m[1]) for m in map(pattern.match, record.notes) if m)
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -57,33 +71,91 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
     Raises:
         BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
     """
-    began = time.perf_counter()
     plan = make_plan(options)
-    with _one_writer(plan.out):
+    with one_writer(plan.out):
         plan, old = settle(plan)
         if old and old.status == "done" and (plan.out / "summary.json").exists():
             summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
-            print_summary(summary)
+            print_summary(summary, plan.out)
             say(f"{plan.out} is finished; nothing was done")
             return summary
-        path = plan.out / "run.json"
-        spent = (old.wall_seconds or 0.0) if old else 0.0
-        store.write_json(path, plan.run)
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        status = "failed"
-        try:
-            summary = _work(plan, path)
-            status = "done"
-        except KeyboardInterrupt:
-            status = "interrupted"
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            latest = store.read_json(path, Run)
-            provenance.close_run(latest, path, status, spent + time.perf_counter() - began)
-    print_summary(summary)
+        summary = carry_out(plan, old)
+    print_summary(summary, plan.out)
     say(f"records: {plan.out}")
     return summary
+
+
+def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
+    """Do what the folder lacks, with its run record kept true to the end; call it under `one_writer`.
+
+    Args:
+        old: the folder's earlier run record, whose wall time is added to.
+    """
+    began = time.perf_counter()
+    path = plan.out / "run.json"
+    spent = (old.wall_seconds or 0.0) if old else 0.0
+    store.sweep(plan.out)
+    store.write_json(path, plan.run)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    status = "failed"
+    try:
+        summary = _work(plan, path)
+        status = "done"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        latest = store.read_json(path, Run)
+        provenance.close_run(latest, path, status, spent + time.perf_counter() - began)
+    return summary
+
+
+def _again() -> str:
+    """The command that this process was started with, without secrets."""
+    return shlex.join(provenance.redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]))
+
+
+def _idle_gpus(plan: Plan) -> str:
+    """What to say where a machine has more GPUs than the run uses."""
+    have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
+    if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
+        return ""
+    return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
+
+
+def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Display) -> tuple[Plan, Engine]:
+    """The missing samples, and the engine that made them, still loaded."""
+    options = plan.options
+    if idle := _idle_gpus(plan):
+        print(idle, file=sys.stderr, flush=True)
+    engine = make_engine(
+        options.engine,
+        plan.model,
+        threads=plan.run.config["threads"],
+        dtype=options.dtype,
+        rows=options.batch_rows,
+        options=options.engine_options(),
+    )
+    run = plan.run.model_copy(update={"deterministic": engine.deterministic})
+    if samples and not engine.deterministic:
+        anew = "samples made after the interruption may differ in text from those that a whole run would have"
+        run = run.model_copy(update={"notes": [*run.notes, anew]})
+    store.write_json(path, run)
+    began = time.perf_counter()
+    try:
+        generate(plan, engine, samples, display)
+    except BaseException as e:
+        engine.close()
+        if isinstance(e, RunFailed):
+            state = f"{e.next_step}\n            " if e.next_step else ""
+            e.next_step = f"{state}{_again()}   goes on: {len(samples)} of {len(plan.keys())} samples are on record"
+        raise
+    finally:
+        busy = _BUSY.format(engine.busy, time.perf_counter() - began)
+        run = run.model_copy(update={"notes": [*run.notes, *engine.notes, busy]})
+        store.write_json(path, run)
+    return replace(plan, run=run), engine
 
 
 def _work(plan: Plan, path: Path) -> dict[str, Any]:
@@ -91,23 +163,12 @@ def _work(plan: Plan, path: Path) -> dict[str, Any]:
         store.repair(plan.out / name)
     samples = load_samples(plan)
     keys = plan.keys()
-    engine = None
+    engine: Engine | None = None
     with Display(plan.title) as display:
         if len(samples) < len(keys):
-            engine = make_engine(
-                plan.options.engine,
-                plan.model,
-                threads=plan.run.config["threads"],
-                dtype=plan.options.dtype,
-                rows=plan.options.batch_rows,
-            )
-            run = plan.run.model_copy(update={"deterministic": engine.deterministic})
-            if samples and not engine.deterministic:
-                anew = "samples made after the interruption may differ in text from those that a whole run would have"
-                run = run.model_copy(update={"notes": [*run.notes, anew]})
-            plan = replace(plan, run=run)
-            store.write_json(path, run)
-            generate(plan, engine, samples, display)
+            plan, engine = _generate(plan, path, samples, display)
+        if plan.run.deterministic:
+            put_in_order(plan, samples)
         ordered = [samples[k] for k in keys]
         if engine is not None and plan.judge and plan.judge.folder.resolve() != plan.model.folder.resolve():
             engine.close()

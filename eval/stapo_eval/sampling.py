@@ -7,8 +7,10 @@ import time
 
 from stapo_eval.decoding import prompt
 from stapo_eval.display import Display
-from stapo_eval.engines import Engine, Key, Request
+from stapo_eval.engines import Engine, Finished, Key, Request
 from stapo_eval.plan import Plan
+from stapo_eval.rules import Options
+from stapo_eval.tally import CellTally, Tally
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Sample, Timing
@@ -62,6 +64,39 @@ def load_samples(plan: Plan) -> dict[Key, Sample]:
     return samples
 
 
+def _tally(plan: Plan, samples: dict[Key, Sample]) -> Tally:
+    cells = {}
+    for cell, benchmark, _ in plan.cells():
+        problems = plan.problems(benchmark)
+        golds = {p.id: (p.answer, Options(benchmark.spec.unordered, p.tolerance, p.unit)) for p in problems}
+        total = len(problems) * plan.samples_of(benchmark)
+        cells[cell.id] = CellTally(benchmark.name, cell.setting, total, golds)
+    return Tally(cells, samples.values())
+
+
+def _sample(f: Finished, engine: Engine) -> Sample:
+    r = f.request
+    return Sample(
+        cell=r.cell,
+        problem_id=r.problem_id,
+        sample_index=r.sample_index,
+        seed=r.seed,
+        response=f.text,
+        finish_reason=f.finish_reason,
+        prompt_tokens=len(r.prompt) if f.prompt_tokens is None else f.prompt_tokens,
+        response_tokens=f.response_tokens,
+        logprob_sum=f.logprob_sum,
+        engine=engine.name,
+        error=f.error,
+    )
+
+
+def _timing(f: Finished, created: str, share: float) -> Timing:
+    r = f.request
+    return Timing(cell=r.cell, problem_id=r.problem_id, sample_index=r.sample_index, kind="sample", created=created,
+                  seconds=round(f.seconds, 6), elapsed=share)  # fmt: skip
+
+
 def generate(plan: Plan, engine: Engine, samples: dict[Key, Sample], display: Display) -> None:
     """Draw what `samples` lacks, put it there, and on record as it comes.
 
@@ -69,35 +104,34 @@ def generate(plan: Plan, engine: Engine, samples: dict[Key, Sample], display: Di
         RunFailed: the disk may not hold the samples, or the engine left requests unanswered.
     """
     requests = requests_of(plan, engine)
-    total, tokens, began = len(requests), 0, time.perf_counter()
-    _check_disk(plan, total - len(samples), engine.context)
-    display.start("generate", len(samples), total)
-    done = frozenset(samples)
-    for piece in engine.stream(requests, done):
-        fresh = [
-            Sample(
-                cell=f.request.cell,
-                problem_id=f.request.problem_id,
-                sample_index=f.request.sample_index,
-                seed=f.request.seed,
-                response=f.text,
-                finish_reason=f.finish_reason,
-                prompt_tokens=len(f.request.prompt),
-                response_tokens=f.response_tokens,
-                logprob_sum=f.logprob_sum,
-                engine=engine.name,
-                error=f.error,
-            )
-            for f in piece
-        ]
-        store.append(plan.out / "samples.jsonl", fresh)
-        created = provenance.now()
-        store.append(plan.out / "timings.jsonl", (
-            Timing(cell=f.request.cell, problem_id=f.request.problem_id, sample_index=f.request.sample_index,
-                   kind="sample", created=created, seconds=round(f.seconds, 6)) for f in piece
-        ))  # fmt: skip
-        samples.update({(s.cell, s.problem_id, s.sample_index): s for s in fresh})
-        tokens += sum(f.response_tokens for f in piece)
-        display.update(len(samples), total, tokens_per_second=tokens / (time.perf_counter() - began))
-    if len(samples) != total:
-        raise RunFailed("the engine left requests unanswered", found=f"{len(samples)} of {total} samples")
+    _check_disk(plan, len(requests) - len(samples), engine.context)
+    tally = _tally(plan, samples)
+    display.start("generate", len(samples), len(requests))
+    last = time.perf_counter()
+    lengths = {key: s.response_tokens for key, s in samples.items()}
+    with (
+        store.Journal(plan.out / "samples.jsonl") as recorded,
+        store.Journal(plan.out / "timings.jsonl") as times,
+    ):
+        for piece in engine.stream(requests, lengths):
+            fresh = [_sample(f, engine) for f in piece]
+            recorded.append(fresh)
+            created, now = provenance.now(), time.perf_counter()
+            share, last = round((now - last) / len(piece), 6), now
+            times.append(_timing(f, created, share) for f in piece)
+            samples.update({(s.cell, s.problem_id, s.sample_index): s for s in fresh})
+            tally.add(fresh)
+            display.cells(tally)
+    if len(samples) != len(requests):
+        raise RunFailed("the engine left requests unanswered", found=f"{len(samples)} of {len(requests)} samples")
+
+
+def put_in_order(plan: Plan, samples: dict[Key, Sample]) -> None:
+    """Rewrite the samples in the order of the verdicts file, in one step, if they stand in another.
+
+    A deterministic engine's samples do not depend on when they were made, and neither may their file: replicas
+    finish in any order, and a killed run continues where it can.
+    """
+    keys = plan.keys()
+    if list(samples) != keys:
+        store.write_atomic(plan.out / "samples.jsonl", "".join(store.to_line(samples[k]) + "\n" for k in keys))

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from stapo_eval.judge.audit import audit
+from stapo_results.answers import normalise_gold
 from stapo_results.benchmarks import Benchmark
 from stapo_results.schema import Cell, CellRecord, JudgeVerdict, ProblemResult, Run, Sample, Verdict
-from stapo_results.statistics import clustered, parse_verdicts
+from stapo_results.statistics import (
+    Estimate,
+    average,
+    bootstrap,
+    clustered,
+    majority_at_k,
+    parse_verdicts,
+    pass_at_k,
+    problem_means,
+    variance_components,
+)
 
 _JUDGE_LETTER: dict[JudgeVerdict, str] = {"correct": "c", "incorrect": "i", "invalid": "x", "not_asked": "."}
-
-
-def _letter(sample: Sample, verdict: Verdict) -> str:
-    """1, 0, or - where the engine gave no response: an engine's failure is missing data, not a wrong answer."""
-    return "-" if sample.finish_reason == "error" else "1" if verdict.correct else "0"
 
 
 def cell_record(
@@ -30,6 +39,8 @@ def cell_record(
     decoding: tuple[float, float, int],
     scored_by: str,
     judge_note: str,
+    grader: str,
+    judge: str,
     run: Run,
     engine: str,
     miniature: bool,
@@ -40,10 +51,13 @@ def cell_record(
         samples, verdicts: those of this cell, in the same order.
         decoding: temperature, top_p, max_tokens.
     """
-    letters = {i: ["-"] * n for i in problem_ids}
+    letters, rule = ({i: ["-"] * n for i in problem_ids} for _ in range(2))
     judged = {i: ["."] * n for i in problem_ids}
     for s, v in zip(samples, verdicts, strict=True):
-        letters[s.problem_id][s.sample_index] = _letter(s, v)
+        # an engine's failure is missing data, not a wrong answer
+        there = s.finish_reason != "error"
+        letters[s.problem_id][s.sample_index] = "01"[v.correct] if there else "-"
+        rule[s.problem_id][s.sample_index] = "01"[v.rule] if there else "-"
         judged[s.problem_id][s.sample_index] = _JUDGE_LETTER[v.judge]
     asked = any(v.judge != "not_asked" for v in verdicts)
     identity = benchmark.identity
@@ -58,8 +72,15 @@ def cell_record(
         max_tokens=decoding[2],
         scored_by=scored_by,  # type: ignore[arg-type]  # pydantic checks it
         judge_note=judge_note,
+        grader=grader,
+        judge=judge,
         problems=[
-            ProblemResult(problem_id=i, verdicts="".join(letters[i]), judged="".join(judged[i]) if asked else "")
+            ProblemResult(
+                problem_id=i,
+                verdicts="".join(letters[i]),
+                judged="".join(judged[i]) if asked else "",
+                rule="".join(rule[i]) if asked else "",
+            )
             for i in problem_ids
         ],
         benchmark_rows=identity.rows,
@@ -79,16 +100,73 @@ def cell_record(
     )
 
 
-def _number(x: float) -> float | None:
+def rounded(x: float) -> float | None:
+    """A number as summaries hold it; null where it is undefined."""
     return None if math.isnan(x) else round(x, 8)
 
 
-def summarise(record: CellRecord) -> dict[str, Any]:
-    """avg@N with its 95 % interval and the shares that a reader needs to trust it; fractions, null where undefined."""
-    estimate = clustered([parse_verdicts(p.verdicts) for p in record.problems])
+def estimate_fields(estimate: Estimate, ends: tuple[float, float]) -> dict[str, float | None]:
+    """A mean with its standard error and both intervals.
+
+    Where all problems have one score every resample is the same, and the bootstrap has no interval to give.
+    """
+    low, high = ends if ends[0] < ends[1] else (math.nan, math.nan)
+    return {
+        "accuracy": rounded(estimate.mean),
+        "standard_error": rounded(estimate.se),
+        "low": rounded(estimate.low),
+        "high": rounded(estimate.high),
+        "bootstrap_low": rounded(low),
+        "bootstrap_high": rounded(high),
+    }
+
+
+def ks(n: int) -> list[int]:
+    """The k of pass@k and maj@k that are reported: 1, 4, 8 and N, as far as there are samples."""
+    return sorted({1, 4, 8, n} & set(range(1, n + 1)))
+
+
+def _lengths(tokens: list[int]) -> dict[str, float | None]:
+    """Quantiles of response lengths in tokens; null without a response."""
+    names = ("p5", "p25", "p50", "p75", "p95", "max")
+    if not tokens:
+        return dict.fromkeys(names)
+    return dict(zip(names, map(float, np.quantile(tokens, (0.05, 0.25, 0.5, 0.75, 0.95, 1.0))), strict=True))
+
+
+def _by_verdict(samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Finish reasons and lengths of correct and incorrect responses."""
+    groups: dict[str, list[Sample]] = {"correct": [], "incorrect": []}
+    for s, v in zip(samples, verdicts, strict=True):
+        if s.finish_reason != "error":
+            groups["correct" if v.correct else "incorrect"].append(s)
+    reasons = {k: Counter(s.finish_reason for s in group) for k, group in groups.items()}
+    return {
+        "finish_reasons": {k: {r: count[r] for r in ("stop", "length")} for k, count in reasons.items()},
+        "response_tokens": {k: _lengths([s.response_tokens for s in group]) for k, group in groups.items()},
+    }
+
+
+def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | None]]:
+    """What each sample votes for (Q, N): its answer without dollars and spaces, so that typesetting splits no vote."""
+    votes: dict[str, list[str | None]] = {p.problem_id: [None] * record.n for p in record.problems}
+    plain = {text: normalise_gold(text) for text in {v.extracted for v in verdicts} if text is not None}
+    for v in verdicts:
+        if v.extracted is not None:
+            votes[v.problem_id][v.sample_index] = plain[v.extracted]
+    return list(votes.values())
+
+
+def summarise(record: CellRecord, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """avg@N with its 95 % intervals and what a reader needs to trust it; fractions, null where undefined.
+
+    Args:
+        samples, verdicts: those of the cell, in the same order.
+    """
+    scores = [parse_verdicts(p.verdicts) for p in record.problems]
     letters = "".join(p.verdicts for p in record.problems)
-    total = len(letters)
     judged = Counter("".join(p.judged for p in record.problems))
+    spread, votes = variance_components(scores), _votes(record, verdicts)
     return {
         "cell": record.cell.id,
         "benchmark": record.cell.benchmark,
@@ -96,52 +174,38 @@ def summarise(record: CellRecord) -> dict[str, Any]:
         "n": record.n,
         "problems": len(record.problems),
         "correct": letters.count("1"),
-        "samples": total,
+        "samples": len(letters),
         "missing": letters.count("-"),
-        "accuracy": _number(estimate.mean),
-        "standard_error": _number(estimate.se),
-        "low": _number(estimate.low),
-        "high": _number(estimate.high),
-        "truncated": round(record.finish_reasons.get("length", 0) / total, 8),
-        "no_answer": round(record.no_answer / total, 8),
+        **estimate_fields(clustered(scores), bootstrap([problem_means(scores)])),
+        "pass_at": {str(k): rounded(pass_at_k(scores, k)) for k in ks(record.n)},
+        "majority_at": {str(k): rounded(majority_at_k(votes, scores, k)) for k in ks(record.n)},
+        "variance_within": rounded(spread.within),
+        "variance_between": rounded(spread.between),
+        "truncated": round(record.finish_reasons.get("length", 0) / len(letters), 8),
+        "no_answer": round(record.no_answer / len(letters), 8),
         "mean_response_tokens": record.mean_response_tokens,
-        "judge": {name: judged.get(letter, 0) for name, letter in _JUDGE_LETTER.items() if name != "not_asked"},
+        **_by_verdict(samples, verdicts),
+        "judge": {name: judged[letter] for name, letter in _JUDGE_LETTER.items() if name != "not_asked"},
+        "audit": audit(record),
         "scored_by": record.scored_by,
         "judge_note": record.judge_note,
+        "grader": record.grader,
         "variant": record.variant,
         "text_variants": record.text_variants,
     }
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """The closing table, on stdout."""
-    from rich.console import Console
-    from rich.table import Table
-
-    def percent(x: float | None) -> str:
-        return "–" if x is None else f"{100 * x:.1f}"
-
-    table = Table(title=f"{summary['model']}, accuracy in %")
-    for name in ("benchmark", "setting", "avg@N", "95 % interval", "k of n", "cut off", "no box", "judge c/i/x"):
-        table.add_column(name, justify="left" if name in ("benchmark", "setting") else "right")
-    for c in summary["cells"]:
-        j = c["judge"]
-        table.add_row(
-            c["benchmark"],
-            c["setting"],
-            f"{percent(c['accuracy'])} @{c['n']}",
-            f"{percent(c['low'])} to {percent(c['high'])}",
-            f"{c['correct']} of {c['samples'] - c['missing']}",
-            percent(c["truncated"]),
-            percent(c["no_answer"]),
-            f"{j['correct']}/{j['incorrect']}/{j['invalid']}",
-        )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table)
-    for note in summary["notes"]:
-        console.print(f"note: {note}", highlight=False, markup=False)
+def averages(records: Sequence[CellRecord]) -> list[dict[str, Any]]:
+    """The unweighted mean over benchmarks, a setting each; the bootstrap is stratified by benchmark."""
+    found = []
+    for setting in dict.fromkeys(r.cell.setting for r in records):
+        scores = [
+            [parse_verdicts(p.verdicts) for p in r.problems] for r in records if r.cell.setting == setting
+        ]  # fmt: skip
+        whole = average([clustered(x) for x in scores])
+        ends = bootstrap([problem_means(x) for x in scores])
+        found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, ends)})
+    return found
 
 
 def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]:

@@ -59,6 +59,54 @@ def last_boxed(text: str) -> str | None:
     return strip_boxes(content).strip()
 
 
+# what may stand between the boxes of one answer in parts: "\\boxed{-2} and \\boxed{1}"
+_CONNECTIVE = re.compile(
+    r"(?:[\s$,;.&}]|\\[()\[\],; ]|\\q?quad(?![A-Za-z])|\\(?:text|mathrm|textbf)\{|(?<![A-Za-z])(?:and|or)(?![A-Za-z]))*"
+)
+_LONGEST_CONNECTIVE = 60
+_MOST_BOXES = 64
+
+
+def final_boxes(text: str) -> list[str]:
+    r"""The last box and those right before it that only a comma, "and" or "or" sets apart, in order.
+
+    One item where the answer stands in one box, none where there is no closed last box (see `last_boxed`).
+    """
+    last = last_boxed(text)
+    if last is None:
+        return []
+    closed, end = [], -1
+    for start, stop in _boxes(text)[0]:
+        if start > end:  # not inside the box before
+            closed.append((start, stop))
+            end = stop
+    answers = [last]
+    for (first, before), (start, _) in zip(closed[-2:-_MOST_BOXES:-1], closed[:-_MOST_BOXES:-1], strict=False):
+        between = text[before + 1 : start]
+        if len(between) > _LONGEST_CONNECTIVE or not _CONNECTIVE.fullmatch(between[: between.rfind("\\")].rstrip("\\")):
+            break
+        answers.insert(0, strip_boxes(text[first:before]).strip())
+    return answers
+
+
+_ANSWER = re.compile(r"\banswer\b[\s*]{0,8}(?:is\b[\s*:]{0,8}|[:=][\s*]{0,8})([^\s*:][^\n]{0,499})", re.I)
+_SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
+_TAIL = 20_000  # characters of a response in which an answer line is looked for
+
+
+def answer_line(text: str) -> str | None:
+    """What follows the last "Answer: ..." or "The answer is ...", up to the end of its line or sentence; None without.
+
+    For responses that were not asked for a box.
+    """
+    found = None
+    for m in _ANSWER.finditer(text[-_TAIL:]):
+        found = m
+    if found is None:
+        return None
+    return _SENTENCE_END.split(found[1])[0].strip().strip("*").strip().rstrip(".").strip() or None
+
+
 def strip_boxes(text: str) -> str:
     r"""The text without boxes that enclose all of it: ``\boxed{\boxed{7}}`` gives ``7``."""
     low, high = 0, len(text)

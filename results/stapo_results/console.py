@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -23,9 +24,9 @@ def run_main(main: Callable[[], int | None]) -> int:
         print("interrupted: nothing finished is lost; the same command goes on from here", file=sys.stderr)
         return 130
     except OSError as e:
-        if e.errno == 28:  # ENOSPC
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             print(
-                f"error: the disk is full ({e.filename or os.getcwd()})\n"
+                f"error: the disk is full, or a quota ({e.filename or os.getcwd()}): {e.strerror}\n"
                 "  next:     free some space, then run the same command: it goes on",
                 file=sys.stderr,
             )

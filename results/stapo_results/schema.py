@@ -18,6 +18,7 @@ SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.
 
 Reason = Literal["match", "mismatch", "no_answer", "timeout", "memory", "error"]
 JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
+JudgeMode = Literal["compass", "justrl-exact"]
 FinishReason = Literal["stop", "length", "error"]
 
 
@@ -95,8 +96,35 @@ class Sample(Record):
     error: str = ""
 
 
+class Judgement(Record):
+    """What a judge replied to one question, on record as it came: what stands here is not asked again.
+
+    Attributes:
+        key: hash of all that the question is made of (see `stapo_eval.judge.asking`).
+        cell, sample_index: the sample whose response was shown, in the place of all with the same answer.
+        reply: the judge's text; letter: "" where the reply is none of its letters, or there is no reply.
+        status: "too_long" was not asked, since not even an empty response would fit; an "error" is asked again.
+    """
+
+    key: str
+    benchmark: str
+    cell: str
+    problem_id: str
+    sample_index: Annotated[int, Field(ge=0)]
+    extracted: str | None
+    judge_model: str
+    judge_revision: str
+    judge_mode: JudgeMode
+    engine: str
+    prompt_tokens: Annotated[int, Field(ge=0)]
+    status: Literal["answered", "too_long", "error"]
+    reply: str
+    letter: Literal["A", "B", "C", ""]
+    error: str = ""
+
+
 class Verdict(Record):
-    """What grader and judge said of one sample. A pure function of the samples (times: `Timing`)."""
+    """What grader and judge said of one sample. A pure function of samples and judgements (times: `Timing`)."""
 
     cell: str
     problem_id: str
@@ -113,7 +141,11 @@ class Verdict(Record):
 
 
 class Timing(Record):
-    """When a sample or verdict was made and how long it took. Apart from them, so that they compare bytewise."""
+    """When a sample or verdict was made and how long it took. Apart from them, so that they compare bytewise.
+
+    `elapsed` is its share of the time that passed since the record before: the sum over a file is wall time, without
+    what a run spent interrupted, whatever was in flight at once. `seconds` is the time of this one alone.
+    """
 
     cell: str
     problem_id: str
@@ -121,6 +153,7 @@ class Timing(Record):
     kind: Literal["sample", "verdict", "judge"]
     created: str
     seconds: float
+    elapsed: float | None = None
 
 
 class Run(Record):
@@ -183,7 +216,8 @@ class ProblemResult(BaseModel):
     """All samples of one problem in compact form.
 
     `verdicts` is one character a sample in order of sample_index: 1 correct, 0 wrong, - missing.
-    `judged` (same length) says what the judge said: c, i, x (invalid), . (not asked).
+    `judged` (same length) says what the judge said: c, i, x (invalid), . (not asked). `rule` (same length) is what
+    `verdicts` would be by the rule alone; it is "" where no judge was asked.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -191,13 +225,15 @@ class ProblemResult(BaseModel):
     problem_id: str
     verdicts: Annotated[str, Field(pattern=r"^[01\-]+$")]
     judged: Annotated[str, Field(pattern=r"^[cix.]*$")] = ""
+    rule: Annotated[str, Field(pattern=r"^[01\-]*$")] = ""
 
 
 class CellRecord(Record):
     """A finished cell as it is committed: verdicts by problem, with the provenance that the table needs.
 
     Holds no time, so that a cell made twice from the same samples gives the same bytes; `run_id` names the run
-    record that holds the rest.
+    record that holds the rest. `grader` (preset and versions) and `judge` (model, revision, scope, mode) are "" in
+    records that are older than these fields, and `judge` also where none was asked.
     """
 
     cell: Cell
@@ -207,6 +243,8 @@ class CellRecord(Record):
     max_tokens: int
     scored_by: Literal["rule", "rule+judge"]
     judge_note: str = ""
+    grader: str = ""
+    judge: str = ""
     problems: list[ProblemResult]
     benchmark_rows: int
     benchmark_sha256: str
@@ -230,6 +268,8 @@ class CellRecord(Record):
                 raise ValueError(f"{p.problem_id}: {len(p.verdicts)} verdicts, but n = {self.n}")
             if p.judged and len(p.judged) != self.n:
                 raise ValueError(f"{p.problem_id}: {len(p.judged)} judge letters, but n = {self.n}")
+            if p.rule and len(p.rule) != self.n:
+                raise ValueError(f"{p.problem_id}: {len(p.rule)} verdicts by rule, but n = {self.n}")
         ids = [p.problem_id for p in self.problems]
         if len(set(ids)) != len(ids):
             raise ValueError("a problem stands twice")

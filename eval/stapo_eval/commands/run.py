@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
+import tyro
+
 from stapo_results.errors import BadInput
 
 
@@ -26,8 +28,26 @@ class RunCommand:
     """Directory with the benchmarks' JSONL files and a registry.yaml (default: $STAPO_DATA_DIR, else the hub)."""
     out: str = ""
     """Run folder (default: runs/eval/<model's labels>)."""
-    engine: Literal["hf", "vllm"] = "hf"
-    """hf: transformers, deterministic on a CPU. vllm: an environment of its own."""
+    engine: Literal["hf", "vllm", "openai"] = "hf"
+    """hf: transformers, deterministic on a CPU. vllm: an environment of its own. openai: endpoints, see --url."""
+    url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Address of an OpenAI-compatible endpoint, http://HOST:PORT/v1. Several share the work (repeat it, or commas)."""
+    served_model: str = ""
+    """How the endpoint calls the model (default: --model, or the only one there if --model is a folder)."""
+    concurrency: int = 64
+    """Requests in flight at each address."""
+    timeout: float = 3600.0
+    """Seconds that an endpoint may take for one response."""
+    patience: float = 300.0
+    """Seconds without an answer from any address after which the run ends."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the endpoint's key; the key stands in no record."""
+    replicas: int = 0
+    """Copies of the engine, one a GPU, as actors on Ray; they share one queue (default: one engine, without Ray)."""
+    ray_address: str = ""
+    """Ray cluster, HOST:PORT or auto (default: $RAY_ADDRESS, else one of its own on this machine)."""
+    tensor_parallel: int = 1
+    """GPUs that share one copy of the model (vllm)."""
     n: int = 0
     """Samples a problem (default: the benchmark's own N)."""
     limit: int = 0
@@ -37,11 +57,19 @@ class RunCommand:
     eval_seed: int = 0
     """Seed of this evaluation; every sample's own seed derives from it."""
     judge: str = "none"
-    """none, or a verifier model (folder or hub id) that is asked where the rule says no."""
-    judge_scope: Literal["rule-negatives"] = "rule-negatives"
-    """Which samples the judge sees."""
-    preset: Literal["ours"] = "ours"
-    """Rule grader."""
+    """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
+    judge_scope: Literal["rule-negatives", "disagreements", "all"] = "rule-negatives"
+    """Which samples the judge is asked about; its word counts where it is asked."""
+    judge_mode: Literal["compass", "justrl-exact"] = "compass"
+    """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
+    judge_revision: str = ""
+    """The hub judge's revision."""
+    judge_engine: Literal["", "hf", "vllm", "openai"] = ""
+    """Engine of the judge (default: that of the run, or openai with --judge-url)."""
+    judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Address of an endpoint that serves the judge; several share the work."""
+    preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
+    """Rule grader (docs/evaluation.md says what each does)."""
     accept_variant: bool = False
     """Run a copy of a benchmark with other rows or golds; every record says so."""
     strict: bool = False

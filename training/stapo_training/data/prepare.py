@@ -144,7 +144,7 @@ def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmar
             f"{folder} lacks benchmarks",
             found=f"no {', '.join(f'{n}.jsonl' for n in missing)}",
             expected=", ".join(specs),
-            next_step="put the files (fields id, problem, answer) there; docs/evaluation.md says which are right",
+            next_step=f"stapo-eval benchmarks --write {folder} fetches them; docs/evaluation.md says which are right",
         )
     return {name: benchmarks.load(name, folder) for name in specs}
 

@@ -1,0 +1,162 @@
+"""End to end on one engine: six small benchmarks in both settings, against the usual loop.
+
+The usual loop is what evaluation scripts do: an engine for every benchmark and setting, one blocking pass over the
+problems for every seed, grading at the end. Both sides use the same engine, model, decoding, batch size and grader, so
+what differs is the order of the work. The benchmarks have the paper's N (32, 32, 32, 4, 4, 4) and a fifth of its rows;
+the model is random and ends its responses at random, up to 120 tokens.
+
+The harness's own share is the part of our side's wall time in which the engine did not generate, from the first check
+of the options to the written summary: loading, hashing, records and grading included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stapo_eval.bench.tiny import build
+from stapo_eval.decoding import Decoding, prompt
+from stapo_eval.engines import Engine, Request, make_engine
+from stapo_eval.grading_pool import Item, grade
+from stapo_eval.models import find_model
+from stapo_eval.plan import Plan, RunOptions, make_plan
+from stapo_eval.rules import Options
+from stapo_eval.run import busy_seconds, run
+from stapo_results import store
+from stapo_results.answers import last_boxed
+from stapo_results.benchmarks import registry_entry, write_registry
+from stapo_results.schema import BenchRow, Run, Sample
+from stapo_results.seeds import derive_seed
+
+MOST_RATIO = 0.5
+MOST_OWN_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Size:
+    """Rows and samples a problem of the six benchmarks; tokens of the longest response; repeats of the comparison."""
+
+    shapes: tuple[tuple[int, int], ...] = ((6, 32), (6, 32), (8, 32), (100, 4), (54, 4), (134, 4))
+    max_tokens: int = 120
+    repeats: int = 2
+    engine: str = "hf"
+
+
+QUICK = Size(shapes=((2, 8), (1, 8), (2, 8), (6, 2), (4, 2), (5, 2)), max_tokens=24, repeats=1)
+
+
+def _world(folder: Path, size: Size) -> RunOptions:
+    build(folder / "model", head_dim=32)  # as the engine vllm needs it on a CPU
+    data = folder / "data"
+    data.mkdir()
+    entries = {}
+    for number, (rows, n) in enumerate(size.shapes):
+        name = f"b{number}"
+        lines = [
+            {"id": f"{name}-{i}", "problem": f"What is {i} + {number}?", "answer": str(i % 6)} for i in range(rows)
+        ]
+        path = data / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(x) + "\n" for x in lines))
+        entries[name] = registry_entry(path, name, samples=n)
+    write_registry(data / "registry.yaml", entries)
+    return RunOptions(
+        model=str(folder / "model"),
+        benchmarks=",".join(entries),
+        data_dir=str(data),
+        engine=size.engine,
+        max_tokens=size.max_tokens,
+    )
+
+
+def _load(plan: Plan) -> Engine:
+    return make_engine(plan.options.engine, plan.model, threads=plan.run.config["threads"])
+
+
+def usual_loop(plan: Plan) -> tuple[float, int]:
+    """(wall seconds, tokens) of an engine per benchmark and setting and a blocking pass per seed, then grading."""
+    began, tokens = time.perf_counter(), 0
+    items: list[Item] = []
+    for cell, benchmark, decoding in plan.cells():
+        find_model(plan.options.model)
+        engine = _load(plan)
+        for i in range(plan.samples_of(benchmark)):
+            requests = [
+                _request(engine, cell.id, p.id, i, p.problem, benchmark.name, cell.setting, decoding)
+                for p in plan.problems(benchmark)
+            ]
+            golds = {p.id: p.answer for p in plan.problems(benchmark)}
+            for piece in engine.stream(requests, ()):
+                tokens += sum(f.response_tokens for f in piece)
+                items += [Item(golds[f.request.problem_id], last_boxed(f.text), Options()) for f in piece]
+        engine.close()
+    grade(items)
+    return time.perf_counter() - began, tokens
+
+
+def _request(
+    engine: Engine, cell: str, problem_id: str, index: int, text: str, benchmark: str, setting: str, decoding: Decoding
+) -> Request:
+    seed = derive_seed(0, benchmark, problem_id, setting, index)
+    return Request(cell, problem_id, index, seed, tuple(engine.encode(prompt(text))), decoding)
+
+
+def one_queue(options: RunOptions) -> tuple[float, float, int]:
+    """(wall seconds of a whole run, of which its engine generated, tokens)."""
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        run(options, say=lambda text: None)
+    wall = time.perf_counter() - began
+    out = Path(options.out)
+    tokens = sum(s.response_tokens for s in store.read(out / "samples.jsonl", Sample))
+    return wall, busy_seconds(store.read_json(out / "run.json", Run)), tokens
+
+
+def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[BenchRow]:
+    """The usual loop (the baseline) and our run; `own_share` is the harness's part of our run's wall time."""
+    size = size or Size()
+    loops: list[float] = []
+    ours: list[tuple[float, float, int]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        options = _world(Path(folder), size)
+        _load(make_plan(options)).close()  # imports and caches, which both sides need once
+        for repeat in range(size.repeats):
+            plan = make_plan(options)
+            loops.append(usual_loop(plan)[0])
+            say(f"repeat {repeat + 1}/{size.repeats}, usual loop: {loops[-1]:.1f} s")
+            ours.append(one_queue(replace(options, out=str(Path(folder) / f"out{repeat}"))))
+            say(f"repeat {repeat + 1}/{size.repeats}, one queue: {ours[-1][0]:.1f} s")
+    ratios = [o[0] / u for o, u in zip(ours, loops, strict=True)]
+    wall, busy, tokens = min(ours)
+    share = 1 - busy / wall
+    labels = {"engine": size.engine, "samples": str(2 * sum(r * n for r, n in size.shapes))}
+    values = {
+        "tokens_per_second": tokens / wall,
+        "own_share": share,
+        "own_share_goal": MOST_OWN_SHARE,
+        "goal": MOST_RATIO,
+        "met": float(wall / min(loops) <= MOST_RATIO and share <= MOST_OWN_SHARE),
+    }
+    return [
+        BenchRow(name="end to end, usual loop", labels=labels, seconds=min(loops), ratio=1.0, ratio_low=1.0,
+                 ratio_high=1.0),
+        BenchRow(name="end to end, one queue", labels=labels, seconds=wall, ratio=wall / min(loops),
+                 ratio_low=min(ratios), ratio_high=max(ratios), values=values),
+    ]  # fmt: skip
+
+
+def table(rows: list[BenchRow]) -> str:
+    """Rows of this part and of `makespan` as text, with what was aimed at."""
+    lines = [f"{'way':28} {'':34} {'ratio (spread)':24} {'own share':>9}"]
+    for r in rows:
+        labels = ", ".join(f"{k} {v}" for k, v in r.labels.items() if k != "unit")
+        own = f"{r.values['own_share']:9.1%}" if "own_share" in r.values else " " * 9
+        said = {1.0: "goal met", 0.0: "goal MISSED"}.get(r.values.get("met", -1.0), "")
+        spread = f"{r.ratio:.3f} ({r.ratio_low:.3f} to {r.ratio_high:.3f})"
+        lines.append(f"{r.name:28} {labels:34} {spread:24} {own}  {said}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,252 @@
+"""Two runs, or two settings of one run, on the same problems: paired differences by benchmark and on average.
+
+Pure functions of cell records; what does not compare is refused, what compares with a grain of salt is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stapo_results import store
+from stapo_results.errors import BadInput
+from stapo_results.schema import CellRecord, ProblemResult, Run
+from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells of one benchmark; the difference is `first` minus `second`."""
+
+    first: CellRecord
+    second: CellRecord
+
+
+def load_cells(folder: Path) -> dict[tuple[str, str], CellRecord]:
+    """The cell records of a finished run by (benchmark, setting).
+
+    Raises:
+        BadInput: no cells, an unfinished run, or two cells of one benchmark and setting.
+    """
+    paths = sorted((folder / "cells").glob("*.json"))
+    if (folder / "run.json").exists():
+        status = store.read_json(folder / "run.json", Run).status
+        if status != "done":
+            raise BadInput(
+                f"{folder} is not finished",
+                found=f"status {status}",
+                expected="done",
+                next_step="run the command that made it again: it goes on",
+            )
+    if not paths:
+        raise BadInput(
+            f"{folder} holds no cell records",
+            expected="cells/*.json, as stapo-eval run leaves them",
+            next_step="give the folder that was --out of stapo-eval run",
+        )
+    cells: dict[tuple[str, str], CellRecord] = {}
+    for path in paths:
+        record = store.read_json(path, CellRecord)
+        where = record.cell.benchmark, record.cell.setting
+        if where in cells:
+            raise BadInput(
+                f"{folder} holds two cells of {where[0]} at {where[1]}",
+                found=f"{cells[where].cell.id} and {record.cell.id}",
+                expected="the cells of one model",
+                next_step="give a folder that one evaluation wrote",
+            )
+        cells[where] = record
+    return cells
+
+
+def _benchmarks(first: set[str], second: set[str], wanted: Sequence[str]) -> list[str]:
+    if absent := [b for b in wanted if b not in first & second]:
+        raise BadInput(
+            "a benchmark is not in both", found=", ".join(absent), expected=", ".join(sorted(first & second)) or "none"
+        )
+    if wanted:
+        return list(dict.fromkeys(wanted))
+    if first != second:
+        raise BadInput(
+            "the two hold different benchmarks: their averages would not compare",
+            found=f"{', '.join(sorted(first))} against {', '.join(sorted(second))}",
+            expected="the same benchmarks",
+            next_step=f"--benchmarks {','.join(sorted(first & second)) or 'NAMES'}   compares what both have",
+        )
+    return sorted(first)
+
+
+def pair_runs(
+    a: dict[tuple[str, str], CellRecord], b: dict[tuple[str, str], CellRecord], settings: Sequence[str],
+    benchmarks: Sequence[str],
+) -> dict[str, list[Pair]]:  # fmt: skip
+    """Setting -> pairs by benchmark: the same setting of two runs, those of `settings` or all that both have."""
+    both = {s for _, s in a} & {s for _, s in b}
+    if absent := [s for s in settings if s not in both]:
+        raise BadInput(
+            "a setting is not in both runs", found=", ".join(absent), expected=", ".join(sorted(both)) or "none"
+        )
+    if not both:
+        raise BadInput(
+            "the two runs share no setting",
+            found=f"{', '.join(sorted({s for _, s in a}))} against {', '.join(sorted({s for _, s in b}))}",
+            next_step="evaluate one of them with the other's --settings",
+        )
+    found = {}
+    for setting in settings or sorted(both, reverse=True):
+        names = _benchmarks({x for x, s in a if s == setting}, {x for x, s in b if s == setting}, benchmarks)
+        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in names]
+    return found
+
+
+def pair_settings(
+    run: dict[tuple[str, str], CellRecord], settings: Sequence[str], benchmarks: Sequence[str]
+) -> dict[str, list[Pair]]:
+    """ "FIRST - SECOND" -> pairs by benchmark: two settings of one run."""
+    known = sorted({s for _, s in run}, reverse=True)
+    if len(settings) != 2 or settings[0] == settings[1] or any(s not in known for s in settings):
+        raise BadInput(
+            "one run is compared by two of its settings",
+            found=", ".join(settings) or "no --settings",
+            expected=f"two of {', '.join(known)}",
+            next_step="--settings t1.0,t0.7, or give a second run",
+        )
+    first, second = settings
+    names = _benchmarks({x for x, s in run if s == first}, {x for x, s in run if s == second}, benchmarks)
+    return {f"{first} minus {second}": [Pair(run[x, first], run[x, second]) for x in names]}
+
+
+def check_problems(pair: Pair) -> None:
+    """Raises BadInput unless both cells hold the same copy of the benchmark and the same problems of it."""
+    a, b = pair.first, pair.second
+    for what, x, y in (
+        ("rows", a.benchmark_rows, b.benchmark_rows),
+        ("answers (SHA-256)", a.benchmark_sha256, b.benchmark_sha256),
+        ("variant", a.variant or "the registered copy", b.variant or "the registered copy"),
+    ):
+        if x != y:
+            raise BadInput(
+                f"{a.cell.benchmark}: the two were evaluated on different copies",
+                found=f"{what} {x} against {y}",
+                expected="one copy",
+                next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+            )
+    ids = [{p.problem_id for p in r.problems} for r in (a, b)]
+    if ids[0] != ids[1]:
+        only = sorted(ids[0] ^ ids[1])
+        raise BadInput(
+            f"{a.cell.benchmark}: the two hold different problems",
+            found=f"{len(ids[0])} against {len(ids[1])}, {len(only)} on one side only, first {only[0]}",
+            expected="the same problems",
+            next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+        )
+
+
+def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
+    """What a reader must know before reading a difference, each with both values."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for p in pairs:
+        a, b = p.first, p.second
+        sides = {
+            "SAMPLES A PROBLEM": (a.n, b.n),
+            "GRADERS": (a.grader, b.grader),
+            "WAYS OF SCORING": (a.scored_by, b.scored_by),
+            "JUDGES": (a.judge, b.judge),
+            "longest responses": (a.max_tokens, b.max_tokens),
+            "engines": (a.engine, b.engine),
+            "counts of text variants": (str(a.text_variants), str(b.text_variants)),
+        }
+        if not across_settings:
+            sides["DECODINGS"] = (_decoding(a), _decoding(b))
+        notes = [
+            (f"{name} DIFFER", f"{x or 'not recorded'} against {y or 'not recorded'}")
+            for name, (x, y) in sides.items()
+            if x != y
+        ]
+        for note in notes:
+            found.setdefault(note, []).append(a.cell.benchmark)
+        for side, r in (("first", a), ("second", b)):
+            if missing := "".join(q.verdicts for q in r.problems).count("-"):
+                note = f"samples of the {side} are MISSING", "no difference is computed"
+                found.setdefault(note, []).append(f"{a.cell.benchmark} ({missing})")
+    out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in found.items()]
+    if all(p.first == p.second for p in pairs):
+        out.append("both sides are THE SAME RECORDS")
+    return out
+
+
+def _decoding(record: CellRecord) -> str:
+    return f"temperature {record.temperature}, top-p {record.top_p}"
+
+
+def _means(problems: Sequence[ProblemResult]) -> dict[str, float]:
+    """Problem id -> mean of its samples; NaN where one is missing: the mean of the rest may flatter."""
+    return {
+        p.problem_id: math.nan if "-" in p.verdicts else float(problem_means([parse_verdicts(p.verdicts)])[0])
+        for p in problems
+    }
+
+
+def _side(record: CellRecord) -> dict[str, Any]:
+    letters = "".join(p.verdicts for p in record.problems)
+    means = list(_means(record.problems).values())
+    return {
+        "cell": record.cell.id,
+        "run_id": record.run_id,
+        "n": record.n,
+        "correct": letters.count("1"),
+        "samples": len(letters) - letters.count("-"),
+        "accuracy": _number(math.fsum(means) / len(means)),
+    }
+
+
+def _number(x: float) -> float | None:
+    return None if math.isnan(x) else round(x, 8)
+
+
+def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
+    # where no problem differs neither interval has a width, which would claim certainty
+    spread = d.se > 0
+    return {
+        "problems": d.problems,
+        "difference": _number(d.difference),
+        "standard_error": _number(d.se),
+        "low": _number(d.low) if spread else None,
+        "high": _number(d.high) if spread else None,
+        "bootstrap_low": _number(ends[0]) if spread else None,
+        "bootstrap_high": _number(ends[1]) if spread else None,
+        "p": _number(d.p),
+    }
+
+
+def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, Any]:
+    """One table: a column a benchmark, p adjusted by Holm over them, and the unweighted average.
+
+    The average's own p is of one test and is not adjusted.
+
+    Raises:
+        BadInput: the two sides of a pair do not hold the same problems.
+    """
+    columns, strata = [], []
+    for pair in pairs:
+        check_problems(pair)
+        first, second = _means(pair.first.problems), _means(pair.second.problems)
+        differences = [first[k] - second[k] for k in sorted(first)]
+        strata.append(differences)
+        columns.append({
+            "benchmark": pair.first.cell.benchmark,
+            "first": _side(pair.first),
+            "second": _side(pair.second),
+            **_difference(paired(first, second), bootstrap([differences])),
+        })  # fmt: skip
+    adjusted = holm([math.nan if c["p"] is None else c["p"] for c in columns])
+    for column, p in zip(columns, adjusted, strict=True):
+        column["p_holm"] = _number(p)
+    average: dict[str, Any] = _difference(paired_average(strata), bootstrap(strata))
+    for side in ("first", "second"):
+        values = [c[side]["accuracy"] for c in columns]
+        average[side] = None if None in values else _number(math.fsum(values) / len(values))
+    return {"columns": columns, "average": average, "warnings": warnings(pairs, across_settings)}

@@ -1,0 +1,88 @@
+"""What a run cost: tokens per second and GPU hours, from its timings. Times never stand in the summary."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stapo_results.schema import Run, Sample, Timing
+
+
+def gpus_of_a_copy(run: Run, engine: str) -> int | None:
+    """GPUs that one copy of a model occupies; 0 on a machine without one, None where an endpoint hides it."""
+    if not engine.startswith(("hf", "vllm")):
+        return None
+    return max(1, run.config.get("tensor_parallel") or 1) if run.hardware.get("gpus") else 0
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return round(tokens / seconds, 3) if seconds else None
+
+
+def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict[str, Any]:
+    """Seconds, tokens and GPU hours of generation by cell and in all, and of the judge.
+
+    A cell's seconds are the shares of wall time in which its samples came out (`Timing.elapsed`): cells that are
+    sampled side by side share the clock, so their seconds add up to the whole. Where some samples have no such time
+    (a run that was killed between the two files) the rate is over those that have, and `timed` says how many.
+    """
+    elapsed: dict[tuple[str, str, int], float] = {}
+    judge, replies = 0.0, 0
+    for t in timings:
+        if t.elapsed is not None and t.kind == "sample":
+            elapsed[t.cell, t.problem_id, t.sample_index] = t.elapsed
+        elif t.elapsed is not None and t.kind == "judge":
+            judge, replies = judge + t.elapsed, replies + 1
+    seconds: dict[str, float] = defaultdict(float)
+    tokens: dict[str, int] = defaultdict(int)
+    timed: dict[str, int] = defaultdict(int)
+    for s in samples:
+        share = elapsed.get((s.cell, s.problem_id, s.sample_index))
+        if share is not None:
+            seconds[s.cell] += share
+            tokens[s.cell] += s.response_tokens
+            timed[s.cell] += 1
+    engines = {s.engine for s in samples}
+    copies = {gpus_of_a_copy(run, e) for e in engines}
+    copy = None if None in copies else max((c for c in copies if c is not None), default=0)
+    gpus = None if copy is None else copy * max(1, run.config.get("replicas") or 1)
+    total = sum(seconds.values())
+    return {
+        "schema_version": 1,
+        "run_id": run.run_id,
+        "gpus": gpus,
+        "generation_seconds": round(total, 3),
+        "tokens": sum(tokens.values()),
+        "tokens_per_second": _rate(sum(tokens.values()), total),
+        # the judge runs as one copy
+        "gpu_hours": round((total * gpus + judge * copy) / 3600, 4) if gpus and copy and elapsed else None,
+        "timed": sum(timed.values()),
+        "samples": len(samples),
+        "judge_seconds": round(judge, 3),
+        "judge_replies": replies,
+        "cells": {
+            cell: {
+                "seconds": round(seconds[cell], 3),
+                "tokens": tokens[cell],
+                "tokens_per_second": _rate(tokens[cell], seconds[cell]),
+                "timed": timed[cell],
+            }
+            for cell in dict.fromkeys(s.cell for s in samples)
+        },
+    }
+
+
+def in_words(c: dict[str, Any]) -> str:
+    """One line for the end of a run; what is not known is said to be so."""
+    if c["tokens_per_second"] is None:
+        return "cost: not known: no sample has a time"
+    hours = "not known" if c["gpu_hours"] is None else f"{c['gpu_hours']:.2f}"
+    if c["gpus"] == 0:
+        hours = "not known (no GPU)"
+    judge = f"; judge {c['judge_seconds']:,.1f} s for {c['judge_replies']} replies" if c["judge_replies"] else ""
+    part = "" if c["timed"] == c["samples"] else f" ({c['timed']} of {c['samples']} samples have a time)"
+    return (
+        f"cost: {c['tokens']:,} tokens in {c['generation_seconds']:,.1f} s, {c['tokens_per_second']:,.0f} tokens per "
+        f"second, GPU hours {hours}{judge}{part}"
+    )

@@ -1,0 +1,53 @@
+"""Engines that answer requests; torch, vllm and ray are imported when an engine is made."""
+
+from __future__ import annotations
+
+from stapo_eval.engines.base import Engine, Finished, Key, Request, fixed_batches, too_long
+from stapo_eval.engines.options import KINDS, EngineOptions
+from stapo_eval.models import ModelFiles
+from stapo_results.errors import BadInput
+
+__all__ = ["KINDS", "Engine", "EngineOptions", "Finished", "Key", "Request", "fixed_batches", "make_engine", "too_long"]
+
+
+def make_engine(
+    kind: str,
+    model: ModelFiles,
+    *,
+    threads: int = 0,
+    dtype: str = "auto",
+    rows: int = 0,
+    options: EngineOptions | None = None,
+) -> Engine:
+    """Load a model into an engine, or into several behind one (`options.replicas`).
+
+    Raises:
+        BadInput: unknown engine, one that is not installed here, or a model that it cannot load.
+    """
+    options = options or EngineOptions()
+    if kind not in KINDS:
+        raise BadInput("this engine does not exist", found=kind, expected=", ".join(KINDS))
+    try:
+        if kind == "openai":
+            from stapo_eval.engines.endpoint import EndpointEngine
+
+            return EndpointEngine(model, options)
+        if options.replicas:
+            from stapo_eval.engines.ray import RayEngine
+
+            return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
+        if kind == "hf":
+            from stapo_eval.engines.hf import HfEngine
+
+            return HfEngine(model, threads=threads, dtype=dtype, rows=rows)
+        from stapo_eval.engines.vllm import VllmEngine
+
+        return VllmEngine(model, dtype=dtype, tensor_parallel=options.tensor_parallel)
+    except (OSError, ValueError, KeyError, ImportError) as e:
+        if isinstance(e, BadInput):
+            raise
+        raise BadInput(
+            f"the engine {kind} cannot load {model.given}",
+            found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            next_step="check the folder's config.json and tokenizer files",
+        ) from e

@@ -1,0 +1,239 @@
+"""What all engines share: requests, their ends, and the loop that keeps one loaded model busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
+from stapo_eval.models import ModelFiles
+from stapo_results.errors import BadInput
+from stapo_results.schema import FinishReason
+
+Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sample to draw. Requests with equal `cell` share their decoding; `prompt` is what `Engine.encode` gave."""
+
+    cell: str
+    problem_id: str
+    sample_index: int
+    seed: int
+    prompt: tuple[int, ...]
+    decoding: Decoding
+
+    @property
+    def key(self) -> Key:
+        return self.cell, self.problem_id, self.sample_index
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request's end.
+
+    Attributes:
+        seconds: from handing the request to the model to its end; in a fixed batch, its share of the batch's time.
+        prompt_tokens: as the model's server counts them; None where they are the request's own.
+    """
+
+    request: Request
+    text: str
+    finish_reason: FinishReason
+    response_tokens: int
+    logprob_sum: float | None
+    seconds: float
+    error: str = ""
+    prompt_tokens: int | None = None
+
+
+class Engine(Protocol):
+    """A loaded model, or several copies of one.
+
+    `stream` yields finished requests in pieces as they come, each request that is not in `done` exactly once; where
+    `done` is a mapping its values are the responses' lengths in tokens, from which the order of the rest is learnt. An
+    engine that says it is `deterministic` gives the same samples whatever is in `done`.
+
+    Attributes:
+        context: tokens that a prompt and its response may have together.
+        busy: seconds in which the model worked or was waited for.
+        notes: what happened that a reader of the records should know (a replica that was lost).
+    """
+
+    busy: float
+    notes: list[str]
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def deterministic(self) -> bool: ...
+
+    @property
+    def context(self) -> int: ...
+
+    def encode(self, message: str) -> list[int]: ...
+
+    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class RowLimit:
+    """How many rows a fixed batch may have: `most`, and fewer where the keys and values would not fit `cache_bytes`.
+
+    A function of the model and the request alone, so that every replica and every resumed run makes the same batches.
+    """
+
+    most: int
+    kv_bytes: int  # of one token
+    context: int
+    cache_bytes: int  # 0: no such limit
+
+    def __call__(self, prompt_tokens: int, max_tokens: int) -> int:
+        tokens = min(prompt_tokens + max_tokens, self.context)
+        return min(self.most, self.cache_bytes // (self.kv_bytes * tokens)) if self.cache_bytes else self.most
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a loaded model says of itself. Pickles: a replica sends it to the process that schedules.
+
+    Attributes:
+        places: requests that the model works on at a time (1 for an engine with fixed batches: one batch).
+        rows: the limit of a fixed batch; None for an engine that takes single requests.
+    """
+
+    name: str
+    deterministic: bool
+    context: int
+    places: int
+    rows: RowLimit | None = None
+
+    def schedule(self, requests: Sequence[Request], done: Collection[Key]) -> tuple[list[Finished], Schedule]:
+        """(error ends of requests that can have no answer, the others in the order in which they are handed out)."""
+        fit, errors = too_long(requests, self.context)
+        errors = [e for e in errors if e.request.key not in done]
+        if self.rows is None:
+            return errors, Queue(fit, done)
+        # a whole batch again, so that its missing rows come out as they would have
+        batches = fixed_batches(fit, self.rows)
+        return errors, Batches(b for b in batches if any(r.key not in done for r in b))
+
+
+def too_long(requests: Sequence[Request], context: int) -> tuple[list[Request], list[Finished]]:
+    """(requests that fit, error ends of those whose prompt leaves no room for a token)."""
+    fit, errors = [], []
+    for r in requests:
+        if len(r.prompt) < context:
+            fit.append(r)
+        else:
+            message = f"the prompt has {len(r.prompt)} tokens, the model {context} positions"
+            errors.append(Finished(r, "", "error", 0, None, 0.0, message))
+    return fit, errors
+
+
+def fixed_batches(requests: Sequence[Request], rows: Callable[[int, int], int]) -> list[list[Request]]:
+    """Batches that depend on the cell's requests alone: longest prompts first, never across cells.
+
+    Args:
+        rows: the most rows of a batch by the tokens of its longest prompt and of a response.
+    """
+    of_cell: dict[str, list[Request]] = {}
+    for r in requests:
+        of_cell.setdefault(r.cell, []).append(r)
+    batches: list[list[Request]] = []
+    for mine in of_cell.values():
+        mine.sort(key=lambda r: -len(r.prompt))  # stable
+        at = 0
+        while at < len(mine):
+            take = max(1, rows(len(mine[at].prompt), mine[at].decoding.max_tokens))
+            batches.append(mine[at : at + take])
+            at += take
+    return batches
+
+
+class Model(Protocol):
+    """One loaded model that works on what it has in hand; a replica is one of these in a process of its own."""
+
+    spec: Spec
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests in hand."""
+        ...
+
+    def poll(self) -> list[Finished]:
+        """Work until something is finished; each request in hand ends exactly once."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalEngine:
+    """The loop around one model in this process."""
+
+    spec: Spec
+    tokenizer: Any
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+        self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def deterministic(self) -> bool:
+        return self.spec.deterministic
+
+    @property
+    def context(self) -> int:
+        return self.spec.context
+
+    def encode(self, message: str) -> list[int]:
+        from stapo_eval.decoding import encode_chat
+
+        return encode_chat(self.tokenizer, message)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        raise NotImplementedError
+
+    def poll(self) -> list[Finished]:
+        raise NotImplementedError
+
+    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
+        errors, schedule = self.spec.schedule(requests, done)
+        if errors:
+            yield errors
+        in_hand = 0
+        while schedule or in_hand:
+            fresh = schedule.take(wanted(len(schedule), 1, self.spec.places, in_hand))
+            began = time.perf_counter()
+            if fresh:
+                self.submit(fresh)
+            finished = self.poll()
+            self.busy += time.perf_counter() - began
+            in_hand += len(fresh) - len(finished)
+            for f in finished:
+                schedule.finished(f.request, f.response_tokens)
+            if missing := [f for f in finished if f.request.key not in done]:
+                yield missing
+
+
+def load_tokenizer(model: ModelFiles) -> Any:
+    """The model's tokenizer; raises BadInput for one without a chat template."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model.folder, trust_remote_code=False)
+    if not tokenizer.chat_template:
+        raise BadInput(
+            f"the tokenizer of {model.given} has no chat template",
+            next_step="add the model family's chat_template.jinja to its folder: the paper's prompt is a chat message",
+        )
+    return tokenizer

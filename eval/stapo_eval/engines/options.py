@@ -1,0 +1,89 @@
+"""Where and how an engine runs. None of it is part of what a run is: the samples' identity does not depend on it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from stapo_results.errors import BadInput
+
+KINDS = ("hf", "vllm", "openai")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """
+    Attributes:
+        urls: base addresses of OpenAI-compatible endpoints that serve the same model.
+        served_model: the model's name there; "" for the only one.
+        concurrency: requests in flight at each address.
+        timeout: seconds that one response may take.
+        patience: seconds without any answer, all addresses failing, after which the run ends.
+        key_variable: environment variable with the key; the key itself is never part of an object that is recorded.
+        replicas: engine actors on Ray; 0 for one engine in this process.
+        ray_address: of a Ray cluster; "" for the one of this machine, or a new one.
+        tensor_parallel: GPUs that share one copy of the model (vllm).
+    """
+
+    urls: tuple[str, ...] = ()
+    served_model: str = ""
+    concurrency: int = 64
+    timeout: float = 3600.0
+    patience: float = 300.0
+    key_variable: str = "OPENAI_API_KEY"
+    replicas: int = 0
+    ray_address: str = ""
+    tensor_parallel: int = 1
+
+
+def check_options(kind: str, options: EngineOptions) -> None:
+    """Raises BadInput for options that contradict each other or the engine."""
+    if kind not in KINDS:
+        raise BadInput("this engine does not exist", found=kind, expected=", ".join(KINDS))
+    if kind == "openai" and not options.urls:
+        raise BadInput("the engine openai needs an address", next_step="--url http://HOST:PORT/v1")
+    if kind == "openai" and options.replicas:
+        raise BadInput("--replicas starts engines, an endpoint has its own", next_step="several --url instead")
+    if kind != "openai" and options.urls:
+        raise BadInput("--url is for the engine openai", found=f"--engine {kind}", next_step="--engine openai")
+    for url in options.urls:
+        check_url(url)
+    if len(set(options.urls)) < len(options.urls):
+        raise BadInput("an address stands twice", found=", ".join(options.urls))
+    for name, least in (("replicas", 0), ("concurrency", 1), ("tensor_parallel", 1)):
+        if getattr(options, name) < least:
+            raise BadInput(f"--{name.replace('_', '-')} is at least {least}", found=getattr(options, name))
+    for name in ("timeout", "patience"):
+        if getattr(options, name) <= 0:
+            raise BadInput(f"--{name} is more than 0 seconds", found=getattr(options, name))
+    if options.tensor_parallel > 1 and kind != "vllm":
+        raise BadInput("--tensor-parallel is for the engine vllm", found=f"--engine {kind}")
+
+
+def check_url(url: str) -> None:
+    """Raises BadInput for an address that is none, or that carries a secret into the records."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput("this is no address of an endpoint", found=url, expected="http://HOST:PORT/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadInput(
+            "an address is recorded, so it holds no user, password or query",
+            found=f"{parts.scheme}://{parts.hostname}",
+            next_step="put the key into an environment variable: --key-variable NAME",
+        )
+
+
+def key_of(options: EngineOptions) -> str:
+    """The endpoint's key, "" where the variable is not set.
+
+    Raises:
+        BadInput: it holds what no key holds; the value itself is not shown.
+    """
+    key = os.environ.get(options.key_variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise BadInput(
+            f"${options.key_variable} holds characters that no key has",
+            expected="printable ASCII, its value is not shown",
+        )
+    return key

@@ -1,0 +1,192 @@
+"""Several engines on Ray: actors over the GPUs and nodes of a cluster that pull from one queue.
+
+Nothing but requests and their ends travels. The driver alone writes records, so a replica that dies loses what it had
+in hand, which goes back into the queue and is done by the others. With the engine hf a fixed batch is what a replica
+takes, so the samples are the same for any number of replicas.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stapo_eval.decoding import encode_chat
+from stapo_eval.engines.base import Finished, Key, Model, Request, Spec, load_tokenizer
+from stapo_eval.engines.options import EngineOptions
+from stapo_eval.engines.schedule import wanted
+from stapo_eval.models import ModelFiles, find_model
+from stapo_results.errors import BadInput, RunFailed
+
+
+class Replica:
+    """One engine in an actor's process."""
+
+    def __init__(self, kind: str, model: ModelFiles, threads: int, dtype: str, rows: int, tensor_parallel: int):
+        from stapo_eval.engines import make_engine
+
+        if not model.folder.is_dir():  # another node
+            found = find_model(model.given, model.commit)
+            if found.weights_sha256 != model.weights_sha256:
+                raise BadInput(f"{model.given} is another model on another node", found=found.weights_sha256)
+            model = found
+        options = EngineOptions(tensor_parallel=tensor_parallel)
+        self.engine: Any = make_engine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
+        self.model: Model = self.engine
+
+    def describe(self) -> tuple[Spec, int, str]:
+        """(what the model says of itself, process id, host)."""
+        return self.model.spec, os.getpid(), os.uname().nodename
+
+    def work(self, fresh: list[Request]) -> list[Finished]:
+        """Take `fresh` in hand and work until something is finished."""
+        if fresh:
+            self.model.submit(fresh)
+        return self.model.poll()
+
+
+@dataclass
+class _Actor:
+    handle: Any
+    number: int
+    pid: int
+    host: str
+    hand: dict[Key, Request] = field(default_factory=dict)
+
+
+class RayEngine:
+    """N replicas behind the interface of one engine."""
+
+    def __init__(self, kind: str, model: ModelFiles, *, threads: int, dtype: str, rows: int, options: EngineOptions):
+        try:
+            import ray
+            import ray.exceptions
+        except ImportError as e:
+            raise BadInput(
+                "--replicas needs Ray", found=e, next_step="python -m pip install ray; or leave out --replicas"
+            ) from None
+        self.busy, self.notes, self.mine = 0.0, [], not ray.is_initialized()
+        self.tokenizer = load_tokenizer(model)
+        if self.mine:
+            ray.init(address=options.ray_address or None, log_to_driver=False, include_dashboard=False)
+        gpus = options.tensor_parallel if ray.cluster_resources().get("GPU") else 0
+        cores = 1 if gpus else max(1, threads)
+        _check_room(ray.cluster_resources(), options.replicas, gpus, cores)
+        # Any: Ray's stubs take the decorated class for a function
+        actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
+        handles = [
+            actor.remote(kind, model, threads, dtype, rows, options.tensor_parallel) for _ in range(options.replicas)
+        ]
+        try:
+            said = ray.get([h.describe.remote() for h in handles])
+        except ray.exceptions.RayError as e:
+            self.close()
+            raise _cause(e) from None
+        self.actors = [_Actor(h, i, pid, host) for i, (h, (_, pid, host)) in enumerate(zip(handles, said, strict=True))]
+        specs = [spec for spec, _, _ in said]
+        if len(set(specs)) > 1:
+            self.close()
+            raise BadInput("the replicas differ", found="; ".join(str(s) for s in dict.fromkeys(specs)))
+        self.spec = specs[0]
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def deterministic(self) -> bool:
+        return self.spec.deterministic
+
+    @property
+    def context(self) -> int:
+        return self.spec.context
+
+    def encode(self, message: str) -> list[int]:
+        return encode_chat(self.tokenizer, message)
+
+    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
+        import ray
+        import ray.exceptions
+
+        errors, schedule = self.spec.schedule(requests, done)
+        if errors:
+            yield errors
+        calls: dict[Any, _Actor] = {}
+        while True:
+            for actor in set_aside(self.actors, calls.values()):
+                fresh = schedule.take(wanted(len(schedule), len(self.actors), self.spec.places, len(actor.hand)))
+                actor.hand.update((r.key, r) for r in fresh)
+                if actor.hand:
+                    calls[actor.handle.work.remote(fresh)] = actor
+            if not calls:
+                break
+            began = time.perf_counter()
+            ready, _ = ray.wait(list(calls), num_returns=1)
+            self.busy += time.perf_counter() - began
+            for ref in ready:
+                actor = calls.pop(ref)
+                try:
+                    finished: list[Finished] = ray.get(ref)
+                except ray.exceptions.RayActorError as e:
+                    schedule.give_back(actor.hand.values())
+                    self._lost(actor, e)
+                    continue
+                except ray.exceptions.RayTaskError as e:
+                    raise _cause(e) from None
+                for f in finished:
+                    del actor.hand[f.request.key]
+                    schedule.finished(f.request, f.response_tokens)
+                if missing := [f for f in finished if f.request.key not in done]:
+                    yield missing
+
+    def _lost(self, actor: _Actor, error: Exception) -> None:
+        self.actors.remove(actor)
+        note = f"replica {actor.number} was lost; the others did its work"
+        self.notes.append(note)
+        print(
+            f"replica {actor.number} (process {actor.pid} on {actor.host}) was lost; "
+            f"its {len(actor.hand)} requests go to the {len(self.actors)} others",
+            file=sys.stderr,
+            flush=True,
+        )
+        actor.hand.clear()
+        if not self.actors:
+            raise RunFailed("every replica was lost", found=(str(error).splitlines() or [type(error).__name__])[0])
+
+    def close(self) -> None:
+        """End the replicas; a cluster that this process did not join stays joined."""
+        import ray
+
+        for actor in getattr(self, "actors", ()):
+            ray.kill(actor.handle)
+        if self.mine:
+            ray.shutdown()
+
+
+def set_aside(actors: Sequence[_Actor], calling: Collection[_Actor]) -> list[_Actor]:
+    """The actors that wait for a call."""
+    busy = {a.number for a in calling}
+    return [a for a in actors if a.number not in busy]
+
+
+def _check_room(resources: Mapping[str, float], replicas: int, gpus: int, cores: int) -> None:
+    """Actors that do not fit would wait for ever."""
+    for name, each in (("GPU", gpus), ("CPU", cores)):
+        if replicas * each > (have := resources.get(name, 0)):
+            raise BadInput(
+                f"the cluster has no room for {replicas} replicas",
+                found=f"{have:g} {name}s",
+                expected=f"{replicas} x {each}",
+                next_step="a lower --replicas, fewer --threads, or more nodes",
+            )
+
+
+def _cause(error: Exception) -> Exception:
+    """The error of ours that a Ray error carries, else a RunFailed with its last line."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, (BadInput, RunFailed)):
+        return cause
+    return RunFailed("a replica failed", found=(str(error).strip().splitlines() or [type(error).__name__])[-1])

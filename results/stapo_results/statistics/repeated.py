@@ -1,0 +1,99 @@
+"""Several samples a problem: pass@k, maj@k, and where the variance of a sample's score comes from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stapo_results.errors import BadInput
+from stapo_results.statistics.estimates import matrix
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Where the spread of single samples comes from: `within` a problem, `between` problems' true accuracies."""
+
+    within: float
+    between: float
+
+
+def pass_at_k(scores_QN: ArrayLike, k: int) -> float:
+    """Unbiased pass@k, mean over problems of 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+
+    NaN when a sample is missing or k exceeds N: neither can be estimated without flattering.
+
+    Raises:
+        BadInput: k below 1, or scores that are not 0 or 1.
+    """
+    scores = matrix(scores_QN)
+    if k < 1:
+        raise BadInput("pass@k needs k >= 1", found=k, expected=">= 1")
+    n = scores.shape[1]
+    if k > n or np.isnan(scores).any():
+        return math.nan
+    if np.any((scores != 0) & (scores != 1)):
+        raise BadInput("pass@k needs right or wrong samples", found="a score between 0 and 1", expected="0 or 1")
+    correct = scores.sum(axis=1).astype(int).tolist()
+    return math.fsum(1 - math.comb(n - c, k) / math.comb(n, k) for c in correct) / len(correct)
+
+
+def majority_at_k(answers_QN: Sequence[Sequence[str | None]], scores_QN: ArrayLike, k: int) -> float:
+    """maj@k: accuracy of the most frequent answer among k samples, mean over problems.
+
+    For k < N it is the mean over the disjoint consecutive blocks of k samples (N mod k samples at the end are left
+    out). Answers are compared as text. A sample without an answer (None) casts no vote; a block without votes is
+    wrong. Answers that tie for the lead share the point: the expected value of a random choice among them.
+
+    Returns:
+        A fraction, or NaN when a sample is missing (NaN score) or k exceeds N.
+
+    Raises:
+        BadInput: k below 1, or answers and scores of different shape.
+    """
+    scores = matrix(scores_QN)
+    if k < 1:
+        raise BadInput("maj@k needs k >= 1", found=k, expected=">= 1")
+    if [len(row) for row in answers_QN] != [scores.shape[1]] * scores.shape[0]:
+        raise BadInput("answers and scores differ in shape", found=len(answers_QN), expected=scores.shape)
+    n = scores.shape[1]
+    if k > n or np.isnan(scores).any():
+        return math.nan
+    values = []
+    for answers, row in zip(answers_QN, scores.tolist(), strict=True):
+        blocks = [slice(start, start + k) for start in range(0, n - k + 1, k)]
+        values.append(math.fsum(_majority(answers[b], row[b]) for b in blocks) / len(blocks))
+    return math.fsum(values) / len(values)
+
+
+def _majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
+    if len(answers) == 1:
+        return scores[0] if answers[0] is not None else 0.0
+    votes: dict[str, list[float]] = defaultdict(list)
+    for answer, score in zip(answers, scores, strict=True):
+        if answer is not None:
+            votes[answer].append(score)
+    if not votes:
+        return 0.0
+    lead = max(map(len, votes.values()))
+    leaders = [v for v in votes.values() if len(v) == lead]
+    return math.fsum(itertools.chain.from_iterable(leaders)) / (lead * len(leaders))
+
+
+def variance_components(scores_QN: ArrayLike) -> Variance:
+    """Split of the variance of a single sample by the method of moments.
+
+    within = mean over problems of the unbiased variance of their samples; between = variance of the problem means
+    minus within / N, not below 0. NaN when a sample is missing, or with fewer than two problems or samples.
+    """
+    scores = matrix(scores_QN)
+    if np.isnan(scores).any() or min(scores.shape) < 2:
+        return Variance(math.nan, math.nan)
+    within = float(scores.var(axis=1, ddof=1).mean())
+    between = float(scores.mean(axis=1).var(ddof=1)) - within / scores.shape[1]
+    return Variance(within, max(0.0, between))

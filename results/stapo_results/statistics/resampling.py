@@ -1,0 +1,105 @@
+"""Bootstrap over problems, sign-flip permutation, Holm's correction.
+
+The random draws use the raw stream of PCG64, which numpy keeps unchanged between its versions (NEP 19), so the same
+scores give the same bytes in every table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from stapo_results.errors import BadInput
+from stapo_results.statistics.estimates import LEVEL, check_level
+
+RESAMPLES = 10_000
+_DRAWS_AT_ONCE = 1 << 16  # they stay in the processor's cache: a third faster than a block of two million
+_EXACT_FLIPS = 16  # up to 2**16 sign patterns are counted out, beyond that they are drawn
+
+
+def _uniform_indices(stream: np.random.PCG64, n: int, size: int) -> NDArray[np.int64]:
+    """`size` indices in [0, n) from the raw stream (multiply and shift; the bias is below n / 2**32)."""
+    raw = stream.random_raw(size)
+    raw >>= np.uint64(32)
+    raw *= np.uint64(n)
+    raw >>= np.uint64(32)
+    return raw.view(np.int64)
+
+
+def bootstrap(
+    strata: Sequence[ArrayLike], *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile interval of the unweighted mean over strata, problems resampled inside each stratum.
+
+    Args:
+        strata: one array of problem means (or of paired differences) a benchmark; a single benchmark is one stratum.
+        level: coverage.
+        resamples: B.
+        seed: fixed, so that a table is a function of its records.
+
+    Returns:
+        (low, high); NaN twice when a problem mean is NaN or a stratum has fewer than two problems.
+
+    Raises:
+        BadInput: no strata, an empty one, or fewer than 100 resamples.
+    """
+    arrays = [np.asarray(s, dtype=np.float64) for s in strata]
+    if not arrays or any(a.ndim != 1 or a.size == 0 for a in arrays):
+        raise BadInput("the bootstrap needs one or more non-empty lists of problem means", found=f"{len(arrays)} lists")
+    if resamples < 100:
+        raise BadInput("too few bootstrap resamples", found=resamples, expected=">= 100, 10,000 in every table")
+    check_level(level)
+    if any(a.size < 2 or np.isnan(a).any() for a in arrays):
+        return math.nan, math.nan
+    stream = np.random.PCG64(seed)
+    totals = np.zeros(resamples)
+    for a in arrays:
+        block = max(1, _DRAWS_AT_ONCE // a.size)
+        for start in range(0, resamples, block):
+            rows = min(block, resamples - start)
+            index = _uniform_indices(stream, a.size, rows * a.size).reshape(rows, a.size)
+            totals[start : start + rows] += a.take(index).mean(axis=1)
+    low, high = np.quantile(totals / len(arrays), [0.5 - level / 2, 0.5 + level / 2])
+    return float(low), float(high)
+
+
+def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+    """Two-sided p-value of "the differences are symmetric about 0": how often a random flip of signs is as extreme.
+
+    Exact (all 2^m patterns of the m non-zero differences) up to m = 16, otherwise drawn, with (1 + hits) / (1 + B) so
+    that it is never 0. NaN when a difference is NaN.
+    """
+    d = np.asarray(differences_Q, dtype=np.float64)
+    if d.ndim != 1 or d.size == 0:
+        raise BadInput("differences must be a list with one number a problem", found=f"shape {d.shape}")
+    if np.isnan(d).any():
+        return math.nan
+    d = d[d != 0]
+    if d.size == 0:
+        return 1.0
+    # sums that differ by rounding alone count as equally extreme
+    bar = abs(math.fsum(d)) - 1e-9 * float(np.abs(d).sum())
+    if d.size <= _EXACT_FLIPS:
+        patterns = np.arange(2**d.size)[:, None] >> np.arange(d.size) & 1
+        return float(np.mean(np.abs((1 - 2 * patterns) @ d) >= bar))
+    stream, hits = np.random.PCG64(seed), 0
+    for start in range(0, resamples, 1000):
+        rows = min(1000, resamples - start)
+        bits = _uniform_indices(stream, 2, rows * d.size).reshape(rows, d.size)
+        hits += int(np.sum(np.abs((1 - 2 * bits) @ d) >= bar))
+    return (1 + hits) / (1 + resamples)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p-values, in the given order; NaN stays NaN and is not counted as a test."""
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    out, running = [math.nan] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        if not 0 <= p_values[i] <= 1:
+            raise BadInput("a p-value lies outside 0 to 1", found=p_values[i])
+        running = max(running, (len(order) - rank) * p_values[i])
+        out[i] = min(1.0, running)
+    return out

@@ -1,0 +1,144 @@
+"""A small OpenAI-compatible server on loopback that serves the tests' tiny model, and fails where it is told to.
+
+Also a program: `python endpoint_server.py MODEL PORT` serves until it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines.base import Request
+from stapo_eval.engines.hf import HfEngine
+from stapo_eval.models import find_model
+
+KEY = "sk-for-tests-only"
+
+
+class Server(ThreadingHTTPServer):
+    """`fault` is asked for each chat request, by number and body, for what to do instead of answering (None: answer):
+    an int is a status, a string a raw body, a float a pause before the answer, "reset" ends the connection."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, model: Path | HfEngine, port: int = 0, *, name: str = "tiny", key: str = "", logprobs: bool = True
+    ):
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.engine = model if isinstance(model, HfEngine) else HfEngine(find_model(str(model)), threads=1, rows=1)
+        self.name, self.key, self.logprobs = name, key, logprobs
+        self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
+        self.lock = threading.Lock()
+        self.asked: list[dict[str, Any]] = []
+        self.most_at_once = self.at_once = 0
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def __enter__(self) -> Server:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:  # the client went away, or we did
+            self.close_connection = True
+
+    def _send(self, status: int, body: object) -> None:
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _allowed(self) -> bool:
+        given = self.headers.get("Authorization", "")
+        if self.server.key and given != f"Bearer {self.server.key}":
+            self._send(401, {"error": {"message": f"Incorrect API key provided: {given.removeprefix('Bearer ')}"}})
+            return False
+        return True
+
+    def do_GET(self) -> None:
+        if self._allowed():
+            self._send(200, {"data": [{"id": self.server.name, "max_model_len": self.server.engine.context}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._allowed():
+            return
+        server = self.server
+        with server.lock:
+            server.asked.append(body)
+            number = len(server.asked) - 1
+            server.at_once += 1
+            server.most_at_once = max(server.most_at_once, server.at_once)
+        try:
+            self._answer(body, server.fault(number, body))
+        finally:
+            with server.lock:
+                server.at_once -= 1
+
+    def _answer(self, body: dict[str, Any], fault: object) -> None:
+        if fault == "reset":
+            # unread data and no lingering: the client sees a reset, not an end
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.close_connection = True
+        elif isinstance(fault, int):
+            self._send(fault, {"error": {"message": f"told to answer {fault}"}})
+        elif isinstance(fault, str):
+            self._send(200, fault)
+        else:
+            if isinstance(fault, float):
+                time.sleep(fault)
+            self._send(*self._generate(body))
+
+    def _generate(self, body: dict[str, Any]) -> tuple[int, object]:
+        engine, server = self.server.engine, self.server
+        if body["model"] != server.name:
+            return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
+        if body.get("logprobs") and not server.logprobs:
+            return 400, {"error": {"message": "logprobs is not supported by this model"}}
+        prompt = tuple(engine.encode(body["messages"][0]["content"]))
+        room = engine.context - len(prompt)
+        if room < 1 or body.get("max_tokens", 0) > room:
+            return 400, {"error": {"message": f"This model's maximum context length is {engine.context} tokens"}}
+        decoding = Decoding(body["temperature"], body["top_p"], body.get("max_tokens", room))
+        request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
+        with server.lock:
+            engine.submit([request])
+            (f,) = engine.poll()
+        choice: dict[str, Any] = {"message": {"role": "assistant", "content": f.text}, "finish_reason": f.finish_reason}
+        if body.get("logprobs"):
+            each = (f.logprob_sum or 0.0) / f.response_tokens
+            choice["logprobs"] = {"content": [{"token": "?", "logprob": each}] * f.response_tokens}
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": f.response_tokens}
+        return 200, {"choices": [choice], "usage": usage}
+
+
+if __name__ == "__main__":
+    with Server(Path(sys.argv[1]), int(sys.argv[2])) as s:
+        print(s.url, flush=True)
+        threading.Event().wait()

@@ -1,0 +1,297 @@
+"""Copies of benchmarks: from files, Parquet and data sets, and benchmarks of a user's own by path or by entry.
+
+Most data sets here are folders, which `datasets` loads as it loads the hub's; one comes from a server of our own that
+answers as the hub does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hub_server
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stapo_eval.cli import main
+from stapo_eval.plan import RunOptions, make_plan
+from stapo_results import benchmarks
+from stapo_results.benchmarks import copies, sources
+from stapo_results.errors import BadInput
+
+ROWS = [
+    {"id": "a", "problem": "One plus one?", "answer": "2"},
+    {"id": "b", "problem": "Roots of $x^2 = 4$?", "answer": ["2", "-2"], "unit": "m"},
+    {"id": "c", "problem": "A third?", "answer": r"\frac{1}{3}", "tolerance": "1e-1"},
+]
+# the form of veRL's parquet files, as JustRL's evaluation reads them
+NESTED = [
+    {
+        "prompt": [{"role": "user", "content": r["problem"]}],
+        "reward_model": {"ground_truth": r["answer"] if isinstance(r["answer"], str) else ",".join(r["answer"])},
+    }
+    for r in ROWS
+]
+NESTED_COLUMNS = "problem=prompt.0.content,answer=reward_model.ground_truth"
+
+
+def jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), encoding="utf-8")
+    return path
+
+
+def parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def data_set(folder: Path, rows: list[dict[str, Any]], split: str = "test") -> str:
+    parquet(folder / "data" / f"{split}-00000-of-00001.parquet", rows)
+    return str(folder)
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Path:
+    """A data directory whose registry knows `toy`, with a hub id, but which holds no problem."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    hub = data_set(tmp_path / "hub", [{"question": r["problem"], "final": str(r["answer"])} for r in ROWS[::2]])
+    copies.add("toy", hub, folder, columns={"problem": "question", "answer": "final"}, samples=5)
+    return folder
+
+
+def test_a_file_by_its_path(tmp_path: Path) -> None:
+    b = benchmarks.load(str(jsonl(tmp_path / "My own_1.jsonl", ROWS)))
+    assert b.name == "my-own-1"
+    assert [p.id for p in b.problems] == ["a", "b", "c"]
+    assert [p.answer for p in b.problems] == ["2", ("2", "-2"), r"\frac{1}{3}"]
+    assert [p.unit for p in b.problems] == ["", "m", ""]
+    assert [p.tolerance for p in b.problems] == [None, None, 0.1]
+    assert (b.spec.samples, b.spec.answer_type, b.identity.rows, b.identity.variant) == (32, "math", 3, "")
+
+
+def test_a_file_by_its_path_needs_no_ids_and_larger_ones_get_four_samples(tmp_path: Path) -> None:
+    rows = [{"problem": f"{i} + 1?", "answer": i + 1} for i in range(101)]
+    b = benchmarks.load(str(parquet(tmp_path / "sums.parquet", rows)))
+    assert (b.problems[7].id, b.problems[7].answer) == ("sums-0007", "8")
+    assert (b.spec.samples, b.spec.answer_type) == (4, "integer")
+
+
+def test_a_file_named_like_a_registered_benchmark_is_checked_as_that_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is not the benchmark aime24") as e:
+        benchmarks.load(str(jsonl(tmp_path / "aime24.jsonl", ROWS)))
+    assert "rows 3" in str(e.value.found)
+
+
+def test_a_file_with_an_entry_beside_it_is_checked_as_that_one(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "toy.jsonl", ROWS)
+    benchmarks.write_registry(
+        tmp_path / "registry.yaml", {"mine": benchmarks.registry_entry(path, "mine", samples=3, answer_type="math")}
+    )
+    assert benchmarks.load(str(path)).spec.samples == 3
+    jsonl(path, ROWS[:2])
+    with pytest.raises(BadInput, match="is not the benchmark mine"):
+        benchmarks.load(str(path))
+
+
+def test_a_run_takes_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import eval_model
+
+    monkeypatch.delenv(benchmarks.DATA_DIR_VARIABLE, raising=False)
+    path = jsonl(tmp_path / "mine.jsonl", ROWS)
+    plan = make_plan(RunOptions(str(eval_model.build(tmp_path / "model")), benchmarks=str(path), n=2, settings="t1.0"))
+    assert len(plan.keys()) == 6
+    assert plan.run.config["benchmarks"] == ["mine"]
+
+
+def test_a_data_set_is_loaded_through_its_entry(registered: Path) -> None:
+    (registered / "toy.jsonl").unlink()
+    b = benchmarks.load("toy", registered)
+    assert [(p.id, p.answer) for p in b.problems] == [("toy-0000", "2"), ("toy-0001", r"\frac{1}{3}")]
+    assert b.spec.samples == 5
+
+
+def test_other_columns_are_refused_with_those_found_and_what_to_write(registered: Path, tmp_path: Path) -> None:
+    (registered / "toy.jsonl").unlink()
+    data_set(tmp_path / "hub", [{"prompt": "x", "gold": "1"}])
+    with pytest.raises(BadInput, match="no column 'question'") as e:
+        benchmarks.load("toy", registered)
+    assert e.value.found == "the columns gold, prompt"
+    assert "--columns problem=COLUMN,answer=COLUMN" in e.value.next_step
+    with pytest.raises(BadInput) as e:
+        benchmarks.load(str(jsonl(tmp_path / "aime24.jsonl", [{"question": "x", "answer": "1"}])))
+    assert "--write DIR --source" in e.value.next_step
+
+
+def test_writing_fetches_what_is_missing_and_checks_it(registered: Path, tmp_path: Path, capsys: Any) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "registry.yaml").write_bytes((registered / "registry.yaml").read_bytes())
+    assert main(["benchmarks", "--write", str(target), "--names", "toy"]) == 0
+    assert "toy.jsonl: 2 rows, from " in capsys.readouterr().out
+    once = (target / "toy.jsonl").read_bytes()
+    assert [json.loads(x)["answer"] for x in once.decode().splitlines()] == ["2", r"\frac{1}{3}"]
+    assert main(["benchmarks", "--write", str(target), "--names", "toy"]) == 0
+    assert "was there" in capsys.readouterr().out
+    assert (target / "toy.jsonl").read_bytes() == once
+    assert benchmarks.load("toy", target, strict=True).problems == benchmarks.load("toy", registered).problems
+
+
+def test_writing_refuses_another_data_set_and_leaves_nothing(registered: Path, tmp_path: Path, capsys: Any) -> None:
+    (registered / "toy.jsonl").unlink()
+    data_set(tmp_path / "hub", [{"question": "x", "final": "1"}])
+    assert main(["benchmarks", "--write", str(registered), "--names", "toy"]) == 2
+    out = capsys.readouterr()
+    assert "toy: REFUSED" in out.out
+    assert "rows 1" in out.out
+    assert "rows 2" in out.out
+    assert "1 of 1 benchmarks were not written" in out.err
+    assert [p.name for p in registered.iterdir()] == ["registry.yaml"]
+
+
+def test_writing_never_replaces_a_wrong_file(registered: Path) -> None:
+    jsonl(registered / "toy.jsonl", ROWS)
+    before = (registered / "toy.jsonl").read_bytes()
+    assert main(["benchmarks", "--write", str(registered), "--names", "toy"]) == 2
+    assert (registered / "toy.jsonl").read_bytes() == before
+
+
+def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    path = parquet(tmp_path / "HMMT25" / "test.parquet", NESTED)
+    command = ["benchmarks", "--add", str(path), "--names", "hmmt25", "--data-dir", str(data), "--columns",
+               NESTED_COLUMNS, "--n", "32", "--unordered", "--license", "CC BY-NC-SA 4.0"]  # fmt: skip
+    assert main(command) == 0
+    first = {p.name: p.read_bytes() for p in data.iterdir()}
+    assert set(first) == {"hmmt25.jsonl", "registry.yaml"}
+    b = benchmarks.load("hmmt25", data, strict=True)
+    assert [(p.id, p.answer) for p in b.problems] == [
+        ("hmmt25-0000", "2"), ("hmmt25-0001", "2,-2"), ("hmmt25-0002", r"\frac{1}{3}")]  # fmt: skip
+    assert (b.spec.unordered, b.spec.samples, b.spec.license) == (True, 32, "CC BY-NC-SA 4.0")
+    assert main(command) == 0
+    assert {p.name: p.read_bytes() for p in data.iterdir()} == first
+    capsys.readouterr()
+    assert main(["benchmarks", "--data-dir", str(data)]) == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("hmmt25"))
+    assert line.split() == ["hmmt25", "3", "32", "math,", "any", "order", "CC", "BY-NC-SA", "4.0", "none", "ok"]
+
+
+def test_adding_a_file_where_it_lies_keeps_its_bytes(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "toy.jsonl", ROWS)
+    before = path.read_bytes()
+    assert main(["benchmarks", "--add", str(path), "--names", "toy", "--data-dir", str(tmp_path)]) == 0
+    assert path.read_bytes() == before
+    assert benchmarks.load("toy", tmp_path).spec.samples == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("aime24", ROWS, "is a benchmark of the paper"),
+        ("Upper", ROWS, "lower case letters"),
+        ("toy", ROWS, "has another benchmark toy"),
+        ("new", [{"id": "a", "problem": "x", "answer": ""} | {"answer": []}], "problem is text"),
+        ("new", [{"id": "a", "problem": " ", "answer": "1"}], "problem is text"),
+        ("new", [{"id": "a", "problem": "x", "answer": True}], "problem is text"),
+        ("new", [{"id": "a", "problem": "x", "answer": "1", "tolerance": "some"}], "tolerance is not a number"),
+        ("new", [], "holds no row"),
+    ],
+)
+def test_what_is_no_benchmark_is_not_added(
+    registered: Path, tmp_path: Path, name: str, rows: list, message: str
+) -> None:
+    before = (registered / "registry.yaml").read_bytes()
+    path = jsonl(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(BadInput, match=message):
+        copies.add(name, str(path), registered)
+    assert (registered / "registry.yaml").read_bytes() == before
+    assert not (registered / "new.jsonl").exists()
+
+
+def test_the_list_names_texts_that_differ_and_strict_refuses_them(registered: Path, capsys: Any) -> None:
+    path = registered / "toy.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace("A third?", "One third?"), encoding="utf-8")
+    command = ["benchmarks", "--data-dir", str(registered), "--names", "toy"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1].endswith("ok, 1 texts differ")
+    assert "toy: 1 problem texts differ from the registered copy: toy-0001" in out
+    assert main([*command, "--strict"]) == 2
+    assert "1 problem texts of toy differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["problem", "problem=", "question=problem", "=x"])
+def test_columns_that_say_nothing_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--columns"):
+        sources.parse_columns(text)
+
+
+def test_a_column_with_a_dot_in_its_name_goes_before_a_nested_one() -> None:
+    row = {"a.b": 1, "a": {"b": 2, "c": [{"d": 3}]}}
+    assert sources.value_at(row, "a.b") == 1
+    assert sources.value_at(row, "a.c.0.d") == 3
+    for column in ("a.c.1.d", "a.c.x", "b", "a.b.c.d"):
+        with pytest.raises(KeyError):
+            sources.value_at(row, column)
+
+
+def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(BadInput, match=r"x\.parquet is not a Parquet file"):
+        benchmarks.load(str(tmp_path / "x.parquet"))
+
+
+def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """`stapo-eval benchmarks` as a process: the hub's address is read when its library is imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "stapo_eval.cli", "benchmarks", *map(str, arguments)],
+        env=os.environ | env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_without_a_network_writing_names_the_switch(tmp_path: Path) -> None:
+    done = command("--write", tmp_path, "--names", "aime24", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "cache"))
+    assert done.returncode == 2
+    assert "could not be loaded from the hub" in done.stdout
+    assert "set HF_HUB_OFFLINE=0" in done.stdout
+    assert not (tmp_path / "aime24.jsonl").exists()
+
+
+def test_a_hub_is_asked_for_the_commit_and_its_cache_serves_without_one(tmp_path: Path) -> None:
+    data, target, cache = tmp_path / "data", tmp_path / "target", str(tmp_path / "cache")
+    data.mkdir()
+    rows = "".join(json.dumps({"question": r["problem"], "final": str(r["answer"])}) + "\n" for r in ROWS)
+    with hub_server.serve({"test.jsonl": rows.encode()}) as (address, paths):
+        added = command(
+            "--add", hub_server.NAME, "--names", "toy", "--data-dir", data,
+            "--columns", "problem=question,answer=final", HF_ENDPOINT=address, HF_HUB_OFFLINE="0", HF_HOME=cache,
+        )  # fmt: skip
+    assert added.returncode == 0, added.stderr
+    assert any(p.endswith(f"/resolve/{hub_server.COMMIT}/test.jsonl") for p in paths)
+    first = json.loads((data / "toy.jsonl").read_text().splitlines()[0])
+    assert (first["id"], first["source"]) == ("toy-0000", f"{hub_server.NAME}@{hub_server.COMMIT}")
+    target.mkdir()
+    (target / "registry.yaml").write_bytes((data / "registry.yaml").read_bytes())
+    again = command("--write", target, "--names", "toy", HF_HUB_OFFLINE="1", HF_HOME=cache)
+    assert again.returncode == 0, again.stdout
+    assert (target / "toy.jsonl").read_bytes() == (data / "toy.jsonl").read_bytes()
+
+
+@pytest.mark.data
+def test_listing_the_real_directory(capsys: Any) -> None:
+    folder = os.environ.get(benchmarks.DATA_DIR_VARIABLE)
+    if not folder:
+        pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
+    assert main(["benchmarks", "--data-dir", folder, "--strict"]) == 0
+    lines = [x.split() for x in capsys.readouterr().out.splitlines()[1:7]]
+    assert [(x[0], x[1], x[2], x[-1]) for x in lines] == [
+        ("aime24", "30", "32", "ok"), ("aime25", "30", "32", "ok"), ("amc23", "40", "32", "ok"),
+        ("math500", "500", "4", "ok"), ("minerva", "272", "4", "ok"), ("olympiadbench", "674", "4", "ok")]  # fmt: skip

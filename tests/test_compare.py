@@ -1,0 +1,180 @@
+"""`stapo-eval compare`: literal differences, refusals with both values, warnings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+
+from stapo_eval.cli import main
+from stapo_eval.compare import Pair, compare, load_cells, pair_runs, pair_settings, warnings
+from stapo_results.errors import BadInput
+
+
+def _write(root: Path, name: str, verdicts: dict[tuple[str, str], list[str]], method: str = "", **changed) -> Path:
+    for (benchmark, setting), letters in verdicts.items():
+        synthetic.cell(root, method or name, benchmark, setting, letters, folder=name, **changed)
+    return root / name
+
+
+# problem means .5 1 0 .5 against .25 .5 0 .25, and 1 0 against 0 1
+FIRST = {("sums", "t1.0"): ["1100", "1111", "0000", "0110"], ("products", "t1.0"): ["1111", "0000"]}
+SECOND = {("sums", "t1.0"): ["1000", "1100", "0000", "0100"], ("products", "t1.0"): ["0000", "1111"]}
+
+
+def _compare(first: Path, second: Path, settings: tuple[str, ...] = (), benchmarks: tuple[str, ...] = ()) -> dict:
+    pairs = pair_runs(load_cells(first), load_cells(second), settings, benchmarks)
+    return {title: compare(p) for title, p in pairs.items()}
+
+
+def test_differences_by_hand(tmp_path: Path) -> None:
+    table = _compare(_write(tmp_path, "a", FIRST), _write(tmp_path, "b", SECOND))["t1.0"]
+    products, sums = table["columns"]
+    assert [c["benchmark"] for c in table["columns"]] == ["products", "sums"]
+    # differences .25 .5 0 .25: mean .25; squares .125; SE sqrt(.125 / 12) = .10206; t(.975, 3) = 3.18245: .32480
+    assert (sums["difference"], sums["problems"]) == (0.25, 4)
+    assert sums["standard_error"] == pytest.approx(0.10206207)
+    assert (sums["low"], sums["high"]) == (
+        pytest.approx(0.25 - 0.32480, abs=1e-4),
+        pytest.approx(0.25 + 0.3248, abs=1e-4),
+    )
+    # of 8 patterns of signs of .25 .5 .25 only + + + and - - - are as extreme
+    assert sums["p"] == 0.25
+    assert (sums["first"]["correct"], sums["first"]["samples"], sums["first"]["accuracy"]) == (8, 16, 0.5)
+    assert (sums["second"]["correct"], sums["second"]["samples"], sums["second"]["accuracy"]) == (4, 16, 0.25)
+    # differences 1 -1: every pattern is as extreme as their sum 0
+    assert (products["difference"], products["p"]) == (0.0, 1.0)
+    # Holm: 2 x .25, then max(that, 1)
+    assert (sums["p_holm"], products["p_holm"]) == (0.5, 1.0)
+    average = table["average"]
+    assert (average["difference"], average["first"], average["second"]) == (0.125, 0.5, 0.375)
+    # SEs .10206 and 1: sqrt(.0104167 + 1) / 2
+    assert average["standard_error"] == pytest.approx(0.50259, abs=1e-5)
+    assert table["warnings"] == []
+
+
+def test_no_difference_anywhere_claims_no_certainty(tmp_path: Path) -> None:
+    folder = _write(tmp_path, "a", FIRST)
+    table = _compare(folder, folder)["t1.0"]
+    for c in (*table["columns"], table["average"]):
+        assert (c["difference"], c["p"]) == (0.0, 1.0)
+        assert c["low"] is c["high"] is c["bootstrap_low"] is c["bootstrap_high"] is None
+    assert table["warnings"] == ["both sides are THE SAME RECORDS"]
+
+
+def test_two_settings_of_one_run_are_paired(tmp_path: Path) -> None:
+    cells = {("sums", "t1.0"): ["1100", "1111"], ("sums", "t0.7"): ["1000", "1111"]}
+    run = load_cells(_write(tmp_path, "a", cells))
+    ((title, pairs),) = pair_settings(run, ["t0.7", "t1.0"], []).items()
+    table = compare(pairs, across_settings=True)
+    assert title == "t0.7 minus t1.0"
+    assert table["columns"][0]["difference"] == -0.125
+    assert table["warnings"] == []  # that the decodings differ is the point
+    for settings in ([], ["t1.0"], ["t1.0", "t1.0"], ["t1.0", "t2"]):
+        with pytest.raises(BadInput, match=r"two of t1.0, t0.7"):
+            pair_settings(run, settings, [])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"benchmark_sha256": "1" * 64}, r"answers \(SHA-256\) 0{64} against 1{64}"),
+        ({"rows": 83}, "rows 4 against 83"),
+        ({"variant": "rows 83, expected 40"}, "variant the registered copy against rows 83, expected 40"),
+    ],
+)
+def test_other_copies_of_a_benchmark_are_refused_with_both_values(tmp_path: Path, changed, message: str) -> None:
+    one = {("sums", "t1.0"): FIRST["sums", "t1.0"]}
+    with pytest.raises(BadInput, match=message):
+        _compare(_write(tmp_path, "a", one), _write(tmp_path, "b", one, **changed))
+
+
+def test_other_problems_and_benchmarks_are_refused(tmp_path: Path) -> None:
+    a = _write(tmp_path, "a", {("sums", "t1.0"): ["10", "11", "00"]}, rows=4)
+    b = _write(tmp_path, "b", {("sums", "t1.0"): ["10", "11"], ("products", "t1.0"): ["10"]}, rows=4)
+    with pytest.raises(BadInput, match="sums against products, sums"):
+        _compare(a, b)
+    with pytest.raises(BadInput, match="3 against 2, 1 on one side only, first q2"):
+        _compare(a, b, benchmarks=("sums",))
+    with pytest.raises(BadInput, match="not in both"):
+        _compare(a, b, benchmarks=("products",))
+    with pytest.raises(BadInput, match="a setting is not in both"):
+        _compare(a, b, settings=("t0.7",))
+    with pytest.raises(BadInput, match="share no setting"):
+        _compare(a, _write(tmp_path, "c", {("sums", "t0.7"): ["10"]}))
+
+
+def test_unfinished_runs_and_mixed_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no cell records"):
+        load_cells(tmp_path)
+    folder = _write(tmp_path, "a", FIRST)
+    _write(tmp_path, "a", FIRST, method="other")
+    with pytest.raises(BadInput, match=r"two cells of products at t1\.0"):
+        load_cells(folder)
+    run = synthetic.training_run(tmp_path, "stapo", status="interrupted")
+    with pytest.raises(BadInput, match="status interrupted"):
+        load_cells(run)
+
+
+def test_what_else_differs_is_said_loudly(tmp_path: Path) -> None:
+    a = _write(tmp_path, "a", FIRST, grader="ours, math-verify 0.9.0", judge="x r1, scope all, mode compass")
+    b = _write(
+        tmp_path,
+        "b",
+        {k: [v[:2] for v in verdicts] for k, verdicts in SECOND.items()},
+        grader="strict",
+        scored_by="rule+judge",
+        max_tokens=64,
+        temperature=0.6,
+    )
+    table = _compare(a, b)["t1.0"]
+    assert table["warnings"] == [
+        "SAMPLES A PROBLEM DIFFER on products, sums: 4 against 2",
+        "GRADERS DIFFER on products, sums: ours, math-verify 0.9.0 against strict",
+        "WAYS OF SCORING DIFFER on products, sums: rule against rule+judge",
+        "JUDGES DIFFER on products, sums: x r1, scope all, mode compass against not recorded",
+        "longest responses DIFFER on products, sums: 128 against 64",
+        "DECODINGS DIFFER on products, sums: temperature 1.0, top-p 1.0 against temperature 0.6, top-p 1.0",
+    ]
+    # pairing uses the problems' means, whatever N
+    assert table["columns"][1]["problems"] == 4
+
+
+def test_missing_samples_make_a_difference_unknown_and_are_named(tmp_path: Path) -> None:
+    a = _write(tmp_path, "a", FIRST)
+    b = _write(tmp_path, "b", SECOND | {("sums", "t1.0"): ["10-0", "1100", "0000", "0100"]})
+    table = _compare(a, b)["t1.0"]
+    products, sums = table["columns"]
+    assert sums["difference"] is sums["p"] is sums["p_holm"] is table["average"]["difference"] is None
+    assert sums["second"] | {"cell": "", "run_id": ""} == {
+        "cell": "", "run_id": "", "n": 4, "correct": 4, "samples": 15, "accuracy": None,
+    }  # fmt: skip
+    # one test is left for Holm
+    assert products["p_holm"] == products["p"]
+    assert table["warnings"] == ["samples of the second are MISSING on sums (1): no difference is computed"]
+
+
+def test_a_pair_is_all_that_warnings_need(tmp_path: Path) -> None:
+    cells = load_cells(_write(tmp_path, "a", FIRST))
+    pair = Pair(cells["sums", "t1.0"], cells["sums", "t1.0"].model_copy(update={"engine": "vllm"}))
+    assert warnings([pair], across_settings=False) == ["engines DIFFER on sums: synthetic against vllm"]
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys) -> None:
+    folders = [str(_write(tmp_path, "a", FIRST)), str(_write(tmp_path, "b", SECOND))]
+    out = tmp_path / "c.json"
+    assert main(["compare", *folders, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    row = next(x for x in text.splitlines() if x.split()[:1] == ["sums"])
+    assert row.split() == ["sums", "4", "50.0", "8/16", "25.0", "4/16", "25.0", "10.2", "[-7.5,", "57.5]", "[6.2,",
+                           "43.8]", "0.250", "0.500"]  # fmt: skip
+    assert "a/mini/s0/step40 minus b/mini/s0/step40" in text
+    first = out.read_bytes()
+    assert json.loads(first)["tables"]["t1.0"]["average"]["difference"] == 0.125
+    assert main(["compare", *folders, "--out", str(out)]) == 0
+    assert out.read_bytes() == first
+    assert main(["compare", folders[0], "--out", str(out)]) == 2
+    assert main(["compare", *folders, folders[0], "--out", str(out)]) == 2
+    assert "one run or two" in capsys.readouterr().err

@@ -1,0 +1,280 @@
+"""The engine openai against a real server that serves the tiny model, and against servers that fail on purpose."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import eval_model
+import pytest
+from endpoint_server import KEY, Server
+
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
+from stapo_eval.engines import endpoint as module
+from stapo_eval.engines.endpoint import EndpointEngine
+from stapo_eval.engines.hf import HfEngine
+from stapo_eval.models import endpoint_model, find_model
+from stapo_eval.run import RunOptions, run
+from stapo_results import store
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run, Sample
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eval_model.build(tmp_path_factory.mktemp("model"), labels={"method": "grpo", "step": 7})
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> HfEngine:
+    return HfEngine(find_model(str(folder)), threads=1, rows=1)
+
+
+@pytest.fixture
+def server(model: HfEngine) -> Iterator[Server]:
+    with Server(model) as s:
+        yield s
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.1)
+
+
+def _engine(*servers: Server | str, **more) -> EndpointEngine:
+    urls = tuple(s if isinstance(s, str) else s.url for s in servers)
+    options = EngineOptions(**({"urls": urls, "concurrency": 4, "patience": 1.0} | more))
+    engine = make_engine("openai", endpoint_model("tiny"), options=options)
+    assert isinstance(engine, EndpointEngine)
+    return engine
+
+
+def _requests(engine: EndpointEngine | HfEngine, n: int = 12) -> list[Request]:
+    d = Decoding(1.0, 0.9, 12)
+    return [Request("c", f"p{i % 4}", i // 4, 77 + i, tuple(engine.encode("word " * (i % 4))), d) for i in range(n)]
+
+
+def _all(engine: EndpointEngine | HfEngine, requests: list[Request], done=()) -> dict[tuple[str, int], Finished]:
+    finished = [f for piece in engine.stream(requests, done) for f in piece]
+    found = {(f.request.problem_id, f.request.sample_index): f for f in finished}
+    assert len(found) == len(finished)
+    return found
+
+
+def test_an_endpoint_gives_what_its_model_gives(server: Server, model: HfEngine) -> None:
+    engine = _engine(server)
+    got, direct = _all(engine, _requests(engine)), _all(model, _requests(model))
+    assert got.keys() == direct.keys()
+    for key, f in direct.items():
+        g = got[key]
+        assert (g.text, g.finish_reason, g.response_tokens) == (f.text, f.finish_reason, f.response_tokens)
+        assert g.logprob_sum == pytest.approx(f.logprob_sum, abs=1e-4)
+        assert g.prompt_tokens == len(f.request.prompt)
+    assert {b["seed"] for b in server.asked[1:]} == {77 + i for i in range(12)}
+    assert server.asked[1]["messages"][0]["content"].strip("word ") == ""
+    assert server.most_at_once <= 4
+    assert engine.context == 512
+
+
+def test_several_addresses_share_the_work_and_done_is_left_out(server: Server, model: HfEngine) -> None:
+    with Server(model) as other:
+        for s in (server, other):
+            s.fault = lambda number, body: 0.01  # slow enough that both are needed
+        engine = _engine(server, other, concurrency=2)
+        requests = _requests(engine, 24)
+        done = {r.key: 5 for r in requests[:4]}
+        assert len(_all(engine, requests, done)) == 20
+        assert min(len(server.asked), len(other.asked)) > 3
+        assert len(server.asked) + len(other.asked) == 20 + 2
+
+
+@pytest.mark.parametrize(
+    "fault", [500, 503, 429, "reset", "{", '{"choices": []}', '{"choices":[{"message":{}}]}', "\x00"]
+)
+def test_each_kind_of_failure_is_tried_again(server: Server, model: HfEngine, fault: object) -> None:
+    engine = _engine(server)
+    server.fault = lambda number, body: fault if number % 3 == 1 else None
+    requests = _requests(engine)
+    got = _all(engine, requests)
+    assert {k: f.text for k, f in got.items()} == {k: f.text for k, f in _all(model, _requests(model)).items()}
+    assert len(server.asked) > 1 + len(requests)
+
+
+def test_a_response_that_takes_too_long_is_tried_again(server: Server) -> None:
+    engine = _engine(server, timeout=0.3)
+    server.fault = lambda number, body: 1.0 if number == 2 else None
+    got = _all(engine, _requests(engine))
+    assert {f.finish_reason for f in got.values()} <= {"stop", "length"}
+
+
+def test_a_dead_address_loses_nothing(folder: Path, model: HfEngine, tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    program = [sys.executable, str(Path(__file__).with_name("endpoint_server.py")), str(folder), str(port)]
+    with Server(model) as other, subprocess.Popen(program, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().decode().strip()
+        other.fault = lambda number, body: 0.02
+        engine = _engine(url, other)
+        requests = _requests(engine, 60)
+        finished: list[Finished] = []
+        for piece in engine.stream(requests, ()):
+            finished += piece
+            if len(finished) > 5 and process.poll() is None:
+                process.kill()
+                process.wait()
+        assert sorted(f.request.key for f in finished) == sorted(r.key for r in requests)
+        assert {f.finish_reason for f in finished} <= {"stop", "length"}
+
+
+def test_the_run_ends_when_no_address_answers(server: Server) -> None:
+    engine = _engine(server, patience=0.3)
+    server.fault = lambda number, body: None if number < 5 else "reset"
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match="no address has answered"):
+        _all(engine, _requests(engine, 24))
+    assert time.monotonic() - began < 20
+
+
+def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server) -> None:
+    engine = _engine(server)
+    # also when it is all that is left: then the address is asked something else before the request is blamed
+    server.fault = lambda number, body: 500 if body["seed"] == 80 else None
+    got = _all(engine, _requests(engine))
+    bad = [f for f in got.values() if f.finish_reason == "error"]
+    assert [f.request.seed for f in bad] == [80]
+    assert "told to answer 500" in bad[0].error
+
+
+def test_what_the_endpoint_refuses_is_recorded_with_its_words(server: Server) -> None:
+    engine = _engine(server)
+    requests = _requests(engine, 4)
+    long = replace(requests[0], problem_id="long", prompt=tuple(engine.encode("x" * 600)))
+    got = _all(engine, [*requests, long])
+    assert got["long", 0].finish_reason == "error"
+    assert "maximum context length is 512" in got["long", 0].error
+    assert sum(f.finish_reason != "error" for f in got.values()) == 4
+
+
+def test_a_response_limit_beyond_the_context_becomes_what_is_left(server: Server) -> None:
+    engine = _engine(server)
+    r = replace(_requests(engine, 1)[0], prompt=tuple(engine.encode("x" * 300)), decoding=Decoding(1.0, 1.0, 20_480))
+    (f,) = _all(engine, [r]).values()
+    assert f.finish_reason in ("stop", "length")
+    assert 1 <= f.response_tokens < 212
+
+
+def test_an_endpoint_that_refuses_everything_ends_the_run_unrecorded(server: Server) -> None:
+    engine = _engine(server)
+    server.fault = lambda number, body: 422
+    with pytest.raises(RunFailed, match="refuses every request"):
+        _all(engine, _requests(engine, 40))
+
+
+def test_another_finish_reason_is_missing_data(server: Server) -> None:
+    answer = {"choices": [{"message": {"content": "x"}, "finish_reason": "content_filter"}]}
+    answer |= {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+    engine = _engine(server)
+    server.fault = lambda number, body: json.dumps(answer) if body["seed"] == 78 else None
+    got = _all(engine, _requests(engine, 4))
+    assert [f.error for f in got.values() if f.finish_reason == "error"] == [
+        "the endpoint ended the response with 'content_filter'"
+    ]
+
+
+def test_a_text_that_is_none_is_made_one(server: Server) -> None:
+    answer = '{"choices":[{"message":{"content":"a\\ud800b"},"finish_reason":"stop"}],'
+    answer += '"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+    engine = _engine(server)
+    server.fault = lambda number, body: answer
+    (f,) = _all(engine, _requests(engine, 1)).values()
+    assert f.text == "a?b"
+
+
+def test_an_endpoint_without_log_probabilities_is_used_without(model: HfEngine) -> None:
+    with Server(model, logprobs=False) as server:
+        engine = _engine(server)
+        assert any("log-probabilities" in n for n in engine.notes)
+        assert {f.logprob_sum for f in _all(engine, _requests(engine)).values()} == {None}
+
+
+def test_a_wrong_address_model_or_key_is_refused_before_the_run(
+    server: Server, model: HfEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BadInput, match="cannot be reached"):
+        _engine("http://127.0.0.1:9/v1")
+    with pytest.raises(BadInput, match=r"does not serve the model other[\s\S]*tiny"):
+        _engine(server, served_model="other")
+    with Server(model, name="second") as second, pytest.raises(BadInput, match="second"):
+        _engine(server, second)
+    with Server(model, key=KEY) as closed:
+        with pytest.raises(BadInput, match="refuses the key"):
+            _engine(closed)
+        monkeypatch.setenv("MY_KEY", "sk-wrong-0123456789")
+        with pytest.raises(BadInput) as e:
+            _engine(closed, key_variable="MY_KEY")
+        assert "(key)" in str(e.value)
+        assert "sk-wrong" not in str(e.value)
+        monkeypatch.setenv("MY_KEY", KEY)
+        engine = _engine(closed, key_variable="MY_KEY")
+        assert len(_all(engine, _requests(engine))) == 12
+    for bad in ("127.0.0.1:8000", "ftp://x/v1", "http://user:secret@host/v1", "http://host/v1?key=secret"):
+        with pytest.raises(BadInput) as e:
+            run(RunOptions(model="tiny", engine="openai", url=(bad,)))
+        assert "secret" not in str(e.value)
+
+
+def test_a_run_over_an_endpoint_records_no_key_and_resumes(
+    folder: Path, model: HfEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    eval_model.benchmarks(tmp_path / "data")
+    out = tmp_path / "out"
+    with Server(model, key=KEY) as one, Server(model, key=KEY) as two:
+        options = RunOptions(
+            model=str(folder), data_dir=str(tmp_path / "data"), benchmarks="sums,longer-sums", out=str(out),
+            engine="openai", url=(f"{one.url},{two.url}",), max_tokens=24, concurrency=4, patience=0.5,
+        )  # fmt: skip
+        one.fault = two.fault = lambda number, body: None if number < 20 else "reset"
+        with pytest.raises(RunFailed, match=r"goes on: \d+ of 96 samples are on record"):
+            run(options)
+        assert store.read_json(out / "run.json", Run).status == "failed"
+        kept = (out / "samples.jsonl").read_bytes()
+        assert 20 < len(kept.splitlines()) < 96
+        one.fault = two.fault = lambda number, body: None
+        asked = len(one.asked) + len(two.asked)
+        run(options)
+        # two requests are the checks at the start; nothing that was recorded is asked again
+        assert len(one.asked) + len(two.asked) - asked == 96 - len(kept.splitlines()) + 2
+    assert (out / "samples.jsonl").read_bytes().startswith(kept)
+    samples = list(store.read(out / "samples.jsonl", Sample))
+    assert len({(s.cell, s.problem_id, s.sample_index) for s in samples}) == len(samples) == 96
+    assert {s.engine for s in samples} == {"openai tiny"}
+    assert samples[0].cell.startswith("grpo/mini/s0/step7/")
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert KEY not in path.read_text(encoding="utf-8")
+    shown = capsys.readouterr()
+    assert KEY not in shown.out + shown.err
+
+
+def test_a_model_of_which_only_the_name_is_known_says_so(server: Server, tmp_path: Path) -> None:
+    eval_model.benchmarks(tmp_path / "data", problems=2)
+    options = RunOptions(
+        model="tiny", data_dir=str(tmp_path / "data"), benchmarks="sums", out=str(tmp_path / "out"), engine="openai",
+        url=(server.url,), max_tokens=8, settings="t0.7",
+    )  # fmt: skip
+    summary = run(options)
+    assert summary["cells"][0]["cell"] == "external/tiny/s0/base/sums/t0.7/e0"
+    record = store.read_json(tmp_path / "out" / "run.json", Run)
+    assert record.revisions["model"] == "tiny as an endpoint serves it, its weights are not known here"
+    assert record.config["url"] == [server.url]

@@ -1,0 +1,152 @@
+"""Hostile answers: none crashes the grader, outlasts its limit, outgrows its memory, or is taken for correct."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from hostile import fuzzed, written
+
+from stapo_eval import grading_pool
+from stapo_eval.cli import main
+from stapo_eval.grading_pool import Item, Limits, Outcome, Pool
+from stapo_eval.rules import Options
+from stapo_results.answers import answer_line, final_boxes, last_boxed
+
+MEMORY_MIB = 256
+SECONDS = 1.0
+
+
+class Watched(Pool):
+    """A pool that notes the largest resident memory of its workers, before and after each answer."""
+
+    largest_mib = 0.0
+
+    def _read(self, w, waiting, done) -> None:
+        if w.pid and psutil.pid_exists(w.pid):
+            try:
+                used = psutil.Process(w.pid).memory_info().rss / 2**20
+                self.largest_mib = max(self.largest_mib, used)
+            except psutil.NoSuchProcess:
+                pass
+        super()._read(w, waiting, done)
+
+
+def grade_hostile(answers: list[str], gold: str, preset: str = "ours") -> tuple[list[Outcome], float]:
+    with Watched(Limits(seconds=SECONDS, memory_mib=MEMORY_MIB, workers=2)) as pool:
+        own = Options(preset=preset)
+        outcomes = pool.grade([*(Item(gold, a, own) for a in answers), Item("x+1", "1+x", Options())])
+        return outcomes, pool.largest_mib
+
+
+def check(answers: list[str], gold: str, preset: str = "ours") -> list[Outcome]:
+    outcomes, largest = grade_hostile(answers, gold, preset)
+    assert len(outcomes) == len(answers) + 1
+    assert outcomes[-1].rule is True  # the pool goes on
+    # the limit is enforced by killing; what a loaded machine adds is the killing's
+    assert max(o.seconds for o in outcomes) < SECONDS + 2.0
+    assert largest < MEMORY_MIB + 400  # a worker's imports take 150 to 250 MiB
+    assert not [p for p in psutil.Process().children(recursive=True) if "grading_worker" in " ".join(p.cmdline())]
+    return outcomes[:-1]
+
+
+def test_written_answers() -> None:
+    answers = written()
+    assert len(answers) >= 200
+    outcomes = check(answers, "10^{10}+1")
+    assert not any(o.rule for o in outcomes)
+    reasons = Counter(o.reason for o in outcomes)
+    assert set(reasons) <= {"mismatch", "timeout", "memory", "error"}
+    assert reasons["mismatch"] > 0.9 * len(answers)
+
+
+def test_written_answers_against_a_gold_that_is_hostile_too() -> None:
+    answers = [a for a in written() if len(a) < 300]
+    check(answers, "10^{10^{10^{10}}}")
+
+
+@pytest.mark.parametrize("preset", ["justrl", "strict"])
+def test_written_answers_under_the_other_presets(preset: str) -> None:
+    assert not any(o.rule for o in check(written(), "31415926", preset))
+
+
+@pytest.mark.slow
+def test_written_answers_under_math_verify() -> None:
+    check([f"\\boxed{{{a}}}" for a in written() if len(a) < 3000], "31415926", "math-verify")
+
+
+def test_a_share_of_the_fuzzed_answers() -> None:
+    assert not any(o.rule for o in check(fuzzed(1000), "31415926535"))
+
+
+@pytest.mark.slow
+def test_twenty_thousand_fuzzed_answers() -> None:
+    began = time.monotonic()
+    answers = fuzzed(20_000)
+    assert not any(o.rule for o in check(answers, r"\frac{31415926}{271828}"))
+    assert time.monotonic() - began < 1200
+
+
+def test_extraction_from_hostile_responses() -> None:
+    for answer in [*written(), *fuzzed(1000, seed=1)]:
+        for response in (f"so \\boxed{{{answer}}}", answer, f"Answer: {answer}", f"\\boxed{{1}} and \\boxed{{{answer}"):
+            began = time.process_time()
+            for find in (last_boxed, final_boxes, answer_line):
+                find(response)
+            assert time.process_time() - began < 3.0
+
+
+def test_the_command_takes_bytes_that_are_no_text(tmp_path: Path) -> None:
+    lines = [
+        b'{"id": 0, "answer": "4", "response": "\\\\boxed{4} \xff\xfe\x80"}',
+        b'{"id": 1, "answer": "4", "response": "\\\\boxed{4\xc3}"}',
+        b'{"id": 2, "answer": "4", "response": "\\ud800 \\\\boxed{4}\\udfff"}',
+        b'{"id": "\\ud800", "answer": "4", "response": "\\u0000\\\\boxed{\\u00004}"}',
+        b'{"id": 4, "answer": ' + b"7" * 10**6 + b', "response": "\\\\boxed{' + b"7" * 10**6 + b'}"}',
+        b'{"id": 5, "answer": "4", "response": ""}',
+        b'{"id": 6, "answer": "4", "response": "\\\\boxed{}"}',
+    ]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert main(["grade", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl")]) == 0
+    out = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text("ascii").splitlines()]
+    assert [x["id"] for x in out] == [0, 1, 2, "\ud800", 4, 5, 6]
+    assert [x["rule"] for x in out] == [True, False, True, False, True, False, False]
+    assert [x["reason"] for x in out][-2:] == ["no_answer", "mismatch"]
+
+
+def test_a_worker_killed_from_outside_costs_only_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = []
+    send = grading_pool._Worker.send
+
+    def kill(w: grading_pool._Worker, item: Item) -> None:
+        send(w, item)
+        if item.answer == "victim":
+            psutil.Process(w.pid).kill()
+            killed.append(w.pid)
+
+    monkeypatch.setattr(grading_pool._Worker, "send", kill)
+    items = [Item("x+1", a, Options()) for a in ("victim", "1+x", "x + 1 + y", "1 + x + 0")]
+    with Pool(Limits(workers=1)) as pool:
+        outcomes = pool.grade(items)
+    assert killed
+    assert outcomes[0].reason in ("error", "mismatch")  # it may have answered before the signal came
+    assert [o.rule for o in outcomes[1:]] == [True, False, True]
+
+
+def test_the_forking_process_killed_from_outside_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = grading_pool._Worker.send
+    with Pool(Limits(workers=1)) as pool:
+
+        def kill(w: grading_pool._Worker, item: Item) -> None:
+            send(w, item)
+            if item.answer == "victim" and pool.server is not None:
+                pool.server.kill()
+
+        monkeypatch.setattr(grading_pool._Worker, "send", kill)
+        outcomes = pool.grade([Item("x+1", a, Options()) for a in ("victim", "1+x")])
+    assert outcomes[0].reason in ("error", "mismatch")
+    assert outcomes[1].reason == "match"

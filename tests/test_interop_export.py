@@ -1,0 +1,197 @@
+"""`stapo-eval export`: our records in the formats of other harnesses, checked with literal numbers.
+
+tests/test_lighteval.py reads the same files back with lighteval, inspect_ai and lm_eval themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import eval_model
+import finished_run
+import pyarrow.parquet as pq
+import pytest
+
+from stapo_eval.cli import main
+from stapo_eval.commands.export import ExportCommand
+from stapo_eval.decoding import INSTRUCTION
+from stapo_eval.interop import lighteval_log
+from stapo_results import store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run, Verdict
+
+MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
+# avg: (1/2 + 1 + 0) / 3; its standard error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
+AVG, SE, PASS, PASS_SE = 0.5, math.sqrt(1 / 12), 2 / 3, 1 / 3
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    return finished_run.build(tmp_path)
+
+
+def export(world: Path, to: str, *more: str) -> Path:
+    out = world / to
+    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(out)]
+    assert main([*command, "--data-dir", str(world / "data"), *more]) == 0
+    return out
+
+
+def details(out: Path, setting: str) -> list[dict[str, Any]]:
+    path = out / setting / "details" / MODEL / STAMP / f"details_stapo_toy|0_{STAMP}.parquet"
+    return pq.read_table(path).to_pylist()
+
+
+def test_lighteval_results(world: Path) -> None:
+    out = export(world, "lighteval")
+    results = json.loads((out / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
+    scores = results["results"]["stapo_toy|0"]
+    assert scores == pytest.approx(
+        {
+            "avg@n:n=4": AVG,
+            "avg@n:n=4_stderr": SE,
+            "pass@k:k=4&n=4": PASS,
+            "pass@k:k=4&n=4_stderr": PASS_SE,
+            "maj@n:n=4": PASS,
+            "maj@n:n=4_stderr": PASS_SE,
+        }
+    )
+    assert results["results"]["all"] == pytest.approx(scores)
+    general = results["config_general"]
+    assert general["model_config"]["generation_parameters"] == {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 32}
+    assert general["exported_from"]["code_commit"] == "c" * 40
+
+
+def test_lighteval_details_keep_every_sample_in_lightevals_order(world: Path) -> None:
+    rows = details(export(world, "lighteval"), "t0.7")
+    order = [0, 1, 2]
+    random.Random(42).shuffle(order)
+    assert [r["doc"]["id"] for r in rows] == [str(i) for i in order]
+    by_id = {r["doc"]["specific"]["problem_id"]: r for r in rows}
+    first, second = by_id["toy-a"], by_id["toy-b"]
+    assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
+    assert first["model_response"]["text"] == ["So it is\n\\boxed{2}."] * 2 + [""] + ["So it is\n\\boxed{2}."]
+    assert first["doc"]["specific"]["correct"] == [True, True, None, True]
+    assert first["doc"]["specific"]["seeds"] == [100, 101, 102, 103]
+    assert first["doc"]["specific"]["finish_reasons"] == ["stop", "stop", "error", "stop"]
+    assert first["metric"]["avg@n:n=4"] == 1.0
+    assert math.isnan(first["metric"]["pass@k:k=4&n=4"])
+    assert second["doc"]["choices"] == [r"\boxed{2, -2}"]
+    assert second["model_response"]["logprobs"] == [-1.5] * 4
+    assert first["model_response"]["logprobs"] == []
+
+
+def test_lm_eval_files(world: Path) -> None:
+    folder = export(world, "lm-eval") / "t1.0" / MODEL
+    results = json.loads((folder / f"results_{STAMP}.json").read_text())
+    task = results["results"]["stapo_toy"]
+    assert task["avg@4,last_boxed"] == pytest.approx(AVG)
+    assert task["avg@4_stderr,last_boxed"] == pytest.approx(SE)
+    assert task["maj@4,last_boxed"] == pytest.approx(PASS)
+    assert results["n-samples"] == {"stapo_toy": {"original": 3, "effective": 3}}
+    lines = [json.loads(x) for x in (folder / f"samples_stapo_toy_{STAMP}.jsonl").read_text().splitlines()]
+    assert [x["doc_id"] for x in lines] == [0, 1, 2]
+    assert lines[0]["filtered_resps"] == [["2", "2", "3", ""]]
+    assert lines[0]["correct"] == [[1, 1, 0, 0]]
+    assert lines[0]["resps"][0][3] == "I do not know.\x00\n"
+    assert (lines[1]["target"], lines[1]["avg@4"]) == ("2, -2", 1.0)
+
+
+def test_missing_samples_are_no_number_anywhere(world: Path) -> None:
+    folder = export(world, "lm-eval") / "t0.7" / MODEL
+    task = json.loads((folder / f"results_{STAMP}.json").read_text())["results"]["stapo_toy"]
+    assert task["pass@4,last_boxed"] == "N/A"
+    assert task["avg@4,last_boxed"] == pytest.approx((1 + 1 + 1 / 4) / 3)
+    log = json.loads(next(export(world, "inspect").glob("*-t0.7_*.json")).read_text())
+    failed = [s for s in log["samples"] if "error" in s]
+    assert [(s["id"], s["epoch"], s["error"]["message"]) for s in failed] == [("toy-a", 3, "the prompt is too long")]
+    assert "scores" not in failed[0]
+    assert log["results"]["scores"][0]["unscored_samples"] == 1
+
+
+def test_inspect_log(world: Path) -> None:
+    log = json.loads(next(export(world, "inspect").glob("*-t1.0_*.json")).read_text())
+    assert log["results"]["total_samples"] == 12
+    assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == pytest.approx(AVG)
+    assert log["results"]["scores"][0]["metrics"]["stderr"]["value"] == pytest.approx(SE)
+    cut = next(s for s in log["samples"] if (s["id"], s["epoch"]) == ("toy-a", 4))
+    assert cut["output"]["choices"][0]["stop_reason"] == "max_tokens"
+    assert cut["scores"]["stapo"]["value"] == 0.0
+
+
+@pytest.mark.parametrize("to", ["lighteval", "lm-eval", "inspect"])
+def test_the_same_command_gives_the_same_bytes(world: Path, to: str) -> None:
+    first = {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()}
+    assert first
+    assert {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()} == first
+
+
+def test_lightevals_order_is_its_fixed_shuffle() -> None:
+    assert lighteval_log.lighteval_order(5) == [3, 1, 2, 4, 0]  # what random.Random(42) makes of five rows
+
+
+def test_an_unfinished_run_is_refused(world: Path) -> None:
+    path = world / "run" / "run.json"
+    store.write_json(path, store.read_json(path, Run).model_copy(update={"status": "interrupted"}))
+    assert main(["export", "--run", str(world / "run"), "--to", "inspect", "--out", str(world / "o")]) == 2
+    assert not (world / "o").exists()
+
+
+def test_another_copy_of_the_benchmark_is_refused(world: Path, tmp_path: Path, capsys: Any) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    rows = [p | {"answer": "1"} for p in finished_run.PROBLEMS]
+    (other / "toy.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    command = ["export", "--run", str(world / "run"), "--to", "inspect", "--out", str(world / "o")]
+    assert main([*command, "--benchmarks", str(other / "toy.jsonl")]) == 2
+    assert "is not the copy of toy that the run was made with" in capsys.readouterr().err
+
+
+def test_a_lost_verdict_is_named(world: Path, capsys: Any) -> None:
+    path = world / "run" / "verdicts.jsonl"
+    kept = [v for v in store.read(path, Verdict) if (v.problem_id, v.sample_index) != ("toy-b", 2)]
+    store.write_atomic(path, "".join(store.to_line(v) + "\n" for v in kept))
+    command = ["export", "--run", str(world / "run"), "--to", "lm-eval", "--out", str(world / "o")]
+    assert main([*command, "--data-dir", str(world / "data")]) == 2
+    assert "none for problem toy-b, sample 2" in capsys.readouterr().err
+
+
+def test_a_benchmark_that_was_given_by_path(tmp_path: Path) -> None:
+    world = finished_run.build(tmp_path, path_only=True)
+    export(world, "inspect", "--benchmarks", str(world / "data" / "toy.jsonl"))
+
+
+def test_names_are_no_files(world: Path) -> None:
+    command = ExportCommand(str(world / "run"), "inspect", str(world / "o"), benchmarks="toy")
+    with pytest.raises(BadInput, match=r"takes \.jsonl"):
+        command()
+
+
+def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:
+    model = eval_model.build(tmp_path / "model")
+    data = eval_model.benchmarks(tmp_path / "data", problems=3, samples=2)
+    command = [
+        "run",
+        "--model",
+        str(model),
+        "--benchmarks",
+        "sums,longer-sums",
+        "--data-dir",
+        str(data),
+        "--max-tokens",
+    ]
+    assert main([*command, "24", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    expected = {(c["benchmark"], c["setting"]): c["accuracy"] for c in summary["cells"]}
+    out = tmp_path / "exported"  # without --data-dir: the run knows where its benchmarks were
+    assert main(["export", "--run", str(tmp_path / "run"), "--to", "lm-eval", "--out", str(out)]) == 0
+    found = {}
+    for path in out.rglob("results_*.json"):
+        for task, scores in json.loads(path.read_text())["results"].items():
+            found[task.removeprefix("stapo_"), path.parts[-3]] = scores["avg@2,last_boxed"]
+    assert found == pytest.approx(expected)
+    assert sum(len(p.read_text().splitlines()) for p in out.rglob("samples_*.jsonl")) == 12

@@ -1,0 +1,58 @@
+"""`tox -e eval` without a GPU stops before anything is installed, and names the command that works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECK = ROOT / ".ci" / "needs-gpu"
+
+
+def _check(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", str(CHECK), "tox", "-e", "eval-cpu", "--", "--model", "ORG/A B"]
+    return subprocess.run(command, capture_output=True, text=True, env={"PATH": str(path)}, timeout=60)
+
+
+def _smi(folder: Path, script: str) -> Path:
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    return folder
+
+
+def test_without_a_driver_it_names_the_command_that_works(tmp_path: Path) -> None:
+    done = _check(tmp_path)
+    assert done.returncode == 2
+    assert "needs an NVIDIA GPU" in done.stderr
+    assert "next:     tox -e eval-cpu -- --model 'ORG/A B'" in done.stderr
+
+
+def test_a_driver_without_a_card_is_none(tmp_path: Path) -> None:
+    done = _check(_smi(tmp_path / "bin", "echo 'NVIDIA-SMI has failed because it could not communicate'; exit 9"))
+    assert done.returncode == 2
+    assert "could not communicate" in done.stderr
+
+
+def test_a_gpu_is_enough(tmp_path: Path) -> None:
+    done = _check(_smi(tmp_path / "bin", "echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)'"))
+    assert (done.returncode, done.stdout) == (0, "1 GPUs\n")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU's driver")
+def test_tox_stops_before_it_installs_anything(tmp_path: Path) -> None:
+    pytest.importorskip("tox")
+    command = [sys.executable, "-m", "tox", "-e", "eval", "--workdir", str(tmp_path), "--", "--model", "ORG/NAME"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TOX_", "PYTHONPATH"))}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode != 0
+    assert "tox -e eval-cpu -- --model ORG/NAME" in done.stdout + done.stderr
+    installed = {p.name for p in tmp_path.glob("eval/lib/python*/site-packages/*")}
+    assert installed
+    assert not {n for n in installed if n.startswith(("torch", "vllm", "numpy", "stapo"))}

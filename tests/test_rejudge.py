@@ -1,0 +1,340 @@
+"""`stapo-eval judge` and the judge inside a run, with a real model: same bytes either way, nothing asked twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import eval_model
+import judge_model
+import pytest
+from endpoint_server import Server
+
+from stapo_eval import scoring
+from stapo_eval.cli import main
+from stapo_eval.grading_pool import grade, items_of
+from stapo_eval.judge.scope import scored
+from stapo_eval.rejudge import JudgeOptions, rejudge
+from stapo_eval.rules import Options
+from stapo_eval.run import RunOptions, run
+from stapo_results import store
+from stapo_results.errors import BadInput
+from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
+
+PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json", "flips.html")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("world")
+    eval_model.build(root / "model", labels={"method": "justrl", "train_seed": 3, "step": 40})
+    judge_model.build(root / "judge")
+    judge_model.build(root / "other-judge", seed=5)
+    eval_model.benchmarks(root / "data", problems=10)
+    return root
+
+
+def _run(world: Path, out: Path, **more) -> Path:
+    known = {
+        "model": str(world / "model"),
+        "benchmarks": "sums,longer-sums",
+        "data_dir": str(world / "data"),
+        "max_tokens": 24,
+        "threads": 1,
+        "batch_rows": 16,
+    }
+    run(RunOptions(**(known | {"out": str(out)} | more)))
+    return out
+
+
+@pytest.fixture(scope="module")
+def judged(world: Path) -> Path:
+    """A run with the judge from the start."""
+    return _run(world, world / "judged", judge=str(world / "judge"))
+
+
+@pytest.fixture(scope="module")
+def unjudged(world: Path) -> Path:
+    return _run(world, world / "unjudged")
+
+
+def _copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock"))
+    return target
+
+
+def _files(out: Path) -> dict[str, bytes]:
+    names = [*PURE, *(f"cells/{p.name}" for p in (out / "cells").iterdir())]
+    return {n: (out / n).read_bytes() for n in names}
+
+
+def _options(world: Path, folder: Path, **more) -> JudgeOptions:
+    return JudgeOptions(**({"run": str(folder), "judge": str(world / "judge")} | more))
+
+
+def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) -> None:
+    samples = list(store.read(judged / "samples.jsonl", Sample))
+    verdicts = {(v.cell, v.problem_id, v.sample_index): v for v in store.read(judged / "verdicts.jsonl", Verdict)}
+    judgements = list(store.read(judged / "judgements.jsonl", Judgement))
+    assert len({j.key for j in judgements}) == len(judgements)
+    # by rule wrong: each answer to a problem once over both settings, each response without an answer by itself
+    wrong = [(s, verdicts[s.cell, s.problem_id, s.sample_index]) for s in samples]
+    wrong = [(s, v) for s, v in wrong if not v.rule]
+    questions = {(s.problem_id, v.extracted, s.response if v.extracted is None else "") for s, v in wrong}
+    assert len(judgements) == len(questions) < len(wrong)
+    assert {j.letter for j in judgements} == {"A", "B", "C", ""}
+    by_question = {(j.problem_id, j.extracted): j for j in judgements if j.extracted is not None}
+    meaning = {"A": "correct", "B": "incorrect", "C": "invalid", "": "invalid"}
+    for v in verdicts.values():
+        assert v.correct == scored(v.rule, v.judge)
+        assert (v.judge == "not_asked") == v.rule
+        if not v.rule and v.extracted is not None:
+            assert v.judge == meaning[by_question[v.problem_id, v.extracted].letter]
+    assert any(v.correct and not v.rule for v in verdicts.values())
+    times = [t for t in store.read(judged / "timings.jsonl", Timing) if t.kind == "judge"]
+    assert len(times) == len(judgements)
+    assert all(t.elapsed and t.elapsed > 0 for t in times)
+
+
+def test_cells_and_summary_say_what_is_the_judges(judged: Path) -> None:
+    summary = json.loads((judged / "summary.json").read_text())
+    for path in (judged / "cells").iterdir():
+        cell = store.read_json(path, CellRecord)
+        assert cell.scored_by == "rule+judge"
+        assert cell.judge.startswith("judge weights sha256:")
+        assert cell.judge.endswith("scope rule-negatives, mode compass")
+        rule = "".join(p.rule for p in cell.problems)
+        right = "".join(p.verdicts for p in cell.problems)
+        told = "".join(p.judged for p in cell.problems)
+        (c,) = (c for c in summary["cells"] if c["cell"] == cell.cell.id)
+        audit = c["audit"]
+        assert audit["asked"] == rule.count("0")
+        assert audit["flips_to_correct"] == right.count("1") - rule.count("1") == told.count("c")
+        assert audit["flips_to_incorrect"] == 0
+        assert audit["rule_accuracy"] == pytest.approx(rule.count("1") / len(rule))
+        assert audit["difference"] == pytest.approx(c["accuracy"] - audit["rule_accuracy"])
+        assert audit["low"] < audit["difference"] < audit["high"]
+
+
+def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
+    world: Path, judged: Path, unjudged: Path, tmp_path: Path
+) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    rejudge(_options(world, folder))
+    assert _files(folder) == _files(judged)
+    before, after = (store.read_json(f / "run.json", Run) for f in (judged, folder))
+    assert (after.run_id, after.revisions, after.status) == (before.run_id, before.revisions, "done")
+    assert any(n.startswith("judged by judge weights") for n in after.notes)
+    # the folder is now the run with the judge: its command goes on with it, and finds nothing to do
+    scores = json.loads((folder / "summary.json").read_text())
+    _run(world, folder, judge=str(world / "judge"))
+    assert json.loads((folder / "summary.json").read_text()) == scores
+
+
+def test_another_folder_leaves_the_run_as_it_was(world: Path, judged: Path, unjudged: Path, tmp_path: Path) -> None:
+    before = {p: p.read_bytes() for p in unjudged.rglob("*.json*")}
+    rejudge(_options(world, unjudged, out=str(tmp_path / "out")))
+    assert {p: p.read_bytes() for p in unjudged.rglob("*.json*")} == before
+    assert _files(tmp_path / "out") == _files(judged)
+    with pytest.raises(BadInput, match="holds another run"):
+        rejudge(_options(world, _run(world, tmp_path / "b", eval_seed=1), out=str(tmp_path / "out")))
+
+
+def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path: Path) -> None:
+    folder = _copy(judged, tmp_path / "run")
+    rejudge(_options(world, folder, scope="all"))
+    before, after = (f.joinpath("judgements.jsonl").read_bytes() for f in (judged, folder))
+    assert after.startswith(before)
+    new = [Judgement.model_validate_json(x) for x in after[len(before) :].splitlines()]
+    verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
+    right = {(v.problem_id, v.extracted) for v in verdicts if v.rule}
+    assert {(j.problem_id, j.extracted) for j in new} == right
+    assert len(new) == len(right)
+    assert {v.judge for v in verdicts} <= {"correct", "incorrect", "invalid"}
+    assert any(v.rule and not v.correct for v in verdicts)
+    for v in verdicts:
+        assert v.correct == (v.judge == "correct")
+    summary = json.loads((folder / "summary.json").read_text())
+    total = Counter()
+    for c in summary["cells"]:
+        for row, said in c["audit"]["confusion"].items():
+            total.update({(row, k): n for k, n in said.items()})
+    expected = Counter(("rule_correct" if v.rule else "rule_incorrect", v.judge) for v in verdicts)
+    assert +total == expected
+
+
+def test_disagreements_are_where_two_rule_graders_differ(
+    world: Path, judged: Path, unjudged: Path, tmp_path: Path
+) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    rejudge(_options(world, folder, scope="disagreements"))
+    samples = list(store.read(folder / "samples.jsonl", Sample))
+    verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
+    golds = [v.problem_id.rsplit("-", 1)[1] for v in verdicts]
+    other = grade(items_of(golds, [s.response for s in samples], [Options(preset="math-verify")] * len(golds)))
+    differ = [v.rule != o.rule for v, o in zip(verdicts, other, strict=True)]
+    assert [v.judge != "not_asked" for v in verdicts] == differ
+    assert 0 < sum(differ) < len(differ)
+    for v in verdicts:
+        assert v.correct == (v.rule if v.judge == "not_asked" else v.judge == "correct")
+    # questions that the wider scopes share with this one are the same questions
+    keys = {j.key for j in store.read(folder / "judgements.jsonl", Judgement)}
+    wrong = {j.key for j in store.read(judged / "judgements.jsonl", Judgement)}
+    assert keys & wrong
+    cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
+    assert "scope disagreements" in cell.judge
+
+
+def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged: Path, tmp_path: Path) -> None:
+    folder = _copy(judged, tmp_path / "run")
+    rejudge(_options(world, folder, judge=str(world / "other-judge")))
+    rejudge(_options(world, folder, mode="justrl-exact"))
+    judgements = list(store.read(folder / "judgements.jsonl", Judgement))
+    kinds = Counter((j.judge_model, j.judge_mode) for j in judgements)
+    first = kinds["judge", "compass"]
+    assert kinds["other-judge", "compass"] == first
+    # every response that the rule calls wrong is shown whole
+    wrong = [v for v in store.read(folder / "verdicts.jsonl", Verdict) if not v.rule]
+    assert first < kinds["judge", "justrl-exact"] <= len(wrong)
+    cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
+    assert cell.judge.endswith("mode justrl-exact")
+    # and back: all of it is on record
+    rejudge(_options(world, folder))
+    assert len(list(store.read(folder / "judgements.jsonl", Judgement))) == len(judgements)
+    assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
+
+
+def test_a_judge_whose_replies_are_all_recorded_is_not_loaded(
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _copy(judged, tmp_path / "run")
+    for name in ("verdicts.jsonl", "summary.json", "flips.html"):
+        (folder / name).unlink()
+    monkeypatch.setattr(scoring, "make_engine", None)
+    rejudge(_options(world, folder))
+    assert _files(folder) == _files(judged)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 23, 40])
+def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(
+    world: Path, judged: Path, tmp_path: Path, lines: int
+) -> None:
+    folder = _copy(judged, tmp_path / "run")
+    whole = (judged / "judgements.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(whole) > lines
+    (folder / "judgements.jsonl").write_bytes(b"".join(whole[:lines]) + whole[lines][:50])
+    rejudge(_options(world, folder))
+    assert _files(folder) == _files(judged)
+
+
+def _killed_and_repeated(world: Path, unjudged: Path, judged: Path, folder: Path, seed: int, kills: int) -> int:
+    """Kill `stapo-eval judge` at random moments, then let it end; the number of kills that met it at work."""
+    draw = random.Random(seed)
+    _copy(unjudged, folder)
+    command = [sys.executable, "-m", "stapo_eval.cli", "judge", "--run", str(folder), "--judge", str(world / "judge")]
+    path, met, recorded = folder / "judgements.jsonl", 0, b""
+    size = (judged / "judgements.jsonl").stat().st_size
+    for _ in range(kills):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        bar = draw.uniform(0, size)
+        while process.poll() is None and not (path.exists() and path.stat().st_size > bar):
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.05))
+        met += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if path.exists():
+            now = path.read_bytes()
+            assert now.startswith(recorded)  # nothing that was on record is gone or made again
+            recorded = now[: now.rfind(b"\n") + 1]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert _files(folder).keys() == _files(judged).keys()
+    for name, data in _files(judged).items():
+        assert name.startswith("cells/") or _files(folder)[name] == data, name
+    return met
+
+
+def test_killed_while_judging_it_ends_in_the_same_bytes(
+    world: Path, unjudged: Path, judged: Path, tmp_path: Path
+) -> None:
+    assert _killed_and_repeated(world, unjudged, judged, tmp_path / "run", seed=0, kills=2) >= 1
+
+
+@pytest.mark.slow
+def test_killed_many_times_while_judging(world: Path, unjudged: Path, judged: Path, tmp_path: Path) -> None:
+    met = sum(_killed_and_repeated(world, unjudged, judged, tmp_path / str(i), seed=i, kills=4) for i in range(1, 11))
+    assert met >= 20
+
+
+def test_a_judge_at_an_endpoint_says_what_it_says_here(
+    world: Path, unjudged: Path, judged: Path, tmp_path: Path
+) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    with Server(world / "judge", name="verifier") as server:
+        rejudge(_options(world, folder, judge="verifier", url=(server.url,)))
+        # the engine's own check at the start is not greedy; each question is asked once
+        asked = [x for x in server.asked if x["temperature"] == 0]
+        here = {j.key: j for j in store.read(judged / "judgements.jsonl", Judgement)}
+        there = {j.key: j for j in store.read(folder / "judgements.jsonl", Judgement)}
+        assert len(asked) == len(there) == len(here)
+        assert {k: j.letter for k, j in there.items()} == {k: j.letter for k, j in here.items()}
+        assert {j.judge_revision for j in there.values()} == {
+            "verifier as an endpoint serves it, its weights are not known here"
+        }
+        cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
+        assert cell.judge.startswith("verifier as an endpoint")
+        # all of it is on record
+        rejudge(_options(world, folder, judge="verifier", url=(server.url,)))
+        assert len([x for x in server.asked if x["temperature"] == 0]) == len(asked)
+    run_record = store.read_json(folder / "run.json", Run)
+    assert run_record.config["judge_url"] == [server.url]
+    assert len([n for n in run_record.notes if n.startswith("judged by")]) == 1
+
+
+def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(f'{{"id": "m-{i}", "problem": "{i}?", "answer": "{i}"}}\n' for i in range(4)))
+    whole = _run(world, tmp_path / "whole", benchmarks=str(path), n=3, judge=str(world / "judge"))
+    folder = _run(world, tmp_path / "run", benchmarks=str(path), n=3)
+    with pytest.raises(BadInput, match="unknown benchmark"):
+        rejudge(_options(world, folder))
+    with pytest.raises(BadInput, match=r"jsonl and \.parquet"):
+        rejudge(_options(world, folder, benchmarks="mine"))
+    rejudge(_options(world, folder, benchmarks=str(path)))
+    assert _files(folder) == _files(whole)
+
+
+def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no run"):
+        rejudge(_options(world, tmp_path))
+    short = _copy(unjudged, tmp_path / "short")
+    lines = (short / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (short / "samples.jsonl").write_bytes(b"".join(lines[:-3]))
+    with pytest.raises(BadInput, match="157 of 160"):
+        rejudge(_options(world, short))
+    eval_model.benchmarks(tmp_path / "data", problems=11)
+    with pytest.raises(BadInput, match="not the copy that was evaluated"):
+        rejudge(_options(world, unjudged, data_dir=str(tmp_path / "data")))
+    with pytest.raises(BadInput, match="only where the rule fails"):
+        rejudge(_options(world, unjudged, scope="all", mode="justrl-exact"))
+
+
+def test_the_command_line_judges(world: Path, unjudged: Path, tmp_path: Path, capsys) -> None:
+    arguments = ["--run", str(unjudged), "--judge", str(world / "judge"), "--out", str(tmp_path / "out")]
+    assert main(["judge", *arguments]) == 0
+    out = capsys.readouterr().out
+    share = out[out.index("The judge's share") :]
+    row = next(x.split() for x in share.splitlines() if x.split()[:2] == ["sums", "t1.0"])
+    (cell,) = (store.read_json(p, CellRecord) for p in (tmp_path / "out" / "cells").glob("*_sums_t1.0_*"))
+    rule, scores = ("".join(getattr(p, k) for p in cell.problems).count("1") for k in ("rule", "verdicts"))
+    assert row[2:6] == [f"{rule / 0.4:.1f}", f"{rule}/40", f"{scores / 0.4:.1f}", f"{scores}/40"]
+    assert row[-2:] == [f"{scores - rule}/0", f"{(scores - rule) / (40 - rule) * 100:.1f}"]
+    assert main(["judge", "--run", str(tmp_path / "nowhere"), "--judge", "x"]) == 2
+    assert "holds no run" in capsys.readouterr().err

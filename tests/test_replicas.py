@@ -1,0 +1,112 @@
+"""Replicas on a local Ray: the same samples whatever their number, and whichever of them dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import eval_model
+import pytest
+
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
+from stapo_eval.engines.hf import HfEngine
+from stapo_eval.engines.ray import RayEngine
+from stapo_eval.models import find_model
+from stapo_eval.run import RunOptions, run
+from stapo_results import store
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eval_model.build(tmp_path_factory.mktemp("model"), labels={"step": 1})
+
+
+def _engine(folder: Path, replicas: int) -> RayEngine:
+    options = EngineOptions(replicas=replicas)
+    engine = make_engine("hf", find_model(str(folder)), threads=1, rows=4, options=options)
+    assert isinstance(engine, RayEngine)
+    return engine
+
+
+def _requests(engine: RayEngine | HfEngine, n: int = 60) -> list[Request]:
+    d = Decoding(1.0, 1.0, 24)
+    return [Request("c", f"p{i % 7}", i // 7, i, tuple(engine.encode("word " * (i % 7))), d) for i in range(n)]
+
+
+def _texts(finished: list[Finished]) -> dict:
+    found = {f.request.key: f.text for f in finished}
+    assert len(found) == len(finished)
+    return found
+
+
+def test_a_killed_replicas_work_is_done_by_the_others(folder: Path, capsys) -> None:
+    alone = HfEngine(find_model(str(folder)), threads=1, rows=4)
+    expected = _texts([f for piece in alone.stream(_requests(alone), ()) for f in piece])
+    engine = _engine(folder, 2)
+    try:
+        first, second = engine.actors
+        assert (engine.name, engine.deterministic, engine.context) == ("hf", True, 512)
+        finished: list[Finished] = []
+        for number, piece in enumerate(engine.stream(_requests(engine), ())):
+            finished += piece
+            if number == 3:
+                os.kill(first.pid, signal.SIGKILL)
+        assert _texts(finished) == expected
+        assert engine.actors == [second]
+        assert engine.notes == ["replica 0 was lost; the others did its work"]
+        assert "was lost" in capsys.readouterr().err
+        # the last one as well: the run ends
+        pieces = engine.stream(_requests(engine), ())
+        next(pieces)
+        os.kill(second.pid, signal.SIGKILL)
+        with pytest.raises(RunFailed, match="every replica was lost"):
+            list(pieces)
+    finally:
+        engine.close()
+
+
+def test_two_replicas_give_the_files_of_one_engine(folder: Path, tmp_path: Path) -> None:
+    eval_model.benchmarks(tmp_path / "data")
+    options = {
+        "model": str(folder),
+        "data_dir": str(tmp_path / "data"),
+        "benchmarks": "sums,longer-sums",
+        "max_tokens": 24,
+        "batch_rows": 5,
+        "threads": 1,
+    }
+    run(RunOptions(**options, out=str(tmp_path / "one")))
+    run(RunOptions(**options, out=str(tmp_path / "two"), replicas=2))
+    for name in ("samples.jsonl", "verdicts.jsonl", "summary.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert store.read_json(tmp_path / "two" / "run.json", Run).config["replicas"] == 2
+    # begun by one engine, finished by two
+    whole = (tmp_path / "one" / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "three").mkdir()
+    record = json.loads((tmp_path / "one" / "run.json").read_text()) | {"status": "running"}
+    (tmp_path / "three" / "run.json").write_text(json.dumps(record))
+    (tmp_path / "three" / "samples.jsonl").write_bytes(b"".join(whole[:31]) + whole[31][:9])
+    run(RunOptions(**options, out=str(tmp_path / "three"), replicas=2))
+    assert (tmp_path / "three" / "samples.jsonl").read_bytes() == b"".join(whole)
+
+
+def test_more_replicas_than_there_is_room_for_are_refused(folder: Path) -> None:
+    with pytest.raises(BadInput, match="no room for 999 replicas"):
+        _engine(folder, 999)
+
+
+def test_a_replicas_own_error_arrives_as_itself(folder: Path) -> None:
+    engine = _engine(folder, 1)
+    try:
+        broken = [Request("c", "p", i, 0, (10_000_000,), Decoding(1.0, 1.0, 4)) for i in range(4)]
+        with pytest.raises(RunFailed, match="whole batch"):
+            list(engine.stream(broken, ()))
+    finally:
+        engine.close()

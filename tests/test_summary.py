@@ -1,0 +1,179 @@
+"""The summary of one cell by hand, its tables, and what a run cost."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stapo_eval.cost import cost, in_words
+from stapo_eval.show import print_summary
+from stapo_eval.summary import averages, cell_record, ks, notes, summarise
+from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
+from stapo_results.schema import Cell, CellRecord, Run, Sample, Timing, Verdict
+
+CELL = Cell(method="m", size="s", train_seed=0, step=1, benchmark="b", setting="t1.0")
+
+
+def _run(**changed) -> Run:
+    return Run(run_id="r", kind="eval", status="done", command=[], config={}, code_commit="c", code_dirty="",
+               packages={}, revisions={}, hardware={"gpus": []}, seeds={}, deterministic=True, started="2000",
+               ).model_copy(update=changed)  # fmt: skip
+
+
+def _sample(problem: int, i: int, tokens: int = 10, finish: str = "stop", cell: str = CELL.id) -> Sample:
+    return Sample(cell=cell, problem_id=f"q{problem}", sample_index=i, seed=0, response="x", finish_reason=finish,
+                  prompt_tokens=1, response_tokens=tokens, logprob_sum=None, engine="hf",
+                  error="too long" if finish == "error" else "")  # type: ignore[arg-type]  # fmt: skip
+
+
+def _verdict(s: Sample, extracted: str | None, correct: bool) -> Verdict:
+    return Verdict(cell=s.cell, problem_id=s.problem_id, sample_index=s.sample_index, extracted=extracted, rule=correct,
+                   reason="match" if correct else "no_answer" if extracted is None else "mismatch", preset="ours",
+                   grader_version="v", judge="not_asked", judge_model="", judge_revision="", correct=correct,
+                   )  # fmt: skip
+
+
+def _benchmark(problems: int, samples: int) -> Benchmark:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "b.jsonl"
+        path.write_text("".join(f'{{"id": "q{i}", "problem": "{i}?", "answer": "1"}}\n' for i in range(problems)))
+        write_registry(Path(folder) / "registry.yaml", {"b": registry_entry(path, "b", samples=samples)})
+        return load("b", Path(folder))
+
+
+def _made(rows: list[list[tuple[str | None, bool, int, str]]]) -> tuple[CellRecord, list[Sample], list[Verdict]]:
+    """A record of (extracted, correct, tokens, finish reason) a sample."""
+    samples = [_sample(q, i, t, f) for q, row in enumerate(rows) for i, (_, _, t, f) in enumerate(row)]
+    answers = [(a, c) for row in rows for a, c, _, _ in row]
+    verdicts = [_verdict(s, a, c) for s, (a, c) in zip(samples, answers, strict=True)]
+    benchmark = _benchmark(len(rows), len(rows[0]))
+    record = cell_record(CELL, benchmark, [p.id for p in benchmark.problems], len(rows[0]), samples, verdicts,
+                         decoding=(1.0, 1.0, 99), scored_by="rule", judge_note="", grader="ours, v", judge="",
+                         run=_run(), engine="hf", miniature=False)  # fmt: skip
+    return record, samples, verdicts
+
+
+# problem means .5, 1, 0
+ROWS = [
+    [("1", True, 10, "stop"), ("2", False, 20, "stop"), ("$1$", True, 30, "stop"), (None, False, 99, "length")],
+    [("1", True, 10, "stop"), ("1.", True, 20, "stop"), ("1", True, 30, "stop"), ("1", True, 40, "length")],
+    [("7", False, 10, "stop"), (None, False, 99, "length"), (None, False, 99, "length"), ("8", False, 20, "stop")],
+]
+
+
+def test_summary_by_hand() -> None:
+    s = summarise(*_made(ROWS))
+    assert (s["correct"], s["samples"], s["missing"], s["n"], s["problems"]) == (6, 12, 0, 4, 3)
+    assert s["accuracy"] == 0.5
+    # squares .5; SE sqrt(.5 / 6) = .288675; t(.975, 2) = 4.30265: wider than the scale
+    assert s["standard_error"] == pytest.approx(0.28867513)
+    assert (s["low"], s["high"]) == (0.0, 1.0)
+    # of 27 resamples the least (0 0 0) and the greatest (1 1 1) have 3.7 % each: both ends of a 95 % interval
+    assert (s["bootstrap_low"], s["bootstrap_high"]) == (0.0, 1.0)
+    # pass@1 the mean; pass@4 two of three
+    assert s["pass_at"] == {"1": 0.5, "4": pytest.approx(2 / 3)}
+    # maj@4: 1 has two votes ("1" and "$1$") against one for 2: right; right; 7 and 8 tie, both wrong
+    assert s["majority_at"] == {"1": 0.5, "4": pytest.approx(2 / 3)}
+    # within: variances 1/3 0 0; between: variance of the means .25 less (1/9) / 4
+    assert s["variance_within"] == pytest.approx(1 / 9, abs=1e-8)
+    assert s["variance_between"] == pytest.approx(0.25 - 1 / 36, abs=1e-8)
+    assert (s["truncated"], s["no_answer"]) == (pytest.approx(4 / 12), 0.25)
+    assert s["finish_reasons"] == {"correct": {"stop": 5, "length": 1}, "incorrect": {"stop": 3, "length": 3}}
+    # correct: 10 10 20 30 30 40, incorrect: 10 20 20 99 99 99
+    right, wrong = s["response_tokens"]["correct"], s["response_tokens"]["incorrect"]
+    assert [right[k] for k in ("p25", "p50", "p75", "max")] == [12.5, 25, 30, 40]
+    assert [wrong[k] for k in ("p25", "p50", "p75", "max")] == [20, 59.5, 99, 99]
+    assert s["judge"] == {"correct": 0, "incorrect": 0, "invalid": 0}
+    assert s["audit"]["asked"] == 0
+
+
+def test_missing_samples_are_loud_and_never_wrong() -> None:
+    rows = [list(ROWS[0]), [("1", True, 10, "stop"), *[(None, False, 0, "error")] * 3]]
+    record, samples, verdicts = _made(rows)
+    assert [p.verdicts for p in record.problems] == ["1010", "1---"]
+    s = summarise(record, samples, verdicts)
+    # over those that are there: .5 and 1
+    assert (s["missing"], s["accuracy"], s["correct"]) == (3, 0.75, 3)
+    assert set(s["pass_at"].values()) == set(s["majority_at"].values()) == {None}
+    assert s["variance_within"] is s["variance_between"] is None
+    assert s["finish_reasons"]["incorrect"] == {"stop": 1, "length": 1}
+    (note,) = notes([record], samples)
+    assert note == f"3 samples of {CELL.id} are MISSING because the engine failed on them: too long"
+
+
+def test_without_spread_the_bootstrap_gives_no_interval() -> None:
+    s = summarise(*_made([[("7", False, 5, "stop")] * 2] * 4))
+    # 1 - .025 ** (1 / 4)
+    assert (s["accuracy"], s["low"], s["high"]) == (0.0, 0.0, pytest.approx(0.60236, abs=1e-5))
+    assert s["bootstrap_low"] is s["bootstrap_high"] is None
+    assert s["response_tokens"]["correct"]["p50"] is None
+
+
+def test_averages_are_by_setting_and_count_benchmarks_alike() -> None:
+    record, _, _ = _made(ROWS)
+    easy, _, _ = _made([[("1", True, 1, "stop")] * 4, [("1", True, 1, "stop")] * 3 + [("2", False, 1, "stop")]])
+    other = easy.model_copy(update={"cell": CELL.model_copy(update={"setting": "t0.7"})})
+    whole, alone = averages([record, easy, other])
+    assert (whole["setting"], whole["benchmarks"], whole["accuracy"]) == ("t1.0", 2, pytest.approx((0.5 + 0.875) / 2))
+    # SEs sqrt(.5 / 6) and .125: sqrt(.083333 + .015625) / 2
+    assert whole["standard_error"] == pytest.approx(0.157288, abs=1e-6)
+    assert (alone["setting"], alone["benchmarks"], alone["accuracy"]) == ("t0.7", 1, 0.875)
+
+
+def test_k_of_pass_and_majority() -> None:
+    assert [ks(n) for n in (1, 2, 4, 8, 32)] == [[1], [1, 2], [1, 4], [1, 4, 8], [1, 4, 8, 32]]
+
+
+def _timing(s: Sample, elapsed: float | None, kind: str = "sample") -> Timing:
+    return Timing(cell=s.cell, problem_id=s.problem_id, sample_index=s.sample_index, kind=kind, created="2000",
+                  seconds=9.0, elapsed=elapsed)  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_cost_by_hand() -> None:
+    samples = [_sample(0, 0, 100), _sample(0, 1, 300), _sample(1, 0, 50, cell="other")]
+    timings = [
+        _timing(samples[0], 1.0), _timing(samples[1], 3.0), _timing(samples[2], 1.0), _timing(samples[0], 2.0, "judge"),
+        _timing(samples[1], None, "verdict"),
+    ]  # fmt: skip
+    c = cost(samples, timings, _run())
+    assert (c["generation_seconds"], c["tokens"], c["tokens_per_second"]) == (5.0, 450, 90.0)
+    assert (c["gpus"], c["gpu_hours"], c["judge_seconds"], c["judge_replies"]) == (0, None, 2.0, 1)
+    assert c["cells"][CELL.id] == {"seconds": 4.0, "tokens": 400, "tokens_per_second": 100.0, "timed": 2}
+    assert in_words(c) == (
+        "cost: 450 tokens in 5.0 s, 90 tokens per second, GPU hours not known (no GPU); judge 2.0 s for 1 replies"
+    )
+    # 4 replicas of 2 GPUs for 5 s, one copy of 2 for the judge's 2 s: 44 GPU seconds
+    config: dict[str, Any] = {"replicas": 4, "tensor_parallel": 2}
+    big = cost(samples, timings, _run(hardware={"gpus": ["H"] * 8}, config=config))
+    assert (big["gpus"], big["gpu_hours"]) == (8, round(44 / 3600, 4))
+    hidden = cost([s.model_copy(update={"engine": "openai m"}) for s in samples], timings, _run())
+    assert (hidden["gpus"], hidden["gpu_hours"]) == (None, None)
+    assert "GPU hours not known" in in_words(hidden)
+
+
+def test_cost_counts_only_tokens_with_a_time_and_says_so() -> None:
+    samples = [_sample(0, 0, 100), _sample(0, 1, 300)]
+    c = cost(samples, [_timing(samples[0], 2.0), _timing(samples[1], None)], _run())
+    assert (c["tokens"], c["tokens_per_second"], c["timed"], c["samples"]) == (100, 50.0, 1, 2)
+    assert in_words(c).endswith("(1 of 2 samples have a time)")
+    assert cost(samples, [], _run())["tokens_per_second"] is None
+
+
+def test_the_tables_print_every_k_and_n(tmp_path: Path, capsys) -> None:
+    record, samples, verdicts = _made(ROWS)
+    summary = {"model": "m", "cells": [summarise(record, samples, verdicts)], "averages": averages([record]),
+               "notes": ["careful"]}  # fmt: skip
+    (tmp_path / "cost.json").write_text(json.dumps(cost(samples, [], _run())))
+    print_summary(summary, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    score, response = (x.split() for x in lines if x.split()[:1] == ["b"])
+    assert score == ["b", "t1.0", "4", "50.0", "28.9", "[0.0,", "100.0]", "[0.0,", "100.0]", "6/12", "66.7", "66.7"]
+    assert response == ["b", "t1.0", "33.3", "1/3", "25.0", "25", "/", "60", "38", "/", "99", "0.111", "0.222"]
+    assert lines[-2:] == [
+        "note: careful",
+        "cost: not known: no sample has a time",
+    ]
