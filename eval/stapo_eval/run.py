@@ -81,6 +81,7 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
             return summary
         path = plan.out / "run.json"
         spent = (old.wall_seconds or 0.0) if old else 0.0
+        store.sweep(plan.out)
         store.write_json(path, plan.run)
         before = signal.signal(signal.SIGTERM, _interrupt)
         status = "failed"

@@ -43,6 +43,12 @@ def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
         tmp.unlink(missing_ok=True)
 
 
+def sweep(folder: str | os.PathLike) -> None:
+    """Remove what `write_atomic` left below a folder when it was killed. Only for the folder's one writer."""
+    for stale in Path(folder).rglob(".*.tmp"):
+        stale.unlink()
+
+
 def write_json(path: str | os.PathLike, value: object) -> None:
     """Indented JSON in one atomic step; a pydantic record is dumped by its schema."""
     if isinstance(value, BaseModel):
