@@ -65,3 +65,32 @@ def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Pat
     assert any("may differ" in n for n in record.notes)
     summary = json.loads((out / "summary.json").read_text())
     assert sum(c["missing"] for c in summary["cells"]) == 0
+
+
+def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path) -> None:
+    import psutil
+
+    eval_model.build(tmp_path / "model", head_dim=32, labels={"step": 1})
+    eval_model.benchmarks(tmp_path / "data", problems=12, samples=32)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "stapo_eval.cli", "run", "--engine", "vllm", "--max-tokens", "200"]
+    command += ["--benchmarks", "sums,longer-sums", "--model", str(tmp_path / "model")]
+    command += ["--data-dir", str(tmp_path / "data"), "--out", str(out)]
+    log = tmp_path / "log"
+    with open(log, "wb") as f:
+        process = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True)
+        while process.poll() is None and len(_whole_lines(out / "samples.jsonl")) < 50:
+            time.sleep(0.002)
+        engines = [p for p in psutil.Process(process.pid).children(recursive=True) if "EngineCore" in p.name()]
+        assert engines, [p.name() for p in psutil.Process(process.pid).children(recursive=True)]
+        for p in engines:
+            p.kill()
+        assert process.wait(timeout=300) == 1
+    said = log.read_text()
+    assert "the vLLM engine died" in said
+    assert f"--out {out}   goes on: " in said
+    assert store.read_json(out / "run.json", Run).status == "failed"
+    kept = _whole_lines(out / "samples.jsonl")
+    assert 50 <= len(kept) < TOTAL
+    assert subprocess.run(command, capture_output=True, timeout=600).returncode == 0
+    assert _whole_lines(out / "samples.jsonl")[: len(kept)] == kept
