@@ -225,6 +225,34 @@ def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path
     assert {p.problem_id: p.verdicts for p in cell.problems}["long"] == "--"
 
 
+def test_samples_that_failed_are_made_again_when_asked(
+    world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stapo_eval.engines.hf import HfEngine
+
+    generate = HfEngine._generate
+
+    def out_of_memory(self: HfEngine, batch: list) -> list:
+        return [
+            replace(f, text="", finish_reason="error", response_tokens=0, logprob_sum=None, error="out of memory")
+            if f.request.problem_id == "sums-3" and f.request.sample_index < 2
+            else f
+            for f in generate(self, batch)
+        ]
+
+    monkeypatch.setattr(HfEngine, "_generate", out_of_memory)
+    assert sum(c["missing"] for c in run(_options(world, tmp_path))["cells"]) == 4
+    monkeypatch.setattr(HfEngine, "_generate", generate)
+    assert sum(c["missing"] for c in run(_options(world, tmp_path))["cells"]) == 4  # finished: nothing is done
+    assert sum(c["missing"] for c in run(_options(world, tmp_path, retry_errors=True))["cells"]) == 0
+    assert _files(tmp_path) == _files(finished)
+    failed = list(store.read(tmp_path / "samples.failed.jsonl", Sample))
+    assert [s.error for s in failed] == ["out of memory"] * 4
+    record = store.read_json(tmp_path / "run.json", Run)
+    assert record.status == "done"
+    assert "samples that had failed are made again" in record.notes
+
+
 def test_a_disk_without_room_is_refused_before_generating(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

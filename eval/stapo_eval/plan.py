@@ -62,6 +62,7 @@ class RunOptions:
     batch_rows: int = 0
     grade_seconds: float = 5.0
     grade_memory_mib: int = 1024
+    retry_errors: bool = False
     url: tuple[str, ...] = ()
     served_model: str = ""
     concurrency: int = EngineOptions.concurrency
@@ -98,18 +99,9 @@ class RunOptions:
 # not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
 # where and on how many machines an engine runs
 _NO_IDENTITY = (
-    *("out", "data_dir", "model", "judge", "revision", "judge_revision"),
-    *(
-        "url",
-        "judge_url",
-        "concurrency",
-        "timeout",
-        "patience",
-        "key_variable",
-        "replicas",
-        "ray_address",
-        "tensor_parallel",
-    ),
+    *("out", "data_dir", "model", "judge", "revision", "judge_revision", "retry_errors"),
+    *("url", "judge_url", "concurrency", "timeout", "patience", "key_variable"),
+    *("replicas", "ray_address", "tensor_parallel"),
 )
 
 
@@ -300,8 +292,8 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
             next_step="give another --out, or the parameters of that run",
         )
     kept = old
-    if old.status != "done":
-        more = ["resumed after an interruption"]
+    if old.status != "done" or plan.options.retry_errors:
+        more = ["resumed after an interruption" if old.status != "done" else "samples that had failed are made again"]
         if (old.code_commit, old.code_dirty) != (new.code_commit, new.code_dirty):
             more.append(f"resumed with code {new.code_commit[:12]} {new.code_dirty}".strip())
         kept = old.model_copy(update={"status": "running", "notes": [*old.notes, *more]})

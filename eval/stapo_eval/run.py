@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
 from stapo_eval.plan import Plan, RunOptions, make_plan, settle
-from stapo_eval.sampling import generate, load_samples, put_in_order
+from stapo_eval.sampling import drop_errors, generate, load_samples, put_in_order
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
 from stapo_results import provenance, store
@@ -74,7 +74,8 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
     plan = make_plan(options)
     with one_writer(plan.out):
         plan, old = settle(plan)
-        if old and old.status == "done" and (plan.out / "summary.json").exists():
+        again = plan.options.retry_errors and drop_errors(plan)
+        if old and old.status == "done" and (plan.out / "summary.json").exists() and not again:
             summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
             print_summary(summary, plan.out)
             say(f"{plan.out} is finished; nothing was done")

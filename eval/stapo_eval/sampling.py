@@ -64,6 +64,22 @@ def load_samples(plan: Plan) -> dict[Key, Sample]:
     return samples
 
 
+def drop_errors(plan: Plan) -> int:
+    """Take the samples on which an engine failed off the record, so that they are made again; how many there were.
+
+    They are kept in samples.failed.jsonl.
+    """
+    failed = {key: s for key, s in load_samples(plan).items() if s.finish_reason == "error"}
+    if failed:
+        path = plan.out / "samples.jsonl"
+        store.append(path.with_name("samples.failed.jsonl"), failed.values())
+        kept = (s for key, s in load_samples(plan).items() if key not in failed)
+        store.write_atomic(path, "".join(store.to_line(s) + "\n" for s in kept))
+        # a run that is stopped from here on is not done, whatever its record said
+        (plan.out / "summary.json").unlink(missing_ok=True)
+    return len(failed)
+
+
 def _tally(plan: Plan, samples: dict[Key, Sample]) -> Tally:
     cells = {}
     for cell, benchmark, _ in plan.cells():

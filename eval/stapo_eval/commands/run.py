@@ -94,6 +94,8 @@ class RunCommand:
     """Wall time that grading one answer may take."""
     grade_memory_mib: int = 1024
     """Memory that grading one answer may take."""
+    retry_errors: bool = False
+    """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
     resume: bool = True
     """Go on with an unfinished run folder; --no-resume refuses one."""
 

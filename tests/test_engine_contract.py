@@ -1,0 +1,195 @@
+"""What every engine promises, asked of each one that is here: hf, an endpoint over hf, and with STAPO_TEST_ENGINE=vllm
+(`tox -e vllm`) vLLM offline and through its own OpenAI server."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import eval_model
+import pytest
+from endpoint_server import Server
+from kill_harness import until
+
+from stapo_eval.decoding import Decoding
+from stapo_eval.engines import Engine, EngineOptions, Finished, Request, make_engine
+from stapo_eval.models import find_model
+from stapo_eval.run import RunOptions, run
+from stapo_results import store
+from stapo_results.schema import Run, Sample
+
+VLLM = os.environ.get("STAPO_TEST_ENGINE") == "vllm"
+KINDS = ["hf", "openai", *(["vllm", "openai-vllm"] if VLLM else [])]
+N = 32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # vLLM's CPU kernels want heads of 32 and more
+    return eval_model.build(tmp_path_factory.mktemp("model"), head_dim=32, labels={"step": 1})
+
+
+@pytest.fixture(scope="module")
+def vllm_server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    options = {"model": folder, "served-model-name": "tiny", "host": "127.0.0.1", "port": port, "dtype": "float32"}
+    options |= {"max-num-batched-tokens": 8192, "max-num-seqs": 64, "logprobs-mode": "processed_logprobs"}
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--no-enable-chunked-prefill"]
+    command += [f"--{k}={v}" for k, v in options.items()]
+    log = tmp_path_factory.mktemp("server") / "log"
+    with open(log, "wb") as f:
+        process = subprocess.Popen(command, stdout=f, stderr=f)
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()[-3000:]
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        until(ready, 300, "the server does not start")
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def setting(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, EngineOptions]]:
+    """(kind of engine, its options)."""
+    if request.param == "openai":
+        with Server(folder) as server:
+            yield "openai", EngineOptions(urls=(server.url,), concurrency=8)
+    elif request.param == "openai-vllm":
+        yield "openai", EngineOptions(urls=(request.getfixturevalue("vllm_server"),))
+    else:
+        yield request.param, EngineOptions()
+
+
+@pytest.fixture(scope="module")
+def engine(setting: tuple[str, EngineOptions], folder: Path) -> Iterator[Engine]:
+    kind, options = setting
+    made = make_engine(kind, find_model(str(folder)), threads=1, options=options)
+    yield made
+    made.close()
+
+
+def _requests(engine: Engine, problems: int = 4, n: int = N) -> list[Request]:
+    cells = [("t1.0", Decoding(1.0, 1.0, 24)), ("t0.7", Decoding(0.7, 0.9, 24))]
+    return [
+        Request(c, f"p{p}", i, seed_of(ci, p, i), tuple(engine.encode("word " * p)), d)
+        for ci, (c, d) in enumerate(cells)
+        for p in range(problems)
+        for i in range(n)
+    ]
+
+
+def seed_of(cell: int, problem: int, index: int) -> int:
+    """A seed of its own for each sample, large as real ones are."""
+    return (1 << 62) + cell * 10_000 + problem * 100 + index
+
+
+def _all(engine: Engine, requests: list[Request], done=()) -> dict[tuple, Finished]:
+    finished = [f for piece in engine.stream(requests, done) for f in piece]
+    found = {f.request.key: f for f in finished}
+    assert len(found) == len(finished)
+    return found
+
+
+def test_32_samples_a_problem_each_once_from_seeds_of_their_own(engine: Engine) -> None:
+    requests = _requests(engine)
+    got = _all(engine, requests)
+    assert got.keys() == {r.key for r in requests}
+    assert Counter(key[:2] for key in got) == {(c, f"p{p}"): N for c in ("t1.0", "t0.7") for p in range(4)}
+    for cell, problem in {key[:2] for key in got}:
+        texts = {f.text for key, f in got.items() if key[:2] == (cell, problem)}
+        assert len(texts) > N // 2
+    for f in got.values():
+        assert f.finish_reason in ("stop", "length")
+        assert f.response_tokens == 24 if f.finish_reason == "length" else 1 <= f.response_tokens <= 24
+        assert f.logprob_sum is not None
+        assert f.logprob_sum <= 0
+        assert "<|" not in f.text
+    assert {f.finish_reason for f in got.values()} == {"stop", "length"}
+
+
+def test_the_same_seeds_repeat_in_one_configuration(engine: Engine) -> None:
+    requests = _requests(engine, problems=2)
+    first, again = _all(engine, requests), _all(engine, requests)
+    assert {k: f.text for k, f in first.items()} == {k: f.text for k, f in again.items()}
+    other = _all(engine, [replace(r, seed=r.seed + 5000) for r in requests])
+    assert sum(other[k].text != f.text for k, f in first.items()) > len(first) // 2
+
+
+def test_what_is_done_is_not_made_again(engine: Engine) -> None:
+    requests = _requests(engine, problems=2, n=6)
+    done = {r.key: 9 for r in requests[::3]}
+    assert _all(engine, requests, done).keys() == {r.key for r in requests} - done.keys()
+    assert _all(engine, requests, {r.key: 1 for r in requests}) == {}
+
+
+def test_greedy_needs_no_seed(engine: Engine) -> None:
+    r = replace(_requests(engine, 1, 1)[0], decoding=Decoding(0.0, 1.0, 8))
+    texts = [f.text for s in (1, 2) for f in _all(engine, [replace(r, seed=s)]).values()]
+    assert texts[0] == texts[1]
+
+
+def test_a_problem_that_does_not_fit_is_its_own_error(engine: Engine) -> None:
+    requests = _requests(engine, 2, 2)
+    long = replace(requests[0], problem_id="long", prompt=tuple(engine.encode("x" * 600)))
+    got = _all(engine, [long, *requests])
+    assert got["t1.0", "long", 0].finish_reason == "error"
+    assert "512" in got["t1.0", "long", 0].error
+    assert sum(f.finish_reason == "error" for f in got.values()) == 1
+
+
+def test_the_context_limits_the_response(engine: Engine) -> None:
+    r = replace(_requests(engine, 1, 1)[0], decoding=Decoding(1.0, 1.0, 20_480), prompt=tuple(engine.encode("x" * 480)))
+    (f,) = _all(engine, [r]).values()
+    assert f.finish_reason in ("stop", "length")
+    assert 1 <= f.response_tokens < 32
+
+
+def test_a_run_that_was_cut_keeps_what_is_recorded(
+    setting: tuple[str, EngineOptions], folder: Path, tmp_path: Path
+) -> None:
+    kind, options = setting
+    data = eval_model.benchmarks(tmp_path / "data", samples=8)
+    # a problem that does not fit must not end the run
+    path = data / "sums.jsonl"
+    rows = [*path.read_text().splitlines(), json.dumps({"id": "long", "problem": "2 " * 400, "answer": "2"})]
+    path.write_text("\n".join(rows) + "\n")
+    out = tmp_path / "out"
+    asked = RunOptions(
+        model=str(folder), data_dir=str(data), benchmarks="sums,longer-sums", out=str(out), engine=kind,
+        url=options.urls, max_tokens=24, accept_variant=True, threads=1,
+    )  # fmt: skip
+    summary = run(asked)
+    lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    samples = list(store.read(out / "samples.jsonl", Sample))
+    # (7 + 6 problems) x 8 samples x 2 settings, of which the long problem's 16 are errors
+    assert len(samples) == len({(s.cell, s.problem_id, s.sample_index) for s in samples}) == 208
+    assert [s.problem_id for s in samples if s.finish_reason == "error"] == ["long"] * 16
+    assert len({s.seed for s in samples}) == 208
+    assert sum(c["missing"] for c in summary["cells"]) == 16
+    assert all(s.engine.startswith(kind) for s in samples)
+    (out / "samples.jsonl").write_bytes(b"".join(lines[:80]) + lines[80][:20])
+    record = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(record | {"status": "running"}))
+    run(asked)
+    again = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    assert again[:80] == lines[:80]
+    assert len(again) == len({tuple(json.loads(x)[k] for k in ("cell", "problem_id", "sample_index")) for x in again})
+    assert len(again) == 208
+    said = store.read_json(out / "run.json", Run)
+    assert any("may differ" in n for n in said.notes) == (kind != "hf")
+    if kind == "hf":
+        assert again == lines
