@@ -27,7 +27,7 @@ from stapo_eval.rules.split import (
     sign_variants,
     split,
 )
-from stapo_eval.rules.tokens import LONGEST, Token, Unreadable, tokenize
+from stapo_eval.rules.tokens import LONGEST, Meaningless, Token, Unreadable, tokenize
 
 _LEADS = {
     "the",
@@ -70,7 +70,7 @@ class _Builder:
             parts = [p for part in parts for p in split(part, "row")[0]]
         parts = [p for p in parts if p]
         if len(parts) > MOST_ITEMS:
-            raise Unreadable("too many items")
+            raise Meaningless("too many items")
         parts = [p for p in parts if not is_domain(p)] or parts
         expanded = [variant for p in parts for variant in sign_variants(p)]
         forms = tuple(self.item(p) for p in expanded)
@@ -79,7 +79,7 @@ class _Builder:
         if len(forms) == 1:
             return forms[0]
         if not forms:
-            raise Unreadable("nothing")
+            raise Meaningless("nothing")
         return Collection(spread_name(forms))
 
     def item(self, tokens: list[Token]) -> Form:
@@ -142,9 +142,9 @@ class _Builder:
             one = self.item(inner) if left == "(" and not has_signs(inner) else None
             return one if one is not None and not isinstance(one, Scalar) else None
         if not all(parts):
-            raise Unreadable("an empty place in a tuple")
+            raise Meaningless("an empty place in a tuple")
         if len(parts) > MOST_ITEMS:
-            raise Unreadable("too many items")
+            raise Meaningless("too many items")
         return Sequence(
             "(" if left == "<" else left, {"(": ")", "[": "]", "<": ")"}[right], tuple(map(self.item, parts))
         )
@@ -155,7 +155,7 @@ class _Builder:
             return None
         end = next((i for i in range(len(tokens) - 1, -1, -1) if tokens[i].value == "end"), None)
         if end is None:
-            raise Unreadable("no end")
+            raise Meaningless("no end")
         if name == "array" and tokens[at].kind == "open":  # its column letters
             while tokens[at].kind != "close":
                 at += 1
@@ -167,7 +167,7 @@ class _Builder:
                 return Collection(tuple(self.item(r[0]) for r in cells))
             raise Unreadable(name)
         if sum(map(len, cells)) > MOST_ITEMS or len(set(map(len, cells))) != 1:
-            raise Unreadable("not a matrix")
+            raise Meaningless("not a matrix")
         return Matrix(tuple(tuple(self.item(c) for c in row) for row in cells), name in ("vmatrix", "Vmatrix"))
 
     def relation(self, sides: list[list[Token]], operators: list[str]) -> Form:
@@ -205,11 +205,11 @@ def read(cleaned: str, *, merge: bool = True, tight: bool = False) -> Form:
         Unreadable: it has none that this grader knows.
     """
     if len(cleaned) > LONGEST:
-        raise Unreadable("too long")
+        raise Meaningless("too long")
     tokens = tokenize(cleaned, merge=merge)
     if not tokens:
-        raise Unreadable("nothing")
+        raise Meaningless("nothing")
     try:
         return _Builder(tight).answer(french(tokens))
     except RecursionError:
-        raise Unreadable("too deep") from None
+        raise Meaningless("too deep") from None

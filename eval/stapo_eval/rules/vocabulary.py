@@ -49,3 +49,9 @@ SHORT_WORDS = {
     "no", "yes", "odd", "one", "two", "six", "ten", "pct", "day", "the", "red", "not", "all", "is", "sq", "deg",
 }  # fmt: skip
 ORDINALS = {"st", "nd", "rd", "th"}
+# commands that math-verify reads and this grader does not
+LIBRARY = {
+    "sum", "prod", "int", "iint", "iiint", "oint", "lim", "limsup", "liminf", "sup", "inf", "det", "operatorname",
+    "cap", "bigcap", "subset", "subseteq", "notin", "forall", "exists", "mathop", "overbrace", "underbrace", "Re", "Im",
+    "arg", "tr", "rank", "deg", "dim", "ker", "hom", "Pr", "substack", "overset", "underset", "stackrel", "tag",
+}  # fmt: skip
