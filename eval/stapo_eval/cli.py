@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from stapo_eval.commands.bench import BenchCommand
 from stapo_eval.commands.benchmarks import BenchmarksCommand
 from stapo_eval.commands.grade import GradeCommand
 from stapo_eval.commands.run import RunCommand
@@ -15,6 +16,7 @@ Command = (
     Annotated[RunCommand, tyro.conf.subcommand("run")]
     | Annotated[GradeCommand, tyro.conf.subcommand("grade")]
     | Annotated[BenchmarksCommand, tyro.conf.subcommand("benchmarks")]
+    | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
 )
 
 
