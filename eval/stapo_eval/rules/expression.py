@@ -112,6 +112,10 @@ class Parser(Cursor):
             if over is None or under is None or not 0 < over < under:
                 raise Meaningless("not a mixed number")
             return ("num", n + Fraction(over, under), None)
+        if t is not None and t.kind == "num" and before.value != "(":
+            power = self.peek(1)
+            if power is None or power.value != "^":  # unlike "2^{3} 3^{2}"
+                raise Meaningless("a number behind a factor")
         right = self.power()
         if n is not None and before.kind == "num" and t is not None and t.value == "frac" and right[0] == "/":
             over, under = whole(right[1]), whole(right[2])
@@ -245,6 +249,8 @@ class Parser(Cursor):
             elif self.is_next("prime"):
                 self.take()
                 primes += "'"
+            elif (t := self.peek()) and t.kind == "num" and not t.gap and not subscript and t.value.isdecimal():
+                subscript += "_" + self.take().value  # C1 is C_1
             elif self.is_next("op", "^") and (t := self.peek(1)) and t.kind == "prime":
                 self.take()
             elif self.is_next("op", "^") and (u := self.peek(2)) and u.kind == "prime" and self.peek(1).value == "{":  # type: ignore[union-attr]

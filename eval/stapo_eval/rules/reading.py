@@ -30,21 +30,19 @@ from stapo_eval.rules.split import (
 from stapo_eval.rules.tokens import LONGEST, Meaningless, Token, Unreadable, tokenize
 
 _LEADS = {
-    "the",
-    "answer",
-    "is",
-    "final",
-    "equals",
-    "approximately",
-    "about",
-    "value",
-    "so",
-    "thus",
-    "are",
-    "solution",
-    "solutions",
-    "hence",
-}
+    "the", "answer", "is", "final", "equals", "approximately", "about", "value", "so", "thus", "are", "solution",
+    "solutions", "hence",
+}  # fmt: skip
+_QUANTIFIERS = {"all", "every", "any", "each", "some"}
+
+
+def _without_scope(tokens: list[Token]) -> list[Token]:
+    """Tokens up to "for all x" or "where k is an integer", which say what a letter stands for."""
+    for i, t in enumerate(tokens[1:-1], 1):
+        following = tokens[i + 1].value.lower()
+        if t.kind == "word" and (t.value == "where" or (t.value == "for" and following in _QUANTIFIERS)):
+            return tokens[:i]
+    return tokens
 
 
 class _Builder:
@@ -53,6 +51,7 @@ class _Builder:
 
     def answer(self, tokens: list[Token]) -> Form:
         """A whole answer: one item or a list without brackets."""
+        tokens = _without_scope(tokens)
         while tokens and tokens[0].kind in ("sep", "colon"):
             tokens = tokens[1:]
         while tokens and tokens[-1].kind in ("sep", "colon"):
@@ -65,7 +64,7 @@ class _Builder:
         return self.items(tokens, braces=False)
 
     def items(self, tokens: list[Token], *, braces: bool) -> Form:
-        parts, _ = split(tokens, "sep")
+        parts, between = split(tokens, "sep")
         if braces:
             parts = [p for part in parts for p in split(part, "row")[0]]
         parts = [p for p in parts if p]
@@ -80,7 +79,7 @@ class _Builder:
             return forms[0]
         if not forms:
             raise Meaningless("nothing")
-        return Collection(spread_name(forms))
+        return Collection(spread_name(forms), either=set(between) == {"or"})
 
     def item(self, tokens: list[Token]) -> Form:
         sides, operators = split(tokens, "rel")
@@ -181,6 +180,13 @@ class _Builder:
             raise Unreadable("arrow")
         if operators == ["in"]:
             return self.item(sides[1])
+        if "approx" in operators:
+            exact = operators.index("approx")
+            if exact or not name_of(sides[0]):  # what is only about equal adds nothing to what stands before it
+                sides, operators = sides[: exact + 1], operators[:exact]
+            operators = ["=" if op == "approx" else op for op in operators]
+            if not operators:
+                return self.item(sides[0])
         names = tuple(name_of(s) for s in sides)
         # a left side in words only names what the right side is
         forms: list[Form] = []

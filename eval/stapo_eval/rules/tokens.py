@@ -159,7 +159,7 @@ class _Reader:
             self.add("open", "set", gap)
             self.add("close", "set", gap)
         elif name in ("wedge", "land", "vee", "lor"):
-            self.add("sep", "and", gap)
+            self.add("sep", "and" if name in ("wedge", "land") else "or", gap)
         elif name in CURRENCY:
             self.add("cur", CURRENCY[name], gap)
         elif name in ("ldots", "dots", "cdots"):
