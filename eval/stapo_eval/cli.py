@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from stapo_eval.commands.bench import BenchCommand
 from stapo_eval.commands.benchmarks import BenchmarksCommand
 from stapo_eval.commands.compare import CompareCommand
 from stapo_eval.commands.export import ExportCommand
@@ -21,6 +22,7 @@ Command = (
     | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
     | Annotated[BenchmarksCommand, tyro.conf.subcommand("benchmarks")]
     | Annotated[ExportCommand, tyro.conf.subcommand("export")]
+    | Annotated[BenchCommand, tyro.conf.subcommand("bench")]
 )
 
 

@@ -59,6 +59,11 @@ class Limits:
         return max(1, min(self.workers or cores, jobs))
 
 
+def _text_of(item: Item) -> str | None:
+    """The answer of an item whose grading came to no end; a whole response is none."""
+    return None if item.options.preset == "math-verify" else item.answer
+
+
 class _Worker:
     """One forked process and the job in its hands."""
 
@@ -171,7 +176,8 @@ class Pool:
             w.pid, self.failures = int(line.split()[1]), 0
         elif line.endswith(b"\n") and w.job:
             reason, seconds, extracted = json.loads(line)
-            done(w.job, Outcome(reason == "match", reason, seconds, extracted))
+            known = extracted if reason in ("match", "mismatch") else _text_of(w.job)
+            done(w.job, Outcome(reason == "match", reason, seconds, known))
             w.job = None
             if reason == "memory":
                 self._stop(w)
@@ -183,7 +189,7 @@ class Pool:
 
     def _ended(self, w: _Worker, done: Callable[[Item, Outcome], None]) -> None:
         if w.job:
-            done(w.job, Outcome(False, "error", time.monotonic() - w.since, w.job.answer))
+            done(w.job, Outcome(False, "error", time.monotonic() - w.since, _text_of(w.job)))
         self._stop(w)
         server = self.server
         if not w.pid or (server is not None and server.poll() is not None):
@@ -215,7 +221,7 @@ class Pool:
                 if not w.pid:
                     raise RunFailed(f"a grading process did not start within {START_LIMIT:.0f} s")
                 if w.job:
-                    done(w.job, Outcome(False, "timeout", now - w.since, w.job.answer))
+                    done(w.job, Outcome(False, "timeout", now - w.since, _text_of(w.job)))
                 self._stop(w)
 
     def grade(

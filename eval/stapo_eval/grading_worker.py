@@ -18,8 +18,6 @@ import sys
 import time
 import warnings
 
-FIELDS = ("unordered", "tolerance", "unit", "ordered", "preset")
-
 
 def _die_with_parent() -> None:
     if sys.platform == "linux":

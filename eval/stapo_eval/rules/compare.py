@@ -159,9 +159,8 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
             pairs = zip(one.items, items, strict=True)
             return both([same(x, y, terms) if one is gold else same(y, x, terms) for x, y in pairs])
     golds, answers = (_members(x) for x in (gold, answer))
-    mixed = isinstance(gold, Collection) and isinstance(answer, Collection) and gold.union != answer.union
-    if mixed and any(isinstance(x, Scalar) for x in (*_members(gold), *_members(answer))):
-        return False
+    if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
+        return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
     if _braced(gold) or _braced(answer):
         golds, answers = _distinct(golds, terms), _distinct(answers, terms)
     if max(len(golds), len(answers)) > MOST_ITEMS:

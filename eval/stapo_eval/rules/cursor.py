@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from stapo_eval.rules.tokens import Token, Unreadable
+from stapo_eval.rules.tokens import Meaningless, Token
 
 Tree = tuple[Any, ...]
 
@@ -46,13 +46,13 @@ class Cursor:
     def take(self) -> Token:
         t = self.peek()
         if t is None:
-            raise Unreadable("unexpected end")
+            raise Meaningless("unexpected end")
         self.at += 1
         return t
 
     def expect(self, kind: str, value: str) -> None:
         if not self.is_next(kind, value):
-            raise Unreadable(f"no {value}")
+            raise Meaningless(f"no {value}")
         self.at += 1
 
     def raw_group(self) -> str:

@@ -26,7 +26,7 @@ Value = Any  # Fraction, Real or Complex
 
 AGREE = Real(10) ** -40
 _BITS = 8192  # of an exact number
-_LARGEST_POWER = 2**40  # binary exponent of an inexact one
+_LARGEST_POWER = 2**20  # binary exponent of an inexact one
 _LARGEST_FACTORIAL = 2000
 
 
@@ -109,6 +109,10 @@ def _power(a: Value, b: Value) -> Value:
         if isinstance(root, Fraction) and _size(root) * abs(b.numerator) <= _BITS:
             return root**b.numerator
     x, y = inexact(a), inexact(b)
+    if x == 1:
+        return Fraction(1)
+    if abs(y) > _LARGEST_POWER:
+        raise Meaningless("too large a power")
     if abs(_mp.log(abs(x), 2) * abs(y)) > _LARGEST_POWER:
         raise Meaningless("too large a power")
     return _mp.power(x, y)
@@ -204,7 +208,7 @@ def value(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> 
             return +_mp.e
         return Complex(0, 1) if tree[1] == "i" else point[tree[1]]
     if kind == "inf":
-        raise Unreadable("infinity")
+        raise Meaningless("infinity")
     args = [value(t, point, reading, real) for t in tree[1:] if isinstance(t, tuple)]
     try:
         result = _bounded(_apply(tree, args, reading))

@@ -37,7 +37,7 @@ class Parser(Cursor):
         """
         tree = self.stacked()
         if self.peek() is not None:
-            raise Unreadable(f"left over: {self.peek()}")
+            raise Meaningless(f"left over: {self.peek()}")
         return tree
 
     def stacked(self) -> Tree:
@@ -50,7 +50,7 @@ class Parser(Cursor):
     def sum(self) -> Tree:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise Unreadable("too deep")
+            raise Meaningless("too deep")
         tree = self.signed()
         while self.is_next("op", "+") or self.is_next("op", "-"):
             minus = self.take().value == "-"
@@ -110,8 +110,12 @@ class Parser(Cursor):
             self.take()
             under = whole(literal(self.take().value)) if self.is_next("num") else None
             if over is None or under is None or not 0 < over < under:
-                raise Unreadable("not a mixed number")
+                raise Meaningless("not a mixed number")
             return ("num", n + Fraction(over, under), None)
+        if t is not None and t.kind == "num" and before.value != "(":
+            power = self.peek(1)
+            if power is None or power.value != "^":  # unlike "2^{3} 3^{2}"
+                raise Meaningless("a number behind a factor")
         right = self.power()
         if n is not None and before.kind == "num" and t is not None and t.value == "frac" and right[0] == "/":
             over, under = whole(right[1]), whole(right[2])
@@ -147,7 +151,7 @@ class Parser(Cursor):
         """What follows ^; None for the ending of an ordinal number (5^{th})."""
         t = self.peek()
         if t is None:
-            raise Unreadable("no exponent")
+            raise Meaningless("no exponent")
         if t.kind == "word" and t.value in _ORDINALS:
             self.take()
             return None
@@ -176,7 +180,7 @@ class Parser(Cursor):
         """An argument of a command: a group, or the next digit or symbol."""
         t = self.peek()
         if t is None:
-            raise Unreadable("no argument")
+            raise Meaningless("no argument")
         if t.kind == "open":
             return self.group(t.value)
         if t.kind == "num":
@@ -192,7 +196,7 @@ class Parser(Cursor):
         t = self.take()
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise Unreadable("too deep")
+            raise Meaningless("too deep")
         try:
             if t.kind == "num":
                 return self.number(t)
@@ -216,7 +220,7 @@ class Parser(Cursor):
                 return ("abs", inner)
         finally:
             self.depth -= 1
-        raise Unreadable(f"unexpected {t.value or t.kind}")
+        raise Meaningless(f"unexpected {t.value or t.kind}")
 
     def number(self, t: Token) -> Tree:
         following = self.peek()
@@ -231,7 +235,7 @@ class Parser(Cursor):
                 places = len(t.value.partition(".")[2])
                 tail = Fraction(int(name), (10 ** len(name) - 1) * 10**places)
                 return ("num", Fraction(t.value) + tail, None)
-            raise Unreadable("a line over digits")
+            raise Meaningless("a line over digits")
         if self.is_next("op", "_"):
             raise Unreadable("a base inside an expression")
         return literal(t.value)
@@ -245,6 +249,8 @@ class Parser(Cursor):
             elif self.is_next("prime"):
                 self.take()
                 primes += "'"
+            elif (t := self.peek()) and t.kind == "num" and not t.gap and not subscript and t.value.isdecimal():
+                subscript += "_" + self.take().value  # C1 is C_1
             elif self.is_next("op", "^") and (t := self.peek(1)) and t.kind == "prime":
                 self.take()
             elif self.is_next("op", "^") and (u := self.peek(2)) and u.kind == "prime" and self.peek(1).value == "{":  # type: ignore[union-attr]

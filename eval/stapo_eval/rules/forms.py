@@ -38,11 +38,13 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Collection:
-    """Items whose order does not count. braces: a set, in which a repeated item counts once. union: of sets."""
+    """Items whose order does not count. braces: a set, in which a repeated item counts once. union: of sets. either:
+    they stand between "or"s."""
 
     items: tuple[Form, ...]
     braces: bool = False
     union: bool = False
+    either: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ def words_form(words: list[str]) -> Form:
         return INFINITY
     if (n := number_word(plain)) is not None:
         return Scalar(("num", Fraction(n), None))
+    part = _PARTS.get(plain[-1].rstrip("s")) if len(plain) > 1 else None
+    if part and (n := number_word(plain[:-1])) is not None:
+        return Scalar(("num", Fraction(n, part), None))
     return Words(plain)
 
 
@@ -107,6 +112,11 @@ _UNITS_OF_TEN = (
 )  # fmt: skip
 _TENS = {
     "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}  # fmt: skip
+
+
+_PARTS = {
+    "half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10,
 }  # fmt: skip
 
 

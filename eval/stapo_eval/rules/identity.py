@@ -32,8 +32,6 @@ _LARGEST_INTEGER = 10**35
 def _close(a: Value, b: Value) -> bool:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
-    if any(isinstance(x, Fraction) and abs(x) > _LARGEST_INTEGER for x in (a, b)):
-        return False  # off by one would not show in the digits of the other
     x, y = inexact(a), inexact(b)
     return bool(abs(x - y) <= AGREE * max(abs(x), abs(y), Real(10) ** -20))
 
@@ -48,6 +46,24 @@ def _coordinate(name: str, k: int, kind: str) -> Fraction:
     return -x if kind == "signed" and k % 3 and h // 8072 % 2 else x
 
 
+def _same_constant(pairs: list[tuple[Value, Value]]) -> bool:
+    ((a, b),) = pairs
+    if isinstance(a, Fraction) != isinstance(b, Fraction) and max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER:
+        return False  # off by one would not show in the digits of the other
+    return _close(a, b)
+
+
+def _same_everywhere(pairs: list[tuple[Value, Value]]) -> bool:
+    return all(_close(x, y) for x, y in pairs)
+
+
+def _value_or_none(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> Value | None:
+    try:
+        return value(tree, point, reading, real)
+    except Undefined:
+        return None
+
+
 _POINTS = 24
 _ENOUGH = 3  # points at which both have a value
 _PLENTY = 10
@@ -60,17 +76,22 @@ def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[list[tuple[Valu
     # letters of a formula stand for positive quantities, unless it takes an absolute value
     real_points = "signed" if contains(a, "abs") or contains(b, "abs") else "positive"
     for kind in ("whole",) if steps else (real_points, "whole") if names else (real_points,):
-        pairs = []
+        pairs, alone = [], [0, 0]
         for k in range(_POINTS if names else 1):
             point: dict[str, Value] = {n: _coordinate(n, k, kind) for n in names}
-            try:
-                pairs.append((value(a, point, reading, real), value(b, point, reading, real)))
-            except Undefined:
-                continue
+            x, y = (_value_or_none(tree, point, reading, real) for tree in (a, b))
+            if x is not None and y is not None:
+                pairs.append((x, y))
+            else:
+                alone[0] += x is not None
+                alone[1] += y is not None
             if len(pairs) == _PLENTY:
                 break
-        if len(pairs) >= (_ENOUGH if names else 1):
+        enough = _ENOUGH if names else 1
+        if len(pairs) >= enough:
             return same(pairs)
+        if not pairs and (max(alone) >= enough) and min(alone) == 0:
+            return False  # one of them has no value anywhere: x/(x - x)
     return None
 
 
@@ -81,11 +102,8 @@ def equal(a: Tree, b: Tree) -> bool | None:
     """
     if a == b:
         return True
-    if not symbols(a) | symbols(b) and (constant(a) is None) != (constant(b) is None):
-        return False  # one of them has no value: 1/0
-    results = [
-        _compare(a, b, reading, lambda pairs: all(_close(x, y) for x, y in pairs)) for reading in _readings(a, b)
-    ]
+    same = _same_everywhere if symbols(a) | symbols(b) else _same_constant
+    results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
     return True if True in results else False if False in results else None
 
 

@@ -49,7 +49,7 @@ def quantity(tokens: list[Token], *, tight: bool) -> Form:
         if unit is None:
             raise Unreadable("words behind a number")
     if not head:
-        raise Unreadable("no number")
+        raise Meaningless("no number")
     tree = Parser(head, tight=tight).whole_input()
     if tree[0] == "deg":
         tree, unit = tree[1], unit or parse_unit("degree")

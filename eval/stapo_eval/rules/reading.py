@@ -27,24 +27,22 @@ from stapo_eval.rules.split import (
     sign_variants,
     split,
 )
-from stapo_eval.rules.tokens import LONGEST, Token, Unreadable, tokenize
+from stapo_eval.rules.tokens import LONGEST, Meaningless, Token, Unreadable, tokenize
 
 _LEADS = {
-    "the",
-    "answer",
-    "is",
-    "final",
-    "equals",
-    "approximately",
-    "about",
-    "value",
-    "so",
-    "thus",
-    "are",
-    "solution",
-    "solutions",
-    "hence",
-}
+    "the", "answer", "is", "final", "equals", "approximately", "about", "value", "so", "thus", "are", "solution",
+    "solutions", "hence",
+}  # fmt: skip
+_QUANTIFIERS = {"all", "every", "any", "each", "some"}
+
+
+def _without_scope(tokens: list[Token]) -> list[Token]:
+    """Tokens up to "for all x" or "where k is an integer", which say what a letter stands for."""
+    for i, t in enumerate(tokens[1:-1], 1):
+        following = tokens[i + 1].value.lower()
+        if t.kind == "word" and (t.value == "where" or (t.value == "for" and following in _QUANTIFIERS)):
+            return tokens[:i]
+    return tokens
 
 
 class _Builder:
@@ -53,6 +51,7 @@ class _Builder:
 
     def answer(self, tokens: list[Token]) -> Form:
         """A whole answer: one item or a list without brackets."""
+        tokens = _without_scope(tokens)
         while tokens and tokens[0].kind in ("sep", "colon"):
             tokens = tokens[1:]
         while tokens and tokens[-1].kind in ("sep", "colon"):
@@ -65,12 +64,12 @@ class _Builder:
         return self.items(tokens, braces=False)
 
     def items(self, tokens: list[Token], *, braces: bool) -> Form:
-        parts, _ = split(tokens, "sep")
+        parts, between = split(tokens, "sep")
         if braces:
             parts = [p for part in parts for p in split(part, "row")[0]]
         parts = [p for p in parts if p]
         if len(parts) > MOST_ITEMS:
-            raise Unreadable("too many items")
+            raise Meaningless("too many items")
         parts = [p for p in parts if not is_domain(p)] or parts
         expanded = [variant for p in parts for variant in sign_variants(p)]
         forms = tuple(self.item(p) for p in expanded)
@@ -79,8 +78,8 @@ class _Builder:
         if len(forms) == 1:
             return forms[0]
         if not forms:
-            raise Unreadable("nothing")
-        return Collection(spread_name(forms))
+            raise Meaningless("nothing")
+        return Collection(spread_name(forms), either=set(between) == {"or"})
 
     def item(self, tokens: list[Token]) -> Form:
         sides, operators = split(tokens, "rel")
@@ -142,9 +141,9 @@ class _Builder:
             one = self.item(inner) if left == "(" and not has_signs(inner) else None
             return one if one is not None and not isinstance(one, Scalar) else None
         if not all(parts):
-            raise Unreadable("an empty place in a tuple")
+            raise Meaningless("an empty place in a tuple")
         if len(parts) > MOST_ITEMS:
-            raise Unreadable("too many items")
+            raise Meaningless("too many items")
         return Sequence(
             "(" if left == "<" else left, {"(": ")", "[": "]", "<": ")"}[right], tuple(map(self.item, parts))
         )
@@ -155,7 +154,7 @@ class _Builder:
             return None
         end = next((i for i in range(len(tokens) - 1, -1, -1) if tokens[i].value == "end"), None)
         if end is None:
-            raise Unreadable("no end")
+            raise Meaningless("no end")
         if name == "array" and tokens[at].kind == "open":  # its column letters
             while tokens[at].kind != "close":
                 at += 1
@@ -167,7 +166,7 @@ class _Builder:
                 return Collection(tuple(self.item(r[0]) for r in cells))
             raise Unreadable(name)
         if sum(map(len, cells)) > MOST_ITEMS or len(set(map(len, cells))) != 1:
-            raise Unreadable("not a matrix")
+            raise Meaningless("not a matrix")
         return Matrix(tuple(tuple(self.item(c) for c in row) for row in cells), name in ("vmatrix", "Vmatrix"))
 
     def relation(self, sides: list[list[Token]], operators: list[str]) -> Form:
@@ -181,6 +180,13 @@ class _Builder:
             raise Unreadable("arrow")
         if operators == ["in"]:
             return self.item(sides[1])
+        if "approx" in operators:
+            exact = operators.index("approx")
+            if exact or not name_of(sides[0]):  # what is only about equal adds nothing to what stands before it
+                sides, operators = sides[: exact + 1], operators[:exact]
+            operators = ["=" if op == "approx" else op for op in operators]
+            if not operators:
+                return self.item(sides[0])
         names = tuple(name_of(s) for s in sides)
         # a left side in words only names what the right side is
         forms: list[Form] = []
@@ -205,11 +211,11 @@ def read(cleaned: str, *, merge: bool = True, tight: bool = False) -> Form:
         Unreadable: it has none that this grader knows.
     """
     if len(cleaned) > LONGEST:
-        raise Unreadable("too long")
+        raise Meaningless("too long")
     tokens = tokenize(cleaned, merge=merge)
     if not tokens:
-        raise Unreadable("nothing")
+        raise Meaningless("nothing")
     try:
         return _Builder(tight).answer(french(tokens))
     except RecursionError:
-        raise Unreadable("too deep") from None
+        raise Meaningless("too deep") from None

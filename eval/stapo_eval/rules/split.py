@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from stapo_eval.rules.tokens import Token, Unreadable
+from stapo_eval.rules.tokens import Meaningless, Token, Unreadable
 
 
 def depths_of(tokens: list[Token]) -> list[int]:
@@ -24,9 +24,9 @@ def depths_of(tokens: list[Token]) -> list[int]:
         if t.kind == "bar":
             bars, depth = True, depth + 1
     if bars:  # a bar without a partner is no bracket
-        raise Unreadable("odd bar")
+        raise Meaningless("odd bar")
     if depth or min(depths, default=0) < 0:
-        raise Unreadable("brackets do not match")
+        raise Meaningless("brackets do not match")
     return depths
 
 
@@ -75,7 +75,7 @@ def environment(tokens: list[Token], at: int) -> tuple[str, int]:
             name += tokens[at].value
             at += 1
         return name, at + 1
-    raise Unreadable("environment")
+    raise Meaningless("environment")
 
 
 def sign_variants(tokens: list[Token]) -> list[list[Token]]:
@@ -84,7 +84,7 @@ def sign_variants(tokens: list[Token]) -> list[list[Token]]:
     if not places or tokens[0].value == "set":  # a set expands its own items
         return [tokens]
     if len(places) > 3:
-        raise Unreadable("too many signs")
+        raise Meaningless("too many signs")
     bound = any(tokens[i].value == "mp" for i in places)
     choices = [(c,) * len(places) for c in "+-"] if bound else list(product("+-", repeat=len(places)))
     out = []

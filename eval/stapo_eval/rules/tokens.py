@@ -12,6 +12,7 @@ from stapo_eval.rules.vocabulary import (
     CURRENCY,
     FUNCTIONS,
     GREEK,
+    LIBRARY,
     MACROS,
     MATH_FONTS,
     OPENING,
@@ -39,7 +40,7 @@ class Meaningless(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: num, sym, fn, word, op, rel, sep, open, close, bar, cup, minus_set, pm, deg, pct, cur, inf, colon, prime,
+    r"""kind: num, sym, fn, word, op, rel, sep, open, close, bar, cup, minus_set, pm, deg, pct, cur, inf, colon, prime,
     macro, amp, row. `gap`: white space stands before it. `font`: it stood inside \text{} or its like."""
 
     kind: str
@@ -158,7 +159,7 @@ class _Reader:
             self.add("open", "set", gap)
             self.add("close", "set", gap)
         elif name in ("wedge", "land", "vee", "lor"):
-            self.add("sep", "and", gap)
+            self.add("sep", "and" if name in ("wedge", "land") else "or", gap)
         elif name in CURRENCY:
             self.add("cur", CURRENCY[name], gap)
         elif name in ("ldots", "dots", "cdots"):
@@ -190,7 +191,8 @@ class _Reader:
         elif name in MACROS:
             self.add("macro", name, gap)
         else:
-            raise Unreadable(f"\\{name}")
+            # what math-verify may read; no other command belongs into an answer
+            raise Unreadable(name) if name in LIBRARY else Meaningless(f"\\{name}")
         return end
 
     def other(self, c: str, gap: bool) -> None:
@@ -255,7 +257,7 @@ class _Reader:
                 elif c == r"\|":
                     self.add("bar", "|", gap)
                 else:
-                    raise Unreadable(c)
+                    raise Meaningless(c)
             elif (
                 kind == "letters"
                 and m["letters"] in ORDINALS
@@ -272,7 +274,7 @@ class _Reader:
                 self.other(m["other"], gap)
             at, gap = end, False
             if len(self.tokens) > _MOST:
-                raise Unreadable("too long")
+                raise Meaningless("too long")
         for i in range(1, len(self.tokens) - 1):  # "(1,2)U(3,4)"
             if self.tokens[i].value == "U" and (self.tokens[i - 1].kind, self.tokens[i + 1].kind) == ("close", "open"):
                 self.tokens[i] = Token("cup", "")
@@ -300,5 +302,5 @@ def tokenize(cleaned: str, *, merge: bool = True) -> list[Token]:
         Unreadable: for a command, character or length that answers do not have.
     """
     if len(cleaned) > LONGEST:
-        raise Unreadable("too long")
+        raise Meaningless("too long")
     return _Reader(cleaned, merge).read()

@@ -19,7 +19,7 @@ GREEK = {
 }  # fmt: skip
 SAME_LETTER = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho"}
 RELATIONS = {
-    "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "lt": "<", "gt": ">", "ne": "!=", "approx": "=",
+    "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "lt": "<", "gt": ">", "ne": "!=", "approx": "approx",
     "sim": "~", "equiv": "=", "in": "in", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to",
     "mapsto": "to", "cong": "~", "mod": "mod", "pmod": "mod", "bmod": "mod",
 }  # fmt: skip
@@ -36,7 +36,7 @@ CURRENCY = {"usd": "dollar", "euro": "euro", "pounds": "pound", "yen": "yen", "p
 ACCENTS = {"dot", "ddot", "hat", "bar", "tilde", "vec", "overline", "underline", "widehat", "overrightarrow"}
 MACROS = {"frac", "binom", "sqrt", "begin", "end", "choose", "over"}
 PLAIN = {"pi": ("sym", "pi"), "inf": ("inf", ""), "infinity": ("inf", ""), "sqrt": ("macro", "sqrt"),
-          "and": ("sep", "and"), "or": ("sep", "and"), "percent": ("pct", "%"), "np": ("skip", ""),
+          "and": ("sep", "and"), "or": ("sep", "or"), "percent": ("pct", "%"), "np": ("skip", ""),
           "math": ("skip", ""), "union": ("cup", "")}  # fmt: skip
 # units that are plain letters of an answer; single letters and "in" are left to be variables
 PLAIN_UNITS = {
@@ -46,6 +46,13 @@ PLAIN_UNITS = {
 }  # fmt: skip
 # words of two and three letters that answers consist of or end in
 SHORT_WORDS = {
-    "no", "yes", "odd", "one", "two", "six", "ten", "pct", "day", "the", "red", "not", "all", "is", "sq", "deg",
+    "no", "yes", "odd", "pct", "day", "the", "red", "not", "all", "is", "sq", "deg", "for", "any", "one", "two", "six",
+    "ten", "forty", "fifth", "sixth", "first", "most",
 }  # fmt: skip
 ORDINALS = {"st", "nd", "rd", "th"}
+# commands that math-verify reads and this grader does not
+LIBRARY = {
+    "sum", "prod", "int", "iint", "iiint", "oint", "lim", "limsup", "liminf", "sup", "inf", "det", "operatorname",
+    "cap", "bigcap", "subset", "subseteq", "notin", "forall", "exists", "mathop", "overbrace", "underbrace", "Re", "Im",
+    "arg", "tr", "rank", "deg", "dim", "ker", "hom", "Pr", "substack", "overset", "underset", "stackrel", "tag",
+}  # fmt: skip

@@ -1,0 +1,180 @@
+"""How fast responses are graded, and with which verdicts: this suite, math-verify one call after the other, lighteval.
+
+All see the same made-up responses in one run. This suite starts with nothing warm: its time holds the start of the
+processes and their imports. math-verify is called as its documentation shows, in this process, its imports done; once
+on the whole response and, which is kinder to it, once on the boxed answer alone. The second is the baseline.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from stapo_eval.bench import responses
+from stapo_eval.bench.responses import Response
+from stapo_eval.grading_pool import Limits, Pool, items_of
+from stapo_results.answers import last_boxed
+from stapo_results.errors import RunFailed
+from stapo_results.schema import BenchRow
+
+BASELINE = "math-verify, boxed answer, serial"
+OURS = "stapo-eval grade"
+GOALS = {BASELINE: 10.0, "lighteval's metric": 5.0}
+"""How many times as fast as the named way this suite is meant to be."""
+Verdicts = list[bool]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is measured. repeats: of everything, each way once a repeat."""
+
+    share: float = 1.0
+    repeats: int = 3
+    seed: int = 0
+    workers: int = 0
+
+
+def ours(made: list[Response], workers: int) -> tuple[float, Verdicts]:
+    began = time.perf_counter()
+    with Pool(Limits(workers=workers)) as pool:
+        items = items_of([x.gold for x in made], [x.text for x in made], [x.options for x in made])
+        verdicts = [o.rule for o in pool.grade(items)]
+    return time.perf_counter() - began, verdicts
+
+
+def _one_text(x: Response) -> str:
+    return x.gold if isinstance(x.gold, str) else ", ".join(x.gold)
+
+
+def math_verify(made: list[Response], *, whole: bool) -> tuple[float, Verdicts]:
+    """math-verify's parse and verify, one response after the other, with its own time limits."""
+    from math_verify import parse, verify
+
+    texts = [x.text if whole else f"\\boxed{{{last_boxed(x.text) or ''}}}" for x in made]
+    golds = [_one_text(x) for x in made]
+    began = time.perf_counter()
+    verdicts = [bool(verify(parse(f"${g}$"), parse(t))) for g, t in zip(golds, texts, strict=True)]
+    return time.perf_counter() - began, verdicts
+
+
+def lighteval_python(given: str = "") -> str:
+    """An interpreter that has lighteval: the one given, this one, or tox's; "" where there is none."""
+    if given:
+        return given
+    if find_spec("lighteval"):
+        return sys.executable
+    beside = Path(sys.prefix).parent / "lighteval" / "bin" / "python"
+    return str(beside) if beside.exists() else ""
+
+
+def lighteval(made: list[Response], python: str, folder: Path) -> tuple[float, Verdicts]:
+    """lighteval's metric, in an interpreter of its own.
+
+    Raises:
+        RunFailed: it does not run there.
+    """
+    script = Path(__file__).with_name("lighteval_metric.py")
+    source, target = folder / "responses.jsonl", folder / "verdicts.json"
+    source.write_text("".join(json.dumps({"answer": _one_text(x), "response": x.text}) + "\n" for x in made))
+    ended = subprocess.run([python, str(script), str(source), str(target)], capture_output=True, text=True)
+    if ended.returncode:
+        raise RunFailed(
+            "lighteval's metric does not run",
+            found=ended.stderr.strip().splitlines()[-1:],
+            next_step=f"{python} -c 'import lighteval.metrics.dynamic_metrics'   shows why",
+        )
+    result = json.loads(target.read_text())
+    return result["seconds"], result["verdicts"]
+
+
+def _agreement(a: Verdicts, b: Verdicts) -> float:
+    return sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
+
+
+def _row(
+    name: str, times: list[float], baseline: list[float], verdicts: dict[str, Verdicts], labels: Verdicts
+) -> BenchRow:
+    ratios = [t / b for t, b in zip(times, baseline, strict=True)]
+    mine = verdicts[name]
+    return BenchRow(
+        name=name,
+        seconds=min(times),
+        ratio=min(times) / min(baseline),
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+        values={
+            "responses": float(len(mine)),
+            "responses_per_second": len(mine) / min(times),
+            "accepted": float(sum(mine)),
+            "agrees_with_stapo": _agreement(mine, verdicts[OURS]),
+            "agrees_with_label": _agreement(mine, labels),
+        },
+    )
+
+
+def rows(
+    data_dir: Path | None, size: Size | None = None, python: str = "", say: Callable[[str], None] = print
+) -> tuple[list[BenchRow], dict[str, str]]:
+    """Measured rows, and labels that say what was graded and what was not run.
+
+    Args:
+        data_dir: folder of the six benchmarks, or None for problems of our own.
+        python: an interpreter that has lighteval.
+
+    Raises:
+        RunFailed: lighteval is there and its metric does not run.
+    """
+    size = size or Size()
+    made = responses.make(data_dir, seed=size.seed, share=size.share)
+    labels = {
+        "golds": "six benchmarks" if data_dir is not None else "problems of our own",
+        "distinct": str(len(set(items_of([x.gold for x in made], [x.text for x in made], [x.options for x in made])))),
+        "characters": str(sum(len(x.text) for x in made) // len(made)),
+    }
+    ways: dict[str, Callable[[], tuple[float, Verdicts]]] = {
+        OURS: lambda: ours(made, size.workers),
+        BASELINE: lambda: math_verify(made, whole=False),
+        "math-verify, whole response, serial": lambda: math_verify(made, whole=True),
+    }
+    folder = Path(tempfile.mkdtemp())
+    if found := lighteval_python(python):
+        ways["lighteval's metric"] = lambda: lighteval(made, found, folder)
+    else:
+        labels["lighteval's metric"] = "not run: lighteval is not installed (tox -e lighteval makes its environment)"
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    verdicts: dict[str, Verdicts] = {}
+    try:
+        for repeat in range(size.repeats):
+            for name, way in ways.items():
+                seconds, verdicts[name] = way()
+                times[name].append(seconds)
+                say(f"repeat {repeat + 1}/{size.repeats}, {name}: {len(made)} responses in {seconds:.2f} s")
+    finally:
+        shutil.rmtree(folder)
+    truth = [x.label for x in made]
+    return [_row(name, own, times[BASELINE], verdicts, truth) for name, own in times.items()], labels
+
+
+def table(measured: list[BenchRow], labels: dict[str, str]) -> str:
+    """The rows as text, with what was aimed at."""
+    mine = next(r for r in measured if r.name == OURS)
+    head = f"{'way of grading':38} {'seconds':>8} {'per s':>7} {'ours is':>9} {'same verdict':>13} {'right':>8}"
+    lines = [head, "-" * len(head)]
+    for r in measured:
+        times = r.seconds / mine.seconds
+        goal = GOALS.get(r.name)
+        missed = f"  goal {goal:.0f} x missed" if goal and times < goal else ""
+        lines.append(
+            f"{r.name:38} {r.seconds:8.2f} {r.values['responses_per_second']:7.0f} {times:7.1f} x "
+            f"{r.values['agrees_with_stapo']:13.2%} {r.values['agrees_with_label']:8.2%}{missed}"
+        )
+    lines += [f"{name}: {what}" for name, what in labels.items()]
+    return "\n".join(lines)

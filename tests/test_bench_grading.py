@@ -1,0 +1,68 @@
+"""What the grading bench measures and prints; the real measurement in small is slow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stapo_eval.bench import grading, responses
+from stapo_eval.cli import main
+from stapo_eval.grading_pool import items_of
+from stapo_results import store
+from stapo_results.schema import Bench, BenchRow, Run
+
+
+def test_as_many_responses_as_one_evaluation_has_and_as_repetitive() -> None:
+    made = responses.make(None, steps=1)
+    assert len(made) == 8984
+    items = items_of([x.gold for x in made], [x.text for x in made], [x.options for x in made])
+    assert 1000 < len(set(items)) < 8984 / 2
+    assert 0.3 < sum(x.label for x in made) / len(made) < 0.7
+    assert 0.02 < sum(i.answer is None for i in items) / len(items) < 0.06
+    assert made == responses.make(None, steps=1)
+    assert made != responses.make(None, steps=1, seed=1)
+
+
+def test_this_suite_finds_the_labels_of_the_made_up_responses() -> None:
+    made = responses.make(None, share=0.2, steps=1)
+    _, verdicts = grading.ours(made, 2)
+    assert [x.gold for x, v in zip(made, verdicts, strict=True) if v != x.label] == []
+
+
+@pytest.mark.data
+@pytest.mark.skipif("STAPO_DATA_DIR" not in os.environ, reason="STAPO_DATA_DIR is not set")
+def test_this_suite_finds_the_labels_of_responses_to_the_benchmarks() -> None:
+    made = responses.make(Path(os.environ["STAPO_DATA_DIR"]), steps=1)
+    assert len(made) == 8984
+    _, verdicts = grading.ours(made, 2)
+    assert [(x.gold, x.text[-80:]) for x, v in zip(made, verdicts, strict=True) if v != x.label] == []
+
+
+def row(name: str, seconds: float) -> BenchRow:
+    values = {"responses": 10.0, "responses_per_second": 10 / seconds, "accepted": 5.0}
+    agreement = {"agrees_with_stapo": 0.9, "agrees_with_label": 0.8}
+    return BenchRow(name=name, seconds=seconds, ratio=1, ratio_low=1, ratio_high=1, values=values | agreement)
+
+
+def test_the_table_says_which_goal_is_missed_and_what_was_not_run() -> None:
+    missed = grading.table([row(grading.OURS, 1.0), row(grading.BASELINE, 9.9)], {"lighteval's metric": "not run: why"})
+    assert "9.9 x" in missed
+    assert "goal 10 x missed" in missed
+    assert "90.00%" in missed
+    assert "80.00%" in missed
+    assert "lighteval's metric: not run: why" in missed
+    reached = grading.table([row(grading.OURS, 1.0), row(grading.BASELINE, 10.1)], {})
+    assert "missed" not in reached
+
+
+@pytest.mark.slow
+def test_the_bench_runs(tmp_path: Path) -> None:
+    assert main(["bench", "--part", "grading", "--quick", "--out", str(tmp_path)]) == 0
+    record = store.read_json(tmp_path / "bench.json", Bench)
+    assert store.read_json(tmp_path / "run.json", Run).status == "done"
+    rows = {r.name: r for r in record.rows}
+    assert rows[grading.BASELINE].ratio == 1.0
+    assert rows[grading.OURS].values["agrees_with_label"] > 0.99
+    assert rows[grading.BASELINE].values["responses"] == rows[grading.OURS].values["responses"]
