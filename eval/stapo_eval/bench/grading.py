@@ -8,6 +8,7 @@ on the whole response and, which is kinder to it, once on the boxed answer alone
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -81,18 +82,19 @@ def lighteval(made: list[Response], python: str, folder: Path) -> tuple[float, V
     Raises:
         RunFailed: it does not run there.
     """
-    script = Path(__file__).with_name("lighteval_metric.py")
-    source, target = folder / "responses.jsonl", folder / "verdicts.json"
-    source.write_text("".join(json.dumps({"answer": _one_text(x), "response": x.text}) + "\n" for x in made))
-    ended = subprocess.run([python, str(script), str(source), str(target)], capture_output=True, text=True)
+    source, target = folder / "responses.jsonl", folder / "verdicts.jsonl"
+    lines = [{"id": i, "answer": _one_text(x), "response": x.text} for i, x in enumerate(made)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [python, "-m", "stapo_eval.interop.lighteval_grade", "--input", str(source), "--output", str(target)]
+    ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise RunFailed(
             "lighteval's metric does not run",
             found=ended.stderr.strip().splitlines()[-1:],
-            next_step=f"{python} -c 'import lighteval.metrics.dynamic_metrics'   shows why",
+            next_step=f"{python} -m stapo_eval.interop.lighteval_grade --help   shows why; tox -e lighteval makes one",
         )
-    result = json.loads(target.read_text())
-    return result["seconds"], result["verdicts"]
+    graded = [json.loads(line) for line in target.read_text().splitlines()]
+    return math.fsum(g["seconds"] for g in graded), [g["rule"] for g in graded]
 
 
 def _agreement(a: Verdicts, b: Verdicts) -> float:
