@@ -102,8 +102,14 @@ def rows(
             times.append(time.perf_counter() - began)
             busy.append(time.process_time() - worked)
             say(f"summary of {records:,} records ({size:,.0f} MB), repeat {repeat + 1}: {times[-1]:.2f} s")
-    values = {"records": records, "characters": characters, "megabytes": round(size, 1), "resamples": RESAMPLES, "cpu_seconds": min(busy),
-              "met": min(times) <= GOAL_SECONDS}  # fmt: skip
+    values = {
+        "records": records,
+        "characters": characters,
+        "megabytes": round(size, 1),
+        "resamples": RESAMPLES,
+        "cpu_seconds": min(busy),
+        "met": min(times) <= GOAL_SECONDS,
+    }
     return [
         BenchRow(
             name="summary",
