@@ -18,7 +18,7 @@ def build(
     from stapo_eval.decoding import encode_chat
     from stapo_eval.judge.prompt import Question, message
 
-    eval_model.build(folder, seed=seed, positions=positions, head_dim=head_dim, labels=labels)
+    eval_model.build(folder, seed=seed, positions=positions, head_dim=head_dim)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Qwen3ForCausalLM.from_pretrained(folder)
     letters = [tokenizer.convert_tokens_to_ids(x) for x in "ABC"]
