@@ -274,7 +274,6 @@ def test_killed_many_times_while_judging(world: Path, unjudged: Path, judged: Pa
     assert met >= 20
 
 
-<<<<<<< HEAD
 def test_a_judge_at_an_endpoint_says_what_it_says_here(
     world: Path, unjudged: Path, judged: Path, tmp_path: Path
 ) -> None:
@@ -311,7 +310,8 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
         rejudge(_options(world, folder, benchmarks="mine"))
     rejudge(_options(world, folder, benchmarks=str(path)))
     assert _files(folder) == _files(whole)
-=======
+
+
 @pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")
 def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tmp_path: Path) -> None:
     judge = str(judge_model.build(tmp_path / "judge", head_dim=32))  # vllm's CPU kernels want at least 32
@@ -330,7 +330,6 @@ def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tm
     assert letters["hf"].keys() == letters["vllm"].keys()
     same = sum(letters["hf"][k] == letters["vllm"][k] for k in letters["hf"])
     assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
->>>>>>> main
 
 
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
