@@ -7,7 +7,9 @@ from pathlib import Path
 import eval_model
 
 
-def build(folder: Path, *, seed: int = 1, positions: int = 4096, labels: dict | None = None) -> Path:
+def build(
+    folder: Path, *, seed: int = 1, positions: int = 4096, head_dim: int = 16, labels: dict | None = None
+) -> Path:
     """Write the model. One coordinate of the hidden state says "a letter was the last token", and leads to the stop
     token; elsewhere only the letters' rows of the output matrix are not zero."""
     import torch
@@ -16,7 +18,7 @@ def build(folder: Path, *, seed: int = 1, positions: int = 4096, labels: dict | 
     from stapo_eval.decoding import encode_chat
     from stapo_eval.judge.prompt import Question, message
 
-    eval_model.build(folder, seed=seed, positions=positions, labels=labels)
+    eval_model.build(folder, seed=seed, positions=positions, head_dim=head_dim)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Qwen3ForCausalLM.from_pretrained(folder)
     letters = [tokenizer.convert_tokens_to_ids(x) for x in "ABC"]

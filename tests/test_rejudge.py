@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -309,6 +310,26 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
         rejudge(_options(world, folder, benchmarks="mine"))
     rejudge(_options(world, folder, benchmarks=str(path)))
     assert _files(folder) == _files(whole)
+
+
+@pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")
+def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    judge = str(judge_model.build(tmp_path / "judge", head_dim=32))  # vllm's CPU kernels want at least 32
+    letters = {}
+    for engine in ("hf", "vllm"):
+        folder = _copy(unjudged, tmp_path / engine)
+        rejudge(_options(world, folder, judge=judge, engine=engine))
+        judgements = list(store.read(folder / "judgements.jsonl", Judgement))
+        assert {j.engine.split()[0] for j in judgements} == {engine}
+        assert {j.status for j in judgements} == {"answered"}
+        letters[engine] = {j.key: j.letter for j in judgements}
+        assert len(letters[engine]) == len(judgements)
+        before = (folder / "judgements.jsonl").read_bytes()
+        rejudge(_options(world, folder, judge=judge, engine=engine))
+        assert (folder / "judgements.jsonl").read_bytes() == before
+    assert letters["hf"].keys() == letters["vllm"].keys()
+    same = sum(letters["hf"][k] == letters["vllm"][k] for k in letters["hf"])
+    assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
 
 
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:

@@ -87,19 +87,29 @@ def summarise_folder(plan: Plan) -> dict[str, Any]:
 def rows(
     characters: int = 2000, repeats: int = 3, sizes: dict[str, int] | None = None, say: Callable[[str], None] = print
 ) -> list[BenchRow]:
-    """One row: seconds to read, validate and summarise the made-up run; its ratio is to the 5 s that are allowed."""
+    """One row: seconds to read, validate and summarise the made-up run; its ratio is to the 5 s that are allowed.
+
+    `cpu_seconds` is what the process itself worked, which is less on a machine that has other work.
+    """
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(Path(folder), sizes)
         records = write_samples(plan, characters)
         size = sum(f.stat().st_size for f in plan.out.glob("*.jsonl")) / 1e6
-        times = []
+        times, busy = [], []
         for repeat in range(repeats):
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             summarise_folder(plan)
             times.append(time.perf_counter() - began)
+            busy.append(time.process_time() - worked)
             say(f"summary of {records:,} records ({size:,.0f} MB), repeat {repeat + 1}: {times[-1]:.2f} s")
-    values = {"records": records, "characters": characters, "megabytes": round(size, 1), "resamples": RESAMPLES,
-              "met": min(times) <= GOAL_SECONDS}  # fmt: skip
+    values = {
+        "records": records,
+        "characters": characters,
+        "megabytes": round(size, 1),
+        "resamples": RESAMPLES,
+        "cpu_seconds": min(busy),
+        "met": min(times) <= GOAL_SECONDS,
+    }
     return [
         BenchRow(
             name="summary",
