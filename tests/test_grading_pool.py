@@ -65,6 +65,20 @@ def test_an_answer_that_takes_too_long_is_ended_and_its_worker_replaced() -> Non
     assert 0.5 <= outcomes[0].seconds < 3.0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")
+def test_an_answer_pays_for_no_other_answers_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails in a process that other answers have used up is tried once more in a fresh one."""
+    sent = []
+    send = grading_pool._Worker.send
+    monkeypatch.setattr(grading_pool._Worker, "send", lambda w, item: (sent.append(item.answer), send(w, item))[1])
+    hungry = r"\sum_{k=1}^{3000} k^{k}"  # math-verify meets the limit in it, says nothing, and leaves no memory over
+    with Pool(Limits(seconds=30, memory_mib=8, workers=1)) as pool:
+        outcomes = pool.grade([Item("4", "2+2", O), Item("32", hungry, O), Item("5", "2+3", O)])
+    assert (outcomes[0].reason, outcomes[2].reason) == ("match", "match")
+    assert not outcomes[1].rule
+    assert sent.count("2+3") <= 2
+
+
 def test_a_pool_that_cannot_start_says_how_to_see_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RunFailed, match="do not start"):

@@ -28,7 +28,7 @@ from stapo_results.errors import BadInput
 
 CASES = read_jsonl(Path(__file__).parent / "data" / "grader_cases.jsonl")
 OPTIONS = ("unordered", "tolerance", "unit", "ordered")
-SAYING_MORE = ("units", "choices", "currency", "integers", "model")
+SAYING_MORE = ("units", "choices", "currency", "integers", "model", "further")
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
 

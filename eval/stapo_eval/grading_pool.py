@@ -72,11 +72,13 @@ class _Worker:
         self.stream = connection.makefile("rb")
         self.pid = 0  # until it says that it is ready
         self.job: Item | None = None
+        self.jobs = 0
         self.since = time.monotonic()
 
     def send(self, item: Item) -> None:
         line = json.dumps([item.gold, item.answer, asdict(item.options)]) + "\n"
         self.job, self.since = item, time.monotonic()
+        self.jobs += 1
         self.connection.sendall(line.encode())
 
     def deadline(self) -> float:
@@ -176,6 +178,8 @@ class Pool:
             w.pid, self.failures = int(line.split()[1]), 0
         elif line.endswith(b"\n") and w.job:
             reason, seconds, extracted = json.loads(line)
+            if reason in ("memory", "error") and self._again(w, waiting):
+                return
             known = extracted if reason in ("match", "mismatch") else _text_of(w.job)
             done(w.job, Outcome(reason == "match", reason, seconds, known))
             w.job = None
@@ -183,9 +187,18 @@ class Pool:
                 self._stop(w)
                 return
         else:  # the process ended: a crash of the interpreter is the answer's doing, unless it had none
-            self._ended(w, done)
+            if not self._again(w, waiting):
+                self._ended(w, done)
             return
         self._feed(w, waiting)
+
+    def _again(self, w: _Worker, waiting: deque[Item]) -> bool:
+        """Whether a job that failed is tried once more, in a fresh process: those before may have used this one up."""
+        if w.job is None or w.jobs == 1:
+            return False
+        waiting.appendleft(w.job)
+        self._stop(w)
+        return True
 
     def _ended(self, w: _Worker, done: Callable[[Item, Outcome], None]) -> None:
         if w.job:

@@ -86,9 +86,12 @@ def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     golds, answers = [key(g) for g in gold], _items(key(answer))
     if answers is None or len(answers) != len(golds):
         return None
-    pair = lambda g, a: _quick_one(g, a, options)  # noqa: E731
+
+    def pair(g: str, a: str) -> bool | None:
+        return _quick_one(g, a, options)
+
     if options.ordered:
-        return both([pair(g, a) for g, a in zip(golds, answers, strict=True)])
+        return both(list(map(pair, golds, answers)))
     return assigned(golds, answers, pair)
 
 
@@ -98,7 +101,6 @@ _LETTER = re.compile(r"\(?[A-J]\)?")
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
 
 
-@lru_cache(maxsize=4096)
 def _readings(text: str) -> tuple[tuple[Form, ...], bool]:
     """The forms that a text can be read as, most likely first, and whether it says nothing in one of them."""
     cleaned = clean(text)
@@ -120,6 +122,7 @@ def _readings(text: str) -> tuple[tuple[Form, ...], bool]:
     return tuple(forms), meaningless
 
 
+@lru_cache(maxsize=256)  # many answers of one problem come one after the other
 def _gold_readings(gold: Gold, options: Options) -> tuple[Form, ...]:
     if isinstance(gold, str):
         forms = _readings(gold)[0]

@@ -205,9 +205,11 @@ def _unnamed(form: Form) -> Form:
 def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
     if isinstance(gold, Relation) and isinstance(answer, Relation):
         return _two_relations(gold, answer, terms)
-    if isinstance(gold, Collection) or isinstance(answer, Collection):
-        return _collections(gold, answer, terms)
     bare_gold, bare_answer = _unnamed(gold), _unnamed(answer)
+    if isinstance(gold, Collection) or isinstance(answer, Collection):
+        if not isinstance(bare_gold, Relation) and not isinstance(bare_answer, Relation):
+            return _collections(bare_gold, bare_answer, terms)
+        return _collections(gold, answer, terms)
     if isinstance(answer, Relation) and set(answer.operators) == {"="} and bare_answer is answer:
         # "2^{10} = 1024": a computed chain, whose sides all have to be the gold
         if not any(_variables(side) for side in answer.sides):

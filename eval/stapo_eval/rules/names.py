@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from stapo_eval.rules.forms import INFINITY, REALS, Collection, Form, Relation, Scalar, Sequence
@@ -66,6 +67,8 @@ _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 def as_interval(r: Relation) -> Form:
     """A chain of inequalities around one name as an interval; other relations as they are."""
+    if any("|" in name or "+" in name or "-" in name for name in r.names):
+        return _around_zero(r)
     if all(op in _FLIP for op in r.operators):
         if len(r.operators) == 1:
             if r.names[1] and not r.names[0]:
@@ -88,3 +91,21 @@ def as_interval(r: Relation) -> Form:
 def all_but(point: Form) -> Form:
     low, high = REALS.items
     return Collection((Sequence("(", ")", (low, point)), Sequence("(", ")", (point, high))), union=True)
+
+
+_MAGNITUDE = re.compile(r"\|[A-Za-z]\|")
+
+
+def _around_zero(r: Relation) -> Form:
+    """|x| < a and |x| > a as the ranges that they are; other relations as they are."""
+    bound = r.sides[-1]
+    if len(r.operators) != 1 or r.operators[0] not in _FLIP or not isinstance(bound, Scalar):
+        return r
+    if not _MAGNITUDE.fullmatch(r.names[0]):
+        return r
+    low, high = replace(bound, tree=("neg", bound.tree)), bound
+    if r.operators[0] in ("<", "<="):
+        left, right = ("(", ")") if r.operators[0] == "<" else ("[", "]")
+        return Sequence(left, right, (low, high))
+    left, right = ("(", ")") if r.operators[0] == ">" else ("[", "]")
+    return Collection((Sequence("(", right, (REALS.items[0], low)), Sequence(left, ")", (high, INFINITY))), union=True)

@@ -68,7 +68,7 @@ def based(tokens: list[Token]) -> Based | None:
         if bare[2].value.isdecimal() and len(bare[2].value) < 3
         else _BASES.get(bare[2].value.lower())
     )
-    if base is None or not bare[0].value.isdecimal():
+    if base is None or not bare[0].value.replace(".", "", 1).isdecimal():
         return None
     return Based(bare[0].value.lstrip("0") or "0", base)
 

@@ -144,9 +144,11 @@ class _Builder:
             raise Meaningless("an empty place in a tuple")
         if len(parts) > MOST_ITEMS:
             raise Meaningless("too many items")
-        return Sequence(
-            "(" if left == "<" else left, {"(": ")", "[": "]", "<": ")"}[right], tuple(map(self.item, parts))
-        )
+        items = tuple(map(self.item, parts))
+        rows = [x.items for x in items if isinstance(x, Sequence) and (x.left, x.right) == ("[", "]")]
+        if left == right == "[" and len(rows) == len(items) and len(set(map(len, rows))) == 1:
+            return Matrix(tuple(rows))  # [[1, 2], [3, 4]]
+        return Sequence("(" if left == "<" else left, {"(": ")", "[": "]", "<": ")"}[right], items)
 
     def matrix(self, tokens: list[Token]) -> Form | None:
         name, at = environment(tokens, 1)
@@ -170,8 +172,12 @@ class _Builder:
         return Matrix(tuple(tuple(self.item(c) for c in row) for row in cells), name in ("vmatrix", "Vmatrix"))
 
     def relation(self, sides: list[list[Token]], operators: list[str]) -> Form:
-        if any(not s for s in sides[1:]) or "mod" in operators or "~" in operators:
+        if any(not s for s in sides[1:]) or "~" in operators:
             raise Unreadable("relation")
+        if "mod" in operators:
+            if operators.index("mod") != len(operators) - 1:
+                raise Meaningless("residue")
+            return Sequence("mod", "mod", (self.item(sides[-2]), self.item(sides[-1])))
         if not sides[0]:
             sides, operators = sides[1:], operators[1:]
             if not operators:

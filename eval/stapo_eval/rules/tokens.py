@@ -227,6 +227,11 @@ class _Reader:
         elif c != ".":  # a full stop inside a text ("p.m.") means nothing
             raise Meaningless(repr(c))
 
+    def behind_number(self, gap: bool) -> bool:
+        """Whether the ending of an ordinal number may stand here: 5th, 5^{th}."""
+        last = [t for t in self.tokens[-3:] if t.value not in ("^", "{")]
+        return bool(last) and last[-1].kind == "num" and (not gap or last[-1] is not self.tokens[-1])
+
     def read(self) -> list[Token]:
         at, gap = 0, False
         while at < len(self.text):
@@ -258,13 +263,7 @@ class _Reader:
                     self.add("bar", "|", gap)
                 else:
                     raise Meaningless(c)
-            elif (
-                kind == "letters"
-                and m["letters"] in ORDINALS
-                and not gap
-                and self.tokens[-1:]
-                and self.tokens[-1].kind == "num"
-            ):
+            elif kind == "letters" and m["letters"] in ORDINALS and self.behind_number(gap):
                 self.add("word", m["letters"], gap)
             elif kind == "letters":
                 self.tokens += _run(m["letters"], gap, bool(self.fonts))
