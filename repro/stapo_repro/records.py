@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ class TrainingRun:
 
 
 def _content_hash(record: CellRecord) -> str:
-    return hashlib.sha256(to_line(record.model_copy(update={"run_id": ""})).encode()).hexdigest()
+    # without what stands at its default: a field that later records may have changes no earlier record's hash
+    said = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
 def _says(record: CellRecord) -> str:
