@@ -11,7 +11,7 @@ from rich.console import Console
 
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
-from stapo_results.store import append
+from stapo_results.store import append, write_json
 from stapo_training import launch
 from stapo_training.configuration import compose
 from stapo_training.preflight import checks as preflight
@@ -38,15 +38,23 @@ def test_seconds_a_step_from_the_runs_own_timings(tmp_path: Path) -> None:
     assert steptime.own_steps(tmp_path) == steptime.Estimate(5.5, ("measured: median of this run's last 20 steps",))
 
 
-def test_seconds_a_step_from_the_committed_records(tiny_base: Path) -> None:
+def test_seconds_a_step_from_records(tiny_base: Path, tmp_path: Path) -> None:
+    """40 steps each: of STAPO in 200, 240 and 400 s, of JustRL in 80 s."""
     config = mini(tiny_base, Path("/out"))
-    found = steptime.recorded(config, dry_run.RECORDS)
     record = json.loads((dry_run.RECORDS / "miniature" / "train" / "stapo-s0" / "run.json").read_text())
+    for method, seconds in (("stapo", 200.0), ("stapo", 400.0), ("stapo", 240.0), ("justrl", 80.0)):
+        record["wall_seconds"], record["config"]["run"]["method"] = seconds, method
+        write_json(tmp_path / f"{method}{seconds}" / "run.json", record)
+    found = steptime.recorded(config, tmp_path)
     assert found is not None
-    assert found.seconds == record["wall_seconds"] / 40
-    assert found.basis[0].startswith("measured: stapo took ")
+    assert found.seconds == 6.0
+    assert found.basis[0] == "measured: median of 3 recorded runs (stapo), 5.0 to 10.0 s a step"
+    config.run.method = "gspo"  # none of its own: all four, 2, 5, 6 and 10 s a step
+    other = steptime.recorded(config, tmp_path)
+    assert other is not None
+    assert other.seconds == 5.5
     config.trainer.n_gpus_per_node = 2
-    assert steptime.recorded(config, dry_run.RECORDS) is None
+    assert steptime.recorded(config, tmp_path) is None
 
 
 def test_the_formula_by_hand() -> None:

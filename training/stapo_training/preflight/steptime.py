@@ -80,26 +80,34 @@ def own_steps(out: Path) -> Estimate | None:
 
 
 def recorded(config: Any, records: Path) -> Estimate | None:
-    """The mean step of a finished run of the same size, ranks and batch; of the same method, where there is one."""
-    same = []
+    """The mean step of finished runs of the same size, ranks and batch (the median run); of the same method, if any."""
+    same: list[Run] = []
     for file in sorted(records.glob("**/run.json")):
         if json.loads(file.read_text(encoding="utf-8")).get("kind") != "train":
             continue
         run = store.read_json(file, Run)
         if run.status == "done" and run.wall_seconds and _what_takes_time(run.config) == _what_takes_time(config):
-            same.append((run.config["run"]["method"] != config.run.method, str(file.parent), run))
+            same.append(run)
     if not same:
         return None
-    _, _, run = min(same, key=lambda s: s[:2])
-    steps = run.config["run"]["steps"]
-    machine = ", ".join(run.hardware["gpus"][:1]) or f"{run.hardware['cores']} cores of {run.hardware['cpu']}"
+    same = [r for r in same if r.config["run"]["method"] == config.run.method] or same
+    steps = sorted((r.wall_seconds or 0.0) / r.config["run"]["steps"] for r in same)
+    machines = sorted(
+        {", ".join(r.hardware["gpus"][:1]) or f"{r.hardware['cores']} cores of {r.hardware['cpu']}" for r in same}
+    )
+    names = ", ".join(sorted({r.config["run"]["method"] for r in same}))
     return Estimate(
-        run.wall_seconds / steps,  # type: ignore[operator]  # None was sorted out above
+        statistics.median(steps),
         (
-            f"measured: {run.config['run']['method']} took {run.wall_seconds:.0f} s for {steps} steps",
-            f"(start and validation included) on {machine}",
+            f"measured: median of {len(same)} recorded run{'s' if len(same) > 1 else ''} ({names}), "
+            f"{steps[0]:.1f} to {steps[-1]:.1f} s a step",
+            f"(start and validation included) on {' and '.join(machines)}",
         ),
     )
+
+
+def _machine(run: Run) -> str:
+    return ", ".join(run.hardware["gpus"][:1]) or f"{run.hardware['cores']} cores of {run.hardware['cpu']}"
 
 
 def _what_takes_time(config: Any) -> tuple[Any, ...]:
