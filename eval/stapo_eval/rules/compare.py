@@ -23,7 +23,6 @@ from stapo_eval.rules.forms import (
 )  # fmt: skip
 from stapo_eval.rules.forms import Sequence as Ordered
 from stapo_eval.rules.logic import assigned, both
-from stapo_eval.rules.tokens import Unreadable
 from stapo_eval.rules.units import Unit
 
 _HUNDRED = ("num", Fraction(100), None)
@@ -86,13 +85,20 @@ def _ratios(gold: Ratio, answer: Ratio) -> bool | None:
         return False
     if not all(isinstance(x, Scalar) for x in g + a):
         return None
-    first_g, first_a = g[0].tree, a[0].tree  # type: ignore[union-attr]
+    trees_g, trees_a = [x.tree for x in g], [x.tree for x in a]  # type: ignore[union-attr]
+    if len(g) == 2 and _may_be_minutes(trees_g[1]) and _may_be_minutes(trees_a[1]):
+        return both([_values(x, y, Terms()) for x, y in zip(trees_g, trees_a, strict=True)])  # 3:30 is not 1:10
     return both(
         [
-            identity.equal(("*", x.tree, first_a), ("*", first_g, y.tree))  # type: ignore[union-attr]
-            for x, y in zip(g, a, strict=True)
+            identity.equal(("*", trees_g[i], trees_a[j]), ("*", trees_g[j], trees_a[i]))
+            for i in range(len(g))
+            for j in range(i)
         ]
     )
+
+
+def _may_be_minutes(tree: Tree) -> bool:
+    return tree[0] == "num" and tree[1].denominator == 1 and 10 <= tree[1] < 60
 
 
 def _is_infinite(tree: Tree) -> int:
@@ -280,6 +286,3 @@ def _equations(gold: Relation, answer: Relation) -> bool | None:
     if evaluate.symbols(g) != evaluate.symbols(a) or not evaluate.symbols(g):
         return False
     return identity.proportional(g, a)
-
-
-__all__ = ["Terms", "Unreadable", "same"]

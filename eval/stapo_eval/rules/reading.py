@@ -33,6 +33,7 @@ _LEADS = {
     "the", "answer", "is", "final", "equals", "approximately", "about", "value", "so", "thus", "are", "solution",
     "solutions", "hence",
 }  # fmt: skip
+_DEEPEST = 40
 _QUANTIFIERS = {"all", "every", "any", "each", "some"}
 
 
@@ -48,6 +49,7 @@ def _without_scope(tokens: list[Token]) -> list[Token]:
 class _Builder:
     def __init__(self, tight: bool):
         self.tight = tight
+        self.depth = 0  # of items within items
 
     def answer(self, tokens: list[Token]) -> Form:
         """A whole answer: one item or a list without brackets."""
@@ -82,6 +84,15 @@ class _Builder:
         return Collection(spread_name(forms), either=set(between) == {"or"})
 
     def item(self, tokens: list[Token]) -> Form:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise Meaningless("too deep")
+        try:
+            return self.one_item(tokens)
+        finally:
+            self.depth -= 1
+
+    def one_item(self, tokens: list[Token]) -> Form:
         sides, operators = split(tokens, "rel")
         if operators:
             return self.relation(sides, operators)
@@ -103,47 +114,44 @@ class _Builder:
         return all_but(taken.items[0])
 
     def bracketed(self, tokens: list[Token]) -> Form | None:
-        """A tuple, interval, set or matrix, where brackets enclose all of the tokens."""
-        if len(tokens) >= 2 and tokens[0].kind == "macro" and tokens[0].value == "begin":
-            return self.matrix(tokens)
-        if (
-            tokens
-            and tokens[0].kind == "sym"
-            and len(tokens) > 4
-            and not is_interval(tokens)
-            and is_interval(tokens[1:], half=True)
-        ):
-            return self.bracketed(tokens[1:])  # "t(0,4]" names the variable of the interval
-        if len(tokens) == 1 and tokens[0].value == "bbR":
+        """A tuple, interval, set or matrix, where brackets enclose all of the tokens; else None."""
+        if [t.value for t in tokens] == ["bbR"]:
             return REALS
-        if len(tokens) < 2 or tokens[0].kind != "open" or tokens[-1].kind != "close":
+        if len(tokens) < 2:
             return None
-        if any(d == 0 for d in depths_of(tokens)[1:-1]):
+        if tokens[0].kind == "macro" and tokens[0].value == "begin":
+            return self.matrix(tokens)
+        if tokens[0].kind == "sym" and is_interval(tokens[1:], half=True):
+            return self.bracketed(tokens[1:])  # "t(0,4]" names the variable of the interval
+        enclosed = tokens[0].kind == "open" and tokens[-1].kind == "close"
+        if not enclosed or any(d == 0 for d in depths_of(tokens)[1:-1]):
             return None
-        left, right = tokens[0].value, tokens[-1].value
-        inner = tokens[1:-1]
+        left, right, inner = tokens[0].value, tokens[-1].value, tokens[1:-1]
         if left == "set":
-            for i, t in enumerate(inner[:6]):  # {x : a < x < b} is what the condition says
-                if t.kind == "colon" and i and inner[0].kind == "sym" and any(u.kind == "rel" for u in inner[i:]):
-                    return self.item(inner[i + 1 :])
-            return self.items(inner, braces=True) if inner else EMPTY
+            return self.set_of(inner)
         if left == "{":
             return self.answer(inner) if inner else None
-        if left not in ("(", "[", "<"):
-            return None
-        begin = inner and inner[0].kind == "macro" and inner[0].value == "begin"
-        if begin and inner[-2:-1] and any(t.value == "end" for t in inner):
-            return self.bracketed(inner)
+        return self.tuple_of(left, right, inner) if left in ("(", "[", "<") else None
+
+    def set_of(self, inner: list[Token]) -> Form:
+        """What stands between braces: items, or a variable and the condition for it, {x : a < x < b}."""
+        for i, t in enumerate(inner[:6]):
+            if t.kind == "colon" and i and inner[0].kind == "sym" and any(u.kind == "rel" for u in inner[i:]):
+                return self.item(inner[i + 1 :])
+        return self.items(inner, braces=True) if inner else EMPTY
+
+    def tuple_of(self, left: str, right: str, inner: list[Token]) -> Form | None:
+        """What stands between round, square or angle brackets; None for a value in brackets."""
         parts, _ = split(inner, "sep")
         if len(parts) == 1:
+            if inner and inner[0].value == "begin":
+                return self.bracketed(inner)
             if left == "[":
                 return Sequence("[", "]", (self.item(inner),))
             one = self.item(inner) if left == "(" and not has_signs(inner) else None
-            return one if one is not None and not isinstance(one, Scalar) else None
-        if not all(parts):
-            raise Meaningless("an empty place in a tuple")
-        if len(parts) > MOST_ITEMS:
-            raise Meaningless("too many items")
+            return None if isinstance(one, Scalar) else one
+        if not all(parts) or len(parts) > MOST_ITEMS:
+            raise Meaningless("no tuple")
         items = tuple(map(self.item, parts))
         rows = [x.items for x in items if isinstance(x, Sequence) and (x.left, x.right) == ("[", "]")]
         if left == right == "[" and len(rows) == len(items) and len(set(map(len, rows))) == 1:
