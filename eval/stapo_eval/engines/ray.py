@@ -71,10 +71,22 @@ class RayEngine:
         self.busy, self.notes, self.mine = 0.0, [], not ray.is_initialized()
         self.tokenizer = load_tokenizer(model)
         if self.mine:
-            ray.init(address=options.ray_address or None, log_to_driver=False, include_dashboard=False)
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            try:
+                ray.init(address=options.ray_address or None, log_to_driver=False, include_dashboard=False)
+            except (ConnectionError, ValueError, RuntimeError) as e:
+                raise BadInput(
+                    f"there is no Ray cluster at {options.ray_address or os.environ.get('RAY_ADDRESS')}",
+                    found=(str(e).splitlines() or [type(e).__name__])[0],
+                    next_step="ray start --head on that machine, or leave out --ray-address",
+                ) from None
         gpus = options.tensor_parallel if ray.cluster_resources().get("GPU") else 0
         cores = 1 if gpus else max(1, threads)
-        _check_room(ray.cluster_resources(), options.replicas, gpus, cores)
+        try:
+            _check_room(ray.cluster_resources(), options.replicas, gpus, cores)
+        except BadInput:
+            self.close()
+            raise
         # Any: Ray's stubs take the decorated class for a function
         actor: Any = ray.remote(num_gpus=gpus, num_cpus=cores, max_restarts=0, max_task_retries=0)(Replica)
         handles = [
@@ -116,7 +128,7 @@ class RayEngine:
             yield errors
         calls: dict[Any, _Actor] = {}
         while True:
-            for actor in set_aside(self.actors, calls.values()):
+            for actor in _without_call(self.actors, calls.values()):
                 fresh = schedule.take(wanted(len(schedule), len(self.actors), self.spec.places, len(actor.hand)))
                 actor.hand.update((r.key, r) for r in fresh)
                 if actor.hand:
@@ -166,8 +178,8 @@ class RayEngine:
             ray.shutdown()
 
 
-def set_aside(actors: Sequence[_Actor], calling: Collection[_Actor]) -> list[_Actor]:
-    """The actors that wait for a call."""
+def _without_call(actors: Sequence[_Actor], calling: Collection[_Actor]) -> list[_Actor]:
+    """The actors that wait for work."""
     busy = {a.number for a in calling}
     return [a for a in actors if a.number not in busy]
 
