@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,82 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prompt_sets import BOXED, PREFIX, SUFFIX, flat, hub, jsonl, parquet, read
 
-from stapo_results import benchmarks
 from stapo_results.errors import BadInput
 from stapo_training.data import clean, source
-
-PREFIX = (
-    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n"
-)
-SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
-BOXED = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-LONG = (
-    "Let $a_n$ be the sequence of positive integers that are neither squares nor cubes " + "and grow without end " * 3
-)
-
-
-def flat(problem: object, answer: object = "1", **more: object) -> dict:
-    return {"problem": problem, "answer": answer, **more}
-
-
-def hub(content: object, gold: object = "1", index: str = "u") -> dict:
-    return {
-        "data_source": "math_dapo",
-        "prompt": [{"role": "user", "content": content}],
-        "reward_model": {"ground_truth": gold, "style": "rule"},
-        "extra_info": {"index": index},
-    }
-
-
-def jsonl(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    return path
-
-
-def parquet(path: Path, rows: list[dict]) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
-def read(path: Path) -> list[source.SourceRow]:
-    return list(source.read(source.find(str(path))))
-
-
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    """A benchmark folder of our own: one problem that stands in `SOURCE` whole, one by its beginning, one not."""
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    jsonl(
-        folder / "toy.jsonl",
-        [
-            {"id": "t0", "problem": r"What is $\left(1+1\right)$?", "answer": "2"},
-            {"id": "t1", "problem": LONG + " Find $a_5$.", "answer": "7"},
-            {"id": "t2", "problem": "What is $1 + 10$?", "answer": "11"},
-        ],
-    )
-    entry = benchmarks.registry_entry(folder / "toy.jsonl", "toy", title="Toy")
-    benchmarks.write_registry(folder / "registry.yaml", {"toy": entry})
-    return folder
-
-
-SOURCE = [
-    flat("What is $(1 + 1)$?", "2", id="a"),
-    flat("Name a prime.", "2", id="b"),
-    flat("Name  a\nprime.", "3", id="c"),
-    flat("求和 $3+4$", "7", id="d"),
-    flat(LONG + " Find $a_6$.", "10", id="e"),
-    flat("What is $2+3$?", "5", id="f"),
-    flat("What is $2+3$? ", "5", id="g"),
-]
-
-
-def problems(out: Path) -> list[str]:
-    rows = pq.read_table(out / "train.parquet").to_pylist()
-    return [r["prompt"][0]["content"].removesuffix(BOXED) for r in rows]
-
 
 # ---- wrapper, copies, conflicts, language
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stapo_eval.decoding import Decoding
+from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
@@ -174,8 +175,8 @@ class Model(Protocol):
     def close(self) -> None: ...
 
 
-class LocalEngine:
-    """The loop around one model in this process."""
+class LoadedEngine:
+    """What an engine says of itself, from its model's `spec`."""
 
     spec: Spec
     tokenizer: Any
@@ -197,15 +198,19 @@ class LocalEngine:
         return self.spec.context
 
     def encode(self, message: str) -> list[int]:
-        from stapo_eval.decoding import encode_chat
-
         return encode_chat(self.tokenizer, message)
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        raise NotImplementedError
 
+class LocalEngine(LoadedEngine, ABC):
+    """The loop around one model in this process."""
+
+    @abstractmethod
+    def submit(self, requests: Sequence[Request]) -> None:
+        """See `Model.submit`."""
+
+    @abstractmethod
     def poll(self) -> list[Finished]:
-        raise NotImplementedError
+        """See `Model.poll`."""
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         errors, schedule = self.spec.schedule(requests, done)

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stapo_eval.decoding import encode_chat
-from stapo_eval.engines.base import Finished, Key, Model, Request, Spec, load_tokenizer
+from stapo_eval.engines.base import Finished, Key, LoadedEngine, Model, Request, Spec, load_tokenizer
 from stapo_eval.engines.options import EngineOptions
 from stapo_eval.engines.schedule import wanted
 from stapo_eval.models import ModelFiles, find_model
@@ -57,7 +56,7 @@ class _Actor:
     hand: dict[Key, Request] = field(default_factory=dict)
 
 
-class RayEngine:
+class RayEngine(LoadedEngine):
     """N replicas behind the interface of one engine."""
 
     def __init__(self, kind: str, model: ModelFiles, *, threads: int, dtype: str, rows: int, options: EngineOptions):
@@ -68,7 +67,8 @@ class RayEngine:
             raise BadInput(
                 "--replicas needs Ray", found=e, next_step="python -m pip install ray; or leave out --replicas"
             ) from None
-        self.busy, self.notes, self.mine = 0.0, [], not ray.is_initialized()
+        super().__init__()
+        self.mine = not ray.is_initialized()
         self.tokenizer = load_tokenizer(model)
         if self.mine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -103,21 +103,6 @@ class RayEngine:
             self.close()
             raise BadInput("the replicas differ", found="; ".join(str(s) for s in dict.fromkeys(specs)))
         self.spec = specs[0]
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def deterministic(self) -> bool:
-        return self.spec.deterministic
-
-    @property
-    def context(self) -> int:
-        return self.spec.context
-
-    def encode(self, message: str) -> list[int]:
-        return encode_chat(self.tokenizer, message)
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         import ray
