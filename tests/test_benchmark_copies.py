@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stapo_eval.cli import main
-from stapo_eval.plan import RunOptions, make_plan
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import make_plan
 from stapo_results import benchmarks
 from stapo_results.benchmarks import copies, sources
 from stapo_results.errors import BadInput

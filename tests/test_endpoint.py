@@ -21,7 +21,8 @@ from stapo_eval.engines import endpoint as module
 from stapo_eval.engines.endpoint import EndpointEngine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import endpoint_model, find_model
-from stapo_eval.run import RunOptions, run
+from stapo_eval.options import RunOptions
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
@@ -51,7 +52,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _engine(*servers: Server | str, **more) -> EndpointEngine:
     urls = tuple(s if isinstance(s, str) else s.url for s in servers)
-    options = EngineOptions(**({"urls": urls, "concurrency": 4, "patience": 1.0} | more))
+    options = EngineOptions(**({"url": urls, "concurrency": 4, "patience": 1.0} | more))
     engine = make_engine("openai", endpoint_model("tiny"), options=options)
     assert isinstance(engine, EndpointEngine)
     return engine

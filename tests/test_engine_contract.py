@@ -21,7 +21,8 @@ from kill_harness import until
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, EngineOptions, Finished, Request, make_engine
 from stapo_eval.models import find_model
-from stapo_eval.run import RunOptions, run
+from stapo_eval.options import RunOptions
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.schema import Run, Sample
 
@@ -67,9 +68,9 @@ def setting(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str,
     """(kind of engine, its options)."""
     if request.param == "openai":
         with Server(folder) as server:
-            yield "openai", EngineOptions(urls=(server.url,), concurrency=8)
+            yield "openai", EngineOptions(url=(server.url,), concurrency=8)
     elif request.param == "openai-vllm":
-        yield "openai", EngineOptions(urls=(request.getfixturevalue("vllm_server"),))
+        yield "openai", EngineOptions(url=(request.getfixturevalue("vllm_server"),))
     else:
         yield request.param, EngineOptions()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from stapo_eval import run as running
 from stapo_eval import sampling
 from stapo_eval.cli import main
-from stapo_eval.run import RunOptions, run
+from stapo_eval.options import RunOptions
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Run, Sample, Timing, Verdict
@@ -177,6 +179,18 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
     with pytest.raises(BadInput, match="model: 'weights"):
         run(_options(world, finished, model=str(world / "external"), method="justrl", size="mini", train_seed=3,
                      step="40"))  # fmt: skip
+
+
+def test_a_copy_whose_prompts_differ_does_not_go_on(world: Path, finished: Path, tmp_path: Path) -> None:
+    """The golds, and the texts but for white space, are those of the registry; the tokens of one prompt are not."""
+    data = Path(shutil.copytree(world / "data", tmp_path / "data"))
+    rows = (data / "sums.jsonl").read_text()
+    assert rows.count("What is 2 + 2?") == 1
+    (data / "sums.jsonl").write_text(rows.replace("What is 2 + 2?", "What is  2 + 2?"))
+    with pytest.raises(BadInput, match="holds another run") as e:
+        run(_options(world, finished, data_dir=str(data)))
+    assert "data:sums: '6 rows, golds" in str(e.value)
+    assert "longer-sums" not in str(e.value)
 
 
 def test_two_writers_are_refused(world: Path, tmp_path: Path) -> None:

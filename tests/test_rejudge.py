@@ -22,9 +22,10 @@ from stapo_eval import scoring
 from stapo_eval.cli import main
 from stapo_eval.grading_pool import grade, items_of
 from stapo_eval.judge.scope import scored
+from stapo_eval.options import RunOptions
 from stapo_eval.rejudge import JudgeOptions, rejudge
 from stapo_eval.rules import Options
-from stapo_eval.run import RunOptions, run
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
@@ -310,6 +311,9 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
         rejudge(_options(world, folder, benchmarks="mine"))
     rejudge(_options(world, folder, benchmarks=str(path)))
     assert _files(folder) == _files(whole)
+    path.write_text(path.read_text().replace("1?", "What is 1?"))
+    with pytest.raises(BadInput, match="mine is not the copy that was evaluated"):
+        rejudge(_options(world, folder, benchmarks=str(path)))
 
 
 @pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")

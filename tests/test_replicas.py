@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import eval_model
+import psutil
 import pytest
 
 from stapo_eval.decoding import Decoding
@@ -15,7 +16,8 @@ from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.engines.ray import RayEngine
 from stapo_eval.models import find_model
-from stapo_eval.run import RunOptions, run
+from stapo_eval.options import RunOptions
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run
@@ -46,11 +48,22 @@ def _texts(finished: list[Finished]) -> dict:
     return found
 
 
+def _listening_beyond_loopback() -> list[str]:
+    """Sockets of this process and its children that other machines can reach."""
+    found = []
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        for c in process.net_connections(kind="inet"):
+            if c.status == psutil.CONN_LISTEN and c.laddr.ip.removeprefix("::ffff:") not in ("127.0.0.1", "::1"):
+                found.append(f"{process.name()} {c.laddr.ip}:{c.laddr.port}")
+    return found
+
+
 def test_a_killed_replicas_work_is_done_by_the_others(folder: Path, capsys) -> None:
     alone = HfEngine(find_model(str(folder)), threads=1, rows=4)
     expected = _texts([f for piece in alone.stream(_requests(alone), ()) for f in piece])
     engine = _engine(folder, 2)
     try:
+        assert _listening_beyond_loopback() == []
         first, second = engine.actors
         assert (engine.name, engine.deterministic, engine.context) == ("hf", True, 512)
         finished: list[Finished] = []

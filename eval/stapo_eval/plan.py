@@ -5,95 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.decoding import MAX_TOKENS, Decoding, parse_settings
-from stapo_eval.engines import EngineOptions, Key
+from stapo_eval.decoding import Decoding, parse_settings
+from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options
 from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
-from stapo_eval.rules import PRESET, check_preset
+from stapo_eval.options import RunOptions
+from stapo_eval.rules import check_preset
 from stapo_results import provenance, store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
+from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
-
-
-def _addresses(given: Sequence[str]) -> tuple[str, ...]:
-    return tuple(u.strip() for several in given for u in several.split(",") if u.strip())
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """Everything that one evaluation depends on; the command line's flags are these (see `cli`)."""
-
-    model: str
-    benchmarks: str = "all"
-    settings: str = "both"
-    data_dir: str = ""
-    out: str = ""
-    engine: str = "hf"
-    n: int = 0
-    limit: int = 0
-    max_tokens: int = MAX_TOKENS
-    eval_seed: int = 0
-    judge: str = "none"
-    judge_scope: str = "rule-negatives"
-    judge_mode: str = "compass"
-    judge_revision: str = ""
-    judge_engine: str = ""
-    judge_url: tuple[str, ...] = ()
-    preset: str = PRESET
-    accept_variant: bool = False
-    strict: bool = False
-    revision: str = ""
-    method: str = ""
-    size: str = ""
-    train_seed: int = -1
-    step: str = ""
-    threads: int = 0
-    dtype: str = "auto"
-    batch_rows: int = 0
-    grade_seconds: float = 5.0
-    grade_memory_mib: int = 1024
-    retry_errors: bool = False
-    url: tuple[str, ...] = ()
-    served_model: str = ""
-    concurrency: int = EngineOptions.concurrency
-    timeout: float = EngineOptions.timeout
-    patience: float = EngineOptions.patience
-    key_variable: str = EngineOptions.key_variable
-    replicas: int = 0
-    ray_address: str = ""
-    tensor_parallel: int = 1
-
-    def engine_options(self) -> EngineOptions:
-        return EngineOptions(
-            urls=_addresses(self.url),
-            served_model=self.served_model,
-            concurrency=self.concurrency,
-            timeout=self.timeout,
-            patience=self.patience,
-            key_variable=self.key_variable,
-            replicas=self.replicas,
-            ray_address=self.ray_address,
-            tensor_parallel=self.tensor_parallel,
-        )
-
-    def judge_options(self) -> tuple[str, EngineOptions]:
-        """(engine of the judge, its options): those of the run, but for what the judge has of its own."""
-        kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
-        options = replace(self.engine_options(), served_model="")
-        if kind == "openai":
-            own = _addresses(self.judge_url) or options.urls
-            return kind, replace(options, urls=own, replicas=0, tensor_parallel=1)
-        return kind, replace(options, urls=_addresses(self.judge_url))
 
 
 # not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
@@ -103,6 +34,11 @@ _NO_IDENTITY = (
     *("url", "judge_url", "concurrency", "timeout", "patience", "key_variable"),
     *("replicas", "ray_address", "tensor_parallel"),
 )
+_SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
+
+
+def _contents(revisions: dict[str, str]) -> dict[str, str]:
+    return {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
 
 
 @dataclass(frozen=True)
@@ -203,7 +139,7 @@ def find_judge(options: RunOptions) -> ModelFiles:
 
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
-    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": revisions}
+    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": _contents(revisions)}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -238,7 +174,8 @@ def make_plan(options: RunOptions) -> Plan:
     if judge:
         revisions["judge"] = f"{judge.name} {judge.revision}"
     for b in benchmarks:
-        revisions[f"data:{b.name}"] = f"{b.identity.rows} rows, golds sha256:{b.identity.golds_sha256}"
+        revisions[f"data:{b.name}"] = b.content
+    revisions |= {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
     config = {
         **asdict(options),
         "benchmarks": [b.name for b in benchmarks],
@@ -281,7 +218,7 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
         if then.get(k) != new.config.get(k)
     ] + [
         f"{k}: {old.revisions.get(k)!r} there, {new.revisions.get(k)!r} now"
-        for k in sorted({*old.revisions, *new.revisions})
+        for k in sorted(_contents({**old.revisions, **new.revisions}))
         if old.revisions.get(k) != new.revisions.get(k)
     ]
     if old.kind != "eval" or differing:

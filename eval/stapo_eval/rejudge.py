@@ -7,14 +7,15 @@ is not asked again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from stapo_eval.decoding import parse_settings
 from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles
-from stapo_eval.plan import Plan, RunOptions, find_judge, identity
+from stapo_eval.options import JudgeOptions, RunOptions
+from stapo_eval.plan import Plan, find_judge, identity
 from stapo_eval.run import carry_out, one_writer
 from stapo_eval.sampling import load_samples
 from stapo_eval.show import print_summary
@@ -26,22 +27,6 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 
 _COPIED = ("samples.jsonl", "timings.jsonl", "judgements.jsonl", "run.json")  # the last one makes the folder a run
-
-
-@dataclass(frozen=True)
-class JudgeOptions:
-    """What `stapo-eval judge` is told; the command line's flags are these."""
-
-    run: str
-    judge: str
-    scope: str = "rule-negatives"
-    mode: str = "compass"
-    revision: str = ""
-    engine: str = ""
-    url: tuple[str, ...] = ()
-    data_dir: str = ""
-    benchmarks: str = ""
-    out: str = ""
 
 
 def _copied(source: Path, out: Path) -> Path:
@@ -85,7 +70,7 @@ def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
     found = []
     for name in o.benchmarks.split(","):
         b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
-        now, then = f"{b.identity.rows} rows, golds sha256:{b.identity.golds_sha256}", old.revisions.get(f"data:{name}")
+        now, then = b.content, old.revisions.get(f"data:{name}")
         if now != then:
             raise BadInput(
                 f"{name} is not the copy that was evaluated",
@@ -106,7 +91,7 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> Plan:
     model = ModelFiles(o.model, Path(o.model), labels.size, "", "", "", None)
     revisions = {k: v for k, v in old.revisions.items() if k != "judge"}
     # in the place where a run has it, so that records made either way have the same bytes
-    first = {k: v for k, v in revisions.items() if not k.startswith("data:")}
+    first = {k: revisions[k] for k in ("model", "tokenizer") if k in revisions}
     revisions = {**first, "judge": f"{judge.name} {judge.revision}", **revisions}
     changed = {f.name: getattr(o, f.name) for f in fields(RunOptions) if f.name.startswith("judge")}
     config = {**known, **changed, "judge_url": list(o.judge_url)}  # as JSON has it

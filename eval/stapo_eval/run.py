@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
-from stapo_eval.plan import Plan, RunOptions, make_plan, settle
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import Plan, make_plan, settle
 from stapo_eval.sampling import drop_errors, generate, load_samples, put_in_order
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary

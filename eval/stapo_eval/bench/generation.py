@@ -21,13 +21,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from stapo_eval.bench.tiny import build
 from stapo_eval.decoding import Decoding, prompt
 from stapo_eval.engines import Engine, Request, make_engine
 from stapo_eval.grading_pool import Item, grade
 from stapo_eval.models import find_model
-from stapo_eval.plan import Plan, RunOptions, make_plan
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import Plan, make_plan
 from stapo_eval.rules import Options
 from stapo_eval.run import busy_seconds, run
 from stapo_results import store
@@ -47,7 +49,7 @@ class Size:
     shapes: tuple[tuple[int, int], ...] = ((3, 32), (3, 32), (4, 32), (50, 4), (27, 4), (67, 4))
     max_tokens: int = 240
     repeats: int = 2
-    engine: str = "hf"
+    engine: Literal["hf", "vllm"] = "hf"
 
 
 QUICK = Size(shapes=((2, 8), (1, 8), (2, 8), (6, 2), (4, 2), (5, 2)), max_tokens=24, repeats=1)

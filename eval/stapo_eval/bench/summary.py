@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stapo_eval.models import ModelFiles
-from stapo_eval.plan import Plan, RunOptions
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import Plan
 from stapo_eval.sampling import load_samples
 from stapo_eval.scoring import write_records
 from stapo_results import provenance, store

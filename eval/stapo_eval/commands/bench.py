@@ -22,11 +22,11 @@ class BenchCommand:
     out: str = "results/records/bench"
     """Folder of the records; each part has its own below it."""
     data_dir: str = ""
-    """grading: directory with the benchmarks' JSONL files (default: $STAPO_DATA_DIR, else problems of our own)."""
+    """grading: directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own."""
     repeats: int = 3
     """How often everything is measured."""
     lighteval_python: str = ""
-    """grading: an interpreter that has lighteval (default: this one, or that of tox's environment lighteval)."""
+    """grading: an interpreter that has lighteval; if empty, this one, or that of tox's environment lighteval."""
     quick: bool = False
     """Small sizes, once: the path alone."""
     seed: int = 0

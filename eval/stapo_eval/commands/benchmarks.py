@@ -18,9 +18,9 @@ class BenchmarksCommand:
     """List the benchmarks and check the copies of a data directory; fetch copies; register your own."""
 
     data_dir: str = ""
-    """Directory with JSONL files and a registry.yaml (default: $STAPO_DATA_DIR)."""
+    """Directory with JSONL files and a registry.yaml; if empty, $STAPO_DATA_DIR."""
     names: str = ""
-    """Names joined by commas (default: all); with --add the new benchmark's name."""
+    """Names joined by commas; if empty, all; with --add the new benchmark's name."""
     write: str = ""
     """Fetch the hub's copies and write them as JSONL into this directory, each once it is known to be right."""
     add: str = ""
@@ -30,21 +30,21 @@ class BenchmarksCommand:
     columns: str = ""
     """Columns of the source, for example problem=question,answer=reward_model.ground_truth."""
     split: str = ""
-    """Split of the hub's data set (default: the entry's, else test)."""
+    """Split of the hub's data set; if empty, the entry's, else test."""
     revision: str = ""
-    """Commit or branch of the hub's data set (default: the entry's, else main)."""
+    """Commit or branch of the hub's data set; if empty, the entry's, else main."""
     n: int = 0
-    """With --add: samples a problem (default: 32 up to 100 problems, else 4)."""
+    """With --add: samples a problem; if 0, 32 up to 100 problems, else 4."""
     title: str = ""
     """With --add: the name in tables."""
     license: str = ""
     """With --add: the licence of the problems."""
     answer_type: Literal["", "integer", "math"] = ""
-    """With --add: what answers are (default: integer where all are)."""
+    """With --add: what answers are; if empty, integer where all are."""
     unordered: bool = False
     """With --add: answers with commas are lists in any order (JSON lists always are)."""
     tolerance: float = -1.0
-    """With --add: the largest absolute error that counts as right (default: none; a row's own field goes first)."""
+    """With --add: the largest absolute error that counts as right, -1 for none; a row's own field goes first."""
     strict: bool = False
     """Refuse copies whose problem texts differ."""
 

@@ -19,9 +19,9 @@ class CompareCommand:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """One or two run folders."""
     settings: str = ""
-    """Settings joined by commas: with two runs those to compare (default: all that both have), with one run two."""
+    """Settings joined by commas: with two runs those to compare, if empty all that both have; with one run two."""
     benchmarks: str = ""
-    """Benchmarks joined by commas (default: all; both sides must have the same)."""
+    """Benchmarks joined by commas; if empty, all; both sides must have the same."""
     out: str = "compare.json"
     """JSON with every number of the table."""
 

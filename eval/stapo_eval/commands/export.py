@@ -25,7 +25,7 @@ class ExportCommand:
     out: str
     """Folder to write into."""
     data_dir: str = ""
-    """Directory with the benchmarks (default: that of the run, else $STAPO_DATA_DIR, else the hub)."""
+    """Directory with the benchmarks; if empty, that of the run, else $STAPO_DATA_DIR, else the hub."""
     benchmarks: str = ""
     """Files of benchmarks that the run was given by path, joined by commas."""
 

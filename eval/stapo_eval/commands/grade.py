@@ -30,7 +30,7 @@ class GradeCommand:
     memory_mib: int = 1024
     """Memory that one answer may take."""
     workers: int = 0
-    """Grading processes (default: one a core)."""
+    """Grading processes; if 0, one a core."""
 
     def __call__(self) -> int:
         from stapo_eval.grading_file import grade_file

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import tyro
+
 from stapo_results.errors import BadInput
 
 KINDS = ("hf", "vllm", "openai")
@@ -13,28 +15,31 @@ KINDS = ("hf", "vllm", "openai")
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """
-    Attributes:
-        urls: base addresses of OpenAI-compatible endpoints that serve the same model.
-        served_model: the model's name there; "" for the only one.
-        concurrency: requests in flight at each address.
-        timeout: seconds that one response may take.
-        patience: seconds without any answer, all addresses failing, after which the run ends.
-        key_variable: environment variable with the key; the key itself is never part of an object that is recorded.
-        replicas: engine actors on Ray; 0 for one engine in this process.
-        ray_address: of a Ray cluster; "" for the one of this machine, or a new one.
-        tensor_parallel: GPUs that share one copy of the model (vllm).
-    """
+    """Flags of `stapo-eval run` that every engine is made with."""
 
-    urls: tuple[str, ...] = ()
+    url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Address of an OpenAI-compatible endpoint, http://HOST:PORT/v1. Several share the work (repeat it, or commas)."""
     served_model: str = ""
+    """How the endpoint calls the model; if empty, --model, or the only one there if --model is a folder."""
     concurrency: int = 64
+    """Requests in flight at each address."""
     timeout: float = 3600.0
+    """Seconds that an endpoint may take for one response."""
     patience: float = 300.0
+    """Seconds without an answer from any address after which the run ends."""
     key_variable: str = "OPENAI_API_KEY"
+    """Environment variable with the endpoint's key; the key stands in no record."""
     replicas: int = 0
+    """Copies of the engine, one a GPU, as actors on Ray; they share one queue; if 0, one engine, without Ray."""
     ray_address: str = ""
+    """Ray cluster, HOST:PORT or auto; if empty, $RAY_ADDRESS, else one of its own on this machine."""
     tensor_parallel: int = 1
+    """GPUs that share one copy of the model (vllm)."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses one by one."""
+        return tuple(u.strip() for several in self.url for u in several.split(",") if u.strip())
 
 
 def check_options(kind: str, options: EngineOptions) -> None:

@@ -60,6 +60,9 @@ class RayEngine(LoadedEngine):
     """N replicas behind the interface of one engine."""
 
     def __init__(self, kind: str, model: ModelFiles, *, threads: int, dtype: str, rows: int, options: EngineOptions):
+        if not (options.ray_address or os.environ.get("RAY_ADDRESS")):
+            # One machine: Ray's servers listen on loopback only. The name is Ray's; it is read when Ray is imported.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
             import ray.exceptions

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -67,10 +69,20 @@ class Identity:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Checked problems in the order of their source."""
+    """Checked problems in the order of their source; `source` is a path, or the hub's id and commit."""
 
     name: str
     spec: Spec
     problems: tuple[Problem, ...]
     identity: Identity
     source: str
+
+    @property
+    def content(self) -> str:
+        """Rows and hashes in words: copies of one content give the same prompts and the same verdicts.
+
+        Unlike the identity, it tells texts apart that differ in white space, and it depends on the order of the rows.
+        """
+        rows = json.dumps([asdict(p) for p in self.problems], sort_keys=True)
+        problems = hashlib.sha256(rows.encode()).hexdigest()
+        return f"{self.identity.rows} rows, golds sha256:{self.identity.golds_sha256}, problems sha256:{problems}"
