@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import comb, factorial
+from math import comb, factorial, prod
 from typing import Any
 
 import mpmath
@@ -155,6 +155,14 @@ def _factorial(a: Value) -> Value:
     return _mp.gamma(inexact(a) + 1)
 
 
+def _double_factorial(a: Value) -> Value:
+    if not isinstance(a, Fraction) or a.denominator != 1 or a < -1:
+        raise Undefined
+    if a > _LARGEST_FACTORIAL:
+        raise Meaningless("too large a factorial")
+    return Fraction(prod(range(int(a), 1, -2)))
+
+
 def _binomial(n: Value, k: Value) -> Value:
     if max(abs(inexact(n)), abs(inexact(k))) > _LARGEST_FACTORIAL:
         raise Meaningless("too large a binomial")
@@ -245,6 +253,8 @@ def _apply(tree: Tree, args: list[Value], reading: Reading) -> Value:
         return Fraction(x.__floor__() if kind == "floor" else x.__ceil__())
     if kind == "fact":
         return _factorial(a)
+    if kind == "fact2":
+        return _double_factorial(a)
     if kind == "binom":
         return _binomial(a, args[1])
     if kind == "deg":

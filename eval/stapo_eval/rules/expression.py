@@ -132,9 +132,11 @@ class Parser(Cursor):
                 tree = tree if exponent is None else ("^", tree, exponent)
             elif t.kind == "op" and t.value == "!":
                 self.take()
+                tree = ("fact2" if self.is_next("op", "!") else "fact", tree)
+                if tree[0] == "fact2":
+                    self.take()
                 if self.is_next("op", "!"):
-                    raise Unreadable("double factorial")
-                tree = ("fact", tree)
+                    raise Meaningless("a factorial of a factorial has brackets")
             elif t.kind == "deg":
                 self.take()
                 tree = ("deg", tree)

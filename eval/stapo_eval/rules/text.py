@@ -92,6 +92,7 @@ _LATEX: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         (r"\s+", " "),
     )
 )
+_QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
 _END = re.compile(r"[\s.,;:]+$")
 
@@ -121,12 +122,18 @@ def _dollars(text: str) -> str:
     return text.replace("$", " ")
 
 
+def _row_of_equations(text: str) -> str:
+    """Equations that only wide spaces set apart, with commas instead."""
+    parts = [p.strip(" ,;") for p in _QUAD.split(text)]
+    return ", ".join(parts) if len(parts) > 1 and all(p.count("=") == 1 for p in parts) else text
+
+
 def clean(text: str) -> str:
     r"""The text without boxes, delimiters, sizes and spacing commands.
 
     `\deg` stands for degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
     """
-    text = _dollars(strip_boxes(unify(text).strip()))
+    text = _row_of_equations(_dollars(strip_boxes(unify(text).strip())))
     for pattern, to in _LATEX:
         text = pattern.sub(to, text)
     text = text.strip()
