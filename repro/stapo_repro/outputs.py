@@ -41,8 +41,8 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
 
 
 def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in three forms and the README's block."""
-    from stapo_repro import paper, render, tables
+    """The main table in three forms, the README's block, and what the evaluation's bench measured."""
+    from stapo_repro import bench_page, paper, render, tables
 
     folder = out or checkout() / "results" / "tables"
     roots, skip = _main_roots(records)
@@ -54,6 +54,10 @@ def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) 
     }
     if page := _page(readme, out, "README.md"):
         files[page] = generated.replace_block(page, "table", render.readme_block(table))
+    if not (records or out):
+        page = checkout() / "docs" / "evaluation.md"
+        measured = bench_page.page_block(checkout() / "results" / "records" / "bench")
+        files[page] = generated.replace_block(page, "bench", measured)
     return files
 
 
