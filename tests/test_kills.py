@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -116,24 +117,60 @@ def test_a_disk_that_fills_up_costs_nothing(
     assert _files(out) == whole
 
 
-def test_a_disk_that_is_full(forker: Forker, argv: list[str], whole: dict[str, object], tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True)
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
     try:
-        series = Series(forker, argv, disk / "out", TOTAL, random.Random(0))
-        filler = disk / "filler"
-        # enough room for the check at the start, not for everything
-        filler.write_bytes(bytes((1 << 20) - (180 << 10)))
-        for room in (8, 16, 24):
-            with series._start() as process:
-                pass
-            assert process.code == 1
-            filler.write_bytes(bytes((1 << 20) - (180 + room << 10)))
-        filler.unlink()
-        series.finish()
-        assert _files(series.out) == whole
+        yield folder
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _leave(disk: Path, room: int) -> None:
+    """Fill the disk up to `room` bytes."""
+    filler = disk / "filler"
+    filler.unlink(missing_ok=True)
+    filler.write_bytes(bytes(shutil.disk_usage(disk).free - room))
+
+
+def test_a_disk_that_fills_up_while_judging(
+    forker: Forker, argv: list[str], whole: dict[str, object], disk: Path, tmp_path: Path
+) -> None:
+    judge = next(x.removeprefix("--judge=") for x in argv if x.startswith("--judge="))
+    out, log = disk / "out", tmp_path / "log"
+    Series(forker, [x for x in argv if not x.startswith("--judge=")], out, TOTAL, random.Random(0)).finish()
+    again = ["judge", "--run", str(out), "--judge", judge]
+    replies, kept = out / "judgements.jsonl", []
+    for room in (16, 20, 24):
+        _leave(disk, room << 10)
+        with forker.start(again, log, {}) as process:
+            pass
+        assert process.code == 1
+        assert "the disk is full" in log.read_text()
+        assert "Traceback" not in log.read_text()
+        kept.append([x for x in replies.read_bytes().splitlines(keepends=True) if x.endswith(b"\n")])
+    (disk / "filler").unlink()
+    with forker.start(again, log, {}) as process:
+        pass
+    assert process.code == 0
+    lines = replies.read_bytes().splitlines(keepends=True)
+    assert 0 < len(kept[0]) < len(kept[2]) < len(lines)
+    assert kept == [lines[: len(k)] for k in kept]
+    assert _files(out) == whole
+
+
+def test_a_disk_that_is_full(forker: Forker, argv: list[str], whole: dict[str, object], disk: Path) -> None:
+    series = Series(forker, argv, disk / "out", TOTAL, random.Random(0))
+    for room in (90, 20, 20):  # enough for the check at the start, not for everything
+        _leave(disk, room << 10)
+        with series._start() as process:
+            pass
+        assert process.code == 1
+    (disk / "filler").unlink()
+    series.finish()
+    assert _files(series.out) == whole
