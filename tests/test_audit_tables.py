@@ -65,6 +65,30 @@ def test_the_replaced_cell_is_named_only_where_it_explains():
     assert "No rounding explains it." in f.fact
 
 
+def test_a_cell_that_can_be_is_not_said_to_be_the_slip():
+    data = made_up()
+    data["rows"][1]["values"]["mean"] = "44.75"  # the mean with 47.50, the next multiple above quiz's 46.25
+    (f,) = [f for c in audit(AuditTable.model_validate(data)).checks if c.id == "averages" for f in c.findings]
+    assert f.numbers["replaced"] == {}
+
+
+def test_of_row_counts_that_fit_alike_the_first_is_taken():
+    for rows, samples in (([20, 40], 4), ([40, 20], 4)):
+        data = changed("columns", 0, value={"id": "quiz", "rows": rows, "samples": samples})
+        taken = grim.chosen(grim.row_counts(AuditTable.model_validate(data)))
+        assert taken["quiz"].rows == rows[0]
+
+
+def test_steps_finer_than_the_digits_say_nothing():
+    # 500 x 40 answers: steps of 0.005; every value is a multiple, and none tells how many samples there were
+    rows = [{"group": "g", "method": f"m{i}", "values": {"a": f"{i}.00"}} for i in range(30)]
+    data = {"schema_version": 1, "source": "s", "columns": [{"id": "a", "rows": [500], "samples": 40}], "rows": rows}
+    a = audit(AuditTable.model_validate(data))
+    assert check(a, "grim").numbers["possible"] == 30
+    assert check(a, "granularity").summary == ["Not checked: no column has steps that its digits show."]
+    assert check(a, "row-counts").grid.rows[0][4] == "30.0"
+
+
 def test_too_few_samples_are_seen():
     # 30 values of a benchmark of 10 problems x 8 that are all multiples of 1/10
     rows = [{"group": "g", "method": f"m{i}", "values": {"a": f"{10 * (i % 10)}.0"}} for i in range(30)]
@@ -136,6 +160,37 @@ def test_claim_that_unrounded_values_could_give(tmp_path):
     assert {k: v["outcome"] for k, v in c.numbers.items()} == {"c": "agrees", "d": "differs"}
 
 
+def test_a_claim_of_another_version_is_not_said_to_differ(tmp_path):
+    write(tmp_path / "t.json", changed("version", value="2"))
+    for version, outcome in (("1", "another version"), ("2", "differs")):
+        claims = {"schema_version": 1, "source": "s", "claims": [{**_claim(), "version": version, "value": "9.99"}]}
+        write(tmp_path / "c.json", claims)
+        c = check(load_and_audit(tmp_path / "t.json", tmp_path / "c.json"), "claims")
+        assert c.numbers["c"]["outcome"] == outcome
+        assert [f.kind for f in c.findings] == (["claim: differs"] if version == "2" else [])
+
+
+def test_a_loss_is_no_gain(tmp_path):
+    # old minus new: -4.50 and -1.50
+    claim = {**_claim(measure="points", over="strongest"), "quantity": {**_claim()["quantity"], "method": "old"}}
+    assert judged(tmp_path, claim).numbers["c"]["outcome"] == "differs"
+
+
+def test_a_value_at_the_limit_is_not_below_it(tmp_path):
+    quantity = {"kind": "below", "values": ["0.19", "0.20", "0.21"], "limit": "0.2"}
+    c = judged(tmp_path, {**_claim(), "quantity": quantity})
+    assert c.findings[0].numbers["not_below"] == ["0.20", "0.21"]
+    assert "1 of 3 printed values lie below 0.2." in c.summary[1]
+
+
+def test_advantages_of_another_group_size_are_seen(tmp_path):
+    # G = 4, unbiased, 1, 2, 3 right: 1.5, sqrt(3)/2 and 0.5
+    quantity = {"kind": "advantages", "values": ["1.50", "0.87", "0.50"], "group_size": 4}
+    assert judged(tmp_path, {**_claim(), "quantity": quantity}).findings == []
+    c = judged(tmp_path, {**_claim(), "quantity": {**quantity, "group_size": 8}})
+    assert [(f.kind, f.numbers["unbiased"]) for f in c.findings] == [("advantages", 0)]
+
+
 @pytest.mark.parametrize(
     ("change", "what", "found"),
     [
@@ -167,6 +222,8 @@ def test_claims_about_what_the_table_lacks_are_refused(tmp_path, change, what, f
         (changed("rows", 0, "source", value="x"), "rows.0.source"),
         (changed("columns", 0, "samples", value=None), "rows and samples go together"),
         (changed("columns", 0, "rows", value=[0]), "columns.0.rows.0"),
+        (changed("columns", 0, "mean_of", value=["exam"]), "either rows and samples, or mean_of"),
+        (changed("rows", 0, value={"group": "A", "method": "x", "values": {}, "best": ["quiz"]}), "have no value"),
         (changed("columns", 2, "mean_of", value=["quiz", "nil"]), "which are no plain columns"),
         (changed("columns", 1, "id", value="quiz"), "two columns have one id"),
         (changed("proposed", value="newest"), "no row of the method newest"),

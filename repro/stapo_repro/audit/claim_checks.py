@@ -43,7 +43,7 @@ def judge(table: AuditTable, claim: Claim, q: GainQuantity) -> Judged:
         if found is None:
             continue
         values[name] = rounded(float(found.exact))
-        if found.exact >= 0 and any(round_to(found.exact, printed.decimals, r) == printed.units for r in NEAREST):
+        if any(round_to(found.exact, printed.decimals, r) == printed.units for r in NEAREST):
             fitting.append(name)
         elif found.low <= printed.value <= found.high:
             close.append(name)

@@ -11,20 +11,15 @@ S = 100 * 10^d. Each way of rounding prints m for the x of one interval:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
 Rounding = Literal["half up", "half even", "truncation", "ceiling"]
 NEAREST: tuple[Rounding, ...] = ("half up", "half even")
 ROUNDINGS: tuple[Rounding, ...] = (*NEAREST, "truncation", "ceiling")
-_MODES = {
-    "half up": ROUND_HALF_UP,
-    "half even": ROUND_HALF_EVEN,
-    "truncation": ROUND_FLOOR,
-    "ceiling": ROUND_CEILING,
-}
 
 
 @dataclass(frozen=True)
@@ -81,11 +76,11 @@ def numerators(printed: Printed, n: int, rounding: Rounding) -> range:
 def round_to(percent: Fraction, decimals: int, rounding: Rounding) -> int:
     """Units of 10^-decimals of an exact percentage."""
     units = percent * 10**decimals
-    whole, rest = divmod(units.numerator, units.denominator)
-    # only the side of one half matters, so one decimal that stands for it is enough
-    side = Fraction(rest, units.denominator) - Fraction(1, 2)
-    digit = "0" if rest == 0 else "5" if side == 0 else "3" if side < 0 else "7"
-    return int(Decimal(f"{whole}.{digit}").quantize(Decimal(1), _MODES[rounding]))
+    if rounding == "half even":
+        return round(units)
+    if rounding == "half up":
+        return math.floor(units + Fraction(1, 2))
+    return math.floor(units) if rounding == "truncation" else math.ceil(units)
 
 
 def fits(printed: Printed, n: int) -> bool:
