@@ -44,6 +44,6 @@ def changed(*keys: str | int, value: object) -> dict:
     data = made_up()
     at: object = data
     for key in keys[:-1]:
-        at = at[key]  # type: ignore[index]
-    at[keys[-1]] = value  # type: ignore[index]
+        at = at[key]
+    at[keys[-1]] = value
     return data
