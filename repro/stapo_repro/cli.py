@@ -27,7 +27,7 @@ class Tables:
     records: Roots = ()
     of: Of = None
     out: Path | None = None
-    """Where to write. Default: results/tables, and the blocks of README and docs/ablation.md are renewed too."""
+    """Where to write. Default: results/tables, and the blocks of README, docs/ablation.md and docs/audit.md too."""
     readme: Path | None = None
     """A file whose block <!-- generated:table --> is renewed."""
     page: Path | None = None
@@ -44,6 +44,7 @@ class Tables:
                 files |= outputs.main_tables(self.records, self.out, self.readme)
             else:
                 files |= outputs.ablation_tables(self.records, self.out, self.page)
+        files |= outputs.audit_page(self.out)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 
@@ -158,9 +159,29 @@ class Collect:
         return 0
 
 
+@dataclass(frozen=True)
+class Audit:
+    """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
+
+    table: Path | None = None
+    """A table in the form of docs/audit.md. Default: results/paper/main_table.json with the paper's claims."""
+    claims: Path | None = None
+    """Claims about the table, in the form of results/paper/claims.json."""
+    format: Literal["text", "json"] = "text"
+    """Text for 100 columns, or everything that was computed."""
+
+    def run(self) -> int:
+        from stapo_repro.audit import render, run
+
+        audit = run.load_and_audit(self.table, self.claims)
+        print(render.to_json(audit) if self.format == "json" else render.to_text(audit), end="")
+        return 0
+
+
 _COMMANDS = {
     "tables": Tables,
     "figures": Figures,
+    "audit": Audit,
     "miniature": Miniature,
     "ablation": Ablation,
     "run": Run,

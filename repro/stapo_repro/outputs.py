@@ -77,6 +77,14 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     return files
 
 
+def audit_page(out: Path | None) -> dict[Path, bytes]:
+    """The block of the audit's page; nothing where the tables go elsewhere."""
+    from stapo_repro.audit import render, run
+
+    page = _page(None, out, "docs/audit.md")
+    return {page: generated.replace_block(page, "audit", render.page_block(run.load_and_audit()))} if page else {}
+
+
 def main_figures(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
     """The miniature's training curves and the README's block."""
     from stapo_repro import figures

@@ -1,4 +1,4 @@
-"""The paper's main table as data: arXiv 2602.15620v4, values in percent as printed, transcribed by this project."""
+"""The paper's main table and hyperparameters as data: arXiv 2602.15620v4, as printed, transcribed by this project."""
 
 from __future__ import annotations
 
@@ -69,9 +69,68 @@ class PaperTable(BaseModel):
         return next((r for r in self.rows if (r.size, r.method, r.setting) == (size, method, setting)), None)
 
 
+class Hyperparameter(BaseModel):
+    """One value of the paper's training or evaluation.
+
+    `printed` is how it stands in the paper, None where it does not; `value` what this suite takes it to be, and `key`
+    the configuration key that it sets.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(pattern=r"^[a-z0-9.-]+$")
+    what: str = Field(min_length=1)
+    printed: str | None
+    value: bool | int | float | str
+    unit: str | None
+    basis: Literal["stated", "inferred"]
+    place: str = Field(min_length=1)
+    note: str = ""
+    key: str | None = None
+
+    @model_validator(mode="after")
+    def _stated_is_printed(self) -> Hyperparameter:
+        if self.basis == "stated" and self.printed is None:
+            raise ValueError(f"{self.id}: a stated value is printed somewhere")
+        if self.basis == "inferred" and not self.note:
+            raise ValueError(f"{self.id}: an inferred value needs a note that says from what")
+        return self
+
+
+class Hyperparameters(BaseModel):
+    """All of them; each id once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1]
+    source: str
+    values: list[Hyperparameter] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _once(self) -> Hyperparameters:
+        ids = [v.id for v in self.values]
+        if len(set(ids)) != len(ids):
+            raise ValueError("two hyperparameters have one id")
+        return self
+
+
 def checkout() -> Path:
     """The root of the checkout that this code runs from."""
     return Path(__file__).resolve().parents[2]
+
+
+def folder() -> Path:
+    """Where the transcribed numbers stand."""
+    return checkout() / "results" / "paper"
+
+
+def load_hyperparameters(path: Path | None = None) -> Hyperparameters:
+    """The transcribed hyperparameters.
+
+    Raises:
+        RecordError: the file is not there or does not validate.
+    """
+    return read_json(path or folder() / "hyperparameters.json", Hyperparameters)
 
 
 def load(path: Path | None = None) -> PaperTable:
@@ -81,7 +140,7 @@ def load(path: Path | None = None) -> PaperTable:
         BadInput: no such file (an installation without its checkout).
         RecordError: the file does not validate.
     """
-    path = path or checkout() / "results" / "paper" / "main_table.json"
+    path = path or folder() / "main_table.json"
     if not path.exists():
         raise BadInput(
             "the paper's transcribed table is not there",
