@@ -89,21 +89,24 @@ ScoreKey = tuple[str, str, str, str]
 
 
 def _check_alike(cells: Sequence[Loaded]) -> None:
-    first = cells[0]
-    ids = {p.problem_id for p in first.record.problems}
+    def said(c: Loaded) -> dict[str, tuple[object, str]]:
+        """What must be the same -> (it, how it is shown)."""
+        ids = frozenset(p.problem_id for p in c.record.problems)
+        return {
+            "problems": (ids, f"{len(ids)}"),
+            "gold answers": (c.record.benchmark_sha256, c.record.benchmark_sha256[:16]),
+        }
+
+    first = said(cells[0])
     for c in cells[1:]:
-        what = ""
-        if {p.problem_id for p in c.record.problems} != ids:
-            what, one, other = "problems", len(ids), len(c.record.problems)
-        elif c.record.benchmark_sha256 != first.record.benchmark_sha256:
-            what, one, other = "gold answers", first.record.benchmark_sha256[:16], c.record.benchmark_sha256[:16]
-        if what:
-            raise RecordError(
-                f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
-                found=f"{first.path}: {one}, {c.path}: {other}",
-                expected=f"the same {what} for every seed",
-                next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
-            )
+        for what, (value, text) in said(c).items():
+            if value != first[what][0]:
+                raise RecordError(
+                    f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
+                    found=f"{cells[0].file}: {first[what][1]}, {c.file}: {text}",
+                    expected=f"the same {what} for every seed",
+                    next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
+                )
 
 
 def score(cells: Sequence[Loaded]) -> Score:
@@ -174,6 +177,10 @@ def score_all(cells: Sequence[Loaded]) -> dict[ScoreKey, Score]:
     return {key: score(groups[key]) for key in sorted(groups)}
 
 
+FLIPS = 100_000
+"""Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """First minus second, paired by problem and, where `seeds` names them, by training seed.
@@ -225,7 +232,7 @@ def compare(first: Sequence[Score], second: Sequence[Score]) -> Comparison:
         strata.append([a.means[i] - b.means[i] for i in ids])
         if seeds:
             by_seed.append(_columns(a, ids, seeds) - _columns(b, ids, seeds))
-    flat = paired_average(strata)
+    flat = paired_average(strata, resamples=FLIPS)
     if not seeds or math.isnan(flat.difference):
         return Comparison(
             flat.difference, flat.se, flat.low, flat.high, flat.p, flat.p, "sign flip", flat.problems

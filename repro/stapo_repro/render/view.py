@@ -98,14 +98,17 @@ def _against(v: Value) -> Iterator[Piece]:
         yield Piece(v.status if v.status == "not run" else "n/a")
         return
     yield Piece(signed(v.paper.points), "number")
-    yield Piece({True: ", within", False: ", outside", None: ", not judged"}[v.paper.within])
+
+
+def _side(v: Value) -> str:
+    return "n/a" if v.paper is None else {True: "within", False: "outside", None: "not judged"}[v.paper.within]
 
 
 def _against_cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
     if first.paper is None and second.paper is None:
         return Cell((Piece(first.status if first.status == second.status == "not run" else "n/a"),), muted=True)
-    return Cell(_both(_against(first), _against(second)))
+    return Cell(_both(_against(first), _against(second)), (f"{_side(first)} ({_side(second)})",))
 
 
 def _rows(row: Row) -> Iterator[GridRow]:
