@@ -22,12 +22,12 @@ Of = Annotated[
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, CSV, JSON) and the ablation's (Markdown, JSON) from records alone."""
+    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON) and the ablation's (Markdown, JSON) from records."""
 
     records: Roots = ()
     of: Of = None
     out: Path | None = None
-    """Where to write. Default: results/tables, and the blocks of README, docs/ablation.md and docs/audit.md too."""
+    """Where to write. Default: results/tables, and the blocks of README and of the pages in docs too."""
     readme: Path | None = None
     """A file whose block <!-- generated:table --> is renewed."""
     page: Path | None = None

@@ -7,6 +7,7 @@ anew, so they are never read together.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -41,19 +42,27 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
 
 
 def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in three forms, the README's block, and what the evaluation's bench measured."""
+    """The main table in every form, the blocks of README and docs/statistics.md, and what the evaluation's bench measured."""
     from stapo_repro import bench_page, paper, render, tables
 
     folder = out or checkout() / "results" / "tables"
     roots, skip = _main_roots(records)
-    table = tables.build(load_cells(roots, skip), paper.load())
-    files = {
-        folder / "main_table.md": render.to_markdown(table).encode(),
-        folder / "main_table.csv": render.to_csv(table).encode(),
-        folder / "main_table.json": render.to_json(table).encode(),
+    cells = load_cells(roots, skip)
+    table = tables.build(cells, paper.load())
+    links = {c.path: Path(os.path.relpath(c.file.resolve(), folder.resolve())).as_posix() for c in cells}
+    forms = {
+        "main_table.md": render.to_markdown(table),
+        "main_table.csv": render.to_csv(table),
+        "main_table.json": render.to_json(table),
+        "main_table.html": render.to_page(table, links),
+        "main_table.tex": render.to_latex(table),
+        "main_table_document.tex": render.document(),
     }
+    files = {folder / name: text.encode() for name, text in forms.items()}
     if page := _page(readme, out, "README.md"):
         files[page] = generated.replace_block(page, "table", render.readme_block(table))
+    if page := _page(None, out, "docs/statistics.md"):
+        files[page] = generated.replace_block(page, "gains", render.gains_block(table))
     if not (records or out):
         page = checkout() / "docs" / "evaluation.md"
         measured = bench_page.page_block(checkout() / "results" / "records" / "bench")

@@ -51,7 +51,8 @@ def _main_table(console: Console, p: Plan) -> None:
             console.print(Text(section["title"], style="bold"))
             console.print(_section(section))
             for d in section["differences"]:
-                if d["status"] == "run" and d["setting"] == _FIRST and d["points"] is not None:
+                shown = d["against"] == labels.BASE and d["benchmark"] != labels.AVERAGE and d["setting"] == _FIRST
+                if shown and d["status"] == "run" and d["points"] is not None:
                     console.print(
                         f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
                         f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"

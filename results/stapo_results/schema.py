@@ -236,6 +236,8 @@ class CellRecord(Record):
     records that are older than these fields, and `judge` also where none was asked.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
     cell: Cell
     n: Annotated[int, Field(ge=1)]
     temperature: float
