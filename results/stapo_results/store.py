@@ -197,6 +197,14 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
         raise _record_error(model, e, str(path)) from None
 
 
+def parse(data: bytes, model: type[M], where: str) -> M:
+    """One validated record that is `data`; `where` names it in an error."""
+    try:
+        return model.__pydantic_validator__.validate_json(data)
+    except ValidationError as e:
+        raise _record_error(model, e, where) from None
+
+
 def sha256_file(path: str | os.PathLike) -> str:
     """Hex SHA-256 of a file, read in pieces."""
     h = hashlib.sha256()
