@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -47,12 +48,18 @@ def main(r: Request, dry: bool = False) -> int:
 
 def _checks(r: Request, stages: Stages, costs: dict[str, Part]) -> list[Checked]:
     ledger = dry_run.events(r.out / "stages.jsonl")
-    left = [costs[s.name] for s in stages if s.name in costs and not dry_run.state(s, ledger).startswith("there")]
-    need = Part(None, 0, sum(p.disk for p in left), sum(p.least for p in left), "not known", ())
+    left = [s for s in stages if s.name in costs and not dry_run.state(s, ledger).startswith("there")]
+    used = sum(_gib(s.folder) for s in left)  # of stages that were begun
+    disk, least = (sum(getattr(costs[s.name], what) for s in left) for what in ("disk", "least"))
+    need = Part(None, 0, max(0.0, disk - used), max(0.0, least - used), "not known", ())
     found = [attempt("output folder", lambda: check_parameters(r.out, r.parameters(), write=False) or str(r.out))]
     if (folder := r.data_dir) is not None:
         found.append(attempt("benchmarks", lambda: check_data(folder, tuple(labels.PAPER_BENCHMARKS))))
     return found + readiness.checks(r, need)
+
+
+def _gib(folder: Path) -> float:
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) / hours.GIB
 
 
 def stage_costs(r: Request) -> dict[str, Part]:
