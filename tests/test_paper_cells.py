@@ -250,9 +250,16 @@ def test_a_clusters_gpus_are_counted(tmp_path: Path, gpus: str, enough: bool) ->
             readiness.check_gpus(r)
 
 
-def test_a_cluster_that_does_not_answer(tmp_path: Path) -> None:
-    folder = _environment(tmp_path / "a", {}, "exit 1")
-    with pytest.raises(BadInput, match="no Ray cluster answers"):
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ("ConnectionError: Could not find any running Ray instance.", "no Ray cluster answers"),
+        ("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken", "asks for a token"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path, says: str, message: str) -> None:
+    folder = _environment(tmp_path / "a", {}, f"echo '{says}' >&2; exit 1")
+    with pytest.raises(BadInput, match=message):
         readiness.check_gpus(asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder))
 
 

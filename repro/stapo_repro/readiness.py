@@ -142,25 +142,38 @@ def _in_cluster(address: str, r: Request) -> int:
     """GPUs that `ray status` of the training's (else the evaluation's) environment counts."""
     train, evaluate, _ = r.programs()
     ray = Path(train or evaluate).with_name("ray")
-    nobody = BadInput(
+    if not ray.exists():
+        raise BadInput("Ray is not installed", found=f"no {ray}", expected="the environment that started the cluster",
+                       next_step="name it with --train-env DIR or --eval-env DIR")  # fmt: skip
+    command = [str(ray), "status", "--address", address]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise _no_cluster(address, f"nothing for {_RAY_SECONDS} s") from None
+    if done.returncode != 0:
+        raise _no_cluster(address, done.stderr)
+    counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
+    return int(float(counted[1])) if counted else 0
+
+
+def _no_cluster(address: str, said: str) -> BadInput:
+    """A cluster that is not there, or one that is and refuses us: the cures differ."""
+    last = (said.strip().splitlines() or ["ray status said nothing"])[-1][:200]
+    if "AuthenticationError" in said:
+        return BadInput(
+            f"the Ray cluster at {address} asks for a token",
+            found=last,
+            expected="the token of whoever started the cluster",
+            next_step="the same command with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE before it "
+            "(docs/reproduce.md)",
+        )
+    return BadInput(
         "no Ray cluster answers",
-        found=f"--ray-address {address}",
+        found=f"--ray-address {address}: {last}",
         expected="a running cluster",
         next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others "
         "(docs/cluster.md)",
     )
-    if not ray.exists():
-        raise BadInput("Ray is not installed", found=f"no {ray}", expected="the environment that started the cluster",
-                       next_step="name it with --train-env DIR or --eval-env DIR")  # fmt: skip
-    try:
-        done = subprocess.run([str(ray), "status", "--address", address], capture_output=True, text=True,
-                              timeout=_RAY_SECONDS, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise nobody from None
-    if done.returncode != 0:
-        raise nobody
-    counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
-    return int(float(counted[1])) if counted else 0
 
 
 def check_configuration(stages: Stages) -> list[Checked]:
