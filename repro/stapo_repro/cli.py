@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from stapo_repro.commands.plan import Plan
+from stapo_repro.commands.run import Run
+from stapo_repro.commands.share import Pack, Unpack
 from stapo_results.console import run_main
 
 Roots = Annotated[
@@ -120,30 +123,6 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Run what the named cells lack: train, export, evaluate, tables. A cell is METHOD/SIZE, such as stapo/mini."""
-
-    cells: tyro.conf.Positional[tuple[str, ...]]
-    """One or more cells."""
-    quick: bool = False
-    """Few steps, samples and problems."""
-    seeds: str = "0"
-    """Training seeds, separated by commas."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 4)."""
-    data_dir: Path | None = None
-    """Folder with the six real benchmarks; two problems of each are then evaluated too."""
-    out: Path = Path("runs/miniature")
-    """Where everything goes."""
-
-    def run(self) -> int:
-        from stapo_repro import driver
-
-        methods = driver.methods_of_cells(self.cells)
-        return driver.main(driver.plan(self.quick, self.seeds, methods, self.steps, self.data_dir, self.out))
-
-
-@dataclass(frozen=True)
 class Collect:
     """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed."""
 
@@ -186,6 +165,9 @@ _COMMANDS = {
     "ablation": Ablation,
     "run": Run,
     "collect": Collect,
+    "plan": Plan,
+    "pack": Pack,
+    "unpack": Unpack,
 }
 
 

@@ -255,6 +255,14 @@ def _lines_with(data: bytes, name: str) -> list[int]:
     return [number for number, line in enumerate(data.splitlines(), 1) if quoted in line]
 
 
+def parse(data: bytes, model: type[M], where: str) -> M:
+    """One validated record that is `data`; `where` names it in an error."""
+    try:
+        return model.__pydantic_validator__.validate_json(data)
+    except ValidationError as e:
+        raise _record_error(model, e, where) from None
+
+
 def sha256_file(path: str | os.PathLike) -> str:
     """Hex SHA-256 of a file, read in pieces."""
     h = hashlib.sha256()
