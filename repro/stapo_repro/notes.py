@@ -36,7 +36,9 @@ def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
     shapes: dict[str, set[str]] = defaultdict(set)
     for (_, _, benchmark, _), s in scores.items():
         part = f" of {s.rows}" if s.estimate.problems != s.rows else ""
-        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {s.estimate.samples} samples")
+        seeds = f" x {len(s.by_seed)} training seeds" if len(s.by_seed) > 1 else ""
+        samples = s.estimate.samples // len(s.by_seed)
+        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {samples} samples{seeds}")
     text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
     return [f"{text}."]
 

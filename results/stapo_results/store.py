@@ -11,15 +11,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
+from stapo_results import json_text
 from stapo_results.errors import RecordError
 
 M = TypeVar("M", bound=BaseModel)
@@ -143,42 +143,6 @@ def repair(path: str | os.PathLike) -> int:
     return lost
 
 
-def _place(path: Path, data: bytes, field: Sequence[str | int]) -> str:
-    """ "file:line" of a field of a JSON text, or of the last part of its path that is there.
-
-    JSON is nearly YAML, whose nodes know their lines; the file alone where a text is the one and not the other.
-    """
-    try:
-        node = yaml.compose(data.decode(), Loader=yaml.SafeLoader)
-    except yaml.YAMLError:
-        return str(path)
-    line = 0
-    for part in field:
-        if isinstance(node, yaml.MappingNode):
-            found = [(k, v) for k, v in node.value if k.value == part]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            found = [(v, v) for v in node.value[part : part + 1]]
-        else:
-            break
-        if not found:
-            break
-        key, node = found[-1]
-        line = key.start_mark.line
-    return f"{path}:{line + 1}"
-
-
-def _twice(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _KeyTwice(next(n for n in names if names.count(n) > 1))
-    return found
-
-
-class _KeyTwice(Exception):
-    """A JSON object says one thing twice; args: the name."""
-
-
 def _record_error(model: type[BaseModel], e: ValidationError, where: str) -> RecordError:
     first = e.errors()[0]
     field = ".".join(str(x) for x in first["loc"]) or "the record"
@@ -235,24 +199,19 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
         raise RecordError(f"{path}: no such file", next_step="check the path") from None
     try:
         record = model.model_validate_json(data)
-        json.loads(data, object_pairs_hook=_twice)
+        json_text.check_names(data)
     except ValidationError as e:
         first = e.errors()[0]
-        where = str(path) if first["type"] == "json_invalid" else _place(path, data, first["loc"])
+        where = str(path) if first["type"] == "json_invalid" else json_text.place(path, data, first["loc"])
         raise _record_error(model, e, where) from None
-    except _KeyTwice as e:
+    except json_text.NameTwice as e:
         raise RecordError(
-            f"{path}: the name {e.args[0]!r} stands twice in one object",
-            found=", ".join(f"line {n}" for n in _lines_with(data, e.args[0])),
+            f"{path}: the name {e.name!r} stands twice in one object",
+            found=", ".join(f"line {n}" for n in e.lines),
             expected="each name once",
             next_step="restore the file from its run folder",
         ) from None
     return record
-
-
-def _lines_with(data: bytes, name: str) -> list[int]:
-    quoted = json.dumps(name, ensure_ascii=False).encode()
-    return [number for number, line in enumerate(data.splitlines(), 1) if quoted in line]
 
 
 def parse(data: bytes, model: type[M], where: str) -> M:

@@ -1,6 +1,6 @@
 """The written forms of the table. All from one `Table` by one `view`, LF, no time stamp.
 
-view      which texts stand in which cell, for every form that people read
+view      which texts stand in which cell, for every form that people read (view_statistics: across runs)
 markdown  files and the blocks of README and docs
 latex     booktabs, and a document to compile it with
 html      a fragment for another page, and a page of its own

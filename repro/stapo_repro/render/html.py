@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from stapo_repro.render.view import difference_grid, gains_grid, introduction, main_grid, stamp, state_of_paper_cells
+from stapo_repro.render.view import introduction, main_grid, stamp, state_of_paper_cells
+from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.tables import Table
 
 

@@ -12,13 +12,12 @@ from stapo_repro.render.view import (
     Cell,
     Grid,
     Piece,
-    difference_grid,
-    gains_grid,
     introduction,
     main_grid,
     stamp,
     state_of_paper_cells,
 )
+from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.tables import Table
 
 # Quotes and brackets too: two quotes in a row are a ligature, and a bracket or star after a line's end is its argument.

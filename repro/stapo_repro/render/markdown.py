@@ -9,13 +9,12 @@ from stapo_repro.render.view import (
     Cell,
     Grid,
     Piece,
-    difference_grid,
-    gains_grid,
     introduction,
     main_grid,
     stamp,
     state_of_paper_cells,
 )
+from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.tables import Section, Table
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")

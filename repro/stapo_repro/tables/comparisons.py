@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stapo_repro import labels
-from stapo_repro.scores import Score, ScoreKey, compare
+from stapo_repro.comparison import compare
+from stapo_repro.scores import Score, ScoreKey
 from stapo_repro.tables.gains import BASELINES, METHOD
 from stapo_repro.tables.model import Difference, Section
 from stapo_repro.tables.rounding import percent

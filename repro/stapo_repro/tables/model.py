@@ -75,7 +75,7 @@ class Difference:
 
     Attributes:
         benchmark: or "avg", the unweighted mean over the section's benchmarks.
-        p: of `test` (see `scores.Comparison`); `p_sign_flip` of the sign flip in any case.
+        p: of `test` (see `comparison.Comparison`); `p_sign_flip` of the sign flip in any case.
         family: the tests over which `p_holm` is adjusted.
         seeds: training seeds over which it is paired too; empty with one.
     """
