@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.plan import Plan
+from stapo_repro.commands.report import Report
 from stapo_repro.commands.run import Run
 from stapo_repro.commands.share import Pack, Unpack
 from stapo_results.console import run_main
@@ -162,6 +163,7 @@ _COMMANDS = {
     "tables": Tables,
     "figures": Figures,
     "audit": Audit,
+    "report": Report,
     "miniature": Miniature,
     "ablation": Ablation,
     "run": Run,

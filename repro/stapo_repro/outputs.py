@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from stapo_repro import ablation, generated, paper, render_figures
 from stapo_repro.paper import checkout
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro.records import Loaded, TrainingRun, load_cells, load_training_runs
 from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def parts(of: Part | None, records: Sequence[Path]) -> tuple[Part, ...]:
     return ("main",) if records else ("main", "ablation")
 
 
-def _main_roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+def main_roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
     """(roots, folders in them that are left out)"""
     return (list(records), ()) if records else ([checkout() / "results" / "records"], (ablation.FOLDER,))
 
 
-def _ablation_roots(records: Sequence[Path]) -> list[Path]:
+def ablation_roots(records: Sequence[Path]) -> list[Path]:
     committed = checkout() / "results" / "records" / ablation.FOLDER
     return list(records) or ([committed] if committed.is_dir() else [])  # none yet: every number says "not run"
 
@@ -50,7 +50,7 @@ def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) 
     from stapo_repro import bench_page, render, tables
 
     folder = out or checkout() / "results" / "tables"
-    roots, skip = _main_roots(records)
+    roots, skip = main_roots(records)
     cells = load_cells(roots, skip)
     table = tables.build(cells, paper.load())
     links = {c.path: Path(os.path.relpath(c.file.resolve(), folder.resolve())).as_posix() for c in cells}
@@ -79,7 +79,7 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     from stapo_repro import claims, render_ablation
 
     folder = out or checkout() / "results" / "tables"
-    roots = _ablation_roots(records)
+    roots = ablation_roots(records)
     value = ablation.build(load_cells(roots), load_training_runs(roots), claims.load())
     files = {
         folder / "ablation.md": render_ablation.to_markdown(value).encode(),
@@ -106,15 +106,27 @@ def figures(
     Raises:
         BadInput: matplotlib is not installed, or no such figure.
     """
+    roots, skip = main_roots(records) if part == "main" else (ablation_roots(records), ())
+    kinds = ("svg", "png", "pdf") if pdf else ("svg", "png")
+    return draw(part, load_cells(roots, skip), load_training_runs(roots, skip), only, kinds)
+
+
+def draw(
+    part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], only: Sequence[str] = (),
+    kinds: Sequence[str] = ("svg",),
+) -> list[Drawn]:  # fmt: skip
+    """The figures of records that were read already.
+
+    Raises:
+        BadInput: as `figures`.
+    """
     try:
-        from stapo_repro.figures import Material, draw
+        from stapo_repro import figures as package
     except ModuleNotFoundError as e:
         if e.name != "matplotlib":
             raise
         raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
-    roots, skip = _main_roots(records) if part == "main" else (_ablation_roots(records), ())
-    material = Material.of(part, load_cells(roots, skip), load_training_runs(roots, skip), paper.load())
-    return draw(material, only, ("svg", "png", "pdf") if pdf else ("svg", "png"))
+    return package.draw(package.Material.of(part, cells, runs, paper.load()), only, kinds)
 
 
 def figure_files(
@@ -140,3 +152,13 @@ def figure_files(
     if len(drawn) == 2 and (path := _page(gallery, out or whole, "docs/figures.md")):
         files[path] = generated.replace_block(path, "figures", render_figures.gallery(drawn["main"], drawn["ablation"]))
     return files
+
+
+def report_page(
+    records: Sequence[Path], runs: Sequence[Path], out: Path | None, most: int
+) -> dict[Path, bytes]:  # fmt: skip
+    """The report as one page; from the committed records it is results/report.html."""
+    from stapo_repro import report
+
+    page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
+    return {page: report.to_html(report.build(records, runs, page.parent, most)).encode()}

@@ -11,7 +11,7 @@ build      all of it as one value
 page       the value as HTML
 """
 
-#from stapo_repro.report.build import Report, build
-#from stapo_repro.report.page import to_html
+from stapo_repro.report.build import Report, build
+from stapo_repro.report.page import to_html
 
-#__all__ = ["Report", "build", "to_html"]
+__all__ = ["Report", "build", "to_html"]

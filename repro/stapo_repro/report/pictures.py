@@ -26,15 +26,13 @@ class Picture:
 
     Attributes:
         id: unique in the page.
-        svg: the element; it uses the glyphs of `Pictures`.
-        size: width and height in points.
+        svg: the element; it uses the sheet of `Glyphs.sheet`.
     """
 
     id: str
     title: str
     caption: str
     svg: Markup
-    size: tuple[float, float]
 
 
 def _local(tag: str) -> str:
@@ -43,7 +41,7 @@ def _local(tag: str) -> str:
 
 def _rounded(text: str) -> str:
     def short(m: re.Match[str]) -> str:
-        return f"{float(m[0]):.2f}".rstrip("0").rstrip(".").replace("-0", "-0") or "0"
+        return f"{round(float(m[0]), 2) + 0.0:g}"
 
     return " ".join(_NUMBER.sub(short, text).split())
 
@@ -59,7 +57,7 @@ def _attributes(element: ET.Element) -> dict[str, str]:
 
 
 class Glyphs:
-    """Outlines of letters that several figures use: identifier in the page -> element. A figure's own may differ."""
+    """Outlines of letters, each once for all figures of a page."""
 
     def __init__(self) -> None:
         self._by_outline: dict[tuple[tuple[str, str], ...], str] = {}
@@ -69,7 +67,7 @@ class Glyphs:
         key = tuple(sorted((k, v) for k, v in attributes.items() if k != "id"))
         return self._by_outline.setdefault(key, f"g{len(self._by_outline)}")
 
-    def defs(self) -> Markup:
+    def sheet(self) -> Markup:
         """A sheet without size that holds all of them."""
         sheet = ET.Element("svg", {"class": "glyphs", "aria-hidden": "true", "width": "0", "height": "0"})
         inside = ET.SubElement(sheet, "defs")
@@ -126,16 +124,16 @@ class _Inliner:
 def picture(name: str, title: str, caption: str, svg: bytes, glyphs: Glyphs) -> Picture:
     """A figure's SVG file as an element of the page."""
     root = ET.fromstring(svg)
-    box = [float(x) for x in root.attrib["viewBox"].split()]
+    box = root.attrib["viewBox"]
     made = _Inliner(name, root, glyphs).element(root)
     assert made is not None  # a figure is not empty
     made.attrib.clear()
     label = f"{name}-title"
-    made.attrib |= {"viewBox": " ".join(f"{x:g}" for x in box), "role": "img", "aria-labelledby": label}
+    made.attrib |= {"viewBox": box, "role": "img", "aria-labelledby": label}
     # what the dropped style sheet of the file says of every element
     made.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}
     heading = ET.Element("title", {"id": label})
     heading.text = title
     made.insert(0, heading)
     text = ET.tostring(made, encoding="unicode")
-    return Picture(name, title, caption, Markup(text), (box[2], box[3]))  # noqa: S704  serialised, so escaped
+    return Picture(name, title, caption, Markup(text))  # noqa: S704  serialised, so escaped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 # C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
@@ -27,8 +28,8 @@ def shortened(text: str, head: int, tail: int) -> tuple[str, int, str]:
 def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
     """id -> a name for a link's target: letters, digits, ".", "-" and "_", different for different ids."""
     slugs = {i: re.sub(r"[^A-Za-z0-9.\-]+", "_", i) for i in ids}
-    several = [s for s in slugs.values()]
+    count = Counter(slugs.values())
     return {
-        i: f"{prefix}-{s}" + (f"-{hashlib.sha256(i.encode()).hexdigest()[:8]}" if several.count(s) > 1 else "")
+        i: f"{prefix}-{s}" + (f"-{hashlib.sha256(i.encode()).hexdigest()[:8]}" if count[s] > 1 else "")
         for i, s in slugs.items()
     }
