@@ -46,7 +46,7 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
 
 
 def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in every form, the blocks of README and docs/statistics.md, and what the evaluation's bench measured."""
+    """The main table in every form, the blocks of README and docs/statistics.md, and what the bench measured."""
     from stapo_repro import bench_page, render, tables
 
     folder = out or checkout() / "results" / "tables"

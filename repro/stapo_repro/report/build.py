@@ -18,7 +18,7 @@ from stapo_repro.render.view import introduction, main_grid, stamp, state_of_pap
 from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.report import cells as cell_views
 from stapo_repro.report import responses, runs, state
-from stapo_repro.report.cells import CellView
+from stapo_repro.report.cells import CellView, Model
 from stapo_repro.report.grids import SortedGrid, sortable
 from stapo_repro.report.pictures import Glyphs, Picture, picture
 from stapo_repro.report.responses import Shown
@@ -36,7 +36,7 @@ class Part:
 
     title: str
     pictures: tuple[Picture, ...]
-    cells: tuple[CellView, ...]
+    models: tuple[Model, ...]
     shown: Mapping[str, Shown]
     runs: tuple[RunView, ...]
 
@@ -132,17 +132,16 @@ def _first_of_problem(shown: Shown, anchor: str) -> dict[str, str]:
 def _part(source: _Source, run_folders: Sequence[Path], page_folder: Path, most: int, glyphs: Glyphs) -> Part:
     anchor = _anchor(source)
     held = responses.load(run_folders, source.cells, most) if run_folders else {}
+
+    def view(c: Loaded) -> CellView:
+        i = c.record.cell.id
+        return cell_views.view(c, anchor[i], page_folder, _first_of_problem(held.get(i, _NOTHING), anchor[i]))
+
     drawn = outputs.draw(source.name, source.cells, source.trainings, kinds=("svg",))
     return Part(
         title=source.title,
         pictures=tuple(picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn),
-        cells=tuple(
-            cell_views.view(
-                c, anchor[i], page_folder, _first_of_problem(held.get(i, _NOTHING), anchor[i])
-            )
-            for c in source.cells
-            for i in (c.record.cell.id,)
-        ),
+        models=tuple(cell_views.by_model([view(c) for c in source.cells])),
         shown={anchor[i]: s for i, s in held.items()},
         runs=tuple(runs.load(source.roots, page_folder, source.skip)),
     )  # fmt: skip
@@ -162,7 +161,9 @@ def _claim(number: int, judged: claims.Judged) -> ClaimRow:
 def _masks(source: _Source) -> Masks:
     a = ablation.build(source.cells, source.trainings, claims.load())
     rows = tuple(_claim(n, j) for n, j in enumerate(a.claims, 1))
-    made_of = f"Ablation: {len(a.records)} evaluation records, {len(a.trainings)} trainings, inputs {a.inputs_sha256[:16]}."
+    made_of = (
+        f"Ablation: {len(a.records)} evaluation records, {len(a.trainings)} trainings, inputs {a.inputs_sha256[:16]}."
+    )
     return Masks(render_ablation.headline(a), a.rule, rows, made_of)
 
 
@@ -189,7 +190,10 @@ def _counts(table: Table, sources: Sequence[_Source], sizes: Sequence[Size], aud
 
 
 def build(
-    records: Sequence[Path] = (), run_folders: Sequence[Path] = (), page_folder: Path = Path(), most: int = responses.SHOWN
+    records: Sequence[Path] = (),
+    run_folders: Sequence[Path] = (),
+    page_folder: Path = Path(),
+    most: int = responses.SHOWN,
 ) -> Report:
     """The report of the records below `records`, or below the run folders, or else of the committed ones.
 

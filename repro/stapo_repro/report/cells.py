@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.records import Loaded
 from stapo_repro.tables import percent, shown
-from stapo_results.schema import SETTINGS, CellRecord, ProblemResult
+from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
 
 WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
 
@@ -30,7 +31,7 @@ class CellView:
 
     Attributes:
         anchor: where it stands in the page.
-        title: method, size, seed, step, benchmark, setting.
+        title: benchmark and setting; the model is its group's.
         mean: over problems, in percent.
         facts: (name, value) in the order shown.
         solved: problems by number of right samples, 0 to N (of problems with all samples).
@@ -38,6 +39,7 @@ class CellView:
         width: of the column of names.
     """
 
+    cell: Cell
     anchor: str
     title: str
     mean: str
@@ -55,18 +57,46 @@ def mean(problem: ProblemResult) -> float | None:
     return problem.verdicts.count("1") / there if there else None
 
 
-def title(record: CellRecord) -> str:
-    c = record.cell
-    step = "base model" if c.step == "base" else f"seed {c.train_seed}, step {c.step}"
-    where = f"{labels.benchmark_label(c.benchmark)} at {_setting(c.setting)}"
-    return f"{labels.method_label(c.method)}, {labels.size_label(c.size)}, {step}: {where}"
-
-
 def _setting(name: str) -> str:
     if name not in SETTINGS:
         return name
     temperature, top_p = SETTINGS[name]
     return f"T = {temperature}, top-p = {top_p}"
+
+
+def _model(c: Cell) -> str:
+    step = "" if c.step == "base" else f", seed {c.train_seed}, step {c.step}"
+    return f"{labels.method_label(c.method)}, {labels.size_label(c.size)}{step}"
+
+
+def _place(known: Sequence[str], name: str) -> tuple[int, str]:
+    """Sorts the known names in their order, and others after them."""
+    return (known.index(name) if name in known else len(known)), name
+
+
+def _rank(c: Cell) -> tuple[object, ...]:
+    """The order of the tables: size, method, seed, step, benchmark, setting."""
+    methods = [labels.BASE, *labels.METHODS, *labels.ABLATION]
+    benchmarks = [*labels.MINI_BENCHMARKS, *labels.PAPER_BENCHMARKS]
+    return (
+        _place([labels.MINI, *labels.PAPER_SIZES], c.size), _place(methods, c.method), c.train_seed,
+        -1 if c.step == "base" else c.step, _place(benchmarks, c.benchmark), _place(list(SETTINGS), c.setting),
+        c.eval_seed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """All cells of one model."""
+
+    title: str
+    cells: tuple[CellView, ...]
+
+
+def by_model(views: Sequence[CellView]) -> list[Model]:
+    """The cells in the order of the tables, those of a model together."""
+    ordered = sorted(views, key=lambda v: _rank(v.cell))
+    return [Model(title, tuple(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
 
 
 def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
@@ -105,8 +135,10 @@ def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str,
     lines = tuple(
         Line(p.problem_id, _percent(mean(p)), p.verdicts, responses.get(p.problem_id, "")) for p in r.problems
     )
+    place = f"{labels.benchmark_label(r.cell.benchmark)} at {_setting(r.cell.setting)}"
+    whole = len(means) == len(r.problems)
     return CellView(
-        anchor, title(r), _percent(sum(means) / len(means)) if len(means) == len(r.problems) else "samples missing",
+        r.cell, anchor, place, _percent(sum(means) / len(means)) if whole else "samples missing",
         _facts(r), tuple(solved), lines, loaded.path, link_to(loaded.file, page_folder),
         min(WIDEST, max((len(line.problem) for line in lines), default=0)),
     )  # fmt: skip
@@ -122,4 +154,3 @@ def link_to(file: Path, page_folder: Path) -> str:
         return file.resolve().relative_to(page_folder.resolve()).as_posix()
     except ValueError:
         return ""
-

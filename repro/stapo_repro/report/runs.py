@@ -82,7 +82,5 @@ def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = ()) -> 
             if where.parts[0] in skip:
                 continue
             run = Run(**shorten(read_json(path, Run).model_dump(), str(root.resolve())))
-            out.append(
-                RunView(_title(run), run.status, _facts(run), where.as_posix(), link_to(path, page_folder))
-            )
+            out.append(RunView(_title(run), run.status, _facts(run), where.as_posix(), link_to(path, page_folder)))
     return out

@@ -15,7 +15,7 @@ from stapo_repro.records import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
 
-HARDWARE = "8gpu"
+HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _missing(row: planner.Row) -> Missing:
         gpu_hours=planner_text.number(row.gpu_hours),
         disk=planner_text.number(row.disk),
         least=planner_text.number(row.least),
-        command=f"stapo-repro run {cell} --hardware {HARDWARE} --dry-run",
+        command=f"stapo-repro run {cell} --dry-run",
         words=tuple(w for p in row.parts for w in p.words),
     )
 

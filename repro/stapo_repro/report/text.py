@@ -9,7 +9,9 @@ from collections.abc import Iterable
 
 # C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
 # with them would not show what a grader read
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 
 
 def visible(text: str) -> str:
