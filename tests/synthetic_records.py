@@ -35,7 +35,7 @@ def cell(
         "problems": [ProblemResult(problem_id=f"q{i}", verdicts=v) for i, v in enumerate(verdicts)],
         "benchmark_rows": rows or len(verdicts),
         "benchmark_sha256": "0" * 64,
-        "finish_reasons": {"stop": sum(len(v) for v in verdicts)},
+        "finish_reasons": finish_reasons(verdicts),
         "no_answer": 0,
         "mean_response_tokens": 50.0,
         "engine": "synthetic",
@@ -50,6 +50,13 @@ def cell(
     path = root / (folder or f"{method}-s{seed}") / "cells" / f"{where.slug}.json"
     write_json(path, CellRecord(**given))
     return path
+
+
+def finish_reasons(verdicts: list[str]) -> dict[str, int]:
+    """As a run leaves them: a sample without a verdict is one that the engine failed on."""
+    text = "".join(verdicts)
+    errors = {"error": text.count("-")} if "-" in text else {}
+    return {**errors, "stop": len(text) - text.count("-")}
 
 
 def miniature(root: Path, methods: tuple[str, ...] = ("base", "grpo", "entropy20", "justrl", "stapo")) -> None:
@@ -92,6 +99,9 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
             values |= {
                 "reward": accuracy - 0.03 + wave,
                 "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2, 3, 2, 1.6)[rank] / 60) + wave / 3,
+                "token_entropy_mean": 0.1 + 0.01 * rank + 0.001 * step,
+                **{f"token_entropy_q{q:02d}": q * 0.001 * (1 + rank) for q in (5, 25, 50, 75, 95, 99)},
+                **({"threshold": 0.05 + wave / 2} if method == "stapo" else {}),
                 "silenced_share": silenced,
                 "candidate_share": 0.0025,
                 "response_tokens": 50.0,

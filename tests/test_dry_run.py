@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from stapo_results import throughput
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append, write_json
@@ -83,7 +84,7 @@ def test_the_numbers_beside_the_papers_statement_are_the_formulas() -> None:
     [("NVIDIA H20", "H20"), ("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100"), ("Tesla T4", None)],
 )
 def test_the_card_in_a_name(name: str, card: str | None) -> None:
-    assert steptime.card_named(name) == card
+    assert throughput.card_named(name) == card
 
 
 # what is printed

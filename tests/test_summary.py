@@ -66,7 +66,8 @@ ROWS = [
 
 
 def test_summary_by_hand() -> None:
-    s = summarise(*_made(ROWS))
+    record, _, verdicts = _made(ROWS)
+    s = summarise(record, verdicts)
     assert (s["correct"], s["samples"], s["missing"], s["n"], s["problems"]) == (6, 12, 0, 4, 3)
     assert s["accuracy"] == 0.5
     # squares .5; SE sqrt(.5 / 6) = .288675; t(.975, 2) = 4.30265: wider than the scale
@@ -91,11 +92,33 @@ def test_summary_by_hand() -> None:
     assert s["audit"]["asked"] == 0
 
 
+def test_the_record_keeps_lengths_and_truncation_by_verdict() -> None:
+    record, _, _ = _made(ROWS)
+    right, wrong = record.by_verdict["correct"], record.by_verdict["incorrect"]
+    assert (right.responses, right.truncated, wrong.responses, wrong.truncated) == (6, 1, 6, 3)
+    # correct: 10 10 20 30 30 40; incorrect: 10 20 20 99 99 99
+    assert right.tokens == {"p5": 10, "p25": 12.5, "p50": 25, "p75": 30, "p95": 37.5, "max": 40}
+    assert (wrong.tokens["p5"], wrong.tokens["p50"]) == (12.5, 59.5)
+
+
+def test_lengths_that_contradict_the_verdicts_are_refused() -> None:
+    record, _, _ = _made(ROWS)
+    whole = record.model_dump(mode="json")
+    assert CellRecord(**whole) == record
+    assert CellRecord(**{k: v for k, v in whole.items() if k != "by_verdict"}).by_verdict == {}  # an older record
+    whole["by_verdict"]["correct"]["responses"] = 5
+    with pytest.raises(ValueError, match=r"by_verdict counts .*'correct': 5.* but the verdicts say .*'correct': 6"):
+        CellRecord(**whole)
+    del whole["by_verdict"]["correct"]
+    with pytest.raises(ValueError, match="by_verdict counts"):
+        CellRecord(**whole)
+
+
 def test_missing_samples_are_loud_and_never_wrong() -> None:
     rows = [list(ROWS[0]), [("1", True, 10, "stop"), *[(None, False, 0, "error")] * 3]]
     record, samples, verdicts = _made(rows)
     assert [p.verdicts for p in record.problems] == ["1010", "1---"]
-    s = summarise(record, samples, verdicts)
+    s = summarise(record, verdicts)
     # over those that are there: .5 and 1
     assert (s["missing"], s["accuracy"], s["correct"]) == (3, 0.75, 3)
     assert set(s["pass_at"].values()) == set(s["majority_at"].values()) == {None}
@@ -106,7 +129,8 @@ def test_missing_samples_are_loud_and_never_wrong() -> None:
 
 
 def test_without_spread_the_bootstrap_gives_no_interval() -> None:
-    s = summarise(*_made([[("7", False, 5, "stop")] * 2] * 4))
+    record, _, verdicts = _made([[("7", False, 5, "stop")] * 2] * 4)
+    s = summarise(record, verdicts)
     # 1 - .025 ** (1 / 4)
     assert (s["accuracy"], s["low"], s["high"]) == (0.0, 0.0, pytest.approx(0.60236, abs=1e-5))
     assert s["bootstrap_low"] is s["bootstrap_high"] is None
@@ -165,7 +189,7 @@ def test_cost_counts_only_tokens_with_a_time_and_says_so() -> None:
 
 def test_the_tables_print_every_k_and_n(tmp_path: Path, capsys) -> None:
     record, samples, verdicts = _made(ROWS)
-    summary = {"model": "m", "cells": [summarise(record, samples, verdicts)], "averages": averages([record]),
+    summary = {"model": "m", "cells": [summarise(record, verdicts)], "averages": averages([record]),
                "notes": ["careful"]}  # fmt: skip
     (tmp_path / "cost.json").write_text(json.dumps(cost(samples, [], _run())))
     print_summary(summary, tmp_path)

@@ -61,7 +61,8 @@ def test_values_by_hand(tmp_path):
 def test_difference_to_base_by_hand(tmp_path):
     # mini-add: stapo 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean .25, SE sqrt(.25 / 12) = .144338
     # t(.975, 3) = 3.1824463: half width .459346; two non-zero differences: p = 2 / 4
-    found = {(d.method, d.benchmark): d for d in section(table(small(tmp_path))).differences if d.setting == "t1.0"}
+    differences = section(table(small(tmp_path))).differences
+    found = {(d.method, d.benchmark): d for d in differences if (d.against, d.setting) == ("base", "t1.0")}
     d = found["stapo", "mini-add"]
     assert (d.points, d.p_sign_flip, d.problems) == (25.0, 0.5, 4)
     assert d.low == pytest.approx(25 - 45.9346, abs=1e-3)
@@ -219,7 +220,7 @@ def test_bytes_depend_on_content_alone(tmp_path):
     for path in (tmp_path / "b").rglob("*.json"):  # another run of the same command draws another run id
         path.write_text(path.read_text().replace('"run_id": "synthetic"', '"run_id": "anew"'))
     first, second = table(tmp_path / "a"), table(tmp_path / "b")
-    for form in (render.to_markdown, render.to_csv, render.to_json):
+    for form in (render.to_markdown, render.to_csv, render.to_json, render.to_latex):
         assert form(first) == form(second)
         assert "\r" not in form(first)
         assert form(first).endswith("\n")

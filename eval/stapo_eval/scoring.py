@@ -202,7 +202,7 @@ def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) ->
         )
         store.write_json(plan.out / "cells" / f"{cell.slug}.json", record)
         records.append(record)
-        cells.append(summarise(record, mine, theirs))
+        cells.append(summarise(record, theirs))
     summary = {
         "schema_version": 1,
         "model": plan.title,

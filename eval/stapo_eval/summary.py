@@ -5,14 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from stapo_eval.judge.audit import audit
 from stapo_results.answers import normalise_gold
 from stapo_results.benchmarks import Benchmark
-from stapo_results.schema import Cell, CellRecord, JudgeVerdict, ProblemResult, Run, Sample, Verdict
+from stapo_results.schema import (
+    Cell,
+    CellRecord,
+    JudgeVerdict,
+    ProblemResult,
+    Run,
+    Sample,
+    Verdict,
+    VerdictLengths,
+)
 from stapo_results.statistics import (
     Estimate,
     average,
@@ -90,6 +99,7 @@ def cell_record(
         finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
         no_answer=sum(v.reason == "no_answer" for v in verdicts),
         mean_response_tokens=round(math.fsum(s.response_tokens for s in samples) / max(1, len(samples)), 3),
+        by_verdict=_by_verdict(samples, verdicts),
         engine=engine,
         deterministic=run.deterministic,
         run_id=run.run_id,
@@ -126,24 +136,35 @@ def ks(n: int) -> list[int]:
     return sorted({1, 4, 8, n} & set(range(1, n + 1)))
 
 
-def _lengths(tokens: list[int]) -> dict[str, float | None]:
-    """Quantiles of response lengths in tokens; null without a response."""
-    names = ("p5", "p25", "p50", "p75", "p95", "max")
-    if not tokens:
-        return dict.fromkeys(names)
-    return dict(zip(names, map(float, np.quantile(tokens, (0.05, 0.25, 0.5, 0.75, 0.95, 1.0))), strict=True))
+_QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 
 
-def _by_verdict(samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Finish reasons and lengths of correct and incorrect responses."""
-    groups: dict[str, list[Sample]] = {"correct": [], "incorrect": []}
+def _by_verdict(
+    samples: Sequence[Sample], verdicts: Sequence[Verdict]
+) -> dict[Literal["correct", "incorrect"], VerdictLengths]:
+    """Counts and lengths of correct and incorrect responses; what an engine failed on is neither."""
+    groups: dict[Literal["correct", "incorrect"], list[Sample]] = {"correct": [], "incorrect": []}
     for s, v in zip(samples, verdicts, strict=True):
         if s.finish_reason != "error":
             groups["correct" if v.correct else "incorrect"].append(s)
-    reasons = {k: Counter(s.finish_reason for s in group) for k, group in groups.items()}
+    found = {}
+    for verdict, group in groups.items():
+        tokens = np.quantile([s.response_tokens for s in group], list(_QUANTILES.values())) if group else []
+        found[verdict] = VerdictLengths(
+            responses=len(group),
+            truncated=sum(s.finish_reason == "length" for s in group),
+            tokens=dict(zip(_QUANTILES, map(float, tokens), strict=False)),
+        )
+    return found
+
+
+def _responses(record: CellRecord) -> dict[str, Any]:
+    """How right and wrong responses ended and how long they are; null where there is none."""
+    found = record.by_verdict
+    ends = {k: {"stop": g.responses - g.truncated, "length": g.truncated} for k, g in found.items()}
     return {
-        "finish_reasons": {k: {r: count[r] for r in ("stop", "length")} for k, count in reasons.items()},
-        "response_tokens": {k: _lengths([s.response_tokens for s in group]) for k, group in groups.items()},
+        "finish_reasons": ends,
+        "response_tokens": {k: {q: g.tokens.get(q) for q in _QUANTILES} for k, g in found.items()},
     }
 
 
@@ -157,12 +178,8 @@ def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | N
     return list(votes.values())
 
 
-def summarise(record: CellRecord, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """avg@N with its 95 % intervals and what a reader needs to trust it; fractions, null where undefined.
-
-    Args:
-        samples, verdicts: those of the cell, in the same order.
-    """
+def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """avg@N with its 95 % intervals and what a reader needs to trust it; fractions, null where undefined."""
     scores = [parse_verdicts(p.verdicts) for p in record.problems]
     letters = "".join(p.verdicts for p in record.problems)
     judged = Counter("".join(p.judged for p in record.problems))
@@ -184,7 +201,7 @@ def summarise(record: CellRecord, samples: Sequence[Sample], verdicts: Sequence[
         "truncated": round(record.finish_reasons.get("length", 0) / len(letters), 8),
         "no_answer": round(record.no_answer / len(letters), 8),
         "mean_response_tokens": record.mean_response_tokens,
-        **_by_verdict(samples, verdicts),
+        **_responses(record),
         "judge": {name: judged[letter] for name, letter in _JUDGE_LETTER.items() if name != "not_asked"},
         "audit": audit(record),
         "scored_by": record.scored_by,

@@ -9,6 +9,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from stapo_repro.commands.plan import Plan
+from stapo_repro.commands.report import Report
+from stapo_repro.commands.run import Run
+from stapo_repro.commands.share import Pack, Unpack
 from stapo_results.console import run_main
 
 Roots = Annotated[
@@ -22,12 +26,12 @@ Of = Annotated[
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, CSV, JSON) and the ablation's (Markdown, JSON) from records alone."""
+    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON) and the ablation's (Markdown, JSON) from records."""
 
     records: Roots = ()
     of: Of = None
     out: Path | None = None
-    """Where to write. Default: results/tables, and the blocks of README, docs/ablation.md and docs/audit.md too."""
+    """Where to write. Default: results/tables, and the blocks of README and of the pages in docs too."""
     readme: Path | None = None
     """A file whose block <!-- generated:table --> is renewed."""
     page: Path | None = None
@@ -50,12 +54,16 @@ class Tables:
 
 @dataclass(frozen=True)
 class Figures:
-    """Draw the training curves of the miniature and of its ablation (SVG and PNG) from records alone."""
+    """Draw all figures (SVG and PNG) from records alone: training curves, Pareto view, differences, ..."""
 
     records: Roots = ()
     of: Of = None
+    only: tuple[str, ...] = ()
+    """Names of figures, such as pareto or forest; all by default. A wrong name lists them."""
     out: Path | None = None
-    """Where to write. Default: results/figures, and the blocks of README and docs/ablation.md are renewed too."""
+    """Where to write. Default: results/figures; then the blocks of README, docs/figures.md and docs/ablation.md too."""
+    pdf: bool = False
+    """PDF beside SVG and PNG."""
     readme: Path | None = None
     """A file whose block <!-- generated:figure --> is renewed."""
     page: Path | None = None
@@ -66,12 +74,9 @@ class Figures:
     def run(self) -> int:
         from stapo_repro import generated, outputs
 
-        files: dict[Path, bytes] = {}
-        for part in outputs.parts(self.of, self.records):
-            if part == "main":
-                files |= outputs.main_figures(self.records, self.out, self.readme)
-            else:
-                files |= outputs.ablation_figures(self.records, self.out, self.page)
+        files = outputs.figure_files(
+            self.of, self.records, self.out, only=self.only, pdf=self.pdf, readme=self.readme, page=self.page
+        )
         return generated.check(files, "stapo-repro figures") if self.check else generated.write(files)
 
 
@@ -120,30 +125,6 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Run:
-    """Run what the named cells lack: train, export, evaluate, tables. A cell is METHOD/SIZE, such as stapo/mini."""
-
-    cells: tyro.conf.Positional[tuple[str, ...]]
-    """One or more cells."""
-    quick: bool = False
-    """Few steps, samples and problems."""
-    seeds: str = "0"
-    """Training seeds, separated by commas."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 4)."""
-    data_dir: Path | None = None
-    """Folder with the six real benchmarks; two problems of each are then evaluated too."""
-    out: Path = Path("runs/miniature")
-    """Where everything goes."""
-
-    def run(self) -> int:
-        from stapo_repro import driver
-
-        methods = driver.methods_of_cells(self.cells)
-        return driver.main(driver.plan(self.quick, self.seeds, methods, self.steps, self.data_dir, self.out))
-
-
-@dataclass(frozen=True)
 class Collect:
     """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed."""
 
@@ -182,10 +163,14 @@ _COMMANDS = {
     "tables": Tables,
     "figures": Figures,
     "audit": Audit,
+    "report": Report,
     "miniature": Miniature,
     "ablation": Ablation,
     "run": Run,
     "collect": Collect,
+    "plan": Plan,
+    "pack": Pack,
+    "unpack": Unpack,
 }
 
 

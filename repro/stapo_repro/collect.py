@@ -13,6 +13,7 @@ from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
 
 _ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
+_HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 
 
 def shorten(value: Any, root: str, name: str = "RUN") -> Any:
@@ -22,6 +23,15 @@ def shorten(value: Any, root: str, name: str = "RUN") -> Any:
     if isinstance(value, list):
         return [shorten(v, root, name) for v in value]
     return value.replace(root, name) if isinstance(value, str) else value
+
+
+def shorten_hub(value: Any) -> Any:
+    """The same value with the hub's cache, wherever it is, written as HUB: a model's id and commit follow."""
+    if isinstance(value, dict):
+        return {k: shorten_hub(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [shorten_hub(v) for v in value]
+    return _HUB_CACHE.sub(r"\1HUB/", value) if isinstance(value, str) else value
 
 
 def paths_in(value: Any) -> list[str]:
@@ -53,6 +63,8 @@ def collect(run: Path, out: Path) -> list[Path]:
     root = run.resolve()
     written: dict[Path, str] = {}
     for path in sorted(root.rglob("run.json")):
+        if "set-aside" in path.relative_to(root).parts:
+            continue  # what a stage made before it was made anew
         record = store.read_json(path, Run)
         if record.kind not in ("train", "eval"):
             continue
@@ -65,6 +77,9 @@ def collect(run: Path, out: Path) -> list[Path]:
             )
         plain = shorten(record.model_dump(mode="json"), str(root))
         plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
+        plain = shorten_hub(plain)
+        if benchmarks := record.config.get("data_dir"):  # benchmarks are known by their hashes
+            plain = shorten(plain, str(benchmarks).rstrip("/"), "BENCHMARKS")
         if left := sorted(set(paths_in(plain["command"]) + paths_in(plain["config"]))):
             raise RecordError(
                 f"{path}: the record names paths outside the run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import sys
@@ -14,20 +15,24 @@ from types import FrameType
 import psutil
 from filelock import FileLock, Timeout
 
-from stapo_repro import display, summary
-from stapo_repro.plan import Plan, Stages, make_stages, methods_of_cells, plan
+from stapo_repro import ablation, display, dry_run, summary
+from stapo_repro.chain import Parameters, Plan, Stages, make_stages, plan
+from stapo_repro.paper import checkout
+from stapo_repro.paper_request import Parameters as CellParameters
+from stapo_repro.planner import hours
+from stapo_repro.readiness import attempt
 from stapo_repro.stages import Engine, Outcome
 from stapo_results import store
 from stapo_results.errors import BadInput
 
-__all__ = ["Plan", "main", "methods_of_cells", "plan"]
+__all__ = ["Plan", "main", "plan"]
 
 NEEDED_DISK_GIB = 3
 NEEDED_MEMORY_GIB = 6
 
 
-def check_machine(out: Path) -> None:
-    """Raises: BadInput when disk or memory would not last to the end."""
+def check_machine(out: Path) -> str:
+    """What there is of disk and memory. Raises: BadInput when they would not last to the end."""
     parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     free = shutil.disk_usage(parent).free / 2**30
     if free < NEEDED_DISK_GIB:
@@ -45,32 +50,40 @@ def check_machine(out: Path) -> None:
             expected=f"at least {NEEDED_MEMORY_GIB} GiB",
             next_step="close other programs, then run the same command again",
         )
+    return f"{free:.0f} GiB of disk and {memory:.0f} GiB of memory free"
 
 
-def check_parameters(p: Plan) -> None:
+def check_parameters(out: Path, wanted: Parameters | CellParameters, write: bool = True) -> None:
     """Write down what this folder is a run of, or compare with what stands there.
+
+    Args:
+        write: False only compares.
 
     Raises:
         BadInput: the folder holds a run of other parameters, or something that is no run at all.
     """
-    file = p.out / "parameters.json"
-    wanted = p.parameters()
+    file = out / "parameters.json"
     if not file.exists():
-        foreign = [x.name for x in p.out.iterdir() if x.name != ".lock"] if p.out.exists() else []
+        foreign = [x.name for x in out.iterdir() if x.name != ".lock"] if out.exists() else []
         if foreign:
             raise BadInput(
-                f"{p.out} is not empty and holds no run of this driver",
+                f"{out} is not empty and holds no run of this driver",
                 found=", ".join(sorted(foreign)[:5]),
                 expected="an empty or new folder",
                 next_step="name another folder with --out",
             )
-        store.write_json(file, wanted.model_dump(mode="json"))
+        if write:
+            store.write_json(file, wanted.model_dump(mode="json"))
         return
+    kind = json.loads(file.read_text(encoding="utf-8")).get("kind", "miniature")  # the first ones did not say
+    if (kind == "cells") != (wanted.kind == "cells"):
+        raise BadInput(f"{out} is a run of another kind", found=kind, expected=wanted.kind,
+                       next_step="name another folder with --out")  # fmt: skip
     found = store.read_json(file, type(wanted))
     differing = [k for k in type(wanted).model_fields if getattr(found, k) != getattr(wanted, k)]
     if differing:
         raise BadInput(
-            f"{p.out} is a run of other parameters",
+            f"{out} is a run of other parameters",
             found=", ".join(f"{k} {getattr(found, k)}" for k in differing),
             expected=", ".join(f"{k} {getattr(wanted, k)}" for k in differing),
             next_step="name another folder with --out, or give the parameters of the first run",
@@ -123,21 +136,43 @@ def execute(stages: Stages, out: Path, grace: float = 30.0, patience: float = 5.
         ) from None
 
 
-def main(p: Plan) -> int:
-    """Checks, stages, closing summary."""
+def main(p: Plan, dry: bool = False) -> int:
+    """The miniature or its ablation: checks, stages, closing summary; with `dry` what would run, and nothing else."""
     began = time.monotonic()
     stages = make_stages(p)
+    if dry:
+        return _show(p, stages)
     check_machine(p.out)
     if p.data_dir is not None:
-        _check_data(p.data_dir, p.real_benchmarks)
+        check_data(p.data_dir, p.real_benchmarks)
     p.out.mkdir(parents=True, exist_ok=True)
-    check_parameters(p)
+    check_parameters(p.out, p.parameters())
     outcomes = execute(stages, p.out)
     summary.show(p, outcomes, time.monotonic() - began)
     return 0
 
 
-def _check_data(folder: Path, benchmarks: Sequence[str]) -> None:
+def _show(p: Plan, stages: Stages) -> int:
+    known = hours.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
+    costs = {}
+    for s in stages:
+        method = s.name.partition("/")[2].rpartition("-s")[0] or "base"
+        if s.kind == "train":
+            costs[s.name] = hours.miniature("train", method, known, p.steps)
+        elif s.kind == "eval" and not p.quick:
+            costs[s.name] = hours.miniature("eval", method, known)
+    checks = [attempt("disk and memory", lambda: check_machine(p.out))]
+    if (folder := p.data_dir) is not None:
+        checks.append(attempt("benchmarks", lambda: check_data(folder, p.real_benchmarks)))
+    checks.append(attempt("output folder", lambda: check_parameters(p.out, p.parameters(), write=False) or str(p.out)))
+    seeds = ", ".join(map(str, p.seeds))
+    title = f"{p.kind}: {', '.join(p.methods)} on mini, seeds {seeds}, {p.steps} steps, without a GPU, into {p.out}"
+    dry_run.show(title, stages, p.out, costs, checks)
+    return 0
+
+
+def check_data(folder: Path, benchmarks: Sequence[str]) -> str:
+    """What a folder of benchmarks holds. Raises: BadInput where a file is missing."""
     missing = [f"{b}.jsonl" for b in benchmarks if not (folder / f"{b}.jsonl").exists()]
     if missing:
         raise BadInput(
@@ -146,3 +181,4 @@ def _check_data(folder: Path, benchmarks: Sequence[str]) -> None:
             expected="the six files of the paper's benchmarks",
             next_step="name the right folder with --data-dir, or leave the option out",
         )
+    return f"{len(benchmarks)} files in {folder}"

@@ -21,6 +21,7 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
         *_problems(scores),
         *_missing(scores),
         *scoring(records),
+        *_unlike(records),
         *_variants(scores),
         *_models(records),
         provenance(records),
@@ -35,7 +36,9 @@ def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
     shapes: dict[str, set[str]] = defaultdict(set)
     for (_, _, benchmark, _), s in scores.items():
         part = f" of {s.rows}" if s.estimate.problems != s.rows else ""
-        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {s.estimate.samples} samples")
+        seeds = f" x {len(s.by_seed)} training seeds" if len(s.by_seed) > 1 else ""
+        samples = s.estimate.samples // len(s.by_seed)
+        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {samples} samples{seeds}")
     text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
     return [f"{text}."]
 
@@ -63,6 +66,25 @@ def scoring(records: list[CellRecord]) -> list[str]:
         groups = {b: _join({labels.method_label(r.cell.method) for r in records if r.scored_by == b}) for b in by}
         notes.append("NOT SCORED ALIKE: " + "; ".join(f"{k}: {v}" for k, v in sorted(groups.items())) + ".")
     notes += [n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note})]
+    return notes
+
+
+def _unlike(records: list[CellRecord]) -> list[str]:
+    """What differs between records that a reader compares; fields that older records lack are left out."""
+    notes = []
+    copies: dict[str, set[str]] = defaultdict(set)
+    for r in records:
+        copies[r.cell.benchmark].add(r.benchmark_sha256)
+    for b, hashes in sorted(copies.items()):
+        if len(hashes) > 1:
+            notes.append(f"NOT THE SAME COPY of {labels.benchmark_label(b)}: {len(hashes)} sets of gold answers.")
+    for what, values in (
+        ("GRADED", {r.grader for r in records if r.grader}),
+        ("JUDGED", {r.judge for r in records if r.judge and r.scored_by == "rule+judge"}),
+        ("LIMITED", {f"{r.max_tokens} tokens" for r in records}),
+    ):
+        if len(values) > 1:
+            notes.append(f"NOT {what} ALIKE: {'; '.join(sorted(values))}.")
     return notes
 
 
@@ -98,8 +120,13 @@ def _models(records: list[CellRecord]) -> list[str]:
             f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in sorted(several.items())
         )
         notes.append(
-            f"Pooled over training seeds ({text}); the interval does not cover the spread between training runs, "
-            "whose scores stand in the JSON."
+            f"Several training seeds ({text}): the interval covers the choice of problems and of seeds, SE² = SE² over "
+            "problems + SE² over seeds; both, and each seed's score, stand in the JSON."
+        )
+    if single := {labels.method_label(m) for m, s in seeds.items() if len(s) == 1}:
+        notes.append(
+            f"One training seed ({_join(single)}): the interval covers the choice of problems and the sampling, not "
+            "the spread between training runs."
         )
     return notes
 

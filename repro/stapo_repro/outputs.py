@@ -7,13 +7,18 @@ anew, so they are never read together.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from stapo_repro import ablation, generated
+from stapo_repro import ablation, generated, paper, render_figures
 from stapo_repro.paper import checkout
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro.records import Loaded, TrainingRun, load_cells, load_training_runs
+from stapo_results.errors import BadInput
+
+if TYPE_CHECKING:
+    from stapo_repro.figures import Drawn
 
 Part = Literal["main", "ablation"]
 
@@ -25,12 +30,12 @@ def parts(of: Part | None, records: Sequence[Path]) -> tuple[Part, ...]:
     return ("main",) if records else ("main", "ablation")
 
 
-def _main_roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+def main_roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
     """(roots, folders in them that are left out)"""
     return (list(records), ()) if records else ([checkout() / "results" / "records"], (ablation.FOLDER,))
 
 
-def _ablation_roots(records: Sequence[Path]) -> list[Path]:
+def ablation_roots(records: Sequence[Path]) -> list[Path]:
     committed = checkout() / "results" / "records" / ablation.FOLDER
     return list(records) or ([committed] if committed.is_dir() else [])  # none yet: every number says "not run"
 
@@ -41,19 +46,27 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
 
 
 def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in three forms, the README's block, and what the evaluation's bench measured."""
-    from stapo_repro import bench_page, paper, render, tables
+    """The main table in every form, the blocks of README and docs/statistics.md, and what the bench measured."""
+    from stapo_repro import bench_page, render, tables
 
     folder = out or checkout() / "results" / "tables"
-    roots, skip = _main_roots(records)
-    table = tables.build(load_cells(roots, skip), paper.load())
-    files = {
-        folder / "main_table.md": render.to_markdown(table).encode(),
-        folder / "main_table.csv": render.to_csv(table).encode(),
-        folder / "main_table.json": render.to_json(table).encode(),
+    roots, skip = main_roots(records)
+    cells = load_cells(roots, skip)
+    table = tables.build(cells, paper.load())
+    links = {c.path: Path(os.path.relpath(c.file.resolve(), folder.resolve())).as_posix() for c in cells}
+    forms = {
+        "main_table.md": render.to_markdown(table),
+        "main_table.csv": render.to_csv(table),
+        "main_table.json": render.to_json(table),
+        "main_table.html": render.to_page(table, links),
+        "main_table.tex": render.to_latex(table),
+        "main_table_document.tex": render.document(),
     }
+    files = {folder / name: text.encode() for name, text in forms.items()}
     if page := _page(readme, out, "README.md"):
         files[page] = generated.replace_block(page, "table", render.readme_block(table))
+    if page := _page(None, out, "docs/statistics.md"):
+        files[page] = generated.replace_block(page, "gains", render.gains_block(table))
     if not (records or out):
         page = checkout() / "docs" / "evaluation.md"
         measured = bench_page.page_block(checkout() / "results" / "records" / "bench")
@@ -66,7 +79,7 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     from stapo_repro import claims, render_ablation
 
     folder = out or checkout() / "results" / "tables"
-    roots = _ablation_roots(records)
+    roots = ablation_roots(records)
     value = ablation.build(load_cells(roots), load_training_runs(roots), claims.load())
     files = {
         folder / "ablation.md": render_ablation.to_markdown(value).encode(),
@@ -85,26 +98,67 @@ def audit_page(out: Path | None) -> dict[Path, bytes]:
     return {page: generated.replace_block(page, "audit", render.page_block(run.load_and_audit()))} if page else {}
 
 
-def main_figures(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The miniature's training curves and the README's block."""
-    from stapo_repro import figures
+def figures(
+    part: Part, records: Sequence[Path], only: Sequence[str] = (), pdf: bool = False
+) -> list[Drawn]:  # fmt: skip
+    """The figures of one experiment, in the gallery's order.
 
+    Raises:
+        BadInput: matplotlib is not installed, or no such figure.
+    """
+    roots, skip = main_roots(records) if part == "main" else (ablation_roots(records), ())
+    kinds = ("svg", "png", "pdf") if pdf else ("svg", "png")
+    return draw(part, load_cells(roots, skip), load_training_runs(roots, skip), only, kinds)
+
+
+def draw(
+    part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], only: Sequence[str] = (),
+    kinds: Sequence[str] = ("svg",),
+) -> list[Drawn]:  # fmt: skip
+    """The figures of records that were read already.
+
+    Raises:
+        BadInput: as `figures`.
+    """
+    try:
+        from stapo_repro import figures as package
+    except ModuleNotFoundError as e:
+        if e.name != "matplotlib":
+            raise
+        raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
+    return package.draw(package.Material.of(part, cells, runs, paper.load()), only, kinds)
+
+
+def figure_files(
+    of: Part | None, records: Sequence[Path], out: Path | None, *, only: Sequence[str] = (), pdf: bool = False,
+    readme: Path | None = None, page: Path | None = None, gallery: Path | None = None,
+) -> dict[Path, bytes]:  # fmt: skip
+    """The figures of one or both experiments, and the blocks of the pages that show them.
+
+    The default pages are renewed only when nothing is left out: no other folder, no choice of figures.
+    """
+    if only and (readme or page or gallery):
+        raise BadInput("a page needs all figures", found=f"only {', '.join(only)}", next_step="leave out --only")
     folder = out or checkout() / "results" / "figures"
-    roots, skip = _main_roots(records)
-    drawn = figures.training_curves(load_training_runs(roots, skip))
-    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
-    if page := _page(readme, out, "README.md"):
-        files[page] = generated.replace_block(page, "figure", drawn.block())
+    drawn = {part: figures(part, records, only, pdf) for part in parts(of, records)}
+    every = [d for found in drawn.values() for d in found]
+    files = {folder / f"{d.name}.{kind}": data for d in every for kind, data in d.files.items()}
+    whole = None if not only else folder  # as if written elsewhere: no page is renewed
+    by_name = {d.name: d for d in every}
+    if "main" in drawn and (path := _page(readme, out or whole, "README.md")):
+        files[path] = generated.replace_block(path, "figure", render_figures.readme_block(by_name))
+    if "ablation" in drawn and (path := _page(page, out or whole, "docs/ablation.md")):
+        files[path] = generated.replace_block(path, "ablation-figure", render_figures.ablation_block(by_name))
+    if len(drawn) == 2 and (path := _page(gallery, out or whole, "docs/figures.md")):
+        files[path] = generated.replace_block(path, "figures", render_figures.gallery(drawn["main"], drawn["ablation"]))
     return files
 
 
-def ablation_figures(records: Sequence[Path], out: Path | None, page: Path | None) -> dict[Path, bytes]:
-    """The ablation's training curves and the block of its page."""
-    from stapo_repro import figures
+def report_page(
+    records: Sequence[Path], runs: Sequence[Path], out: Path | None, most: int
+) -> dict[Path, bytes]:  # fmt: skip
+    """The report as one page; from the committed records it is results/report.html."""
+    from stapo_repro import report
 
-    folder = out or checkout() / "results" / "figures"
-    drawn = figures.training_curves(load_training_runs(_ablation_roots(records)), figures.ABLATION)
-    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
-    if page := _page(page, out, "docs/ablation.md"):
-        files[page] = generated.replace_block(page, "ablation-figure", drawn.block("../results/figures"))
-    return files
+    page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
+    return {page: report.to_html(report.build(records, runs, page.parent, most)).encode()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stapo_repro import labels
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import Cell, CellRecord, Run, StepMetrics
+from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics
 from stapo_results.store import read, read_json, to_line
 
 
@@ -19,6 +21,7 @@ class Loaded:
 
     Attributes:
         path: relative to the records root, with "/" (two machines print the same).
+        file: where it was read.
         sha256: of the record's content without `run_id`, which another commit changes: a cell made twice from the
             same samples has one hash.
     """
@@ -26,6 +29,7 @@ class Loaded:
     record: CellRecord
     path: str
     sha256: str
+    file: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class TrainingRun:
     path: str
     status: str
     steps: list[StepMetrics]
+    run_id: str = ""
 
 
 def _content_hash(record: CellRecord) -> str:
@@ -69,8 +74,8 @@ def _below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
 
 
 def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
-    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once (the first)
-    when it says the same, whichever code made it.
+    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once (the first) when it says the
+    same, whichever code made it; stderr names both files.
 
     Args:
         skip: names of the roots' own folders that are left out: experiments of their own, whose cells have the ids of
@@ -78,25 +83,69 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
     Raises:
         BadInput: a root that does not exist.
-        RecordError: a record that does not validate, or two records of one cell with different verdicts.
+        RecordError: a record that does not validate or contradicts itself, or two records of one cell with different
+            verdicts.
     """
     check_roots(roots)
-    found: dict[str, tuple[Loaded, Path]] = {}
+    found: dict[str, Loaded] = {}
     for root in roots:
         for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record))
-            before = found.get(record.cell.id)
-            if before is None:
-                found[record.cell.id] = (loaded, path)
-            elif _says(before[0].record) != _says(record):
+            check_consistent(record, path)
+            loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
+            before = found.setdefault(record.cell.id, loaded)
+            if before is loaded or before.file.samefile(path):
+                continue
+            if _says(before.record) != _says(record):
                 raise RecordError(
                     f"two records of the cell {record.cell.id} contradict each other",
-                    found=f"{before[1]} and {path}",
+                    found=f"{before.file} and {path}",
                     expected="one record a cell, or equal ones",
                     next_step="name only one of the folders with --records, or remove the record that is wrong",
                 )
-    return [found[key][0] for key in sorted(found)]
+            print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
+    return [found[key] for key in sorted(found)]
+
+
+def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
+    """(what, found, expected) of the first thing in a record that another thing in it rules out."""
+    cell, total = record.cell, record.n * len(record.problems)
+    decoding = SETTINGS.get(cell.setting)
+    if decoding is not None and decoding != (record.temperature, record.top_p):
+        return f"temperature and top-p of {cell.setting}", (record.temperature, record.top_p), decoding
+    if record.miniature != (cell.size == labels.MINI):
+        return f"a record of size {cell.size}", f"miniature {record.miniature}", f"miniature {not record.miniature}"
+    if len(record.problems) > record.benchmark_rows:
+        return "more problems than the benchmark holds", len(record.problems), record.benchmark_rows
+    present = total - sum(p.verdicts.count("-") for p in record.problems)
+    finished = sum(count for reason, count in record.finish_reasons.items() if reason != "error")
+    if present != finished:
+        return "graded samples against finished responses", present, finished
+    for p in record.problems:
+        if p.rule and p.verdicts != (follows := _scored(record.scored_by, p.rule, p.judged)):
+            return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, follows
+    return None
+
+
+def _scored(by: str, rule: str, judged: str) -> str:
+    """The verdicts that follow from the rule's and the judge's letters: where the judge replied its word counts."""
+    if by == "rule" or not judged:
+        return rule
+    judges = {"c": "1", "i": "0", "x": "0"}
+    return "".join(r if r == "-" else judges.get(j, r) for r, j in zip(rule, judged, strict=True))
+
+
+def check_consistent(record: CellRecord, path: Path) -> None:
+    """Raises: RecordError for a record that contradicts itself, such as one that was edited by hand."""
+    wrong = _contradiction(record)
+    if wrong is not None:
+        what, found, expected = wrong
+        raise RecordError(
+            f"{path}: the record contradicts itself: {what}",
+            found=found,
+            expected=expected,
+            next_step="restore the file from its run folder, or evaluate the cell again",
+        )
 
 
 def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
@@ -117,8 +166,10 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     for c in cells:
         key = c.record.cell.model[:3]
         last[key] = max(last.get(key, -1), step(c.record.cell))
-    final = [c for c in cells if step(c.record.cell) == last[c.record.cell.model[:3]]]
-    return final, [c for c in cells if c not in final]
+    parts: tuple[list[Loaded], list[Loaded]] = [], []
+    for c in cells:
+        parts[step(c.record.cell) < last[c.record.cell.model[:3]]].append(c)
+    return parts
 
 
 def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
@@ -145,7 +196,9 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 steps[line.step] = line
             method, size, seed = _labels(run, run_file)
             where = path.parent.relative_to(root).as_posix()
-            runs.append(TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)]))
+            runs.append(
+                TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)], run.run_id)
+            )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 

@@ -48,6 +48,7 @@ class Stage:
         folder: what the stage writes and owns; moved aside when its outputs were changed.
         outputs: files or folders below the output folder that later stages rely on.
         needs: names of the stages whose outputs it reads.
+        environment: variables that go before those of `CHILD_ENVIRONMENT`.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Stage:
     folder: Path
     outputs: tuple[Path, ...]
     needs: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def kind(self) -> str:
@@ -221,7 +223,7 @@ class Engine:
 
         self._record(event("start"))
         self.display.begin(stage, number, total)
-        environment = {**CHILD_ENVIRONMENT, progress.VARIABLE: str(told.resolve())}
+        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), progress.VARIABLE: str(told.resolve())}
         started, peak = time.monotonic(), Peak()
         child: subprocess.Popen | None = None
         family = processes.Family(self.mark)

@@ -10,8 +10,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from stapo_repro import labels
+from stapo_repro.chain import Plan
 from stapo_repro.display import clock
-from stapo_repro.plan import Plan
 from stapo_repro.stages import Outcome
 from stapo_results.schema import SETTINGS
 
@@ -51,7 +51,8 @@ def _main_table(console: Console, p: Plan) -> None:
             console.print(Text(section["title"], style="bold"))
             console.print(_section(section))
             for d in section["differences"]:
-                if d["status"] == "run" and d["setting"] == _FIRST and d["points"] is not None:
+                shown = d["against"] == labels.BASE and d["benchmark"] != labels.AVERAGE and d["setting"] == _FIRST
+                if shown and d["status"] == "run" and d["points"] is not None:
                     console.print(
                         f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
                         f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"
@@ -79,22 +80,27 @@ def _ablation(console: Console, p: Plan) -> None:
         console.print(Text(f"  {claim['verdict']:<20}{claim['id']}: {_number(claim['number'], '+.4f')}"))
 
 
-def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
-    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
-    console = Console(highlight=False)
-    (_ablation if p.kind == "ablation" else _main_table)(console, p)
-    costs = RichTable(title="Stages")
+def costs(console: Console, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
+    """Time and memory of every stage, earlier attempts included, and what the engine noted."""
+    table = RichTable(title="Stages")
     for column in ("stage", "time", "peak memory", ""):
-        costs.add_column(column, justify="left" if column in ("stage", "") else "right")
+        table.add_column(column, justify="left" if column in ("stage", "") else "right")
     for name, o in outcomes.items():
-        costs.add_row(name, clock(o.seconds), f"{o.peak_mib / 1024:.1f} GiB", "" if o.repeated else "finished before")
-    console.print(costs)
+        table.add_row(name, clock(o.seconds), f"{o.peak_mib / 1024:.1f} GiB", "" if o.repeated else "finished before")
+    console.print(table)
     for name, o in outcomes.items():
         for note in o.notes:
             console.print(Text(f"  {name}: {note}"))
     peak = max((o.peak_mib for o in outcomes.values()), default=0) / 1024
     total = sum(o.seconds for o in outcomes.values())
     console.print(f"This call {clock(wall_seconds)}, all stages {clock(total)}, peak memory {peak:.1f} GiB.")
+
+
+def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
+    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
+    console = Console(highlight=False)
+    (_ablation if p.kind == "ablation" else _main_table)(console, p)
+    costs(console, outcomes, wall_seconds)
     for what, where in (
         ("table", p.out / "tables" / ("ablation.md" if p.kind == "ablation" else "main_table.md")),
         ("figures", p.out / "figures"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from stapo_results.errors import BadInput
 from stapo_results.statistics import LEVEL, average, clustered
@@ -119,3 +119,15 @@ def over_seeds(values_S: Sequence[float], *, level: float = LEVEL) -> Crossed:
     variance = _mean_variance(values)
     se, df, low, high = _interval(mean, [(variance, len(values) - 1)], level)
     return Crossed(mean, se, low, high, 0.0, math.sqrt(variance), df, tuple(values.tolist()))
+
+
+def t_test_p(found: Crossed) -> float:
+    """Two-sided p-value of "the mean is 0" by the t test whose interval `found` holds.
+
+    NaN without a standard error; where that is 0, 1 for a mean of 0 and else 0.
+    """
+    if math.isnan(found.se):
+        return math.nan
+    if found.se == 0:
+        return 1.0 if found.mean == 0 else 0.0
+    return float(2 * stdtr(found.df, -abs(found.mean) / found.se))

@@ -7,6 +7,7 @@ misspelt name cannot lose a number.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -228,13 +229,30 @@ class ProblemResult(BaseModel):
     rule: Annotated[str, Field(pattern=r"^[01\-]*$")] = ""
 
 
+class VerdictLengths(BaseModel):
+    """The responses of one verdict: how many, how many of them were truncated, and how long they are.
+
+    `tokens`: quantiles p5, p25, p50, p75, p95 and the max of their lengths (linear interpolation); empty without a
+    response.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    responses: Annotated[int, Field(ge=0)]
+    truncated: Annotated[int, Field(ge=0)]
+    tokens: dict[str, float] = {}
+
+
 class CellRecord(Record):
     """A finished cell as it is committed: verdicts by problem, with the provenance that the table needs.
 
     Holds no time, so that a cell made twice from the same samples gives the same bytes; `run_id` names the run
     record that holds the rest. `grader` (preset and versions) and `judge` (model, revision, scope, mode) are "" in
-    records that are older than these fields, and `judge` also where none was asked.
+    records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
+    that are older than it; the samples that an engine failed on are in neither of its two entries.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     cell: Cell
     n: Annotated[int, Field(ge=1)]
@@ -253,6 +271,7 @@ class CellRecord(Record):
     finish_reasons: dict[str, int]
     no_answer: int
     mean_response_tokens: float
+    by_verdict: dict[Literal["correct", "incorrect"], VerdictLengths] = {}
     engine: str
     deterministic: bool
     run_id: str
@@ -273,4 +292,9 @@ class CellRecord(Record):
         ids = [p.problem_id for p in self.problems]
         if len(set(ids)) != len(ids):
             raise ValueError("a problem stands twice")
+        letters = Counter("".join(p.verdicts for p in self.problems))
+        counts = {"correct": letters["1"], "incorrect": letters["0"]}
+        found = {verdict: lengths.responses for verdict, lengths in self.by_verdict.items()}
+        if found and found != counts:
+            raise ValueError(f"by_verdict counts {found}, but the verdicts say {counts}")
         return self

@@ -19,6 +19,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from stapo_results import json_text
 from stapo_results.errors import RecordError
 
 M = TypeVar("M", bound=BaseModel)
@@ -144,7 +145,7 @@ def repair(path: str | os.PathLike) -> int:
 
 def _record_error(model: type[BaseModel], e: ValidationError, where: str) -> RecordError:
     first = e.errors()[0]
-    field = ".".join(str(x) for x in first["loc"]) or "the line"
+    field = ".".join(str(x) for x in first["loc"]) or "the record"
     if field == "schema_version":
         return RecordError(
             f"{where}: record of another schema version",
@@ -185,16 +186,40 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
 
 
 def read_json(path: str | os.PathLike, model: type[M]) -> M:
-    """One validated record that is a whole file."""
+    """One validated record that is a whole file.
+
+    Raises:
+        RecordError: with file and, where the text is JSON, line: no such file, not a record, or a name that stands
+            twice in one object (of which a JSON reader would take one without a word).
+    """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file", next_step="check the path") from None
     try:
-        return model.model_validate_json(text)
+        record = model.model_validate_json(data)
+        json_text.check_names(data)
     except ValidationError as e:
-        raise _record_error(model, e, str(path)) from None
+        first = e.errors()[0]
+        where = str(path) if first["type"] == "json_invalid" else json_text.place(path, data, first["loc"])
+        raise _record_error(model, e, where) from None
+    except json_text.NameTwice as e:
+        raise RecordError(
+            f"{path}: the name {e.name!r} stands twice in one object",
+            found=", ".join(f"line {n}" for n in e.lines),
+            expected="each name once",
+            next_step="restore the file from its run folder",
+        ) from None
+    return record
+
+
+def parse(data: bytes, model: type[M], where: str) -> M:
+    """One validated record that is `data`; `where` names it in an error."""
+    try:
+        return model.__pydantic_validator__.validate_json(data)
+    except ValidationError as e:
+        raise _record_error(model, e, where) from None
 
 
 def sha256_file(path: str | os.PathLike) -> str:

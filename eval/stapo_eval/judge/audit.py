@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stapo_eval.judge.scope import said, scored
+from stapo_results.confusion import confusion as confusion_of
 from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
 from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
-
-_COLUMNS = {"c": "correct", "i": "incorrect", "x": "invalid", ".": "not_asked"}
 
 
 def audit(record: CellRecord) -> dict[str, Any]:
@@ -23,13 +22,7 @@ def audit(record: CellRecord) -> dict[str, Any]:
     asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
     where the judge is a stand-in, whose word does not count.
     """
-    rule = "".join(p.rule for p in record.problems)
-    judged = "".join(p.judged for p in record.problems)
-    counts = Counter(zip(rule, judged, strict=True))  # a missing sample (-) is in no row
-    confusion = {
-        name: {says: counts[digit, letter] for letter, says in _COLUMNS.items()}
-        for digit, name in (("1", "rule_correct"), ("0", "rule_incorrect"))
-    }
+    confusion = confusion_of(record)
     asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
     to_right = confusion["rule_incorrect"]["correct"]
     to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]

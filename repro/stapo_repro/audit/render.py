@@ -56,7 +56,7 @@ def _line(cells: list[str], widths: list[int]) -> str:
     return ("  " + "  ".join(parts)).rstrip()
 
 
-def _with_reasons(findings: list[Finding]) -> list[tuple[Finding, str]]:
+def with_reasons(findings: list[Finding]) -> list[tuple[Finding, str]]:
     """Each finding and its reasons in a sentence; reasons that several in a row share are said once, after the last."""
     out = []
     for f, after in pairwise([*findings, None]):
@@ -68,7 +68,7 @@ def _with_reasons(findings: list[Finding]) -> list[tuple[Finding, str]]:
 
 def _findings_text(findings: list[Finding]) -> list[str]:
     lines = []
-    for f, reasons in _with_reasons(findings):
+    for f, reasons in with_reasons(findings):
         lines += ["", *_wrap(f"{f.where}: {f.kind}", "    ", "  * "), *_wrap(f.fact, "    "), *_wrap(reasons, "    ")]
     return lines
 
@@ -106,7 +106,7 @@ def _check_markdown(check: Check) -> list[str]:
         rows = [[_escaped(c) for c in row] for row in check.grid.rows]
         lines += ["", *markdown_grid([_escaped(h) for h in check.grid.header], rows)]
     lines += [""] if check.findings else []
-    for f, reasons in _with_reasons(check.findings):
+    for f, reasons in with_reasons(check.findings):
         fact = f"- **{_escaped(f.where)}: {_escaped(f.kind)}.** {_escaped(f.fact)}"
         lines.append(f"{fact} *{_escaped(reasons)}*" if reasons else fact)
     return lines

@@ -6,25 +6,31 @@ N samples a problem. Nothing here reads a record or rounds a number.
 
 from stapo_results.statistics.comparison import Paired, paired, paired_average
 from stapo_results.statistics.estimates import LEVEL, Estimate, average, clustered, parse_verdicts, problem_means
-from stapo_results.statistics.repeated import Variance, majority_at_k, pass_at_k, variance_components
+from stapo_results.statistics.power import Bounds, Design, difference_se, minimal_detectable
+from stapo_results.statistics.repeated import Variance, majority_at_k, pass_at_k, sampling_se, variance_components
 from stapo_results.statistics.resampling import RESAMPLES, bootstrap, holm, sign_flip_p
 
 __all__ = [
     "LEVEL",
     "RESAMPLES",
+    "Bounds",
+    "Design",
     "Estimate",
     "Paired",
     "Variance",
     "average",
     "bootstrap",
     "clustered",
+    "difference_se",
     "holm",
     "majority_at_k",
+    "minimal_detectable",
     "paired",
     "paired_average",
     "parse_verdicts",
     "pass_at_k",
     "problem_means",
+    "sampling_se",
     "sign_flip_p",
     "variance_components",
 ]

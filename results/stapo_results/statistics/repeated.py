@@ -97,3 +97,12 @@ def variance_components(scores_QN: ArrayLike) -> Variance:
     within = float(scores.var(axis=1, ddof=1).mean())
     between = float(scores.mean(axis=1).var(ddof=1)) - within / scores.shape[1]
     return Variance(within, max(0.0, between))
+
+
+def sampling_se(scores_QN: ArrayLike) -> float:
+    """The part of avg@N's standard error that more samples of the same problems would remove: sqrt(within / (Q N)).
+
+    NaN where `variance_components` is.
+    """
+    scores = matrix(scores_QN)
+    return math.sqrt(variance_components(scores).within / scores.size)

@@ -18,14 +18,15 @@ from typing import Any, TypeVar
 import psutil
 
 from stapo_results.errors import BadInput
+from stapo_results.shapes import KNOWN
+from stapo_results.throughput import CARDS, card_named
 from stapo_training.methods import selector_from
 from stapo_training.preflight import inputs, machine, registration
 from stapo_training.preflight.disk import Checkpoints, check_disk, plan_checkpoints
 from stapo_training.preflight.fit import Plan, check_fit, plan_from
 from stapo_training.preflight.machine import Node
 from stapo_training.preflight.memory import GIB, Moment
-from stapo_training.preflight.shapes import KNOWN, find_shape
-from stapo_training.preflight.steptime import CARDS, card_named
+from stapo_training.preflight.shapes import find_shape
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ def _look_at_machine(config: Any, report: Report) -> float:
         report.card = card_named(min(names)) if names else None
     if report.card_gib is None and config.run.card is not None:
         report.card = report.attempt(planned_card, config.run.card)
-        report.card_gib = CARDS[report.card][2] if report.card else None
+        report.card_gib = CARDS[report.card].gib if report.card else None
         return math.inf  # the memory of a node that is not here
     return min((n.memory for n in nodes or ()), default=math.inf)
 

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from stapo_results.errors import BadInput
+from stapo_results.shapes import Shape
 from stapo_training.preflight import host_memory, memory
 from stapo_training.preflight.memory import Moment, Rollout, Training
-from stapo_training.preflight.shapes import Shape
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stapo_results.shapes import Shape
 from stapo_training.preflight.memory import (
     GRADIENT,
     MASTER,
@@ -13,7 +14,6 @@ from stapo_training.preflight.memory import (
     to_gib,
     vocabulary_line,
 )
-from stapo_training.preflight.shapes import Shape
 
 RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memory, libraries loaded
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stapo_training.preflight.shapes import Shape
+from stapo_results.shapes import Shape
 
 GIB = 2**30
 MASTER, GRADIENT, MOMENTS = 4, 4, 8  # bytes a parameter: fp32 weight, fp32 gradient, AdamW's two fp32 moments

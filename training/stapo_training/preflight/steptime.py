@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stapo_results import store
+from stapo_results import store, throughput
 from stapo_results.errors import RecordError
 from stapo_results.schema import Run, StepMetrics
+from stapo_results.throughput import CARDS
 from stapo_training.preflight.fit import Plan
 
-# bf16 dense TFLOP/s, memory TB/s, memory GiB by nvidia-smi: NVIDIA's datasheets, SXM versions
-CARDS = {
-    "A100": (312, 2.04, 80.0),
-    "H20": (148, 4.0, 95.6),
-    "H100": (989, 3.35, 79.6),
-    "H200": (989, 4.8, 140.4),
-    "B200": (2250, 8.0, 179.1),
-}
-EFFICIENCY = 0.4  # share of the TFLOP/s that training reaches
-BANDWIDTH = 0.5  # share of the TB/s that decoding reaches
-PROMPT = 150  # tokens of a problem with its instruction
-SHARE = 1 / 8  # mean response as a share of the limit
 PAPER = (
     "stated, not measured: the paper's runs took 5 to 7 days on 64 H20 for 3,000 steps (144 to 202 s a step); this "
     "formula gives 50, 222 and 284 s there for 1.7B, 8B and 14B, 6.4 days in the mean"
@@ -39,12 +27,6 @@ class Estimate:
 
     seconds: float | None
     basis: tuple[str, ...]
-
-
-def card_named(name: str) -> str | None:
-    """The key of CARDS in a card's full name: "NVIDIA H20" -> "H20"."""
-    found = [card for card in CARDS if re.search(rf"\b{card}\b", name)]
-    return found[0] if found else None
 
 
 def estimate(config: Any, plan: Plan, card: str | None, out: Path, records: Path) -> Estimate:
@@ -120,35 +102,36 @@ def _what_takes_time(config: Any) -> tuple[Any, ...]:
 
 
 def formula(config: Any, plan: Plan, card: str) -> Estimate:
-    """FLOPs over the card's rate for training, bytes over its bandwidth for generation.
-
-    Training: 6 P a token (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a reference
-    model, 2 P where a selector takes its statistics in a pass of its own. Generation: the longest response decides how
-    often the weights are read; every token reads the cache of those before it. P: parameters. Validation is left out.
-    """
+    """`stapo_results.throughput` for this configuration; validation is left out."""
     t, r, shape = plan.training, plan.rollout, plan.shape
-    flops, bandwidth, _ = CARDS[card]
     selector = config.actor_rollout_ref.selector
     own_pass = selector.name != "keep_all" and selector.get("form") == "two_pass"
-    passes = (8 if t.checkpointing else 6) + 2 + 2 * t.reference + 2 * own_pass
     sequences = int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n)
-    limit = int(config.data.max_response_length)
-    mean = SHARE * limit
-    tokens = sequences * (PROMPT + mean)
-    training = passes * shape.parameters * tokens / (t.ranks * flops * 1e12 * EFFICIENCY)
-    each = sequences * r.tensor_parallel / t.ranks  # sequences of one replica
-    waves = max(1, -(-each // r.sequences))
-    weights = waves * limit * r.width * shape.parameters / r.tensor_parallel
-    cache = each * mean * (PROMPT + mean / 2) * shape.kv_bytes_per_token(r.width) / r.tensor_parallel
-    generation = (weights + cache) / (bandwidth * 1e12 * BANDWIDTH)
+    update = throughput.Update(
+        parameters=shape.parameters,
+        sequences=sequences,
+        mean=throughput.SHARE * int(config.data.max_response_length),
+        checkpointing=t.checkpointing,
+        reference=t.reference,
+        own_pass=own_pass,
+    )
+    sampling = throughput.Sampling(
+        parameters=shape.parameters,
+        kv_bytes=shape.kv_bytes_per_token(r.width),
+        sequences=sequences,
+        mean=update.mean,
+        limit=int(config.data.max_response_length),
+        tensor_parallel=r.tensor_parallel,
+        width=r.width,
+        places=r.sequences,
+    )
     return Estimate(
-        training + generation,
+        update.seconds(CARDS[card], t.ranks) + sampling.seconds(CARDS[card], t.ranks),
         (
-            f"formula, not measured: training {training:.0f} s = {passes} x P x {tokens / 1e6:.1f}e6 tokens at "
-            f"{EFFICIENCY:.0%} of {flops} TFLOP/s x {t.ranks} {card}",
-            f"generation {generation:.0f} s = {sequences * mean / generation:.0f} tokens/s: weights read "
-            f"{waves * limit:.0f} times, and the cache, at {BANDWIDTH:.0%} of {bandwidth} TB/s",
-            f"assumed: mean response {mean:.0f} tokens ({SHARE:g} of the limit), prompt {PROMPT}; no validation",
+            f"formula, not measured: {update.words(card, t.ranks)}",
+            sampling.words(card, t.ranks),
+            f"assumed: mean response {update.mean:.0f} tokens ({throughput.SHARE:g} of the limit), prompt "
+            f"{throughput.PROMPT}; no validation",
             PAPER,
         ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -105,14 +105,19 @@ def plan(
             expected=f"each at most once, out of {', '.join(known.methods)}",
             next_step="--methods justrl,stapo",
         )
-    numbers = _seeds(seeds if seeds is not None else "0" if quick else known.seeds)
+    numbers = parse_seeds(seeds if seeds is not None else "0" if quick else known.seeds)
     count = steps if steps is not None else known.quick_steps if quick else STEPS
     if count < 1:
         raise BadInput("training needs a step", found=count, expected=">= 1", next_step=f"--steps {STEPS}")
     return Plan(kind, quick, names, numbers, count, data_dir, out)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """ "0,1" as (0, 1).
+
+    Raises:
+        BadInput: no whole numbers from 0 on, or one twice.
+    """
     try:
         numbers = tuple(int(s) for s in text.split(","))
     except ValueError:
@@ -122,43 +127,14 @@ def _seeds(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def methods_of_cells(cells: Sequence[str]) -> str:
-    """The methods of the cells, for `plan`.
-
-    Raises:
-        BadInput: no METHOD/SIZE, an unknown one, or a size that this version cannot run.
-    """
-    if not cells:
-        raise BadInput("no cell was named", expected="METHOD/SIZE", next_step="stapo-repro run stapo/mini")
-    methods = []
-    for cell in cells:
-        method, slash, size = cell.partition("/")
-        known = [labels.MINI, *labels.PAPER_SIZES]
-        if not slash or method not in labels.METHODS or size not in known:
-            raise BadInput(
-                f"no such cell: {cell}",
-                expected=f"METHOD/SIZE with METHOD of {', '.join(labels.METHODS)} and SIZE of {', '.join(known)}",
-                next_step="stapo-repro run stapo/mini",
-            )
-        if size != labels.MINI:
-            raise BadInput(
-                f"{cell} cannot be run by this version",
-                found=f"size {size}",
-                expected=f"size {labels.MINI}",
-                next_step=f"train {size} with its own commands (stapo-train data, stapo-train run size={size}, "
-                f"stapo-train export, stapo-eval run), or: stapo-repro run {method}/mini",
-            )
-        if method not in methods:
-            methods.append(method)
-    return ",".join(m for m in labels.METHODS if m in methods)
-
-
-def console_script(name: str) -> str:
-    """The path of a console command of this very environment.
+def console_script(name: str, environment: Path | None = None) -> str:
+    """The path of a console command of this very environment, or of another one (the folder of a venv).
 
     Raises:
         BadInput: it is not installed.
     """
+    if environment is not None:
+        return _script_of(environment, name)
     path = Path(sys.executable).with_name(name)
     if path.exists():
         return str(path)
@@ -170,6 +146,18 @@ def console_script(name: str) -> str:
         expected="the suite installed in this environment",
         next_step="pip install -e .[train,eval,repro]",
     )
+
+
+def _script_of(environment: Path, name: str) -> str:
+    path = environment.absolute() / "bin" / name
+    if not path.exists():
+        raise BadInput(
+            f"the command {name} is not installed in {environment}",
+            found=f"no {path}",
+            expected="an environment with the suite in it",
+            next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduce.md)",
+        )
+    return str(path)
 
 
 def make_stages(p: Plan) -> Stages:

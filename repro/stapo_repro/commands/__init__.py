@@ -1,0 +1,1 @@
+"""Commands of `stapo-repro` with many options; `cli` names them all."""

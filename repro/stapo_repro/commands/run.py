@@ -1,0 +1,96 @@
+"""`stapo-repro run`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from stapo_results.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
+
+    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    """
+
+    cells: tyro.conf.Positional[tuple[str, ...]]
+    """One or more cells: of the miniature (METHOD/mini), or of the paper's models."""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print each stage with its exact command, what is there, hours and disk; make every check; start nothing."""
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Few steps, samples and problems: shows that the path works."""
+    seeds: str = "0"
+    """Training seeds, separated by commas."""
+    steps: int | None = None
+    """Training steps. Default: 40 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
+    data_dir: Path | None = None
+    """Folder with the six benchmarks. The paper's cells fetch the hub's copies without it; the miniature then also
+    evaluates two problems of each."""
+    out: Path | None = None
+    """Where everything goes. Default: runs/miniature, or runs/cells for the paper's models, to which cells may be
+    added by further calls."""
+    hardware: Literal["1gpu", "8gpu", "64gpu", "cpu"] | None = None
+    """Default: cpu for the miniature, 8gpu for the paper's models."""
+    ray_address: str = ""
+    """A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto."""
+    source: str = ""
+    """Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub."""
+    judge: str | None = None
+    """Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B."""
+    judge_revision: str = ""
+    """The hub judge's commit."""
+    keep_checkpoints: int = 0
+    """Keep only the newest so many checkpoints of each training; 0 keeps all."""
+    train_env: Path | None = None
+    """Folder of the environment whose stapo-train is used. Default: this one."""
+    eval_env: Path | None = None
+    """Folder of the environment whose stapo-eval is used. Default: this one."""
+
+    def run(self) -> int:
+        from stapo_repro import cells
+
+        named = cells.parse(self.cells)
+        return self._miniature(cells.methods(named)) if cells.is_miniature(named) else self._paper(named)
+
+    def _miniature(self, methods: str) -> int:
+        from stapo_repro import driver
+
+        given = {
+            "--hardware": self.hardware if self.hardware != "cpu" else None, "--ray-address": self.ray_address,
+            "--source": self.source, "--judge": self.judge, "--judge-revision": self.judge_revision,
+            "--keep-checkpoints": self.keep_checkpoints, "--train-env": self.train_env, "--eval-env": self.eval_env,
+        }  # fmt: skip
+        if wrong := [name for name, value in given.items() if value]:
+            raise BadInput("the miniature has no such option", found=", ".join(wrong),
+                           expected="--quick, --seeds, --steps, --data-dir, --out, --dry-run",
+                           next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
+        out = self.out or Path("runs/miniature")
+        plan = driver.plan(self.quick, self.seeds, methods, self.steps, self.data_dir, out)
+        return driver.main(plan, self.dry_run)
+
+    def _paper(self, named: tuple[tuple[str, str], ...]) -> int:
+        from stapo_repro import paper_driver
+        from stapo_repro.paper_request import request
+
+        asked = request(
+            named,
+            out=self.out or Path("runs/cells"),
+            seeds=self.seeds,
+            steps=self.steps,
+            quick=self.quick,
+            hardware=self.hardware or "8gpu",
+            ray_address=self.ray_address,
+            data_dir=self.data_dir,
+            source=self.source,
+            judge=self.judge,
+            judge_revision=self.judge_revision,
+            keep_checkpoints=self.keep_checkpoints,
+            train_env=self.train_env,
+            eval_env=self.eval_env,
+        )
+        return paper_driver.main(asked, self.dry_run)

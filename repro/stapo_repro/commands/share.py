@@ -1,0 +1,51 @@
+"""`stapo-repro pack` and `stapo-repro unpack`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Bundle finished runs into one archive: run records, metrics, responses, verdicts, cells, with their hashes."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of finished runs, such as runs/miniature."""
+    out: Path
+    """The archive to write, NAME.zip."""
+    responses: bool = True
+    """With samples, verdicts and judgements; --no-responses packs run records, metrics and cells alone."""
+
+    def run(self) -> int:
+        from stapo_repro.sharing.pack import pack, summary
+
+        print(summary(pack(self.runs, self.out, self.responses), self.out))
+        return 0
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """Check somebody's bundle as a whole, then merge it into a folder without overwriting anything."""
+
+    file: tyro.conf.Positional[Path]
+    """An archive of `stapo-repro pack`."""
+    into: Path | None = None
+    """Folder that its runs are added to, such as runs/shared. Without it the bundle is only checked."""
+
+    def run(self) -> int:
+        from stapo_repro.sharing import check
+        from stapo_repro.sharing.unpack import unpack
+
+        if self.into is None:
+            with check.opened(self.file) as (_, manifest):
+                print(f"{self.file} is whole: {len(manifest.files)} files, {manifest.total / 2**20:.1f} MiB, of runs "
+                      f"{', '.join(manifest.runs)}; made by code {manifest.code_commit[:12]}; cells:")  # fmt: skip
+                for cell in manifest.cells:
+                    print(f"  {cell}")
+            return 0
+        done = unpack(self.file, self.into)
+        print(f"{done.written} files written below {self.into}, {done.equal} were there already with the same content")
+        return 0

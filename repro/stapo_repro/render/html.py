@@ -1,0 +1,53 @@
+"""HTML: a fragment that another page embeds, and a page of its own. No script, nothing from a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from stapo_repro.render.view import introduction, main_grid, stamp, state_of_paper_cells
+from stapo_repro.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables import Table
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("stapo_repro.render", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
+
+
+def _values(table: Table, links: Mapping[str, str]) -> dict[str, object]:
+    sections = [(main_grid(s), difference_grid(s, table.families)) for s in table.sections]
+    return {
+        "grids": [*(g for pair in sections for g in pair if g is not None), gains_grid(table)],
+        "links": {path: quote(to, safe="/.-_~") for path, to in links.items()},
+        "stamp": stamp(table),
+        "inputs": table.inputs_sha256,
+        "introduction": introduction(table),
+        "state": state_of_paper_cells(table),
+        "records": table.records,
+    }
+
+
+def to_fragment(table: Table, links: Mapping[str, str]) -> str:
+    """One <section> with all tables and its own <style>; every class begins with "st-".
+
+    Args:
+        links: a record's path -> the address of its file, relative to the page.
+    """
+    return _template("table.html.jinja").render(_values(table, links))
+
+
+def to_page(table: Table, links: Mapping[str, str]) -> str:
+    """The fragment as a page of its own."""
+    return _template("page.html.jinja").render(_values(table, links))

@@ -1,0 +1,134 @@
+r"""LaTeX with booktabs and nothing else: tables for a paper, and a document to compile them with.
+
+`main_table.tex` needs booktabs and a page that is 26 cm wide; `main_table_document.tex` shows the preamble. Only
+commands of the LaTeX kernel and booktabs are used, in any font encoding.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stapo_repro.render.view import (
+    Cell,
+    Grid,
+    Piece,
+    introduction,
+    main_grid,
+    stamp,
+    state_of_paper_cells,
+)
+from stapo_repro.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables import Table
+
+# Quotes and brackets too: two quotes in a row are a ligature, and a bracket or star after a line's end is its argument.
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "-": "{-}",
+    "+": "{+}",
+    "*": "{*}",
+    "[": "{[}",
+    "]": "{]}",
+    '"': r"{\char34}",
+    "'": "{'}",
+    "`": r"{\char96}",
+    "²": "$^2$",
+    "†": r"\dag{}",
+    "−": "$-$",
+}
+
+
+def escape(text: str) -> str:
+    """Any text as text: no character of it is a command, and one that fonts may lack stands as U+code."""
+    out = []
+    for c in re.sub(r"\s+", " ", text):
+        known = _SPECIAL.get(c)
+        out.append(known if known is not None else c if " " <= c <= "~" else f"U{{+}}{ord(c):04X}")
+    return "".join(out)
+
+
+def _piece(piece: Piece) -> str:
+    text = escape(piece.text)
+    if piece.kind == "number":  # a minus sign, not a hyphen
+        text = text.replace("{-}", "$-$").replace("{+}", "$+$")
+    return rf"\textbf{{{text}}}" if piece.best or piece.kind == "loud" else text
+
+
+def _lines(label: str, cells: tuple[Cell, ...], paper: bool) -> list[str]:
+    head = rf"\emph{{{escape(label)}}}" if paper else escape(label)
+    lines = [" & ".join([head, *("".join(map(_piece, c.pieces)) for c in cells)]) + r" \\"]
+    for i in range(max(len(c.small) for c in cells)):
+        small = [rf"{{\tiny {escape(c.small[i])}}}" if i < len(c.small) else "" for c in cells]
+        lines.append(" & ".join(["", *small]) + r" \\")
+    return lines
+
+
+def _notes(notes: tuple[str, ...]) -> list[str]:
+    if not notes:
+        return []
+    body = [escape(n) + r"\par" for n in notes]
+    return [r"\par\smallskip", r"\begin{minipage}{\linewidth}\tiny\raggedright", *body, r"\end{minipage}"]
+
+
+def _table(g: Grid) -> list[str]:
+    label = re.sub(r"[^a-z0-9]+", "-", g.id.lower())
+    rows = [line for r in g.rows for line in _lines(r.label, r.cells, r.paper)]
+    return [
+        r"\begin{table}[p]",
+        r"\centering",
+        rf"\caption{{{escape(g.title)}}}",
+        rf"\label{{tab:stapo-{label}}}",
+        r"\scriptsize",
+        r"\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{tabular}}{{@{{}}l{'c' * (len(g.header) - 1)}@{{}}}}",
+        r"\toprule",
+        " & ".join(map(escape, g.header)) + r" \\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *_notes(g.notes),
+        r"\end{table}",
+        "",
+    ]
+
+
+def to_latex(table: Table) -> str:
+    r"""Every section's table and comparisons, and the paper's gains, each a `table` of its own."""
+    lines = [
+        f"% {stamp(table)}",
+        "% Needs booktabs; main_table_document.tex compiles it.",
+        "",
+        rf"\par\noindent {escape(stamp(table))} {escape(introduction(table))}",
+        rf"{escape(state_of_paper_cells(table))}\par",
+        "",
+    ]
+    for section in table.sections:
+        lines += _table(main_grid(section))
+        if comparison := difference_grid(section, table.families):
+            lines += _table(comparison)
+    lines += _table(gains_grid(table))
+    return "\n".join(lines)
+
+
+def document() -> str:
+    """A document of the plain article class that inputs main_table.tex from the same folder."""
+    return (
+        "\\documentclass[10pt]{article}\n"
+        "\\usepackage[a4paper,landscape,margin=12mm]{geometry}\n"
+        "\\usepackage{booktabs}\n"
+        "\\begin{document}\n"
+        "\\input{main_table}\n"
+        "\\end{document}\n"
+    )

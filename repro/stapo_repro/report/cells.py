@@ -1,0 +1,156 @@
+"""One cell of the results, problem by problem: what the record says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from stapo_repro import labels
+from stapo_repro.records import Loaded
+from stapo_repro.tables import percent, shown
+from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
+
+WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
+
+
+@dataclass(frozen=True)
+class Line:
+    """One problem: its name, mean in percent, verdicts, and the places of its responses in the page."""
+
+    problem: str
+    mean: str
+    verdicts: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class CellView:
+    """A cell of the page.
+
+    Attributes:
+        anchor: where it stands in the page.
+        title: benchmark and setting; the model is its group's.
+        mean: over problems, in percent.
+        facts: (name, value) in the order shown.
+        solved: problems by number of right samples, 0 to N (of problems with all samples).
+        path, link: of the record: below its root, and from the page ("" where it does not lie below the page's folder).
+        width: of the column of names.
+    """
+
+    cell: Cell
+    anchor: str
+    title: str
+    mean: str
+    facts: tuple[tuple[str, str], ...]
+    solved: tuple[int, ...]
+    lines: tuple[Line, ...]
+    path: str
+    link: str
+    width: int
+
+
+def mean(problem: ProblemResult) -> float | None:
+    """Share of right samples among those present; None without any."""
+    there = len(problem.verdicts) - problem.verdicts.count("-")
+    return problem.verdicts.count("1") / there if there else None
+
+
+def _setting(name: str) -> str:
+    if name not in SETTINGS:
+        return name
+    temperature, top_p = SETTINGS[name]
+    return f"T = {temperature}, top-p = {top_p}"
+
+
+def _model(c: Cell) -> str:
+    step = "" if c.step == "base" else f", seed {c.train_seed}, step {c.step}"
+    return f"{labels.method_label(c.method)}, {labels.size_label(c.size)}{step}"
+
+
+def _place(known: Sequence[str], name: str) -> tuple[int, str]:
+    """Sorts the known names in their order, and others after them."""
+    return (known.index(name) if name in known else len(known)), name
+
+
+def _rank(c: Cell) -> tuple[object, ...]:
+    """The order of the tables: size, method, seed, step, benchmark, setting."""
+    methods = [labels.BASE, *labels.METHODS, *labels.ABLATION]
+    benchmarks = [*labels.MINI_BENCHMARKS, *labels.PAPER_BENCHMARKS]
+    return (
+        _place([labels.MINI, *labels.PAPER_SIZES], c.size), _place(methods, c.method), c.train_seed,
+        -1 if c.step == "base" else c.step, _place(benchmarks, c.benchmark), _place(list(SETTINGS), c.setting),
+        c.eval_seed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Model:
+    """All cells of one model."""
+
+    title: str
+    cells: tuple[CellView, ...]
+
+
+def by_model(views: Sequence[CellView]) -> list[Model]:
+    """The cells in the order of the tables, those of a model together."""
+    ordered = sorted(views, key=lambda v: _rank(v.cell))
+    return [Model(title, tuple(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
+
+
+def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
+    rows = f"{len(r.problems)} of {r.benchmark_rows}" if len(r.problems) != r.benchmark_rows else str(r.benchmark_rows)
+    ends = ", ".join(f"{name} {count}" for name, count in sorted(r.finish_reasons.items()))
+    said = [
+        ("problems", f"{rows}, {r.n} samples each"),
+        ("scored by", r.scored_by),
+        ("judge", r.judge or "none asked"),
+        ("note", r.judge_note),
+        ("grader", r.grader),
+        ("ends", f"{ends}; without an answer {r.no_answer}; mean length {r.mean_response_tokens:.1f} tokens"),
+        ("limit", f"{r.max_tokens} tokens"),
+        ("engine", f"{r.engine}, {'deterministic' if r.deterministic else 'not bitwise repeatable'}"),
+        ("run", r.run_id),
+        ("code", r.code_commit + (f" with changes ({r.code_dirty})" if r.code_dirty else "")),
+        ("variant", r.variant),
+        ("text variants", str(r.text_variants or "")),
+        ("gold answers", f"sha256 {r.benchmark_sha256}"),
+    ]
+    return tuple((name, value) for name, value in said if value)
+
+
+def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str]) -> CellView:
+    """A cell as the page shows it.
+
+    Args:
+        responses: problem id -> anchor of its first response in the page, of those that are shown.
+    """
+    r = loaded.record
+    solved = [0] * (r.n + 1)
+    for p in r.problems:
+        if "-" not in p.verdicts:
+            solved[p.verdicts.count("1")] += 1
+    means = [m for p in r.problems if (m := mean(p)) is not None]
+    lines = tuple(
+        Line(p.problem_id, _percent(mean(p)), p.verdicts, responses.get(p.problem_id, "")) for p in r.problems
+    )
+    place = f"{labels.benchmark_label(r.cell.benchmark)} at {_setting(r.cell.setting)}"
+    whole = len(means) == len(r.problems)
+    return CellView(
+        r.cell, anchor, place, _percent(sum(means) / len(means)) if whole else "samples missing",
+        _facts(r), tuple(solved), lines, loaded.path, link_to(loaded.file, page_folder),
+        min(WIDEST, max((len(line.problem) for line in lines), default=0)),
+    )  # fmt: skip
+
+
+def _percent(fraction: float | None) -> str:
+    return "n/a" if fraction is None else shown(percent(fraction))
+
+
+def link_to(file: Path, page_folder: Path) -> str:
+    """A relative address of a file below the page's folder; "" for any other, whose path would name this machine."""
+    try:
+        return file.resolve().relative_to(page_folder.resolve()).as_posix()
+    except ValueError:
+        return ""

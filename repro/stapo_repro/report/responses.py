@@ -1,0 +1,155 @@
+"""Single responses out of run folders: a bounded number, chosen by a rule that looks at no response.
+
+Of every cell the same number is shown: sample 0 of its problems in their order, then sample 1, and so on. What is shown
+is checked against the cell's record: a response whose verdict is another one there is an error, not a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from stapo_repro.records import Loaded, check_roots
+from stapo_repro.report.text import shortened
+from stapo_results.errors import RecordError
+from stapo_results.schema import CellRecord, Sample, Verdict
+from stapo_results.store import read, read_json
+
+HEAD, TAIL = 3000, 1000  # characters of a response that are shown
+FOLDED = 400  # a longer one opens on request
+SHOWN = 600  # responses in a page
+
+Key = tuple[str, str, int]  # cell, problem, sample
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response, ready to be shown. `left_out` counts the characters between `head` and `tail`."""
+
+    problem: str
+    sample: int
+    correct: bool
+    facts: str
+    head: str
+    left_out: int
+    tail: str
+    folded: bool
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What is shown of a cell's responses. `of` counts all that the record has."""
+
+    responses: tuple[Response, ...]
+    of: int
+
+    @property
+    def left_out(self) -> int:
+        return self.of - len(self.responses)
+
+
+def _order(record: CellRecord) -> Iterator[Key]:
+    """Samples that are there: the first of every problem, then the second, ..."""
+    for i in range(record.n):
+        for p in record.problems:
+            if p.verdicts[i] != "-":
+                yield record.cell.id, p.problem_id, i
+
+
+def choose(records: Sequence[CellRecord], most: int) -> dict[Key, str]:
+    """The samples to show of some cells, in order -> the letter that the record has for each; `most` in all."""
+    each = most // len(records) if records else 0
+    letters = {(r.cell.id, p.problem_id): p.verdicts for r in records for p in r.problems}
+    keys = [key for r in records for key in islice(_order(r), each)]
+    return {key: letters[key[:2]][key[2]] for key in keys}
+
+
+def _key(line: Sample | Verdict) -> Key:
+    return line.cell, line.problem_id, line.sample_index
+
+
+def _check(sample: Sample, verdict: Verdict | None, letter: str, folder: Path) -> Verdict:
+    if verdict is None or verdict.correct != (letter == "1"):
+        raise RecordError(
+            f"{folder / 'verdicts.jsonl'}: the run and the record of the cell disagree about "
+            f"{sample.problem_id}, sample {sample.sample_index}",
+            found="no verdict" if verdict is None else f"correct {verdict.correct}",
+            expected=f"{letter!r} as the record of {sample.cell} has it",
+            next_step="name with --records and --runs what belongs together",
+        )
+    return verdict
+
+
+def _response(s: Sample, v: Verdict) -> Response:
+    said = "no answer found" if v.extracted is None else f"answer {v.extracted[:80]}"
+    judge = "" if v.judge == "not_asked" else f", judge: {v.judge}"
+    rule = f"rule: {'right' if v.rule else 'wrong'} ({v.reason}){judge}"
+    ends = {"stop": "ended by itself", "length": "cut at the limit", "error": "the engine failed"}[s.finish_reason]
+    head, left_out, tail = shortened(s.response, HEAD, TAIL)
+    return Response(
+        s.problem_id, s.sample_index, v.correct, f"{said}; {rule}; {s.response_tokens} tokens, {ends}",
+        head, left_out, tail, len(s.response) > FOLDED,
+    )  # fmt: skip
+
+
+def _files(folders: Sequence[Path]) -> list[Path]:
+    """Each samples.jsonl below the folders once."""
+    check_roots(folders)
+    found = {path.resolve(): path for folder in folders for path in sorted(folder.rglob("samples.jsonl"))}
+    return list(found.values())
+
+
+def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
+    samples: dict[Key, Sample] = {}
+    for s in read(path, Sample):
+        if _key(s) in wanted:
+            samples[_key(s)] = s
+            if len(samples) == len(wanted):
+                break  # the rest of a large file holds nothing that is shown
+    verdicts: dict[Key, Verdict] = {}
+    for v in read(path.with_name("verdicts.jsonl"), Verdict):
+        if _key(v) in wanted:
+            verdicts[_key(v)] = v
+            if len(verdicts) == len(wanted):
+                break
+    return {
+        key: _response(s, _check(s, verdicts.get(key), wanted[key], path.parent))
+        for key in wanted
+        if (s := samples.get(key)) is not None
+    }
+
+
+def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, Shown]:
+    """Responses by cell id, of those of `cells` that one of the run folders made.
+
+    Args:
+        most: responses in all.
+
+    Raises:
+        BadInput: a folder that does not exist.
+        RecordError: a broken line, or a verdict that is not the record's.
+    """
+    known = {c.record.cell.id: c.record for c in cells}
+    held: dict[Path, list[CellRecord]] = {}
+    taken: set[str] = set()
+    for path in _files(folders):
+        ids = [read_json(p, CellRecord).cell.id for p in sorted(path.parent.glob("cells/*.json"))]
+        held[path] = [known[i] for i in ids if i in known and i not in taken]
+        taken.update(ids)
+    wanted = choose([r for records in held.values() for r in records], most)
+    found: dict[Key, Response] = {}
+    for path, records in held.items():
+        here = {r.cell.id for r in records}
+        mine = {key: letter for key, letter in wanted.items() if key[0] in here}
+        if mine:
+            found |= _read_wanted(path, mine)
+    return {
+        i: Shown(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
+        for i in sorted(taken & known.keys())
+    }
+
+
+def _present(record: CellRecord) -> int:
+    return sum(len(p.verdicts) - p.verdicts.count("-") for p in record.problems)

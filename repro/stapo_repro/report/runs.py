@@ -1,0 +1,86 @@
+"""Provenance: what every run below the records says of itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_repro.collect import shorten
+from stapo_repro.display import clock
+from stapo_repro.report.cells import link_to
+from stapo_results.schema import Run
+from stapo_results.store import read_json
+
+_ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run of the page: its heading, and facts as (name, value)."""
+
+    title: str
+    status: str
+    facts: tuple[tuple[str, str], ...]
+    path: str
+    link: str
+
+
+def without_paths(text: str) -> str:
+    """The text with every absolute path cut to its last part: a page is shown to others."""
+    return _ABSOLUTE.sub(r"…/\1", text)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{k} {_value(v)}" for k, v in values.items())
+
+
+def _value(v: object) -> str:
+    if isinstance(v, list):
+        return ", ".join(map(str, v)) or "none"
+    return str(v)
+
+
+def _title(run: Run) -> str:
+    own = run.config.get("run")
+    labels = own if isinstance(own, dict) else run.config
+    said = [labels.get(k) for k in ("method", "size")]
+    seed = labels.get("seed", labels.get("train_seed"))
+    parts = [str(x) for x in said if x is not None] + ([f"seed {seed}"] if seed is not None else [])
+    return f"{run.kind} {' '.join(parts)}".strip()
+
+
+def _facts(run: Run) -> tuple[tuple[str, str], ...]:
+    said = (
+        ("run", run.run_id + (f", made by run {run.parent_run}" if run.parent_run else "")),
+        ("started", run.started),
+        ("wall time", "not recorded" if run.wall_seconds is None else clock(run.wall_seconds)),
+        ("command", shlex.join(run.command)),
+        ("code", run.code_commit + (f" with uncommitted changes ({run.code_dirty})" if run.code_dirty else "")),
+        ("hardware", _pairs(run.hardware)),
+        ("seeds", _pairs(run.seeds)),
+        ("repeatable", "bit by bit" if run.deterministic else "not bit by bit"),
+        ("revisions", _pairs(run.revisions)),
+        ("packages", _pairs(run.packages)),
+        ("notes", "; ".join(run.notes)),
+    )
+    return tuple((name, without_paths(value)) for name, value in said if value)
+
+
+def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = ()) -> list[RunView]:
+    """Every run record below the roots, in the order of its path; paths below a root are written from there.
+
+    Raises:
+        RecordError: a broken record.
+    """
+    out = []
+    for root in roots:
+        for path in sorted(root.rglob("run.json")):
+            where = path.relative_to(root)
+            if where.parts[0] in skip:
+                continue
+            run = Run(**shorten(read_json(path, Run).model_dump(), str(root.resolve())))
+            out.append(RunView(_title(run), run.status, _facts(run), where.as_posix(), link_to(path, page_folder)))
+    return out

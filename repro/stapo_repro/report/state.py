@@ -1,0 +1,127 @@
+"""How far the reproduction is: what of each model has records, and what each missing cell would take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_repro import labels
+from stapo_repro.planner import plan as planner
+from stapo_repro.planner import render as planner_text
+from stapo_repro.planner.facts import load as load_budget
+from stapo_repro.planner.hours import Part
+from stapo_repro.records import TrainingRun
+from stapo_repro.tables import Section, Table
+from stapo_results.schema import SETTINGS
+
+HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a size: how many of its cells have complete records, and how many trainings are finished."""
+
+    method: str
+    run: int
+    cells: int
+    trainings: int
+
+    @property
+    def text(self) -> str:
+        if not self.run:
+            return "not run"
+        return f"{self.run} of {self.cells} cells" if self.run < self.cells else f"all {self.cells} cells"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A row of the overview."""
+
+    label: str
+    miniature: bool
+    models: tuple[Model, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell that is not run: what it lacks, hours and disk as texts, and the command that begins it."""
+
+    name: str
+    lacks: str
+    training: str
+    evaluation: str
+    gpu_hours: str
+    disk: str
+    least: str
+    command: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Todo:
+    """All of them, on one kind of machine."""
+
+    machine: str
+    rows: tuple[Missing, ...]
+    gpu_hours: str
+    assumptions: tuple[str, ...]
+    paper: str
+
+
+def _model(section: Section, method: str, runs: Sequence[TrainingRun]) -> Model:
+    rows = [r for r in section.rows if r.source == "ours" and r.method == method]
+    values = [v for r in rows for b in section.benchmarks for v in r.values[b].values()]
+    done = sum((r.method, r.size, r.status) == (method, section.size, "done") for r in runs)
+    return Model(
+        labels.method_label(method), sum(v.complete for v in values), len(section.benchmarks) * len(SETTINGS), done
+    )
+
+
+def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
+    """The miniature and the paper's sizes, with the methods of the paper's table."""
+    known = (labels.MINI, *labels.PAPER_SIZES)
+    sections = [s for s in table.sections if s.id in known or s.id == "miniature"]
+    methods = (labels.BASE, *labels.METHODS)
+    return [
+        Size(labels.size_label(s.size), s.miniature, tuple(_model(s, m, runs) for m in methods)) for s in sections
+    ]  # fmt: skip
+
+
+def _hours(part: Part | None, absent: str) -> str:
+    if part is None:
+        return absent
+    return planner_text.number(part.hours, 1 if part.hours is None or part.hours >= 0.095 else 2)
+
+
+def _missing(row: planner.Row) -> Missing:
+    lacks = row.lacks
+    cell = f"{lacks.method}/{lacks.size}"
+    return Missing(
+        name=lacks.name,
+        lacks=lacks.words(),
+        training=_hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        evaluation=_hours(row.evaluation, "there"),
+        gpu_hours=planner_text.number(row.gpu_hours),
+        disk=planner_text.number(row.disk),
+        least=planner_text.number(row.least),
+        command=f"stapo-repro run {cell} --dry-run",
+        words=tuple(w for p in row.parts for w in p.words),
+    )
+
+
+def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
+    """What every cell of the paper's table that is not run would take on eight GPUs.
+
+    Raises:
+        RecordError: a broken record.
+    """
+    found = planner.build(planner.all_cells(), roots, hardware=HARDWARE, skip=skip)
+    budget = load_budget()
+    return Todo(
+        machine=f"{found.gpus} x {found.card}",
+        rows=tuple(map(_missing, found.rows)),
+        gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
+        assumptions=tuple(planner_text.assumptions(budget, found.card)),
+        paper=planner_text.paper_words(found, budget),
+    )

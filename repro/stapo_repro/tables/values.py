@@ -1,0 +1,145 @@
+"""Values of the table from scores: mean, interval, the paper's value beside it, best marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+
+from stapo_repro import labels
+from stapo_repro.paper import PaperTable
+from stapo_repro.scores import Score, ScoreKey, average_score
+from stapo_repro.tables.model import AgainstPaper, Row, Value
+from stapo_repro.tables.rounding import percent, shown
+from stapo_results.benchmarks import registry
+from stapo_results.schema import SETTINGS
+from stapo_results.statistics import Estimate, bootstrap
+
+
+def _of_estimate(e: Estimate, se_problems: float, se_seeds: float, bounds: tuple[float, float]) -> Value:
+    mean = percent(e.mean)
+    return Value(
+        status="run" if mean is not None else "incomplete",
+        shown=shown(mean),
+        mean=mean,
+        se=percent(e.se),
+        low=percent(e.low),
+        high=percent(e.high),
+        se_problems=percent(se_problems),
+        se_seeds=percent(se_seeds),
+        bootstrap_low=percent(bounds[0]),
+        bootstrap_high=percent(bounds[1]),
+        problems=e.problems,
+        samples=e.samples,
+        missing=e.missing,
+    )
+
+
+def of_score(score: Score) -> Value:
+    """One benchmark at one setting."""
+    return replace(
+        _of_estimate(score.estimate, score.se_problems, score.se_seeds, score.bootstrap),
+        se_sampling=percent(score.se_sampling),
+        rows=score.rows,
+        fewest_samples=score.fewest,
+        seeds={str(s): v for s, f in sorted(score.seeds.items()) if (v := percent(f)) is not None},
+        records=sorted(c.path for c in score.cells),
+    )
+
+
+def of_average(parts: Sequence[Score | None]) -> Value:
+    """The unweighted mean over benchmarks; not a number unless all of them are there, from the same models."""
+    have = [p for p in parts if p is not None]
+    if not have:
+        return Value("not run")
+    if len(have) < len(parts) or any(math.isnan(p.estimate.mean) for p in have):
+        return Value("incomplete", shown=f"{len(have)} of {len(parts)} run")
+    found = average_score(have)
+    if found is None:
+        return Value("incomplete", shown="seeds differ")
+    worst = min(have, key=lambda p: p.fewest / p.estimate.samples)
+    by_seed = {s: math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(have[0].seeds)}
+    return replace(
+        _of_estimate(*found, bootstrap([list(p.means.values()) for p in have])),
+        se_sampling=percent(math.sqrt(math.fsum(p.se_sampling**2 for p in have)) / len(have)),
+        rows=sum(p.rows for p in have),
+        samples=worst.estimate.samples,
+        fewest_samples=worst.fewest,
+        seeds={str(s): v for s, f in by_seed.items() if (v := percent(f)) is not None},
+        records=sorted(c.path for p in have for c in p.cells),
+    )
+
+
+def _not_judged(value: Value, parts: Sequence[Score]) -> str:
+    """Why the paper's value is not held against our interval; "" where it is."""
+    if not value.complete:
+        return "samples or problems are missing"
+    if any(c.record.variant for p in parts for c in p.cells):
+        return "another copy of the benchmark"
+    known = registry()
+    if any(p.rows != known[p.cells[0].record.cell.benchmark].rows for p in parts):
+        return "another number of problems"
+    return "" if value.low is not None else "no interval"
+
+
+def against_paper(value: Value, printed: str, parts: Sequence[Score]) -> Value:
+    """The value with its difference to the paper's printed one."""
+    if value.mean is None or value.status != "run":
+        return value
+    points = round(value.mean - float(printed), 8) + 0.0
+    if why := _not_judged(value, parts):
+        return replace(value, paper=AgainstPaper(points, None, why))
+    assert value.low is not None  # `_not_judged`
+    assert value.high is not None
+    return replace(value, paper=AgainstPaper(points, value.low <= float(printed) <= value.high))
+
+
+def our_row(
+    scores: Mapping[ScoreKey, Score], size: str, method: str, benchmarks: Sequence[str], paper: PaperTable | None
+) -> Row:
+    """One method's row; `paper` is None where there is nothing of the paper's to hold it against."""
+    values: dict[str, dict[str, Value]] = {name: {} for name in (*benchmarks, labels.AVERAGE)}
+    for s in SETTINGS:
+        parts = {b: scores.get((size, method, b, s)) for b in benchmarks}
+        for b, found in parts.items():
+            values[b][s] = of_score(found) if found else Value("not run")
+        values[labels.AVERAGE][s] = of_average(list(parts.values()))
+        printed = paper.get(size, method, s) if paper else None
+        if printed is not None:
+            there = {b: [p] for b, p in parts.items() if p}
+            for name, by_setting in values.items():
+                used = there.get(name, []) if name != labels.AVERAGE else [p for v in there.values() for p in v]
+                by_setting[s] = against_paper(by_setting[s], printed.values[name], used)
+    return Row(method, labels.method_label(method), "ours", values)
+
+
+def paper_row(paper: PaperTable, size: str, method: str) -> Row:
+    """The paper's printed values and marks."""
+    values: dict[str, dict[str, Value]] = {}
+    for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
+        values[b] = {}
+        for s in SETTINGS:
+            row = paper.get(size, method, s)
+            values[b][s] = (
+                Value("paper", shown=row.values[b], mean=float(row.values[b]), best=b in row.best)
+                if row
+                else Value("not in the paper")
+            )
+    return Row(method, f"{labels.method_label(method)}, paper", "paper", values)
+
+
+def mark_best(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
+    """Mark the highest complete value of our rows, where at least two can be compared. Ties are all marked."""
+    marked = {id(r): {c: dict(v) for c, v in r.values.items()} for r in rows}
+    for column in columns:
+        for setting in SETTINGS:
+            ours = [r for r in rows if r.source == "ours" and r.values[column][setting].complete]
+            if len(ours) < 2:
+                continue
+            top = max(Decimal(r.values[column][setting].shown) for r in ours)
+            for r in ours:
+                v = r.values[column][setting]
+                if Decimal(v.shown) == top:
+                    marked[id(r)][column][setting] = replace(v, best=True)
+    return [replace(r, values=marked[id(r)]) for r in rows]

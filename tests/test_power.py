@@ -1,0 +1,107 @@
+"""Bounds from N and row counts: literal numbers with their arithmetic, and the inequality behind them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results.crossed import crossed, over_seeds, t_test_p
+from stapo_results.errors import BadInput
+from stapo_results.statistics import Design, difference_se, minimal_detectable, sampling_se, sign_flip_p
+
+
+def test_bounds_by_hand():
+    # (.25 + .25) / 30 = .01666667; over 32 samples .00052083
+    one = difference_se([Design(0.5, 0.5, problems=30, samples=32)])
+    assert one.sampling == pytest.approx(0.02282177, abs=1e-8)
+    assert one.unpaired == pytest.approx(0.12909944, abs=1e-8)
+
+
+def test_bounds_of_an_average_by_hand():
+    # the above, and (.16 + .24) / 100 = .004, over 4 samples .001
+    # sampling sqrt(.00152083) / 2 = .03899786 / 2; unpaired sqrt(.02066667) / 2 = .14375906 / 2
+    two = difference_se([Design(0.5, 0.5, 30, 32), Design(0.2, 0.4, 100, 4)])
+    assert two.sampling == pytest.approx(0.01949893, abs=1e-8)
+    assert two.unpaired == pytest.approx(0.07187953, abs=1e-8)
+
+
+def test_certain_models_leave_no_noise():
+    found = difference_se([Design(0.0, 1.0, 30, 32)])
+    assert (found.sampling, found.unpaired) == (0.0, 0.0)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 64))
+def test_a_score_varies_between_the_two_bounds(chances, samples):
+    """Draw a problem, then N answers: Var = E[p (1 - p)] / N + Var(p), whatever the chances are."""
+    p = np.array(chances)
+    mean = float(p.mean())
+    variance = float((p * (1 - p)).mean()) / samples + float(p.var())
+    single = difference_se([Design(mean, 0.0, problems=1, samples=samples)])
+    assert single.sampling**2 <= variance + 1e-12
+    assert variance <= single.unpaired**2 + 1e-12
+
+
+def test_minimal_detectable_by_hand():
+    # z(.975) + z(.8) = 1.95996398 + .84162123; at power one half the second is 0
+    assert minimal_detectable(1.0) == pytest.approx(2.80158521, abs=1e-8)
+    assert minimal_detectable(2.0, power=0.5) == pytest.approx(3.91992797, abs=1e-8)
+    assert minimal_detectable(0.0) == 0.0
+
+
+def test_minimal_detectable_is_found_as_often_as_it_says():
+    """200,000 normal estimates around the smallest detectable difference: 80 % of them are significant."""
+    draws = np.random.Generator(np.random.PCG64(7)).normal(minimal_detectable(1.0), 1.0, 200_000)
+    assert np.mean(np.abs(draws) > 1.95996398) == pytest.approx(0.8, abs=0.004)
+
+
+def test_sampling_se_by_hand():
+    # sample variances .5 0 0: within 1/6, over 3 x 2 samples 1/36
+    assert sampling_se([[1, 0], [1, 1], [0, 0]]) == pytest.approx(1 / 6)
+    assert math.isnan(sampling_se([[1, math.nan], [1, 1]]))
+
+
+def test_t_test_by_hand():
+    # seeds 0 and 2: mean 1, SE 1, one degree of freedom: P(|t| > 1) = 1/2
+    assert t_test_p(over_seeds([0.0, 2.0])) == pytest.approx(0.5)
+    assert t_test_p(over_seeds([0.5, 0.5])) == 0.0
+    assert t_test_p(over_seeds([0.0, 0.0])) == 1.0
+    assert math.isnan(t_test_p(over_seeds([1.0])))
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=2, max_size=8))
+def test_p_is_below_five_percent_where_the_interval_leaves_zero_out(values):
+    c = crossed([values])
+    p = t_test_p(c)
+    if min(abs(c.low), abs(c.high)) > 1e-9 and c.se > 1e-9:
+        assert (p < 0.05) == (c.low > 0 or c.high < 0)
+
+
+def test_drawn_signs_are_the_bits_of_the_stream():
+    """Eight problems are summed at once; here every sign is one bit by itself."""
+    d = np.array([(-1) ** i * (i % 7 + 1) / 8 for i in range(83)]) + 0.09
+    resamples, words = 4000, 2  # 83 signs need 11 bytes: two words of 8
+    raw = np.random.PCG64(3).random_raw(resamples * words)
+    bits = (raw.reshape(resamples, words, 1) >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    signs = 1 - 2 * bits.reshape(resamples, 64 * words)[:, :83].astype(int)
+    hits = int(np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
+    assert 0 < hits < resamples
+    assert sign_flip_p(d, resamples=resamples, seed=3) == (1 + hits) / (1 + resamples)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: difference_se([]), "at least one"),
+        (lambda: difference_se([Design(50.0, 0.5, 30, 32)]), "outside 0 to 1"),
+        (lambda: difference_se([Design(0.5, 0.5, 0, 32)]), "without problems"),
+        (lambda: minimal_detectable(0.1, power=80), "between 0 and 1"),
+        (lambda: minimal_detectable(-0.1), "not negative"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(BadInput, match=message):
+        call()

@@ -1,0 +1,215 @@
+"""Broken, foreign, duplicated and contradictory records: refused or reported by file and line, no number changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stapo_repro import paper, tables
+from stapo_repro.records import load_cells, load_training_runs
+from stapo_results.errors import BadInput, RecordError
+
+
+def record(root: Path, verdicts: tuple[str, ...] = ("10", "11"), **changed) -> Path:
+    return synthetic.cell(root, "stapo", "mini-add", "t1.0", list(verdicts), **changed)
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "said"),
+    [
+        ('"schema_version": 1', '"schema_version": 2', '"schema_version"', "another schema version"),
+        ('"verdicts": "11"', '"verdicts": "1x"', '"verdicts": "1x"', "problems.1.verdicts"),
+        ('"n": 2', '"n": "two"', '"n"', "n: Input should be a valid integer"),
+        ('"no_answer": 0', '"no_answer": 0,\n "no_anwser": 1', '"no_anwser"', "no_anwser: Extra inputs"),
+        ('"mean_response_tokens": 50.0', '"mean_response_tokens": NaN', '"mean_response_tokens"', "finite number"),
+        ('"train_seed": 0,', "", '"cell"', "cell.train_seed: Field required"),
+    ],
+)
+def test_broken_field_is_refused_by_file_and_line(tmp_path, old, new, at, said):
+    path = record(tmp_path)
+    edit(path, old, new)
+    with pytest.raises(RecordError) as e:
+        load_cells([tmp_path])
+    assert str(e.value).startswith(f"{path}:{line_of(path, at)}: ")
+    assert said in str(e.value)
+
+
+def test_cut_off_file_is_refused_by_line(tmp_path):
+    path = record(tmp_path)
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(RecordError, match=r"Invalid JSON: .* at line \d+") as e:
+        load_cells([tmp_path])
+    assert str(path) in str(e.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b'{"schema_version": 1, "n": "\xff"}', b"[]", b"null"])
+def test_what_is_no_text_or_no_object_is_refused(tmp_path, data):
+    path = record(tmp_path)
+    path.write_bytes(data)
+    with pytest.raises(RecordError) as e:
+        load_cells([tmp_path])
+    assert str(path) in str(e.value)
+
+
+def test_name_that_stands_twice_is_refused_by_both_lines(tmp_path):
+    path = record(tmp_path)
+    edit(path, '"miniature": true', '"no_answer": 7,\n "miniature": true')
+    first, second = line_of(path, '"no_answer": 0'), line_of(path, '"no_answer": 7')
+    with pytest.raises(RecordError, match="'no_answer' stands twice") as e:
+        load_cells([tmp_path])
+    assert f"line {first}, line {second}" in str(e.value)
+
+
+def test_problem_that_stands_twice_is_refused(tmp_path):
+    path = record(tmp_path)
+    edit(path, '"problem_id": "q1"', '"problem_id": "q0"')
+    with pytest.raises(RecordError, match="a problem stands twice") as e:
+        load_cells([tmp_path])
+    assert str(path) in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"temperature": 0.7, "top_p": 0.9}, r"temperature and top-p of t1\.0"),
+        ({"miniature": False}, "a record of size mini"),
+        ({"size": "qwen3-8b", "miniature": True}, "a record of size qwen3-8b"),
+        ({"rows": 1}, "more problems than the benchmark holds"),
+        ({"finish_reasons": {"stop": 3}}, "graded samples against finished responses"),
+    ],
+)
+def test_record_that_contradicts_itself_is_refused(tmp_path, changed, said):
+    path = record(tmp_path, **changed)
+    with pytest.raises(RecordError, match=rf"contradicts itself: {said}") as e:
+        load_cells([tmp_path])
+    assert str(path) in str(e.value)
+
+
+def judged(root: Path, by: str, verdicts: str, rule: str, letters: str) -> None:
+    path = record(root, (verdicts,), scored_by=by)
+    data = json.loads(path.read_text())
+    data["problems"][0] |= {"rule": rule, "judged": letters}
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("by", "verdicts", "fits"),
+    [
+        # the judge said: correct, incorrect, invalid, nothing, nothing; the rule: no, yes, yes, no, yes
+        ("rule+judge", "10001", True),
+        ("rule", "01101", True),
+        ("rule+judge", "01101", False),
+        ("rule", "10001", False),
+    ],
+)
+def test_verdicts_that_do_not_follow_from_rule_and_judge_are_refused(tmp_path, by, verdicts, fits):
+    judged(tmp_path, by, verdicts, "01101", "cix..")
+    if fits:
+        assert len(load_cells([tmp_path])) == 1
+    else:
+        with pytest.raises(RecordError, match=f"verdicts of q0, scored by {by.replace('+', '.')}"):
+            load_cells([tmp_path])
+
+
+def test_same_record_twice_counts_once_and_both_files_are_named(tmp_path, capsys):
+    first, second = record(tmp_path / "a"), record(tmp_path / "b")
+    assert len(load_cells([tmp_path / "a", tmp_path / "b"])) == 1
+    assert f"same record twice, counted once: {first} and {second}" in capsys.readouterr().err
+
+
+def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
+    record(tmp_path)
+    assert len(load_cells([tmp_path, tmp_path])) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_contradictory_records_are_refused_by_both_files(tmp_path):
+    first, second = record(tmp_path / "a"), record(tmp_path / "b", ("10", "10"))
+    with pytest.raises(RecordError, match="contradict each other") as e:
+        load_cells([tmp_path])
+    assert f"{first} and {second}" in str(e.value)
+
+
+def test_seeds_with_other_gold_answers_are_refused(tmp_path):
+    record(tmp_path, seed=0)
+    record(tmp_path, seed=1, benchmark_sha256="1" * 64)
+    with pytest.raises(RecordError, match="hold different gold answers"):
+        tables.build(load_cells([tmp_path]), paper.load())
+
+
+def test_methods_with_other_gold_answers_are_not_compared(tmp_path):
+    record(tmp_path)
+    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], benchmark_sha256="1" * 64)
+    section = tables.build(load_cells([tmp_path]), paper.load()).sections[0]
+    d = next(d for d in section.differences if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0"))
+    assert (d.status, d.points) == ("other problems", None)
+    assert "NOT THE SAME COPY of mini-add: 2 sets of gold answers." in section.footnotes
+
+
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({"grader": "b"}, "NOT GRADED ALIKE: a; b."),
+        ({"max_tokens": 64}, "NOT LIMITED ALIKE: 128 tokens; 64 tokens."),
+        ({"judge": "y"}, "NOT JUDGED ALIKE: x; y."),
+    ],
+)
+def test_records_that_were_made_otherwise_are_compared_and_named(tmp_path, changed, note):
+    common = {"grader": "a", "judge": "x", "scored_by": "rule+judge"}
+    record(tmp_path, **common)
+    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], **{**common, **changed})
+    assert note in tables.build(load_cells([tmp_path]), paper.load()).sections[0].footnotes
+
+
+def test_broken_line_of_a_training_is_refused_by_line(tmp_path):
+    folder = synthetic.training_run(tmp_path, "stapo", steps=3)
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:2], lines[2].replace('"step":2', '"step":"x"'), *lines[3:]]) + "\n")
+    with pytest.raises(RecordError, match=r"metrics\.jsonl:3: "):
+        load_training_runs([tmp_path])
+
+
+def values(root: Path) -> tuple[str, list]:
+    """(stamp, every mean of the table)"""
+    t = tables.build(load_cells([root]), paper.load())
+    means = [v.mean for r in t.sections[0].rows for by in r.values.values() for v in by.values()]
+    return t.inputs_sha256, means
+
+
+@given(st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_byte_never_changes_a_number_silently(tmp_path, data):
+    """Whatever byte becomes whatever other: refused, or the same numbers, or another stamp."""
+    path = record(tmp_path, ("10", "11", "00"))
+    whole = path.read_bytes()
+    stamp, before = new_stamp, after = values(tmp_path)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    byte = data.draw(st.integers(0, 255))
+    path.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
+    said = ""
+    try:
+        new_stamp, after = values(tmp_path)
+    except BadInput as e:
+        said = str(e)
+    finally:
+        path.write_bytes(whole)
+    if said:
+        assert str(path) in said
+    else:
+        assert after == before or new_stamp != stamp

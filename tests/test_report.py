@@ -1,0 +1,354 @@
+"""The report page: its parts by literal values, and the whole by what a parser of HTML reads in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import hostile_run
+import pytest
+import synthetic_records as synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_repro import cli, paper, report, tables
+from stapo_repro.records import load_cells
+from stapo_repro.render.view import Piece
+from stapo_repro.report import responses, runs
+from stapo_repro.report.grids import halves, key
+from stapo_repro.report.page import policy
+from stapo_repro.report.pictures import Glyphs, picture
+from stapo_repro.report.text import anchors, shortened, visible
+from stapo_results import store
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import CellRecord, ProblemResult, Verdict
+
+
+class Page(HTMLParser):
+    """What stands in a page: elements with attributes, and the text of each kind of element."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.open.append(tag)
+        self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts[self.open[-1]][-1] += data
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("records")
+    synthetic.miniature(root)
+    synthetic.training_run(root / "train", "stapo")
+    return root
+
+
+@pytest.fixture(scope="module")
+def text(miniature: Path) -> str:
+    return report.to_html(report.build(records=[miniature], page_folder=miniature))
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile_run.build(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.mark.parametrize(
+    ("given_text", "expected"),
+    [
+        ("plain\ttext\nhere é א", "plain\ttext\nhere é א"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "a⟨U+000D⟩b"),
+        ("x\u202ey\u2066", "x⟨U+202E⟩y⟨U+2066⟩"),
+        ("\x00\x1b[0m\x85", "⟨U+0000⟩⟨U+001B⟩[0m⟨U+0085⟩"),
+        ("\ud800\ufeff\u200b\u2028", "⟨U+D800⟩⟨U+FEFF⟩⟨U+200B⟩⟨U+2028⟩"),
+        ("👩‍🚀", "👩‍🚀"),
+    ],
+)
+def test_what_is_not_seen_is_written_out(given_text: str, expected: str):
+    assert visible(given_text) == expected
+
+
+@given(st.text(alphabet=st.characters()))
+def test_made_visible_once_is_made_visible_for_good(given_text: str):
+    once = visible(given_text)
+    assert visible(once) == once
+    once.encode()  # no lone surrogate is left
+
+
+def test_a_long_text_keeps_both_ends_and_counts_the_middle():
+    assert shortened("abcdefghij", 3, 2) == ("abc", 5, "ij")
+    assert shortened("abcde", 3, 2) == ("abcde", 0, "")
+    assert shortened("abcdef", 3, 0) == ("abc", 3, "")
+
+
+def test_anchors_of_ids_that_look_alike_differ():
+    names = anchors(["a/b", "a b", "c"], "x")
+    assert names["c"] == "x-c"
+    assert len(set(names.values())) == 3
+    assert all(re.fullmatch(r"[A-Za-z0-9._\-]+", n) for n in names.values())
+
+
+def _pieces(*texts: str) -> list[Piece]:
+    return [Piece(t, "number" if t[-1].isdigit() else "plain") for t in texts]
+
+
+def test_a_cell_is_sorted_by_its_number_at_either_setting():
+    first, second = halves(_pieces("12.50", " (", "−3.25", ")"))
+    assert (key(first), key(second)) == ("12.50", "-3.25")
+    # samples are missing on both sides: brackets within brackets
+    first, second = halves(_pieces("1.00", " (", "31/32 samples", ")", " (", "+2.00", " (", "30/32 samples", ")", ")"))
+    assert (key(first), key(second)) == ("1.00", "2.00")
+    first, second = halves(_pieces("not run"))
+    assert (key(first), key(second)) == ("", "")
+    first, second = halves(_pieces("not run", " (", "5.00", ")"))
+    assert (key(first), key(second)) == ("", "5.00")
+
+
+SVG = b"""<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 10 5" xmlns="http://www.w3.org/2000/svg">
+<title>t</title><metadata><a/></metadata><defs><style>*{stroke-linejoin: round}</style></defs>
+<g id="axes_1"><defs><path id="D-31" d="M 1 2" transform="scale(0.015625)"/><path id="m1" d="M 0 0"/></defs>
+<use xlink:href="#D-31" transform="translate(1.23456 0)"/><use xlink:href="#m1" x="1.23456" y="-0.001"/>
+<path d="M 0.126 3.999999
+L 1 2" clip-path="url(#c)" style="fill: none; stroke: #ff0000"/></g>
+<defs><clipPath id="c"><rect x="0" y="0" width="1" height="1"/></clipPath></defs></svg>"""
+
+
+def test_a_figure_is_inlined_without_styles_and_with_names_of_its_own():
+    glyphs = Glyphs()
+    one, two = (str(picture(name, "T < U", "c", SVG, glyphs).svg) for name in ("a", "b"))
+    assert "style" not in one
+    assert "metadata" not in one
+    assert "axes_1" not in one, "nothing refers to it"
+    assert '<path d="M 0.13 4 L 1 2" clip-path="url(#a-c)" fill="none" stroke="#ff0000" />' in one
+    assert '<use href="#a-m1" x="1.23" y="0" />' in one
+    assert '<use href="#g0" transform="translate(1.23456 0)" />' in one
+    assert '<title id="a-title">T &lt; U</title>' in one
+    assert '<clipPath id="b-c">' in two
+    assert "#g0" in two, "both use one outline"
+    assert str(glyphs.sheet()).count("<path") == 1
+
+
+def _record(cell: str, verdicts: list[str], **changed) -> CellRecord:
+    folder = changed.pop("folder")
+    path = synthetic.cell(folder, cell, "mini-add", "t1.0", verdicts, **changed)
+    return store.read_json(path, CellRecord)
+
+
+def test_shown_are_the_first_samples_of_all_problems_then_the_second(tmp_path: Path):
+    r = _record("stapo", ["1-0", "001", "110"], folder=tmp_path)
+    assert [(k[1], k[2], v) for k, v in responses.choose([r], 5).items()] == [
+        ("q0", 0, "1"), ("q1", 0, "0"), ("q2", 0, "1"), ("q1", 1, "0"), ("q2", 1, "1")
+    ]  # fmt: skip
+    other = _record("grpo", ["1-0", "001", "110"], folder=tmp_path)
+    assert [k[0][:4] for k in responses.choose([r, other], 5)] == ["stap", "stap", "grpo", "grpo"]
+    assert responses.choose([], 5) == {}
+
+
+def test_responses_are_counted_shortened_and_folded(hostile: Path):
+    cells = load_cells([hostile])
+    (shown,) = responses.load([hostile], cells, 15).values()
+    assert (len(shown.responses), shown.of, shown.left_out) == (15, len(hostile_run.RESPONSES), 2)
+    long = shown.responses[14]
+    assert (len(long.head), long.left_out, len(long.tail), long.folded) == (3000, 996_000, 1000, True)
+    assert shown.responses[0].head == hostile_run.RESPONSES[0]
+    assert not shown.responses[0].folded
+    assert [r.correct for r in shown.responses[:3]] == [True, False, True]
+
+
+def test_a_run_that_disagrees_with_its_record_is_refused(tmp_path: Path):
+    run = hostile_run.build(tmp_path)
+    path = next(run.rglob("verdicts.jsonl"))
+    lines = list(store.read(path, Verdict))
+    changed = [v.model_copy(update={"correct": not v.correct}) if v.problem_id == "p3" else v for v in lines]
+    path.unlink()
+    store.append(path, changed)
+    with pytest.raises(RecordError, match=r"verdicts\.jsonl.*disagree about p3, sample 0"):
+        report.build(run_folders=[run])
+
+
+def test_a_response_that_is_no_utf8_is_refused_by_line(tmp_path: Path):
+    run = hostile_run.build(tmp_path)
+    path = next(run.rglob("samples.jsonl"))
+    path.write_bytes(path.read_bytes().replace(b"broken UTF-8 was", b"broken \xff\xfe was", 1))
+    with pytest.raises(RecordError, match=r"samples\.jsonl:9"):
+        report.build(run_folders=[run])
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(BadInput, match="no such records folder"):
+        report.build(run_folders=[tmp_path / "none"])
+
+
+def _violations(page: Page) -> list[str]:
+    """Attributes and elements that the page must not have."""
+    addresses = {"src", "srcset", "action", "formaction", "data", "poster", "xlink:href", "background"}
+    bad = []
+    for tag, attributes in page.elements:
+        for name, value in attributes.items():
+            if name.startswith("on") or name == "style" or name in addresses:
+                bad.append(f"{tag} {name}")
+            if name == "href" and not (value or "").startswith("#") and ":" in (value or ""):
+                bad.append(f"{tag} {value}")
+        if tag in ("iframe", "object", "embed", "base", "form", "img", "link"):
+            bad.append(tag)
+    return bad
+
+
+def test_the_page_holds_nothing_that_its_policy_would_refuse(text: str):
+    page = Page(text)
+    assert _violations(page) == []
+    counts = Counter(tag for tag, _ in page.elements)
+    assert (counts["script"], counts["style"]) == (1, 1)
+    meta = next(a for tag, a in page.elements if tag == "meta" and a.get("http-equiv"))
+    for kind in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(page.texts[kind][0].encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in str(meta["content"])
+    assert str(meta["content"]).startswith("default-src 'none'; ")
+    assert policy("", "").count("'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='") == 2  # of no bytes
+
+
+def test_names_in_the_page_are_unique_and_every_link_finds_one(text: str):
+    page = Page(text)
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert [i for i, n in Counter(ids).items() if n > 1] == []
+    targets = {v for _, a in page.elements for n, v in a.items() if n in ("href", "aria-labelledby", "clip-path")}
+    names = {str(t).removeprefix("url(").rstrip(")").removeprefix("#") for t in targets if "/" not in str(t)}
+    assert names <= set(ids)
+
+
+def test_records_below_the_page_are_linked_and_those_elsewhere_are_named_only(miniature: Path, text: str, tmp_path):
+    links = [str(a["href"]) for _, a in Page(text).elements if "/" in str(a.get("href"))]
+    assert len(links) == 5 * 4 + 1, "cells and the training"
+    assert all((miniature / link).is_file() for link in links)
+    elsewhere = report.to_html(report.build(records=[miniature], page_folder=tmp_path))
+    assert [a["href"] for _, a in Page(elsewhere).elements if "/" in str(a.get("href"))] == []
+    assert str(miniature) not in text + elsewhere
+
+
+def _sorted_rows(text: str) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """(heading of the table, of the row) -> the keys that its cells are sorted by."""
+    out = {}
+    for table in re.findall(r'<table class="sortable">.*?</table>', text, re.S):
+        title = re.search(r"<caption[^>]*><span>(.*?)</span>", table, re.S)
+        assert title
+        for row in re.findall(r'<tr class="[^"]*"><th scope="row">(.*?)</th>(.*?)</tr>', table, re.S):
+            out[title[1], row[0]] = re.findall(r'data-first="(.*?)" data-second="(.*?)"', row[1])
+    return out
+
+
+def test_the_page_shows_the_numbers_of_the_table(miniature: Path, text: str):
+    table = tables.build(load_cells([miniature]), paper.load())
+    found = _sorted_rows(text)
+    checked = 0
+    for section in table.sections:
+        for row in section.rows:
+            title = section.title
+            keys = found[title, row.label]
+            for values, (first, second) in zip(row.values.values(), keys, strict=True):
+                for value, said in zip(values.values(), (first, second), strict=True):
+                    assert said == ("" if value.mean is None else tables.shown(value.mean))
+                    checked += value.mean is not None
+    assert checked == 5 * 3 * 2 + 3 * 4 * 7 * 2, "the miniature's and the paper's"
+
+
+def test_the_state_says_what_is_run_and_what_is_not(text: str):
+    plain = re.sub(r"<[^>]+>", " ", text)
+    assert re.search(r"models of the paper run\s+0 of 12\b", plain)
+    assert re.search(r"methods run in miniature\s+4 of 4\b", plain)
+    assert re.search(r"evaluation records\s+20\b", plain)
+    assert plain.count("not run ") > 15
+    assert "stapo-repro run stapo/qwen3-14b --dry-run" in plain
+    assert "SYNTHETIC RECORDS" in plain
+
+
+def test_without_any_record_the_page_says_not_run(tmp_path: Path):
+    plain = re.sub(r"<[^>]+>", " ", report.to_html(report.build(records=[tmp_path])))
+    assert re.search(r"methods run in miniature\s+0 of 4\b", plain)
+    assert "No evaluation record." in plain
+
+
+def test_the_same_records_give_the_same_bytes(miniature: Path, text: str):
+    assert report.to_html(report.build(records=[miniature], page_folder=miniature)) == text
+
+
+def test_hostile_text_is_text(hostile: Path):
+    page = report.to_html(report.build(run_folders=[hostile]))
+    parsed = Page(page)
+    assert _violations(parsed) == []
+    counts = Counter(tag for tag, _ in parsed.elements)
+    assert (counts["script"], counts["style"], counts["b"]) == (1, 1, 0)
+    assert "\u202e" not in page
+    assert "\x00" not in page
+    shown = "".join(parsed.texts["pre"])
+    for response in hostile_run.RESPONSES:
+        assert visible(response[:3000]) in shown
+    assert "996,000 characters left out" in page
+    assert len(page) < 3_000_000
+
+
+def test_a_page_names_no_folder_of_the_machine(hostile: Path):
+    (view,) = runs.load([hostile], Path())
+    command = dict(view.facts)["command"]
+    assert command == "stapo-eval run --out RUN/stapo-s0 --data-dir …/data"
+    assert runs.without_paths("a/b and http://x/y and '/usr/lib/x y'") == "a/b and http://x/y and '…/x y'"
+
+
+def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys):
+    page = tmp_path / "page.html"
+    given_options = ["report", "--records", str(miniature), "--out", str(page)]
+
+    def run(*more: str) -> int:
+        with pytest.raises(SystemExit) as e:
+            cli.main([*given_options, *more])
+        return int(e.value.code or 0)
+
+    assert run("--check") == 1
+    assert "not there" in capsys.readouterr().err
+    assert run() == 0
+    assert run("--check") == 0
+    page.write_bytes(page.read_bytes().replace(b"0 of 12", b"1 of 12"))
+    assert run("--check") == 1
+    assert "1 of 12" in capsys.readouterr().err
+
+
+def test_a_problem_leads_to_its_response(tmp_path: Path):
+    run = tmp_path / "run"
+    problems = [ProblemResult(problem_id=i, verdicts="10") for i in ("a", "b")]
+    path = synthetic.cell(run, "stapo", "mini-add", "t1.0", ["10", "10"], problems=problems)
+    cell = store.read_json(path, CellRecord).cell.id
+    where = path.parents[1]
+    samples = [
+        hostile_run.sample(cell, p, f"text of {p}{i}").model_copy(update={"sample_index": i})
+        for p in "ab"
+        for i in (0, 1)
+    ]
+    verdicts = [
+        hostile_run.verdict(cell, p, i == 0).model_copy(update={"sample_index": i}) for p in "ab" for i in (0, 1)
+    ]
+    store.append(where / "samples.jsonl", samples)
+    store.append(where / "verdicts.jsonl", verdicts)
+    page = report.to_html(report.build(run_folders=[run]))
+    target = re.search(r'<pre class="problems".*?<a href="#([^"]+)">b</a>', page, re.S)
+    assert target
+    block = page[page.index(f'id="{target[1]}"') :]
+    assert block.index("text of b0") < block.index("text of a1"), "the first response of b"
+    assert "Responses: 4 of 4 shown" in page

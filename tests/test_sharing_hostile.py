@@ -1,0 +1,248 @@
+"""Damaged, tampered and hostile bundles: each is refused, says where, and writes nothing."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+from bundles import forged, link, manifest_of, members, run_folder, seal, zipped
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_repro.sharing import bundle as bundles
+from stapo_repro.sharing import check
+from stapo_repro.sharing.bundle import MANIFEST
+from stapo_repro.sharing.pack import pack
+from stapo_repro.sharing.unpack import unpack
+from stapo_results.errors import BadInput, RecordError
+
+CELL = "mini/eval/stapo-s0/cells/stapo_mini_s0_step40_toy_t1.0_e0.json"
+VERDICTS = "mini/eval/stapo-s0/verdicts.jsonl"
+SAMPLES = "mini/eval/stapo-s0/samples.jsonl"
+RUN = "mini/train/stapo-s0/run.json"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    pack([run_folder(folder / "runs" / "mini")], folder / "a.zip")
+    return folder / "a.zip"
+
+
+def refused(path: Path, into: Path, match: str | None = None) -> str:
+    """What the refusal says; nothing may have been written."""
+    with pytest.raises(RecordError, match=match) as e:
+        unpack(path, into)
+    assert not into.exists()
+    assert not list(into.parent.glob(".*.unpacking"))
+    assert e.value.next_step
+    return str(e.value)
+
+
+def changed(bundle: Path, target: Path, name: str, old: bytes, new: bytes) -> Path:
+    """A forgery: one file of a real bundle edited, with every hash made to agree again."""
+    there = members(bundle)
+    manifest = check.Manifest.model_validate_json(there.pop(MANIFEST))
+    assert there[name].count(old) >= 1
+    there[name] = there[name].replace(old, new, 1)
+    return forged(target, list(there.items()), runs=manifest.runs, cells=manifest.cells)
+
+
+# damage
+
+
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found(bundle: Path, tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    whole = bundle.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    bit = data.draw(st.integers(0, 7))
+    folder = tmp_path_factory.mktemp("flip")
+    (folder / "x.zip").write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+    refused(folder / "x.zip", folder / "into")
+
+
+@given(st.data())
+def test_cut_off_anywhere_is_found(bundle: Path, tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    whole = bundle.read_bytes()
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "x.zip").write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    refused(folder / "x.zip", folder / "into")
+
+
+@pytest.mark.parametrize("at", ["first", "middle", "last"])
+def test_a_damaged_file_is_named_with_its_place(bundle: Path, tmp_path: Path, at: str) -> None:
+    data = bytearray(bundle.read_bytes())
+    with zipfile.ZipFile(bundle) as z:
+        info = z.getinfo(SAMPLES)
+    start = info.header_offset + 30 + len(SAMPLES)
+    data[start + {"first": 2, "middle": info.compress_size // 2, "last": info.compress_size - 3}[at]] ^= 0x10
+    (tmp_path / "x.zip").write_bytes(data)
+    text = refused(tmp_path / "x.zip", tmp_path / "into", SAMPLES)
+    assert f"offset {info.header_offset}" in text
+    assert "found:" in text
+    assert "expected:" in text
+
+
+def test_bytes_before_behind_and_between_are_found(bundle: Path, tmp_path: Path) -> None:
+    whole = bundle.read_bytes()
+    for name, data in (("before", b"#!/bin/sh\n" + whole), ("behind", whole + b"\0"), ("none", b"")):
+        (tmp_path / name).write_bytes(data)
+        refused(tmp_path / name, tmp_path / "into")
+
+
+def test_a_plain_zip_is_no_bundle(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as z:
+        z.writestr("a.txt", "a")
+    assert "stapo-repro pack" in refused(tmp_path / "x.zip", tmp_path / "into", "does not end as a bundle")
+    with pytest.raises(BadInput, match="is no file"):
+        unpack(tmp_path / "y.zip", tmp_path / "into")
+
+
+# tampering: every hash agrees, and it is refused all the same
+
+
+def test_a_verdict_that_was_turned_is_found(bundle: Path, tmp_path: Path) -> None:
+    path = changed(bundle, tmp_path / "x.zip", VERDICTS, b'"correct":false', b'"correct":true')
+    text = refused(path, tmp_path / "into", "contradict each other")
+    assert f"{VERDICTS}:3" in text  # toy-a's third sample is the first wrong one
+    assert "toy-a sample 2: 0 in the cell" in text
+
+
+def test_a_verdict_in_the_cell_that_was_turned_is_found(bundle: Path, tmp_path: Path) -> None:
+    path = changed(bundle, tmp_path / "x.zip", CELL, b'"0000"', b'"1000"')
+    assert "toy-c sample 0: 1 in the cell" in refused(path, tmp_path / "into", "contradict each other")
+
+
+def test_missing_verdicts_are_found(bundle: Path, tmp_path: Path) -> None:
+    line = members(bundle)[VERDICTS].splitlines(keepends=True)[0]
+    path = changed(bundle, tmp_path / "x.zip", VERDICTS, line, b"")
+    refused(path, tmp_path / "into", "are missing")
+
+
+def test_records_of_another_form_are_named_with_their_line(bundle: Path, tmp_path: Path) -> None:
+    foreign = changed(bundle, tmp_path / "x.zip", SAMPLES, b'"schema_version":1', b'"schema_version":9')
+    assert "another schema version" in refused(foreign, tmp_path / "into", f"{SAMPLES}:1")
+    unknown = changed(bundle, tmp_path / "y.zip", RUN, b'"run_id"', b'"runid"')
+    refused(unknown, tmp_path / "into", RUN)
+
+
+def test_a_half_line_at_the_end_is_refused(bundle: Path, tmp_path: Path) -> None:
+    last = members(bundle)[SAMPLES].splitlines(keepends=True)[-1]
+    path = changed(bundle, tmp_path / "x.zip", SAMPLES, last, last[:-1])
+    refused(path, tmp_path / "into", "half-written")
+
+
+def test_a_manifest_of_other_cells_is_refused(bundle: Path, tmp_path: Path) -> None:
+    there = members(bundle)
+    del there[MANIFEST]
+    refused(forged(tmp_path / "x.zip", list(there.items()), cells=["a/b"]), tmp_path / "into", "lists other cells")
+
+
+def test_a_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
+    manifest = manifest_of([]).replace(b'"schema_version":1', b'"schema_version":2')
+    (tmp_path / "x.zip").write_bytes(zipped([(MANIFEST, manifest)]))
+    refused(tmp_path / "x.zip", tmp_path / "into", "another schema version")
+
+
+# hostile names
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/etc/cron.d/run.json", "absolute"),
+        ("run/../../run.json", '".."'),
+        ("../run.json", '".."'),
+        ("run\\..\\run.json", "character"),
+        ("C:/run/run.json", "character"),
+        ("run/.git/run.json", "no plain path"),
+        ("run//run.json", "no plain path"),
+        ("run/./run.json", "no plain path"),
+        ("run/" + "x" * 300 + "/run.json", "no plain path"),
+        ("run/\n/run.json", "no plain path"),
+        ("run/é/run.json", "no plain path"),
+        ("run.json", "no plain path"),
+        ("run/setup.py", "record's file"),
+        ("run/cells/evil.py", "record's file"),
+        ("run/hooks/run.json/x", "record's file"),
+    ],
+)
+def test_names_that_no_bundle_has(tmp_path: Path, name: str, why: str) -> None:
+    refused(forged(tmp_path / "x.zip", [(name, b"{}")]), tmp_path / "into", why)
+    assert {p.name for p in tmp_path.iterdir()} == {"x.zip"}
+
+
+def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
+    entry, target = link("run/run.json", "/etc/passwd")
+    data = zipped([(MANIFEST, manifest_of([("run/run.json", target)])), (entry, target)])
+    (tmp_path / "x.zip").write_bytes(data)
+    assert "a link" in refused(tmp_path / "x.zip", tmp_path / "into", "no plain file")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("second", ["run/run.json", "run/RUN.json", "RUN/run.json"])
+def test_a_file_that_stands_twice_is_refused(tmp_path: Path, second: str) -> None:
+    files = [("run/run.json", b"{}"), (second, b"{ }")]
+    (tmp_path / "x.zip").write_bytes(zipped([(MANIFEST, manifest_of(files)), *files]))
+    refused(tmp_path / "x.zip", tmp_path / "into", "stands twice|record's file")
+
+
+def test_files_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
+    listed = manifest_of([("run/run.json", b"{}")])
+    for files in ([], [("run/run.json", b"{}"), ("run/samples.jsonl", b"")]):
+        (tmp_path / "x.zip").write_bytes(zipped([(MANIFEST, listed), *files]))
+        refused(tmp_path / "x.zip", tmp_path / "into", "does not list")
+    (tmp_path / "x.zip").write_bytes(zipped([("run/run.json", b"{}"), (MANIFEST, listed)]))
+    refused(tmp_path / "x.zip", tmp_path / "into", "no plain path|no manifest")
+
+
+# bombs
+
+
+def _redeclared(data: bytes, name: str, size: int) -> bytes:
+    """The zip with another uncompressed size declared for a member, in both of its headers."""
+    out, needle = bytearray(data), name.encode()
+    with zipfile.ZipFile(io.BytesIO(data)) as z:
+        offset = z.getinfo(name).header_offset
+    struct.pack_into("<L", out, offset + 22, size)
+    central = data.rindex(b"PK\x01\x02", 0, data.rindex(needle))
+    struct.pack_into("<L", out, central + 24, size)
+    return seal(bytes(out))
+
+
+def test_a_file_that_is_longer_than_it_says_is_refused(tmp_path: Path) -> None:
+    """100 MB of blanks in 100 kB that claim to be two bytes: never more than those are read."""
+    name, blanks = "run/run.json", b" " * 100_000_000
+    data = zipped([(MANIFEST, manifest_of([(name, b"{}")])), (name, blanks)])
+    (tmp_path / "x.zip").write_bytes(_redeclared(data, name, 2))
+    refused(tmp_path / "x.zip", tmp_path / "into", name)
+
+
+def test_sizes_are_limited_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = forged(tmp_path / "x.zip", [("run/run.json", b"{}" * 100), ("run/samples.jsonl", b"x" * 300)])
+    monkeypatch.setattr(check, "blocks", None)  # whoever reads a file's content fails
+    for limit, value, match in (
+        ("MAX_FILES", 2, "too many files"), ("MAX_FILE", 250, "too large"), ("MAX_TOTAL", 499, "too large"),
+        ("MAX_MANIFEST", 100, "too large"), ("MAX_DIRECTORY", 100, "too long"),
+    ):  # fmt: skip
+        with monkeypatch.context() as m:
+            m.setattr(bundles, limit, value)
+            refused(path, tmp_path / "into", match)
+
+
+def test_a_line_without_an_end_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "MAX_LINE", 1 << 20)
+    path = forged(tmp_path / "x.zip", [("run/samples.jsonl", b"x" * (3 << 20))])
+    refused(path, tmp_path / "into", "a line is too long")
+
+
+def test_a_password_or_another_method_is_refused(tmp_path: Path) -> None:
+    name = "run/run.json"
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_LZMA
+    data = zipped([(MANIFEST, manifest_of([(name, b"{}")])), (info, b"{}")])
+    (tmp_path / "x.zip").write_bytes(data)
+    refused(tmp_path / "x.zip", tmp_path / "into", "packed in another way")

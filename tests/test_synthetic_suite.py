@@ -1,0 +1,133 @@
+"""Full-size made-up records: their number and marks, what one verdict changes, time and memory of the whole table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import synthetic_suite
+
+from stapo_repro import labels, paper, render, tables
+from stapo_repro.records import load_cells, load_training_runs
+from stapo_results.schema import CellRecord
+from stapo_results.store import read_json
+
+SIZE = "qwen3-8b"
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of the three sizes."""
+    out = tmp_path_factory.mktemp("suite")
+    assert synthetic_suite.write(out, sizes=(SIZE,), steps=3, base=True) * 12 == synthetic_suite.SAMPLES * 5
+    return out
+
+
+def build(root: Path) -> tables.Table:
+    return tables.build(load_cells([root]), paper.load())
+
+
+@pytest.fixture(scope="module")
+def built(suite: Path) -> tables.Table:
+    return build(suite)
+
+
+def test_every_record_says_that_it_is_synthetic(suite, built):
+    cells = load_cells([suite])
+    assert len(cells) == 5 * 6 * 2
+    assert {c.record.engine for c in cells} == {"synthetic"}
+    section = next(s for s in built.sections if s.id == SIZE)
+    assert any("SYNTHETIC RECORDS" in note for note in section.footnotes)
+    assert (suite / "SYNTHETIC.md").read_text() == synthetic_suite.MARK
+    runs = load_training_runs([suite])
+    assert [(r.method, r.size, len(r.steps)) for r in runs] == [(m, SIZE, 4) for m in sorted(labels.METHODS)]
+
+
+def test_records_are_the_same_each_time(built, tmp_path):
+    synthetic_suite.write(tmp_path, sizes=(SIZE,), steps=0, base=True)
+    again = load_cells([tmp_path])
+    assert sorted(c.sha256 for c in again) == sorted(r["sha256"] for r in built.records)
+
+
+def test_nothing_is_written_below_results():
+    with pytest.raises(SystemExit, match="synthetic records never stand there"):
+        synthetic_suite.write(paper.checkout() / "results" / "records" / "made-up", sizes=())
+    assert not (paper.checkout() / "results" / "records" / "made-up").exists()
+
+
+def fields(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
+    """Every leaf of a JSON value with its path."""
+    if isinstance(value, dict):
+        for k, v in value.items():
+            yield from fields(v, (*path, k))
+    elif isinstance(value, list):
+        for i, v in enumerate(value):
+            yield from fields(v, (*path, i))
+    else:
+        yield path, value
+
+
+def test_one_verdict_changes_exactly_the_cells_that_it_should(suite, built):
+    """STAPO, one problem of Minerva, T=0.7."""
+    before = json.loads(render.to_json(built))
+    path = next(c.file for c in load_cells([suite]) if c.record.cell.id == f"stapo/{SIZE}/s0/step3000/minerva/t0.7/e0")
+    text = path.read_bytes()
+    record = read_json(path, CellRecord)
+    flipped = str.translate(record.problems[7].verdicts[0], str.maketrans("01", "10")) + record.problems[7].verdicts[1:]
+    problems = [*record.problems]
+    problems[7] = problems[7].model_copy(update={"verdicts": flipped})
+    try:
+        path.write_text(record.model_copy(update={"problems": problems}).model_dump_json())
+        after = json.loads(render.to_json(build(suite)))
+    finally:
+        path.write_bytes(text)
+    new = dict(fields(after))
+    changed = [k for k, v in fields(before) if new[k] != v]
+    section = next(i for i, s in enumerate(before["sections"]) if s["id"] == SIZE)
+    rows, differences = before["sections"][section]["rows"], before["sections"][section]["differences"]
+    cells, compared, adjusted, rest = set(), set(), set(), []
+    for k in changed:
+        if k[:2] == ("sections", section) and k[2] == "rows":
+            cells.add((rows[k[3]]["method"], rows[k[3]]["source"], *k[5:7]))
+        elif k[:2] == ("sections", section) and k[2] == "differences":
+            d = differences[k[3]]
+            where = (d["method"], d["against"], d["benchmark"], d["setting"])
+            (adjusted if k[4] == "p_holm" else compared).add(where)
+        else:
+            rest.append(k)
+    assert cells == {("stapo", "ours", "minerva", "t0.7"), ("stapo", "ours", "avg", "t0.7")}
+    assert compared == {
+        ("stapo", against, b, "t0.7")
+        for against in ("base", "grpo", "entropy20", "justrl") for b in ("minerva", "avg")
+    }  # fmt: skip
+    assert {a[3] for a in adjusted} <= {"t1.0", "t0.7"}  # Holm ranks a p-value among all of its family
+    stamps = [k for k in rest if k[0] == "inputs_sha256" or (k[0] == "records" and k[2] == "sha256")]
+    assert rest == stamps
+    assert len(stamps) == 2
+
+
+def test_full_table_in_a_minute_and_two_gibibytes(tmp_path):
+    """215,616 samples and 53,904 of the base models: all forms, with every comparison."""
+    records, out = tmp_path / "records", tmp_path / "out"
+    n = synthetic_suite.write(records, steps=0)
+    assert n == synthetic_suite.SAMPLES
+    synthetic_suite.write(records, steps=0, base=True)
+    code = (
+        "import resource, sys, time\n"
+        "start = time.monotonic()\n"
+        "from stapo_repro import cli\n"
+        "try:\n"
+        "    cli.main(['tables', '--records', sys.argv[1], '--out', sys.argv[2]])\n"
+        "finally:\n"
+        "    print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(records), str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seconds, kibibytes = map(float, done.stdout.splitlines()[-1].split())
+    assert seconds < 60
+    assert kibibytes < 2 * 2**20
+    assert "not run" not in (out / "main_table.md").read_text().split("## RL from")[1].split("\n- ")[0]

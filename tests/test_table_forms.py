@@ -1,0 +1,363 @@
+"""Markdown, HTML, LaTeX and CSV are read back and hold the numbers of the JSON; hostile labels stay text; links."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from decimal import ROUND_HALF_EVEN, Decimal
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+
+from stapo_repro import outputs, paper, render, tables
+from stapo_repro.records import load_cells
+
+NUMBER = re.compile(r"[+-]?\d+\.\d+")
+HOSTILE = "<script>alert(1)</script> a & b_c %$#{}~^\\ \"x\" 'y' `z` [l](javascript:1) |*é"
+BENCHMARKS = {"aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "minerva": 272, "olympiadbench": 674}
+
+Numbers = list[list[list[str]]]
+"""Grids in order; of each its rows, of each row the numbers of all its cells in reading order."""
+
+
+def ones(problems: int, right: int, n: int = 4) -> list[str]:
+    """`right` samples of all are right, from the first problem on."""
+    flat = "1" * right + "0" * (problems * n - right)
+    return [flat[i : i + n] for i in range(0, len(flat), n)]
+
+
+def records(root: Path) -> Path:
+    """Two of the paper's models, two seeds of one, missing samples, a miniature, and a method with a hostile name."""
+    for b, rows in BENCHMARKS.items():
+        for setting in ("t1.0", "t0.7"):
+            synthetic.cell(root, "base", b, setting, ones(rows, rows), size="qwen3-1.7b")
+            synthetic.cell(root, "stapo", b, setting, ones(rows, 2 * rows), size="qwen3-1.7b")
+            synthetic.cell(root, "stapo", b, setting, ones(rows, 2 * rows + 9), size="qwen3-1.7b", seed=1)
+        lacking = [*ones(rows - 1, rows), "1--0"]
+        synthetic.cell(root, "grpo", b, "t1.0", lacking, size="qwen3-1.7b")
+    synthetic.cell(root, HOSTILE, "mini-add", "t1.0", ["10", "01", "00"], folder="hostile", judge_note=HOSTILE)
+    synthetic.cell(root, "base", "mini-add", "t1.0", ["10", "00", "00"])
+    return root
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tables.Table:
+    cells = load_cells([records(tmp_path_factory.mktemp("records"))])
+    return tables.build(cells, paper.load())
+
+
+@pytest.fixture(scope="module")
+def data(table: tables.Table) -> dict:
+    return json.loads(render.to_json(table))
+
+
+def links(table: tables.Table) -> dict[str, str]:
+    return {r["path"]: f"../records/{r['path']}" for r in table.records}
+
+
+def printed(value: float, digits: int) -> str:
+    return str(Decimal(str(value)).quantize(Decimal(10) ** -digits, ROUND_HALF_EVEN))
+
+
+def plain(values: Iterable[float | None], digits: int) -> list[str]:
+    return [printed(v, digits) for v in values if v is not None]
+
+
+def p_values(values: Iterable[float | None]) -> list[str]:
+    return ["0.001" if p < 0.001 else printed(p, 3) for p in values if p is not None]
+
+
+def ends(pair: list[dict], low: str = "low", high: str = "high") -> list[str]:
+    return [x for v in pair for x in plain((v[low], v[high]), 1)]
+
+
+def value_row(by_column: dict) -> list[str]:
+    out = []
+    for pair in (list(v.values()) for v in by_column.values()):
+        out += plain((v["mean"] for v in pair if v["status"] in ("run", "paper")), 2)
+        if "run" in (v["status"] for v in pair):
+            out += ends(pair)
+    return out
+
+
+def paper_row(by_column: dict) -> list[str]:
+    return [
+        x
+        for by_setting in by_column.values()
+        for x in plain((v["paper"]["points"] for v in by_setting.values() if v["paper"]), 2)
+    ]
+
+
+def difference_row(chosen: list[dict]) -> list[str]:
+    out = []
+    for pair in zip(chosen[::2], chosen[1::2], strict=True):
+        out += plain((d["points"] for d in pair), 2)
+        if any(d["points"] is not None for d in pair):
+            out += ends(list(pair)) + p_values(d["p"] for d in pair) + p_values(d["p_holm"] for d in pair)
+    return out
+
+
+def expected(data: dict) -> Numbers:
+    """What every form has to print, from the JSON alone."""
+    grids = []
+    for section in data["sections"]:
+        rows = []
+        for row in section["rows"]:
+            rows.append(value_row(row["values"]))
+            if any(v["paper"] for by in row["values"].values() for v in by.values()):
+                rows.append(paper_row(row["values"]))
+        grids.append(rows)
+        if any(d["status"] != "not run" for d in section["differences"]):
+            pairs = dict.fromkeys((d["method"], d["against"]) for d in section["differences"])
+            of = [[d for d in section["differences"] if (d["method"], d["against"]) == p] for p in pairs]
+            grids.append([difference_row(ds) for ds in of if any(d["status"] != "not run" for d in ds)])
+    gains = []
+    for key in dict.fromkeys((g["size"], g["baseline"]) for g in data["gains"]):
+        of = [g for g in data["gains"] if (g["size"], g["baseline"]) == key]
+        gains.append([
+            x
+            for pair in zip(of[::2], of[1::2], strict=True)
+            for x in plain((g["points"] for g in pair), 2) + ends(list(pair), "mde_sampling", "mde_unpaired")
+        ])  # fmt: skip
+    return [*grids, gains]
+
+
+def numbers(cells: Iterable[str]) -> list[str]:
+    return [n.lstrip("+") for c in cells for n in NUMBER.findall(c)]
+
+
+def from_markdown(text: str) -> Numbers:
+    grids: Numbers = []
+    before = ""
+    for line in text.splitlines():
+        if line.startswith("| ---"):
+            grids.append([])
+        elif line.startswith("| ") and before.startswith("|"):
+            grids[-1].append(numbers(re.split(r"(?<!\\) \| ", line.strip("| "))[1:]))
+        before = line
+    return grids
+
+
+class Tables(HTMLParser):
+    """Numbers of the tables' bodies, headings, addresses, scopes, and every tag that is opened."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.grids: Numbers = []
+        self.heads: list[str] = []
+        self.links: list[str] = []
+        self.scopes: list[str | None] = []
+        self.tags: set[str] = set()
+        self._cells: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag == "tbody":
+            self.grids.append([])
+        elif tag == "tr":
+            self._cells = []
+        elif tag == "td":
+            self._cells.append("")
+            self._inside = tag
+        elif tag == "th":
+            self.scopes.append(dict(attrs).get("scope"))
+            self.heads.append("")
+            self._inside = tag
+        elif tag == "a":
+            self.links.append(dict(attrs)["href"])
+        elif tag == "br":
+            self.handle_data(" ")
+
+    def handle_endtag(self, tag):
+        if tag == "tr" and self._cells:  # a row of headings has none
+            self.grids[-1].append(numbers(self._cells))
+        elif tag in ("td", "th"):
+            self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside == "td":
+            self._cells[-1] += data
+        elif self._inside == "th":
+            self.heads[-1] += data
+
+
+def from_html(text: str) -> Numbers:
+    # the list of records that opens in a cell holds file names
+    return Tables(re.sub(r"(<details class=\"st-records\"><summary>.*?</summary>).*?</details>", r"\1", text)).grids
+
+
+def from_latex(text: str) -> Numbers:
+    text = text.replace("$-$", "-").replace("$+$", "+").replace("{-}", "-").replace("{+}", "+")
+    grids = []
+    for body in re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.S):
+        rows: list[list[list[str]]] = []
+        for line in body.strip().splitlines():
+            head, *cells = re.split(r"(?<!\\) ?& ", line.removesuffix(r" \\"))
+            if head:
+                rows.append([[c] for c in cells])
+            else:
+                for before, c in zip(rows[-1], cells, strict=True):
+                    before.append(c)
+        grids.append([[n for cell in row for n in numbers(cell)] for row in rows])
+    return grids
+
+
+def test_expectation_is_not_empty(data):
+    grids = expected(data)
+    # miniature and its comparison, three sizes and the comparison of the one that was run, gains
+    assert [len(g) for g in grids] == [6, 1, 9 + 2, 3, 9, 9, 9]
+    assert sum(len(row) for g in grids for row in g) > 700
+
+
+@pytest.mark.parametrize(
+    ("form", "parse"),
+    [
+        (lambda t: render.to_markdown(t), from_markdown),
+        (lambda t: render.to_fragment(t, links(t)), from_html),
+        (lambda t: render.to_page(t, links(t)), from_html),
+        (lambda t: render.to_latex(t), from_latex),
+    ],
+    ids=["markdown", "fragment", "page", "latex"],
+)
+def test_form_prints_the_numbers_of_the_json(table, data, form, parse):
+    assert parse(form(table)) == expected(data)
+
+
+def test_csv_holds_the_numbers_of_the_json(table, data):
+    rows = list(csv.DictReader(io.StringIO(render.to_csv(table))))
+    values = [
+        (s["id"], r["method"], r["source"], b, setting, v)
+        for s in data["sections"] for r in s["rows"] for b, by in r["values"].items() for setting, v in by.items()
+    ]  # fmt: skip
+    assert len(rows) == len(values)
+    columns = {"percent": "mean", **{c: c for c in ("se", "low", "high", "se_problems", "se_seeds", "se_sampling")}}
+    for row, (section, method, source, benchmark, setting, v) in zip(rows, values, strict=True):
+        key = (row["section"], row["method"], row["source"], row["benchmark"], row["setting"])
+        assert key == (section, method, source, benchmark, setting)
+        for column, name in columns.items():
+            assert row[column] == ("" if v[name] is None else str(v[name]))
+        assert row["minus_paper"] == ("" if v["paper"] is None else str(v["paper"]["points"]))
+        assert row["inputs_sha256"] == data["inputs_sha256"][:16]
+
+
+def test_loud_things_are_in_every_form(table):
+    for text in (render.to_markdown(table), render.to_fragment(table, links(table)), render.to_latex(table)):
+        assert "not run" in text
+        assert "2/4 samples" in text
+        assert "MISSING SAMPLES" in text
+        assert "SYNTHETIC RECORDS" in text
+
+
+def test_every_form_has_the_stamp(table):
+    stamp = table.inputs_sha256[:16]
+    forms = (render.to_markdown(table), render.to_csv(table), render.to_json(table), render.to_latex(table))
+    for text in (*forms, render.to_fragment(table, links(table)), render.readme_block(table)):
+        assert stamp in text
+
+
+def test_hostile_names_stay_text_in_html(table):
+    page = Tables(render.to_page(table, links(table)))
+    assert "script" not in page.tags
+    assert HOSTILE in page.heads
+    assert page.tags >= {"caption", "thead", "tbody", "th", "td", "style", "meta"}
+    assert set(page.scopes) == {"col", "row"}
+
+
+def test_hostile_names_stay_text_in_markdown(table):
+    text = render.to_markdown(table)
+    assert "<script" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| &lt;script"))
+    assert len(re.split(r"(?<!\\)\|", row)) == 3 + 3  # the name's bars do not end a cell
+    assert "[l](" not in row
+
+
+def test_latex_escapes_every_character():
+    assert render.latex.escape(r"\{}") == r"\textbackslash{}\{\}"
+    assert render.latex.escape("a_b & 5 % #1 $x$ ~^") == (r"a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}")
+    assert render.latex.escape("é\x07\n[*") == "U{+}00E9U{+}0007 {[}{*}"
+    assert render.latex.escape("--''``?`") == r"{-}{-}{'}{'}{\char96}{\char96}?{\char96}"
+
+
+def test_latex_is_well_formed_by_a_strict_parser(table):
+    """Groups and environments close, and no text of a record became a command."""
+    walker = pytest.importorskip("pylatexenc.latexwalker")
+    text = render.to_latex(table)
+    walker.LatexWalker(text, tolerant_parsing=False).get_latex_nodes()
+    commands = set(re.findall(r"\\([A-Za-z]+|.)", text))
+    known = {
+        *(
+            "begin",
+            "end",
+            "centering",
+            "caption",
+            "label",
+            "scriptsize",
+            "setlength",
+            "tabcolsep",
+            "toprule",
+            "midrule",
+        ),
+        *("bottomrule", "par", "smallskip", "linewidth", "tiny", "raggedright", "noindent", "textbf", "emph", "dag"),
+        *("textbackslash", "textasciitilde", "textasciicircum", "char"),
+        *("\\", "{", "}", "$", "&", "#", "%", "_"),
+    }
+    assert commands <= known
+    assert text.isascii()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here; tox -e report installs one")
+def test_latex_compiles(table, tmp_path):
+    (tmp_path / "main_table.tex").write_text(render.to_latex(table))
+    (tmp_path / "main_table_document.tex").write_text(render.document())
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "main_table_document.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "Overfull" not in done.stdout
+    assert (tmp_path / "main_table_document.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_each_of_our_numbers_links_to_its_record_file(tmp_path):
+    """The addresses of the page that the command writes are files, relative to the page."""
+    root, out = records(tmp_path / "some where" / "records"), tmp_path / "tables"
+    files = outputs.main_tables([root], out, None)
+    page = Tables(files[out / "main_table.html"].decode())
+    assert len(page.links) > 100
+    for address in page.links:
+        assert ":" not in address
+        assert not address.startswith("/")
+        found = (out / re.sub("%20", " ", address)).resolve()
+        assert found.is_file(), address
+    data = json.loads(files[out / "main_table.json"])
+    behind = [v for s in data["sections"] for r in s["rows"] for by in r["values"].values() for v in by.values()]
+    assert len(page.links) == sum(len(v["records"]) for v in behind) + len(data["records"])
+
+
+def test_page_needs_no_network_and_no_script(table):
+    text = render.to_page(table, links(table))
+    assert "default-src 'none'" in text
+    assert not re.search(r"(src|href)=\"(https?:)?//", text)
+    assert "prefers-color-scheme" in text
+    assert 'name="viewport"' in text
+
+
+def test_forms_are_the_same_bytes_each_time(table):
+    for form in (
+        render.to_latex,
+        render.to_markdown,
+        render.to_csv,
+        render.to_json,
+        lambda t: render.to_page(t, links(t)),
+    ):
+        assert form(table) == form(table)
+        assert "\r" not in form(table)
+        assert form(table).endswith("\n")

@@ -1,0 +1,277 @@
+"""Statistics across runs as the table shows them: comparisons, Holm's families, seeds, the paper's values, gains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_repro import paper, render, tables
+from stapo_repro.records import load_cells
+from stapo_repro.tables import rounding
+
+SIZE = "qwen3-1.7b"
+
+
+def build(root: Path) -> tables.Table:
+    return tables.build(load_cells([root]), paper.load())
+
+
+def section(t: tables.Table, name: str = "miniature") -> tables.Section:
+    return next(s for s in t.sections if s.id == name)
+
+
+def difference(
+    t: tables.Table, method: str, against: str, benchmark: str = "mini-add", part: str = "miniature"
+) -> tables.Difference:
+    key = (method, against, benchmark, "t1.0")
+    return next(d for d in section(t, part).differences if (d.method, d.against, d.benchmark, d.setting) == key)
+
+
+def value(t: tables.Table, method: str, benchmark: str, part: str = "miniature") -> tables.Value:
+    row = next(r for r in section(t, part).rows if r.method == method and r.source == "ours")
+    return row.values[benchmark]["t1.0"]
+
+
+def cell(root: Path, method: str, verdicts: list[str], benchmark: str = "mini-add", **changed) -> None:
+    synthetic.cell(root, method, benchmark, "t1.0", verdicts, **changed)
+
+
+def tenths(*means: float) -> list[str]:
+    return ["1" * round(10 * m) + "0" * round(10 - 10 * m) for m in means]
+
+
+def three(root: Path) -> Path:
+    """Six problems: the base model solves none, GRPO all, STAPO the first three."""
+    cell(root, "base", ["00"] * 6)
+    cell(root, "grpo", ["11"] * 6)
+    cell(root, "stapo", ["11"] * 3 + ["00"] * 3)
+    return root
+
+
+def test_methods_are_compared_with_base_and_stapo_with_each_baseline(tmp_path):
+    t = build(three(tmp_path))
+    compared = list(dict.fromkeys((d.method, d.against) for d in section(t).differences))
+    assert compared == [
+        *((m, "base") for m in ("grpo", "entropy20", "justrl", "stapo")),
+        *(("stapo", b) for b in ("grpo", "entropy20", "justrl")),
+    ]
+    # -1 on three of six problems: mean -.5, SE sqrt(1.5 / 30) = .2236068, t(.975, 5) = 2.5705818
+    d = difference(t, "stapo", "grpo")
+    assert (d.points, d.se) == (-50.0, 22.36067977)
+    assert d.low == pytest.approx(-50 - 57.4797, abs=1e-3)
+    assert difference(t, "stapo", "justrl").status == "not run"
+
+
+def test_holm_by_hand(tmp_path):
+    # exact p: six equal differences 2/64, three 2/8, three 2/8; Holm 3 x .03125, 2 x .25, then not below .5
+    t = build(three(tmp_path))
+    found = [difference(t, *pair) for pair in (("grpo", "base"), ("stapo", "base"), ("stapo", "grpo"))]
+    assert [d.p for d in found] == [0.03125, 0.25, 0.25]
+    assert [d.p_holm for d in found] == [0.09375, 0.5, 0.5]
+    assert {d.family for d in found} == {"miniature, single benchmarks"}
+    assert t.families == {"miniature, single benchmarks": 3}
+    assert "(miniature, single benchmarks: 3 tests)" in render.to_markdown(t)
+
+
+def test_the_papers_sizes_are_one_family_and_averages_another(tmp_path):
+    for size in ("qwen3-1.7b", "qwen3-8b"):
+        for b in ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"):
+            cell(tmp_path / size, "base", ["00", "10", "00"], b, size=size)
+            cell(tmp_path / size, "stapo", ["11", "10", "10"], b, size=size)
+    cell(tmp_path, "base", ["00"] * 2)
+    cell(tmp_path, "stapo", ["11"] * 2)
+    t = build(tmp_path)
+    assert t.families == {
+        "miniature, single benchmarks": 1,
+        "the paper's three sizes, single benchmarks": 12,
+        "the paper's three sizes, averages": 2,
+    }
+    d = difference(t, "stapo", "base", "aime24", "qwen3-8b")
+    assert (d.p, d.p_holm) == (0.5, 1.0)
+    # the average of six: twelve differences, 1 and .5 six times each, all above 0: 2 of 2^12 patterns
+    a = difference(t, "stapo", "base", "avg", "qwen3-8b")
+    assert (a.points, a.p, a.p_holm) == (50.0, round(2 / 4096, 8), round(2 * 2 / 4096, 8))
+
+
+def by_hand(root: Path) -> Path:
+    """Two seeds of STAPO, one base model that solves nothing: the matrix of test_crossed."""
+    cell(root, "base", tenths(0, 0, 0))
+    cell(root, "stapo", tenths(0.1, 0.4, 0.7), seed=0)
+    cell(root, "stapo", tenths(0.3, 0.6, 0.9), seed=1)
+    return root
+
+
+def test_two_seeds_have_both_variances(tmp_path):
+    # problem means .2 .5 .8: sqrt(.18 / 6); seed means .4 .6: sqrt(.02 / 2); together sqrt(.03 + .01)
+    t = build(by_hand(tmp_path))
+    v = value(t, "stapo", "mini-add")
+    assert (v.mean, v.se, v.se_problems, v.se_seeds) == (50.0, 20.0, 17.32050808, 10.0)
+    assert v.seeds == {"0": 40.0, "1": 60.0}
+    # within: .1 .9 -> .09 each x 10/9 ... seed 0: (.09 + .24 + .21) / 3 x 10/9 = .2, over 30 samples .00666667;
+    # seed 1: (.21 + .24 + .09) the same; mean over two seeds: sqrt(2 x .00666667) / 2 = .0577350
+    assert v.se_sampling == 5.77350269
+    assert any("the interval covers the choice of problems and of seeds" in n for n in section(t).footnotes)
+
+
+def test_one_seed_has_no_variance_between_seeds(tmp_path):
+    cell(tmp_path, "stapo", tenths(0.1, 0.4, 0.7))
+    v = value(build(tmp_path), "stapo", "mini-add")
+    assert (v.se, v.se_problems, v.se_seeds) == (17.32050808, 17.32050808, None)
+    assert any(n.startswith("One training seed (STAPO)") for n in section(build(tmp_path)).footnotes)
+
+
+def test_comparison_over_two_seeds_by_hand(tmp_path):
+    d = difference(build(by_hand(tmp_path)), "stapo", "base")
+    assert (d.points, d.se, d.seeds, d.test) == (50.0, 20.0, [0, 1], "t over problems and seeds")
+    # t = 2.5 at 2.909 degrees of freedom: between 2 (.1296) and 3 (.0877); the sign flip of .2 .5 .8 has 2 of 8
+    assert 0.0877 < d.p < 0.1296  # type: ignore[operator]
+    assert d.p_sign_flip == 0.25
+
+
+def test_seeds_pair_methods(tmp_path):
+    """What a seed does to both methods drops out."""
+    for seed, up in ((0, 0.0), (1, 0.3)):
+        cell(tmp_path, "grpo", tenths(0.1 + up, 0.4 + up, 0.2 + up), seed=seed)
+        cell(tmp_path, "stapo", tenths(0.3 + up, 0.6 + up, 0.4 + up), seed=seed)
+    d = difference(build(tmp_path), "stapo", "grpo")
+    assert (d.points, d.se, d.seeds) == (20.0, 0.0, [0, 1])
+
+
+def test_other_seeds_are_paired_by_problem_alone(tmp_path):
+    cell(tmp_path, "grpo", tenths(0.1, 0.2), seed=0)
+    cell(tmp_path, "stapo", tenths(0.3, 0.6), seed=0)
+    cell(tmp_path, "stapo", tenths(0.5, 0.8), seed=1)
+    d = difference(build(tmp_path), "stapo", "grpo")
+    # means over seeds .4 .7 minus .1 .2
+    assert (d.points, d.seeds, d.test) == (40.0, [], "sign flip")
+
+
+def test_average_over_other_seeds_is_not_formed(tmp_path):
+    cell(tmp_path, "stapo", tenths(0.1, 0.2), seed=0)
+    cell(tmp_path, "stapo", tenths(0.1, 0.2), "mini-add-hard", seed=1)
+    v = value(build(tmp_path), "stapo", "avg")
+    assert (v.status, v.shown, v.mean) == ("incomplete", "seeds differ", None)
+    assert "**seeds differ**" in render.to_markdown(build(tmp_path))
+
+
+def test_average_over_seeds_takes_a_seed_as_one_model(tmp_path):
+    # seed means .4 .6 on one benchmark and .6 .4 on the other: no variance between seeds on average
+    for b, (first, second) in {"mini-add": (0, 1), "mini-add-hard": (1, 0)}.items():
+        cell(tmp_path, "stapo", tenths(0.1, 0.4, 0.7), b, seed=first)
+        cell(tmp_path, "stapo", tenths(0.3, 0.6, 0.9), b, seed=second)
+    v = value(build(tmp_path), "stapo", "avg")
+    assert (v.mean, v.se_seeds, v.seeds) == (50.0, 0.0, {"0": 50.0, "1": 50.0})
+    assert v.se == v.se_problems == 12.24744871  # sqrt(.03 + .03) / 2
+
+
+def test_problem_without_samples_in_one_seed_has_no_value(tmp_path):
+    cell(tmp_path, "stapo", ["10", "11"], seed=0)
+    cell(tmp_path, "stapo", ["10", "--"], seed=1)
+    assert value(build(tmp_path), "stapo", "mini-add").status == "incomplete"
+
+
+def test_ours_beside_the_paper(tmp_path):
+    # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE)
+    # all 30 half solved: 50.00 with no spread; the paper prints 7.60
+    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE)
+    t = build(tmp_path)
+    assert value(t, "stapo", "aime24", SIZE).paper == tables.AgainstPaper(1.56, True)
+    assert value(t, "grpo", "aime24", SIZE).paper == tables.AgainstPaper(42.4, False)
+    assert value(t, "stapo", "avg", SIZE).paper is None
+    text = render.to_markdown(t)
+    assert "| STAPO, ours minus paper | +1.56 (not run)<br><sub>within (n/a)</sub> |" in text
+    assert "| GRPO, ours minus paper | +42.40 (not run)<br><sub>outside (n/a)</sub> |" in text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "changed", "why"),
+    [
+        (["11-1"] + ["1100"] * 29, {}, "samples or problems are missing"),
+        (["1100"] * 5, {"rows": 30}, "samples or problems are missing"),
+        (["1100"] * 30, {"variant": "other gold answers"}, "another copy of the benchmark"),
+        (["1100"] * 31, {}, "another number of problems"),
+    ],
+)
+def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, changed, why):
+    cell(tmp_path, "stapo", verdicts, "aime24", size=SIZE, **changed)
+    found = value(build(tmp_path), "stapo", "aime24", SIZE).paper
+    assert found is not None
+    assert (found.within, found.why) == (None, why)
+    assert f"Not judged: {why}." in render.to_markdown(build(tmp_path))
+
+
+def test_miniature_is_never_held_against_the_paper(tmp_path):
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24")
+    t = build(tmp_path)
+    for part in ("miniature", "miniature-real"):
+        for row in section(t, part).rows:
+            assert all(v.paper is None for by in row.values.values() for v in by.values())
+    assert "ours minus paper" not in render.to_markdown(t)
+
+
+def gain(size: str, baseline: str, setting: str, benchmark: str = "avg") -> tables.Gain:
+    key = (size, baseline, setting, benchmark)
+    return next(
+        g for g in tables.paper_gains(paper.load()) if (g.size, g.baseline, g.setting, g.benchmark) == key
+    )  # fmt: skip
+
+
+def test_gain_of_14b_over_justrl_is_within_noise():
+    # 67.80 - 66.71; SE about .7 from sampling alone and 3.3 for unpaired problems; times 2.8016
+    g = gain("qwen3-14b", "justrl", "t0.7")
+    assert g.points == 1.09
+    assert (round(g.se_sampling, 2), round(g.se_unpaired, 2)) == (0.71, 3.32)
+    assert (round(g.mde_sampling, 2), round(g.mde_unpaired, 2)) == (1.99, 9.31)
+    assert g.reading == "below both"
+
+
+def test_gain_on_one_benchmark_by_hand():
+    # 14B, AIME24, T=1.0: .5104 against .4104; (.24989 + .24197) / 30 = .0163954; over 32 samples .00051236
+    g = gain("qwen3-14b", "grpo", "t1.0", "aime24")
+    assert (g.points, round(g.se_unpaired, 2), round(g.se_sampling, 2)) == (10.0, 12.80, 2.26)
+    assert g.reading == "between"
+
+
+def test_readings_cover_every_gain():
+    gains = tables.paper_gains(paper.load())
+    assert len(gains) == 3 * 3 * 7 * 2
+    for g in gains:
+        assert g.mde_sampling < g.mde_unpaired
+        inside = (g.mde_sampling <= abs(g.points)) + (g.mde_unpaired <= abs(g.points))
+        assert g.reading == ("below both", "between", "above both")[inside]
+
+
+@pytest.mark.parametrize(
+    ("number", "text", "with_sign"),
+    [
+        (53.125, "53.12", "+53.12"), (53.135, "53.14", "+53.14"), (0.005, "0.00", "0.00"), (-0.005, "0.00", "0.00"),
+        (0.015, "0.02", "+0.02"), (-0.015, "-0.02", "-0.02"), (-0.001, "0.00", "0.00"), (-0.0, "0.00", "0.00"),
+        (0.0, "0.00", "0.00"), (99.995, "100.00", "+100.00"), (1e-8, "0.00", "0.00"), (None, "n/a", "n/a"),
+    ],
+)  # fmt: skip
+def test_rounding_at_the_edges(number, text, with_sign):
+    assert rounding.shown(number) == text
+    assert rounding.signed(number) == with_sign
+
+
+@given(st.integers(-20_000, 20_000))
+def test_rounding_is_symmetric_and_to_even(k):
+    """Every half of a last digit: the printed last digit is even, and the sign changes nothing else."""
+    value = (2 * k + 1) / 200  # a half of 0.01, exactly so in decimal
+    text = rounding.shown(value)
+    assert int(text[-1]) % 2 == 0
+    assert rounding.shown(-value).lstrip("-") == text.lstrip("-")
+    assert abs(float(text) - value) <= 0.005 + 1e-9
+
+
+def test_p_values_are_never_printed_as_zero():
+    assert rounding.p_shown(0.00001) == "<0.001"
+    assert rounding.p_shown(0.001) == "0.001"
+    assert rounding.p_shown(0.0125) == "0.012"
+    assert rounding.p_shown(1.0) == "1.000"
+    assert rounding.p_shown(None) == "n/a"
