@@ -201,7 +201,7 @@ def from_latex(text: str) -> Numbers:
     grids = []
     for body in re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.S):
         rows: list[list[list[str]]] = []
-        for line in body.strip().splitlines():
+        for line in filter(lambda x: "addlinespace" not in x, body.strip().splitlines()):
             head, *cells = re.split(r"(?<!\\) ?& ", line.removesuffix(r" \\"))
             if head:
                 rows.append([[c] for c in cells])
@@ -307,7 +307,25 @@ def test_latex_is_well_formed_by_a_strict_parser(table):
             "toprule",
             "midrule",
         ),
-        *("bottomrule", "par", "smallskip", "linewidth", "tiny", "raggedright", "noindent", "textbf", "emph", "dag"),
+        *(
+            "bottomrule",
+            "par",
+            "smallskip",
+            "linewidth",
+            "tiny",
+            "raggedright",
+            "noindent",
+            "textbf",
+            "emph",
+            "dagger",
+            "addlinespace",
+            "belowcaptionskip",
+            "resizebox",
+            "ifdim",
+            "width",
+            "else",
+            "fi",
+        ),
         *("textbackslash", "textasciitilde", "textasciicircum", "char"),
         *("\\", "{", "}", "$", "&", "#", "%", "_"),
     }

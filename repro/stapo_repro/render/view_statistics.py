@@ -65,7 +65,7 @@ def difference_grid(section: Section, families: Mapping[str, int]) -> Grid | Non
         rows.append(GridRow(f"{labels.method_label(method)} minus {labels.method_label(against)}", tuple(cells)))
     return Grid(
         f"{section.id}-differences",
-        "Differences of methods",
+        f"Differences of methods: {section.title}",
         header("Difference", section),
         tuple(rows),
         tuple(_tests(section, families)),
