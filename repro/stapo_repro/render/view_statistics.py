@@ -16,6 +16,10 @@ def _points(d: Difference) -> Iterator[Piece]:
         yield Piece("samples missing", "loud")
     else:
         yield Piece(signed(d.points), "number")
+        if d.missing:
+            yield Piece(" (")
+            yield Piece(f"{d.missing} samples missing", "loud")
+            yield Piece(")")
 
 
 def _difference(first: Difference, second: Difference) -> Cell:
