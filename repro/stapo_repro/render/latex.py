@@ -20,7 +20,7 @@ from stapo_repro.render.view import (
 from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.tables import Table
 
-# Quotes and brackets too: two quotes in a row are a ligature, and a bracket or star after a line's end is its argument.
+# Brackets and stars too: after a line's end they are its argument. Double quotes are set as one character.
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -35,13 +35,10 @@ _SPECIAL = {
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
-    "-": "{-}",
-    "+": "{+}",
     "*": "{*}",
     "[": "{[}",
     "]": "{]}",
     '"': r"{\char34}",
-    "'": "{'}",
     "`": r"{\char96}",
     "²": "$^2$",
     "†": r"$\dagger$",
@@ -54,13 +51,13 @@ def escape(text: str) -> str:
     out = []
     for c in re.sub(r"\s+", " ", text):
         known = _SPECIAL.get(c)
-        out.append(known if known is not None else c if " " <= c <= "~" else f"U{{+}}{ord(c):04X}")
-    return "".join(out)
+        out.append(known if known is not None else c if " " <= c <= "~" else f"U+{ord(c):04X}")
+    return re.sub(r"([-'])(?=\1)", r"\1{}", "".join(out))  # two dashes or quotes in a row are a ligature
 
 
 def _numbers(text: str) -> str:
     """Escaped text whose signs are set as signs, not as hyphens."""
-    return re.sub(r"\{([-+])\}(?=\d)", r"$\1$", escape(text))
+    return re.sub(r"(?<![\w.])([-+])(?=\d)", r"$\1$", escape(text))
 
 
 def _piece(piece: Piece) -> str:
