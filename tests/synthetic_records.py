@@ -92,6 +92,9 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
             values |= {
                 "reward": accuracy - 0.03 + wave,
                 "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2, 3, 2, 1.6)[rank] / 60) + wave / 3,
+                "token_entropy_mean": 0.1 + 0.01 * rank + 0.001 * step,
+                **{f"token_entropy_q{q:02d}": q * 0.001 * (1 + rank) for q in (5, 25, 50, 75, 95, 99)},
+                **({"threshold": 0.05 + wave / 2} if method == "stapo" else {}),
                 "silenced_share": silenced,
                 "candidate_share": 0.0025,
                 "response_tokens": 50.0,

@@ -428,7 +428,8 @@ def test_curves_of_the_ablation(tmp_path):
     from stapo_repro import figures
 
     synthetic.ablation(tmp_path)
-    drawn = figures.training_curves(load_training_runs([tmp_path]), figures.ABLATION)
+    material = figures.Material.of("ablation", load_cells([tmp_path]), load_training_runs([tmp_path]), paper.load())
+    (drawn,) = figures.draw(material, ["training-curves"])
     assert drawn.name == "ablation_training_curves"
     # three runs: the median lies outside their range when all are on one side of it, 2 * (1/2)^3 = 25 %
     assert (
@@ -439,6 +440,4 @@ def test_curves_of_the_ablation(tmp_path):
         assert svg.count(f'<g id="entropy-{method}">') == 1
     assert svg.count('<g id="FillBetweenPolyCollection') == 20
     assert len({labels.COLOURS[m] for m in {**labels.METHODS, **labels.ABLATION}}) == 7
-    assert drawn.block("../results/figures").startswith("![Training curves of the ablation in miniature")
-    again = figures.training_curves(load_training_runs([tmp_path]), figures.ABLATION)
-    assert again.files == drawn.files
+    assert drawn.block("../results/figures").startswith("![Training curves: mask ablation (miniature)")

@@ -49,12 +49,16 @@ class Tables:
 
 @dataclass(frozen=True)
 class Figures:
-    """Draw the training curves of the miniature and of its ablation (SVG and PNG) from records alone."""
+    """Draw all figures (SVG and PNG) from records alone: training curves, Pareto view, differences, ..."""
 
     records: Roots = ()
     of: Of = None
+    only: tuple[str, ...] = ()
+    """Names of figures, such as pareto or forest; all by default. A wrong name lists them."""
     out: Path | None = None
-    """Where to write. Default: results/figures, and the blocks of README and docs/ablation.md are renewed too."""
+    """Where to write. Default: results/figures; then the blocks of README, docs/figures.md and docs/ablation.md too."""
+    pdf: bool = False
+    """PDF beside SVG and PNG."""
     readme: Path | None = None
     """A file whose block <!-- generated:figure --> is renewed."""
     page: Path | None = None
@@ -65,12 +69,9 @@ class Figures:
     def run(self) -> int:
         from stapo_repro import generated, outputs
 
-        files: dict[Path, bytes] = {}
-        for part in outputs.parts(self.of, self.records):
-            if part == "main":
-                files |= outputs.main_figures(self.records, self.out, self.readme)
-            else:
-                files |= outputs.ablation_figures(self.records, self.out, self.page)
+        files = outputs.figure_files(
+            self.of, self.records, self.out, only=self.only, pdf=self.pdf, readme=self.readme, page=self.page
+        )
         return generated.check(files, "stapo-repro figures") if self.check else generated.write(files)
 
 

@@ -10,6 +10,8 @@ ABLATION: dict[str, str] = {
     "stapo-random": "Random mask",
     "stapo": "STAPO",
 }
+# the masks over rare tokens of correct responses; 20-Entropy, which leaves out four fifths of all tokens, is none
+RARE_TOKEN_MASKS = ("justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo")
 BASE = "base"
 BEYOND: dict[str, str] = {
     "grpo-nokl": "GRPO without KL",
@@ -46,7 +48,19 @@ COLOURS: dict[str, str] = {
     "stapo-high-entropy": "#CC79A7",
     "stapo-random": "#4B3F8F",  # none of theirs: their yellow cannot be read on white
     BASE: "#000000",
+    # Tol's muted scheme (SRON/EPS/TN/09-002), for methods that are seldom in one figure with those above
+    "grpo-nokl": "#332288",
+    "dapo": "#117733",
+    "gspo": "#882255",
+    "sapo": "#AA4499",
+    "cispo": "#44AA99",
+    "clip_cov": "#999933",
+    "kl_cov": "#CC6677",
 }
+
+
+def size_label(name: str) -> str:
+    return PAPER_SIZES.get(name) or ("Miniature" if name == MINI else name)
 
 
 def benchmark_label(name: str) -> str:

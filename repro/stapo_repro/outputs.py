@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from stapo_repro import ablation, generated
+from stapo_repro import ablation, generated, render_figures
 from stapo_repro.paper import checkout
 from stapo_repro.records import load_cells, load_training_runs
+from stapo_results.errors import BadInput
+
+if TYPE_CHECKING:
+    from stapo_repro.figures import Drawn
 
 Part = Literal["main", "ablation"]
 
@@ -73,26 +77,47 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     return files
 
 
-def main_figures(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The miniature's training curves and the README's block."""
-    from stapo_repro import figures
+def figures(
+    part: Part, records: Sequence[Path], only: Sequence[str] = (), pdf: bool = False
+) -> list[Drawn]:  # fmt: skip
+    """The figures of one experiment, in the gallery's order.
 
+    Raises:
+        BadInput: matplotlib is not installed, or no such figure.
+    """
+    from stapo_repro import paper
+
+    try:
+        from stapo_repro.figures import Material, draw
+    except ModuleNotFoundError as e:
+        if e.name != "matplotlib":
+            raise
+        raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
+    roots, skip = _main_roots(records) if part == "main" else (_ablation_roots(records), ())
+    material = Material.of(part, load_cells(roots, skip), load_training_runs(roots, skip), paper.load())
+    return draw(material, only, ("svg", "png", "pdf") if pdf else ("svg", "png"))
+
+
+def figure_files(
+    of: Part | None, records: Sequence[Path], out: Path | None, *, only: Sequence[str] = (), pdf: bool = False,
+    readme: Path | None = None, page: Path | None = None, gallery: Path | None = None,
+) -> dict[Path, bytes]:  # fmt: skip
+    """The figures of one or both experiments, and the blocks of the pages that show them.
+
+    The default pages are renewed only when nothing is left out: no other folder, no choice of figures.
+    """
+    if only and (readme or page or gallery):
+        raise BadInput("a page needs all figures", found=f"only {', '.join(only)}", next_step="leave out --only")
     folder = out or checkout() / "results" / "figures"
-    roots, skip = _main_roots(records)
-    drawn = figures.training_curves(load_training_runs(roots, skip))
-    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
-    if page := _page(readme, out, "README.md"):
-        files[page] = generated.replace_block(page, "figure", drawn.block())
-    return files
-
-
-def ablation_figures(records: Sequence[Path], out: Path | None, page: Path | None) -> dict[Path, bytes]:
-    """The ablation's training curves and the block of its page."""
-    from stapo_repro import figures
-
-    folder = out or checkout() / "results" / "figures"
-    drawn = figures.training_curves(load_training_runs(_ablation_roots(records)), figures.ABLATION)
-    files = {folder / f"{drawn.name}.{kind}": data for kind, data in drawn.files.items()}
-    if page := _page(page, out, "docs/ablation.md"):
-        files[page] = generated.replace_block(page, "ablation-figure", drawn.block("../results/figures"))
+    drawn = {part: figures(part, records, only, pdf) for part in parts(of, records)}
+    every = [d for found in drawn.values() for d in found]
+    files = {folder / f"{d.name}.{kind}": data for d in every for kind, data in d.files.items()}
+    whole = None if not only else folder  # as if written elsewhere: no page is renewed
+    by_name = {d.name: d for d in every}
+    if "main" in drawn and (path := _page(readme, out or whole, "README.md")):
+        files[path] = generated.replace_block(path, "figure", render_figures.readme_block(by_name))
+    if "ablation" in drawn and (path := _page(page, out or whole, "docs/ablation.md")):
+        files[path] = generated.replace_block(path, "ablation-figure", render_figures.ablation_block(by_name))
+    if len(drawn) == 2 and (path := _page(gallery, out or whole, "docs/figures.md")):
+        files[path] = generated.replace_block(path, "figures", render_figures.gallery(drawn["main"], drawn["ablation"]))
     return files

@@ -38,6 +38,7 @@ class TrainingRun:
     path: str
     status: str
     steps: list[StepMetrics]
+    run_id: str = ""
 
 
 def _content_hash(record: CellRecord) -> str:
@@ -145,7 +146,9 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 steps[line.step] = line
             method, size, seed = _labels(run, run_file)
             where = path.parent.relative_to(root).as_posix()
-            runs.append(TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)]))
+            runs.append(
+                TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)], run.run_id)
+            )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 

@@ -1,0 +1,237 @@
+"""What figures are made of: records, ordered into groups, and the few quantities that several figures show.
+
+A group is what stands in one figure: the miniature, its ablation, one of the paper's sizes, or all three side by side.
+Quantities come from the tables' own functions, so that a figure and a table never differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from stapo_repro import evidence as ev
+from stapo_repro import labels
+from stapo_repro.figures.variants import variant
+from stapo_repro.paper import PaperTable
+from stapo_repro.records import Loaded, TrainingRun, final_step
+from stapo_repro.scores import Score, ScoreKey, score_all
+from stapo_results.statistics import average, paired, paired_average
+
+Part = Literal["main", "ablation"]
+Kind = Literal["miniature", "ablation", "paper", "other"]
+Gap = Literal["not run", "other problems", "samples missing"]
+_NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
+
+
+@dataclass(frozen=True)
+class Value:
+    """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one figure shows.
+
+    Attributes:
+        name: first part of the file's name.
+        label: what the heading calls it, such as "Qwen3-8B"; "" for all of the paper's sizes.
+        methods: in drawing order, without the base model.
+        benchmarks: in the table's order.
+    """
+
+    name: str
+    label: str
+    kind: Kind
+    sizes: tuple[str, ...]
+    methods: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    synthetic: bool = False
+
+    @property
+    def miniature(self) -> bool:
+        return self.kind in ("miniature", "ablation")
+
+    def heading(self, text: str) -> str:
+        """The figure's title: what is not a result of the paper's models says so in it."""
+        of = ": mask ablation" if self.kind == "ablation" else ""
+        where = " (miniature)" if self.miniature else f", {self.label}" if self.label else ""
+        return f"{text}{of}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
+
+    def opening(self, what: str) -> str:
+        """First sentence of the caption."""
+        of = {"miniature": " of the miniature", "ablation": " of the ablation in miniature"}.get(self.kind, "")
+        of = of or f" of {self.label or 'the paper’s models'}"
+        end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
+        return f"{what}{of}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
+
+
+@dataclass(frozen=True)
+class Material:
+    """All records of one part.
+
+    Attributes:
+        cells: evaluations, of final checkpoints alone (see `records.final_step`).
+        runs: trainings.
+        evidence: the ablation's, whose intervals cover the choice of seeds too; None in the main part.
+    """
+
+    part: Part
+    cells: Sequence[Loaded]
+    runs: Sequence[TrainingRun]
+    paper: PaperTable
+    evidence: ev.Evidence | None = None
+
+    @classmethod
+    def of(cls, part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> Material:
+        """Order the records of one part.
+
+        Raises:
+            RecordError: records that cannot stand side by side (see `scores.score` and `evidence.gather`).
+        """
+        final, _ = final_step(cells)
+        return cls(part, final, runs, paper, ev.gather(cells, runs) if part == "ablation" else None)
+
+    @cached_property
+    def scores(self) -> dict[ScoreKey, Score]:
+        return score_all(self.cells)
+
+    @cached_property
+    def _by_key(self) -> dict[ScoreKey, list[Loaded]]:
+        out: dict[ScoreKey, list[Loaded]] = defaultdict(list)
+        for c in self.cells:
+            cell = c.record.cell
+            out[cell.size, cell.method, cell.benchmark, cell.setting].append(c)
+        return out
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """Sizes with any record: the miniature, the paper's, others. Without any record: the miniature, "not run"."""
+        found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs}
+        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found or (not found and s == labels.MINI)]
+        return (*known, *sorted(found - set(known)))
+
+    def groups(self) -> list[Group]:
+        """One group a size."""
+        if self.part == "ablation":
+            return [self._group("ablation", "", "ablation", (labels.MINI,))]
+        out = []
+        for size in self.sizes:
+            kind: Kind = "miniature" if size == labels.MINI else "paper" if size in labels.PAPER_SIZES else "other"
+            name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
+            out.append(self._group(name, labels.size_label(size), kind, (size,)))
+        return out
+
+    def wide_groups(self) -> list[Group]:
+        """The same, with the paper's three sizes side by side in one group as soon as one of them has a record."""
+        groups = self.groups()
+        if any(g.kind == "paper" for g in groups):
+            first = next(i for i, g in enumerate(groups) if g.kind == "paper")
+            groups = [g for g in groups if g.kind != "paper"]
+            groups.insert(first, self.paper_group())
+        return groups
+
+    def paper_group(self) -> Group:
+        """The paper's three sizes, whether there are records or not."""
+        return self._group("paper", "", "paper", tuple(labels.PAPER_SIZES))
+
+    def _group(self, name: str, label: str, kind: Kind, sizes: tuple[str, ...]) -> Group:
+        cells = [c.record for c in self.cells if c.record.cell.size in sizes]
+        runs = [r for r in self.runs if r.size in sizes]
+        own = tuple(labels.ABLATION if kind == "ablation" else labels.METHODS)
+        # runs with another tau_p or q have a figure of their own
+        found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
+        benchmarks = tuple(labels.MINI_BENCHMARKS if sizes == (labels.MINI,) else labels.PAPER_BENCHMARKS)
+        if kind == "other":
+            benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
+            own = tuple(m for m in own if m in found)
+        return Group(
+            name, label, kind, sizes, (*own, *sorted(found - {*own, labels.BASE})), benchmarks,
+            any("synthetic" in c.engine for c in cells) or any("synthetic" in r.run_id for r in runs),
+        )  # fmt: skip
+
+    def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:
+        """Trainings by method, in the order of `methods`; one without a run has an empty list."""
+        return {m: [r for r in self.runs if (r.size, r.method) == (size, m)] for m in methods}
+
+    def cells_of(self, size: str, method: str, benchmark: str, setting: str) -> list[Loaded]:
+        """The evaluations of one cell of the table, a seed each."""
+        return self._by_key.get((size, method, benchmark, setting), [])
+
+    def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
+        """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
+        if self.evidence is not None:
+            if method == labels.BASE:
+                return _of_number(ev.base_accuracy(self.evidence, benchmarks, setting))
+            return _of_number(ev.accuracy(self.evidence, [(1.0, method, setting)], benchmarks))
+        parts = [self.scores.get((size, method, b, setting)) for b in benchmarks]
+        have = [p for p in parts if p is not None]
+        if not have or len(have) < len(parts):
+            return None
+        e = average([p.estimate for p in have])
+        common = set.intersection(*(set(p.seeds) for p in have))
+        seeds = tuple(100 * math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(common))
+        return _percent(e.mean, e.low, e.high, seeds)
+
+    def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
+        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
+        if self.evidence is not None:
+            terms = [(1.0, first, setting), (-1.0, second, setting)]
+            return _of_number(ev.accuracy(self.evidence, terms, benchmarks)) or "not run"
+        strata = []
+        for b in benchmarks:
+            one, other = (self.scores.get((size, m, b, setting)) for m in (first, second))
+            if one is None or other is None:
+                return "not run"
+            if one.means.keys() != other.means.keys():
+                return "other problems"
+            strata.append((one.means, other.means))
+        if len(strata) == 1:
+            p = paired(*strata[0], resamples=_NO_TEST)
+        else:
+            p = paired_average([[a[k] - b[k] for k in sorted(a)] for a, b in strata], resamples=_NO_TEST)
+        return _percent(p.difference, p.low, p.high) or "samples missing"
+
+    def remarks(self, group: Group) -> list[str]:
+        """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
+        if self.evidence is not None:
+            return self._missing_seeds(group)
+        here = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
+        out = []
+        lacking = [(k, s) for k, s in here.items() if s.estimate.missing]
+        for (_, method, benchmark, setting), s in lacking[:3]:
+            name = f"{labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting}"
+            out.append(f"MISSING SAMPLES: {name} lacks {s.estimate.missing}.")
+        if len(lacking) > 3:
+            out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
+        parts = {(k[2], s.estimate.problems, s.rows) for k, s in here.items() if s.estimate.problems != s.rows}
+        out += [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
+        return out
+
+    def _missing_seeds(self, group: Group) -> list[str]:
+        assert self.evidence is not None
+        numbers = [
+            ev.accuracy(self.evidence, [(1.0, m, s)], group.benchmarks) for m in group.methods for s in ("t1.0", "t0.7")
+        ]
+        gone = list(dict.fromkeys(text for n in numbers for text in n.missing))
+        return [f"MISSING: {'; '.join(gone)}."] if gone else []
+
+
+def _percent(mean: float, low: float, high: float, seeds: tuple[float, ...] = ()) -> Value | None:
+    if math.isnan(mean):
+        return None
+    ends = (None, None) if math.isnan(low) else (100 * low, 100 * high)
+    return Value(100 * mean, *ends, seeds)
+
+
+def _of_number(n: ev.Number) -> Value | None:
+    return None if n.mean is None else Value(n.mean, n.low, n.high, tuple(n.seeds.values()))

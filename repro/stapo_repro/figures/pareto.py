@@ -1,0 +1,134 @@
+"""Accuracy against entropy stability, with the methods that no other one beats in both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from stapo_repro import labels
+from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, setting_label, sheet
+from stapo_repro.figures.looks import look
+from stapo_repro.figures.material import Group, Material, Value
+from stapo_results.schema import SETTINGS, StepMetrics
+
+METRIC = "token_entropy_mean"
+
+
+def stability(steps: Sequence[StepMetrics]) -> float | None:
+    """S = exp(-RMS ln(H_k / H_early)) of one training: 1 where the policy's entropy stays at its early level.
+
+    H_early is the mean entropy of the first quarter of the steps (4 k <= K), the root mean square runs over all later
+    ones. 1/2 means that entropy is typically off by a factor of two; a collapse, an explosion and a swing all count,
+    each by its factor. The paper names no measure; this one is this project's.
+
+    Returns:
+        None when a step lacks the metric, entropy is not positive, or there are too few steps.
+    """
+    trained = [s for s in steps if s.step >= 1]
+    last = max((s.step for s in trained), default=0)
+    entropy = [s.values.get(METRIC, math.nan) for s in trained]
+    early = [h for s, h in zip(trained, entropy, strict=True) if 4 * s.step <= last]
+    late = [h for s, h in zip(trained, entropy, strict=True) if 4 * s.step > last]
+    if not early or not late or not all(math.isfinite(h) and h > 0 for h in entropy):
+        return None
+    level = math.fsum(early) / len(early)
+    return math.exp(-math.sqrt(math.fsum(math.log(h / level) ** 2 for h in late) / len(late)))
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other one reaches in both coordinates (more is better), from left to right."""
+    best, out = -math.inf, []
+    for x, y in sorted(set(points), reverse=True):
+        if y > best:
+            out.append((x, y))
+            best = y
+    return out[::-1]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One method: stability, over its seeds, and accuracy in percent."""
+
+    method: str
+    stability: Value
+    accuracy: Value
+
+
+def spots(material: Material, group: Group, size: str, setting: str) -> list[Spot]:
+    """The methods with a finished training that logged its entropy and all of the group's benchmarks evaluated."""
+    out = []
+    for method, runs in material.runs_of(size, group.methods).items():
+        found = [s for r in runs if r.status == "done" and (s := stability(r.steps)) is not None]
+        accuracy = material.accuracy(size, method, group.benchmarks, setting)
+        if found and accuracy is not None:
+            out.append(Spot(method, Value(float(np.mean(found)), seeds=tuple(found)), accuracy))
+    return out
+
+
+def pareto(material: Material) -> list[Sketch]:
+    """Accuracy against entropy stability: a figure for the miniature, one with the paper's sizes side by side."""
+    return [_figure(material, group) for group in material.wide_groups()]
+
+
+def _figure(material: Material, group: Group) -> Sketch:
+    title = group.heading("Accuracy against entropy stability")
+    wide = len(group.sizes) > 1
+    figure = sheet(title, 5.0 if wide else 3.1)
+    grid = figure.subplots(2, len(group.sizes)) if wide else figure.subplots(1, 2)[:, None]
+    seen: dict[str, bool] = dict.fromkeys(group.methods, False)
+    for column, size in enumerate(group.sizes):
+        logged = any(r.status == "done" for r in material.runs if r.size == size)
+        for row, setting in enumerate(SETTINGS):
+            axes = grid[row][column]
+            found = spots(material, group, size, setting)
+            _draw(axes, found, "not recorded" if logged else "not run")
+            seen |= {s.method: True for s in found}
+            axes.set_title(f"{labels.size_label(size)}, T = {SETTINGS[setting][0]}" if wide else setting_label(setting))
+            if row == len(SETTINGS) - 1 or not wide:
+                axes.set_xlabel("entropy stability S (right is better)")
+            if column == 0:
+                axes.set_ylabel("accuracy (%), average")
+    front = Line2D([], [], color=GREY, linewidth=0.8, dashes=(4, 2), label="none is better in both")
+    known = {c.record.cell.method for c in material.cells if c.record.cell.size in group.sizes}
+    why = {m: "incomplete" if m in known else "not run" for m in seen}
+    legend(figure, [*(handle(m, run=there, line=False, why=why[m]) for m, there in seen.items()), front])
+    seeds = max((len(r) for s in group.sizes for r in material.runs_of(s, group.methods).values()), default=0)
+    spread = "; horizontal from the lowest to the highest seed" if seeds > 1 else "; one seed, no interval of S"
+    caption = (
+        f"{group.opening('Accuracy against the stability of the policy’s entropy')} S = exp(−RMS ln(H/H₀)), with H the "
+        "mean token entropy of a step after the first quarter of training and H₀ the mean over that quarter: 1 when "
+        "entropy keeps its early level, 1/2 when it is typically off by a factor of two, up or down. The paper names "
+        f"no measure; this one is ours. Accuracy is the average of {len(group.benchmarks)} benchmarks; vertical bars "
+        f"are 95 % intervals{spread if any(seen.values()) else ''}."
+    )
+    return Sketch(f"{group.name}_pareto", title, figure, " ".join([caption, *material.remarks(group)]))
+
+
+def _draw(axes: Axes, found: Sequence[Spot], why: str) -> None:
+    if not found:
+        nothing(axes, why)
+        return
+    for s in found:
+        how = look(s.method)
+        x, y = s.stability, s.accuracy
+        if y.low is not None and y.high is not None:
+            axes.plot([x.mean, x.mean], [y.low, y.high], color=how.colour, linewidth=1, alpha=0.8)
+        if len(x.seeds) > 1:
+            axes.plot([min(x.seeds), max(x.seeds)], [y.mean, y.mean], color=how.colour, linewidth=1, alpha=0.8)
+        axes.plot([x.mean], [y.mean], how.marker, color=how.colour, markersize=6, markeredgecolor="white",
+                  markeredgewidth=0.6, gid=f"pareto-{s.method}", zorder=5)  # fmt: skip
+    axes.margins(x=0.12, y=0.08)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    (left, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()
+    best = frontier([(s.stability.mean, s.accuracy.mean) for s in found])
+    corners = [(left, best[0][1]), *best, (best[-1][0], bottom)]
+    axes.step([x for x, _ in corners], [y for _, y in corners], where="pre", color=GREY, linewidth=0.8, dashes=(4, 2),
+              zorder=1)  # fmt: skip
+    axes.set_xlim(left=left)
+    axes.set_ylim(bottom=bottom)

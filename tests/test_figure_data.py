@@ -1,0 +1,256 @@
+"""The numbers behind the figures, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import synthetic_records as synthetic
+
+from stapo_repro import labels, paper
+from stapo_repro.records import load_cells, load_training_runs
+from stapo_results.confusion import confusion
+from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths
+
+pytest.importorskip("matplotlib")
+from stapo_repro.figures import against_paper, differences, judging, lengths, pareto, sensitivity, token_entropy
+from stapo_repro.figures.material import Group, Material, Value
+from stapo_repro.figures.variants import Variant, variant
+
+
+def material(root: Path, part: str = "main") -> Material:
+    return Material.of(part, load_cells([root]), load_training_runs([root]), paper.load())  # type: ignore[arg-type]
+
+
+def group(m: Material, name: str = "miniature") -> Group:
+    return next(g for g in m.groups() if g.name == name)
+
+
+def entropies(values: list[float]) -> list[StepMetrics]:
+    return [StepMetrics(step=k, values={"token_entropy_mean": v}) for k, v in enumerate(values, 1)]
+
+
+def test_stability_by_hand():
+    # 8 steps: the first quarter is 1 and 2, mean .2; later factors 1/2 three times and 2 three times: RMS ln 2
+    halved_and_doubled = [0.1, 0.3, 0.1, 0.4, 0.1, 0.4, 0.1, 0.4]
+    assert pareto.stability(entropies(halved_and_doubled)) == pytest.approx(0.5)
+    assert pareto.stability(entropies([0.2] * 8)) == pytest.approx(1.0)
+    # a collapse and an explosion by the same factor count alike
+    assert pareto.stability(entropies([1.0] * 2 + [0.1] * 6)) == pytest.approx(0.1)
+    assert pareto.stability(entropies([1.0] * 2 + [10.0] * 6)) == pytest.approx(0.1)
+    # factors 1 and e over four steps of which two are off: exp(-sqrt(1/2))
+    assert pareto.stability(entropies([1.0, 1.0, 1.0, 1.0, math.e, math.e, 1.0, 1.0])) == pytest.approx(
+        math.exp(-math.sqrt(2 / 6))
+    )
+
+
+def test_stability_of_too_little_is_none():
+    assert pareto.stability(entropies([0.2] * 3)) is None  # no step in the first quarter
+    assert pareto.stability([]) is None
+    assert pareto.stability(entropies([0.2, 0.2, 0.0, 0.2])) is None
+    assert pareto.stability([*entropies([0.2] * 4), StepMetrics(step=5, values={"reward": 1.0})]) is None
+
+
+def test_frontier_by_hand():
+    assert pareto.frontier([(1, 3), (2, 2), (3, 1), (1, 1), (2, 1.5)]) == [(1, 3), (2, 2), (3, 1)]
+    assert pareto.frontier([(1, 1), (2, 2)]) == [(2, 2)]
+    assert pareto.frontier([(1, 2), (1, 1), (1, 2)]) == [(1, 2)]
+    assert pareto.frontier([]) == []
+
+
+def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
+    synthetic.miniature(tmp_path / "eval", methods=("base", "justrl", "stapo"))
+    synthetic.cell(tmp_path / "eval", "grpo", "mini-add", "t1.0", ["10"] * 64)
+    for method, status in (("stapo", "done"), ("justrl", "running"), ("grpo", "done")):
+        synthetic.training_run(tmp_path / "train", method, status=status)
+    m = material(tmp_path)
+    (spot,) = pareto.spots(m, group(m), "mini", "t1.0")
+    assert spot.method == "stapo"
+    assert spot.accuracy == m.accuracy("mini", "stapo", group(m).benchmarks, "t1.0")
+
+
+def test_quantiles_and_their_late_profile(tmp_path):
+    folder = synthetic.training_run(tmp_path, "grpo", steps=8)
+    m = material(tmp_path)
+    found = token_entropy.quantiles(m.runs)
+    assert found is not None
+    assert found.values.shape == (6, 8)
+    np.testing.assert_allclose(found.values[:, 0], [0.005, 0.025, 0.05, 0.075, 0.095, 0.099])
+    # of eight steps 7 and 8 are late; each is changed to its own number
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    for step, value in ((6, "9.0"), (7, "0.2"), (8, "0.4")):
+        lines[step] = lines[step].replace('"token_entropy_q95":0.095', f'"token_entropy_q95":{value}')
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    profile = token_entropy.late_profile(material(tmp_path).runs)
+    assert profile is not None
+    np.testing.assert_allclose(profile[[3, 4]], [0.075, 0.3])
+    assert token_entropy.quantiles([]) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("stapo-tau0.0002", Variant("stapo", 0.0002, 0.75)),
+        ("stapo-tau2e-05-q0.5", Variant("stapo", 2e-05, 0.5)),
+        ("stapo-q1.0", Variant("stapo", 0.002, 1.0)),
+        ("stapo-high-entropy-q0.25", Variant("stapo-high-entropy", 0.002, 0.25)),
+        ("stapo-random-q0.5", Variant("stapo-random", 0.002, 0.5)),
+        ("stapo", None),
+        ("stapo-random", None),
+        ("stapo-old", None),
+        ("stapo-q0.5-old", None),
+        ("grpo", None),
+    ],
+)
+def test_labels_of_other_values_are_read_as_the_trainer_writes_them(label, expected):
+    assert variant(label) == expected
+
+
+def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
+    for method, right in (("justrl", "1000"), ("stapo", "1100"), ("stapo-q0.5", "1110"), ("stapo-tau0.0002", "1111")):
+        for benchmark in ("mini-add", "mini-add-hard"):
+            synthetic.cell(tmp_path, method, benchmark, "t1.0", [right, right])
+    synthetic.training_run(tmp_path / "train", "stapo", steps=8)
+    m = material(tmp_path)
+    over_q = sensitivity.sweep(m, group(m), "stapo", "q")
+    assert [(s.at, s.label) for s in over_q.stops] == [
+        (0.0, "justrl"), (0.25, None), (0.5, "stapo-q0.5"), (0.75, "stapo"), (1.0, None)
+    ]  # fmt: skip
+    assert [v.mean if (v := s.accuracy["t1.0"]) else None for s in over_q.stops] == [25.0, None, 75.0, 50.0, None]
+    over_tau = sensitivity.sweep(m, group(m), "stapo", "tau_p")
+    assert [(s.at, s.label) for s in over_tau.stops] == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
+    # late entropy: the mean of the last quarter of eight steps
+    late = [s.values["entropy"] for s in m.runs[0].steps if s.step in (7, 8)]
+    entropy = over_q.stops[3].entropy
+    assert entropy is not None
+    assert entropy.mean == pytest.approx(sum(late) / 2)
+    assert over_q.stops[0].entropy is None
+    # such a run has its own figure and none of the others
+    assert group(m).methods == tuple(labels.METHODS)
+
+
+def judged_cell(root: Path, **changed) -> Path:
+    problems = [
+        ProblemResult(problem_id="a", verdicts="1101", rule="1100", judged="...c"),
+        ProblemResult(problem_id="b", verdicts="000-", rule="100-", judged="ixi."),
+    ]
+    return synthetic.cell(root, "stapo", "mini-add", "t1.0", ["1101", "000-"], problems=problems, **changed)
+
+
+def test_opinions_by_hand(tmp_path):
+    judged_cell(tmp_path)
+    m = material(tmp_path)
+    cells = m.cells_of("mini", "stapo", "mini-add", "t1.0")
+    assert confusion(cells[0].record)["rule_correct"] == {"correct": 0, "incorrect": 1, "invalid": 0, "not_asked": 2}
+    found = judging.opinions(cells)
+    assert found is not None
+    # seven samples: 2 right, 1 right but judged wrong, 2 wrong (one rescued) and unasked, 1 invalid, 1 agreed
+    assert {k: round(v * 7 / 100) for k, v in found.shares.items()} == {
+        "right": 2, "rescued": 1, "agreed": 1, "invalid": 1, "unasked": 1, "condemned": 1
+    }  # fmt: skip
+    assert found.asked == 4
+    assert judging.opinions([]) is None
+
+
+def test_lengths_by_hand(tmp_path):
+    quantiles = dict.fromkeys(("p5", "p25", "p50", "p75", "p95", "max"), 10.0)
+    by_verdict = {
+        "correct": VerdictLengths(responses=3, truncated=0, tokens=quantiles),
+        "incorrect": VerdictLengths(responses=1, truncated=1, tokens=quantiles | {"p50": 30.0}),
+    }
+    for seed, kept in ((0, by_verdict), (1, {})):
+        more = {
+            "finish_reasons": {"length": 1, "stop": 3},
+            "mean_response_tokens": 10.0 + 10 * seed,
+            "by_verdict": kept,
+        }
+        synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, **more)
+    first = lengths.lengths(material(tmp_path / "0").cells)
+    assert first == lengths.Lengths(
+        mean=10.0, truncated=25.0,
+        tokens={"correct": (10.0,) * 5, "incorrect": (10.0, 10.0, 30.0, 10.0, 10.0)},
+        cut={"correct": 0.0, "incorrect": 100.0},
+    )  # fmt: skip
+    # one seed without lengths by verdict: none is shown as if it were both
+    both = lengths.lengths(material(tmp_path).cells)
+    assert both == lengths.Lengths(mean=15.0, truncated=25.0, tokens={}, cut={})
+
+
+def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
+    # mini-add: STAPO 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean 25, half width 45.9346 (tests/test_tables.py)
+    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00", "00", "10"])
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"])
+    synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
+    synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
+    m = material(tmp_path)
+    found = {(x.benchmark, x.other): x for x in differences.lines(m, group(m), "t1.0")}
+    value = found["mini-add", "base"].value
+    assert isinstance(value, Value)
+    assert value.mean == 25.0
+    assert value.low == pytest.approx(25 - 45.9346, abs=1e-3)
+    assert found["mini-add", "grpo"].value == "other problems"
+    assert found["mini-add", "justrl"].value == "samples missing"
+    assert found["mini-add", "entropy20"].value == "not run"
+    assert found["avg", "base"].value == "not run"  # of two benchmarks one was run
+    assert found["mini-add", "base"].printed is None
+
+
+def test_forest_of_the_ablation_names_the_mask_not_the_reference(tmp_path):
+    synthetic.ablation(tmp_path, problems=4)
+    m = material(tmp_path, "ablation")
+    (g,) = m.groups()
+    found = differences.lines(m, g, "t1.0")
+    assert [x.other for x in found[:4]] == ["justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
+    assert {x.second for x in found} == {"justrl"}
+    stapo = next(x for x in found if x.other == "stapo")
+    assert isinstance(stapo.value, Value)
+    assert stapo.value.mean == pytest.approx(25.0)  # two more of eight everywhere
+
+
+def test_printed_differences_are_those_of_the_paper():
+    # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
+    table = paper.load()
+    by = differences.printed_difference
+    assert by(table, "qwen3-1.7b", "stapo", "grpo", "aime24", "t1.0") == pytest.approx(10.84)
+    assert by(table, "qwen3-1.7b", "stapo", "justrl", "avg", "t1.0") == pytest.approx(5.75)
+    assert by(table, "qwen3-1.7b", "stapo", "base", "avg", "t1.0") is None
+
+
+def test_dumbbells_pair_the_printed_value_with_ours(tmp_path):
+    synthetic.cell(tmp_path, "stapo", "aime24", "t0.7", ["1100", "0000"], size="qwen3-14b", rows=30)
+    found = {(p.benchmark, p.method): p for p in against_paper.cells(material(tmp_path), "qwen3-14b", "t0.7")}
+    assert len(found) == 28
+    p = found["aime24", "stapo"]
+    assert p.paper == 52.81
+    assert p.ours is not None
+    assert p.ours.mean == 25.0
+    assert found["aime24", "grpo"] == against_paper.Pair("aime24", "grpo", 42.40, None)
+    assert found["avg", "stapo"] == against_paper.Pair("avg", "stapo", 67.80, None)
+
+
+def test_missing_samples_are_loud_in_the_caption(tmp_path):
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1-", "00"])
+    m = material(tmp_path)
+    assert m.remarks(group(m)) == ["MISSING SAMPLES: STAPO on mini-add at t1.0 lacks 1."]
+
+
+def test_missing_seeds_of_the_ablation_are_loud_in_the_caption(tmp_path):
+    synthetic.ablation(tmp_path, seeds=(0, 1), problems=4)
+    m = material(tmp_path, "ablation")
+    (note,) = m.remarks(m.groups()[0])
+    assert note.startswith("MISSING: JustRL seed 2; JustRL-FullMask seed 2")
+
+
+def test_groups_put_the_papers_sizes_side_by_side(tmp_path):
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"])
+    synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-14b")
+    synthetic.cell(tmp_path, "external", "mine", "t1.0", ["10"], size="org/a model")
+    m = material(tmp_path)
+    assert [g.name for g in m.groups()] == ["miniature", "qwen3-14b", "org_a_model"]
+    assert [g.name for g in m.wide_groups()] == ["miniature", "paper", "org_a_model"]
+    assert m.wide_groups()[1].sizes == ("qwen3-1.7b", "qwen3-8b", "qwen3-14b")
+    other = m.groups()[2]
+    assert (other.methods, other.benchmarks) == (("external",), ("mine",))
+    assert other.heading("Rule and judge") == "Rule and judge, org/a model, SYNTHETIC RECORDS"
