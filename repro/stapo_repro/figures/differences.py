@@ -86,7 +86,7 @@ def _figure(material: Material, group: Group) -> Sketch:
         mark = Line2D([], [], linestyle="none", marker="d", markersize=5, markerfacecolor="white",
                       markeredgecolor=GREY, label="the paper's printed difference")  # fmt: skip
         figure.legend(handles=[mark], loc="outside lower center")
-    what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'},"
+    what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'}"
     caption = (
         f"{group.opening(what)} Paired by problem{' and training seed' if masks else ''}; bars are 95 % t intervals "
         f"for {'problems and seeds' if masks else 'the choice of problems'}, not adjusted for the number of "
