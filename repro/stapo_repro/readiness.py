@@ -80,13 +80,21 @@ def check_environment(command: str, program: Path) -> str:
 
 
 def installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
-    """Versions of these packages in the environment of a console script, None for what is not there."""
+    """Versions of these packages in the environment of a console script, None for what is not there.
+
+    Raises:
+        BadInput: no Python beside it to ask.
+    """
     code = (
         "import importlib.metadata as m, json, sys\n"
         "names = {d.metadata['Name'].lower().replace('-', '_'): d.version for d in m.distributions()}\n"
         "print(json.dumps({n: names.get(n) for n in sys.argv[1:]}))"
     )
-    command = [str(program.with_name("python")), "-I", "-c", code, *names]
+    python = program.with_name("python")
+    if not python.exists():
+        raise BadInput(f"{program} stands in no environment", found=f"no {python}", expected="a venv's bin folder",
+                       next_step="name the environment with --train-env DIR or --eval-env DIR")  # fmt: skip
+    command = [str(python), "-I", "-c", code, *names]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
