@@ -104,6 +104,10 @@ class Checks:
         self.tallies["decomposition"].add(
             relative(claimed_N, found_N), b.where, f.about(claimed=claimed_N, found=found_N)
         )
+        old_N = f.logprob_N - b.ratio_N.log()
+        one_N = weight(f.logprob_N, old_N, b.advantage_N, LOW, LOW).square() * f.factor_N
+        numbers = f.about(claimed=one_N, found=found_N)
+        self.tallies["decomposition_one_epsilon"].add(relative(one_N, found_N), b.where, numbers)
         found_N = gradient_norm2(b, beta=BETA)
         numbers = f.about(claimed=claimed_N, found=found_N)
         self.tallies["decomposition_kl"].add(relative(claimed_N, found_N), b.where, numbers)

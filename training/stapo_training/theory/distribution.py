@@ -69,8 +69,10 @@ def entropy(logits_NV: torch.Tensor) -> torch.Tensor:
 
     With y = a - a_top and S the sum of exp y over the others: log(1 + S) - (sum of y exp y) / (1 + S).
     """
-    y_NV, _, others_N1 = _relative_to_top(logits_NV)
-    return (others_N1.log1p() - (y_NV * y_NV.exp()).sum(-1, keepdim=True) / (1 + others_N1)).squeeze(-1)
+    y_NV, top_N1, others_N1 = _relative_to_top(logits_NV)
+    # the top's own term is 0, but its derivative is not: it would drown those of the others
+    moment_N1 = (y_NV * y_NV.exp()).scatter(-1, top_N1, 0.0).sum(-1, keepdim=True)
+    return (others_N1.log1p() - moment_N1 / (1 + others_N1)).squeeze(-1)
 
 
 def target_logprob(logits_NV: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,14 @@ _STATEMENTS = (
         "p away from 1: the form (1 - p)^2 + sum over the others of pi^2 has no such loss",
     ),
     Statement(
+        "decomposition_one_epsilon",
+        "lem:grad_norm_decomp",
+        "the same with the lemma's single epsilon (0.2) for the objective with clip-higher (0.2, 0.28)",
+        _RELATIVE,
+        1e-9,
+        "two epsilons, as the theorem prints them",
+    ),
+    Statement(
         "decomposition_kl",
         "lem:grad_norm_decomp",
         "the same for GRPO's objective (Eq. grpo_loss) with its KL term, w as printed",
