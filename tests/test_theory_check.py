@@ -100,8 +100,8 @@ def test_the_record_is_the_same_bytes_again(tmp_path: Path) -> None:
 
 def test_the_committed_record_is_of_the_statements_that_are_checked(tmp_path: Path) -> None:
     result = store.read_json(ROOT / "results/records/theory/theory.json", Theory)
-    assert [(r.statement, r.place, r.claim, r.needs) for r in result.rows] == [
-        (s.key, s.place, s.claim, s.needs) for s in STATEMENTS.values()
+    assert [(r.statement, r.place, r.reading, r.claim, r.needs) for r in result.rows] == [
+        (s.key, s.place, s.reading, s.claim, s.needs) for s in STATEMENTS.values()
     ]
     assert {r.statement for r in result.rows if r.verdict == "holds"} == HOLD
     assert tuple(result.vocabularies) == cases.VOCABULARIES
@@ -254,3 +254,25 @@ def test_the_columns_are_those_that_the_page_names() -> None:
     page = (ROOT / "docs/theory.md").read_text()
     assert all(f"`{c}`" in page for c in tightness.COLUMNS)
     assert all(f"`{v}`" in page for v in report.COLUMNS.values())
+
+
+def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path) -> None:
+    """Float32 statistics of a real model, written as a run logs them: no bound is broken."""
+    from transformers import AutoModelForCausalLM
+
+    from stapo_training.token_stats import entropy
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base / "model").eval()
+    vocabulary = model.config.vocab_size
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        logits_NV = 3 * model(torch.randint(vocabulary, (8, 200), generator=g)).logits.flatten(0, 1)
+    p_NV = logits_NV.softmax(-1)
+    sampled_N = torch.multinomial(p_NV, 1, generator=g).squeeze(-1)
+    sampled_N[::5] = p_NV[::5].argmin(-1)  # rare ones, of which sampling gives few
+    p_N = p_NV.gather(-1, sampled_N[:, None]).squeeze(-1)
+    tokens = zip(p_N.tolist(), entropy(logits_NV).tolist(), [0.94] * 1600, p_NV.square().sum(-1).tolist(), strict=True)
+    result = measured(training_run(tmp_path, list(tokens)), vocabulary)
+    assert sum(q.tokens for q in result.quadrants) == 1600
+    assert all(q.values["broken_bounds"] == 0 for q in result.quadrants if q.tokens)
+    assert all(q.values["lower_q05"] <= 1.001 and q.values["upper_median"] >= 0.999 for q in result.quadrants[:2])

@@ -222,6 +222,7 @@ class TheoryRow(BaseModel):
 
     statement: str
     place: str
+    reading: str
     claim: str
     measure: str
     tolerance: float

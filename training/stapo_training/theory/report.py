@@ -15,12 +15,13 @@ def _numbers(values: dict[str, float]) -> str:
 
 def report(result: Theory) -> str:
     """The record as text for a terminal: a line a statement, where the failing ones fail, the run's quadrants."""
-    head = f"{'statement':26} {'place':30} {'cases':>7} {'fail':>6} {'largest':>8}  verdict"
+    head = f"{'statement':26} {'reading':23} {'place':29} {'cases':>7} {'fail':>6} {'largest':>8}  verdict"
     lines = ["", head, "-" * len(head)]
     for r in result.rows:
-        lines.append(f"{r.statement:26} {r.place:30} {r.cases:7,} {r.failures:6,} {r.largest:8.1e}  {r.verdict}")
+        counts = f"{r.cases:7,} {r.failures:6,} {r.largest:8.1e}  {r.verdict}"
+        lines.append(f"{r.statement:26} {r.reading:23} {r.place:29} {counts}")
     for r in (r for r in result.rows if r.verdict == "fails"):
-        lines += ["", f"{r.statement} fails: {r.claim}", f"  worst:  {r.where} ({_numbers(r.numbers)})"]
+        lines += ["", f"{r.statement} fails ({r.reading}): {r.claim}", f"  worst:  {r.where} ({_numbers(r.numbers)})"]
         lines += [f"  {r.measure}: {r.largest:.2g}", f"  needs:  {r.needs}"]
     if result.source_run:
         lines += ["", f"run {result.source_run}: {_numbers(result.source)}".rstrip(": ")]
@@ -65,15 +66,18 @@ def page_block(folder: Path) -> str:
         return "Not run: `stapo-train theory --out results/records/theory` checks them."
     result = store.read_json(folder / "theory.json", Theory)
     rows = [
-        [f"`{r.statement}`", f"{r.cases:,}", f"{r.failures:,}", f"{r.largest:.1e}", f"**{r.verdict}**", r.place]
+        [f"`{r.statement}`", r.claim, r.reading, f"{r.cases:,}", f"{r.failures:,}", f"{r.largest:.1e}", r.verdict]
         for r in result.rows
     ]
     sizes = ", ".join(f"{v:,}" for v in result.vocabularies)
     lines = [
         f"Seed {result.seed}, vocabularies {sizes}. Record: `results/records/theory`.",
         "",
-        *_table(["statement", "cases", "failing", "largest violation", "verdict", "place in the paper's source"], rows),
+        *_table(["statement", "claim", "reading", "cases", "failing", "largest violation", "verdict"], rows),
     ]
     for r in (r for r in result.rows if r.verdict == "fails"):
-        lines += ["", f"`{r.statement}` fails. Worst: {r.where} ({_numbers(r.numbers)}). It needs: {r.needs}."]
+        lines += [
+            "",
+            f"`{r.statement}` fails ({r.reading}). Worst: {r.where} ({_numbers(r.numbers)}). It needs: {r.needs}.",
+        ]
     return "\n".join(lines)

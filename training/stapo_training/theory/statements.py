@@ -14,12 +14,14 @@ from stapo_results.schema import TheoryRow
 class Statement:
     """A claim in the project's words.
 
-    place: label in the paper's source; "ours" for a repair of a statement that fails as printed. measure: what a
-    violation is. tolerance: what still counts as rounding. needs: what a statement that fails would need.
+    place: label in the paper's source. reading: as printed, as derived (what the paper's own derivation gives), read
+    for pairs, in float32, beyond its assumptions (one is dropped, to see whether it is needed), or ours (a repair). measure: what a violation is. tolerance: what still counts as rounding. needs: what a statement that
+    fails would need.
     """
 
     key: str
     place: str
+    reading: str
     claim: str
     measure: str
     tolerance: float
@@ -32,6 +34,7 @@ _STATEMENTS = (
     Statement(
         "decomposition",
         "lem:grad_norm_decomp",
+        "as printed",
         "squared gradient norm in the logits = w^2 (1 - 2p + sum of pi^2); found by autograd of the clipped surrogate",
         _RELATIVE,
         1e-9,
@@ -39,6 +42,7 @@ _STATEMENTS = (
     Statement(
         "decomposition_float32",
         "lem:grad_norm_decomp",
+        "in float32",
         "the printed form, computed from float32 statistics",
         _RELATIVE,
         1e-3,
@@ -47,6 +51,7 @@ _STATEMENTS = (
     Statement(
         "decomposition_one_epsilon",
         "lem:grad_norm_decomp",
+        "as printed",
         "the same with the lemma's single epsilon (0.2) for the objective with clip-higher (0.2, 0.28)",
         _RELATIVE,
         1e-9,
@@ -55,6 +60,7 @@ _STATEMENTS = (
     Statement(
         "decomposition_kl",
         "lem:grad_norm_decomp",
+        "beyond its assumptions",
         "the same for GRPO's objective (Eq. grpo_loss) with its KL term, w as printed",
         _RELATIVE,
         1e-9,
@@ -62,6 +68,7 @@ _STATEMENTS = (
     ),
     Statement(
         "decomposition_kl_weight",
+        "lem:grad_norm_decomp",
         "ours",
         "with the KL term (k3) and the weight w + beta (pi_ref / pi - 1)",
         _RELATIVE,
@@ -70,6 +77,7 @@ _STATEMENTS = (
     Statement(
         "decomposition_temperature",
         "lem:grad_norm_decomp",
+        "beyond its assumptions",
         "the same in the model's own logits at temperature 0.7",
         _RELATIVE,
         1e-9,
@@ -78,6 +86,7 @@ _STATEMENTS = (
     Statement(
         "lower_bound",
         "prop:grad_bounds",
+        "as printed",
         "w^2 (1 - 2p + e^-H) <= squared gradient norm",
         "excess / squared norm",
         1e-9,
@@ -85,6 +94,7 @@ _STATEMENTS = (
     Statement(
         "upper_bound",
         "prop:grad_bounds",
+        "as printed",
         "squared gradient norm <= w^2 (2 - 2p - C_V H^2), C_V = (V - 1) / (V (ln V)^2)",
         "excess / squared norm",
         1e-9,
@@ -92,6 +102,7 @@ _STATEMENTS = (
     Statement(
         "upper_bound_two_levels",
         "app:grad_bounds_proof",
+        "as printed",
         "C_V H^2 <= 1 - sum of pi^2 where pi has two distinct values, all that the proof leaves to exclude",
         "excess / (1 - sum of pi^2)",
         1e-9,
@@ -99,7 +110,8 @@ _STATEMENTS = (
     Statement(
         "norm_falls_with_entropy",
         "subsec:eg_coupling_analysis",
-        "read for pairs: of two tokens with p < tau_p the one with lower entropy and no higher p has the larger norm",
+        "read for pairs",
+        "of two tokens with p < tau_p the one with lower entropy and no higher p has the larger norm",
         "shortfall / squared norm",
         1e-9,
         "to be read as a tendency: the two bounds leave room for the other order",
@@ -107,6 +119,7 @@ _STATEMENTS = (
     Statement(
         "entropy_total",
         "lemma:entropy_pg_general",
+        "as derived",
         "summed over the vocabulary, the right side is the entropy's derivative along a natural gradient step",
         _PARTS,
         1e-9,
@@ -114,6 +127,7 @@ _STATEMENTS = (
     Statement(
         "entropy_token",
         "lemma:entropy_pg_general",
+        "as derived",
         "one token's term is what moves through that token's logit in such a step",
         _PARTS,
         1e-9,
@@ -121,6 +135,7 @@ _STATEMENTS = (
     Statement(
         "entropy_steps",
         "lemma:entropy_pg_general",
+        "as derived",
         "the same derivative from real steps of +- 1e-4",
         _PARTS,
         1e-5,
@@ -128,7 +143,8 @@ _STATEMENTS = (
     Statement(
         "entropy_sampled",
         "lemma:entropy_pg_general",
-        "read literally: the term is the change by the step that the sampled token causes (E[A] = 0)",
+        "as printed",
+        "the term is the change by the step that the sampled token causes (E[A] = 0)",
         _RELATIVE,
         1e-9,
         "a factor 1 / pi(y): the term is the token's share in the expected step",
@@ -136,15 +152,24 @@ _STATEMENTS = (
     Statement(
         "entropy_sign",
         "lemma:entropy_pg_general",
+        "beyond its assumptions",
         "a plain gradient step of the sampled token alone changes the entropy in the term's direction",
         "change in the other direction / sum of its parts' sizes",
         1e-9,
         "p < e^-H (next row), or a natural gradient step",
     ),
-    Statement("entropy_sign_rare", "ours", "the same for tokens with p < e^-H", "as above", 1e-9),
+    Statement(
+        "entropy_sign_rare",
+        "lemma:entropy_pg_general",
+        "ours",
+        "the same for tokens with p < e^-H",
+        "change in the other direction / sum of its parts' sizes",
+        1e-9,
+    ),
     Statement(
         "taxonomy_rare",
         "tab:token_analysis",
+        "as printed",
         "A > 0 and p < tau_p: the entropy rises (by the lemma's sign, E[A] = 0)",
         "log p + H, nats",
         1e-9,
@@ -153,6 +178,7 @@ _STATEMENTS = (
     Statement(
         "taxonomy_common",
         "tab:token_analysis",
+        "as printed",
         "A > 0 and p >= tau_p: the entropy falls (by the lemma's sign, E[A] = 0)",
         "-(log p + H), nats",
         1e-9,
@@ -198,6 +224,7 @@ class Tally:
         return TheoryRow(
             statement=s.key,
             place=s.place,
+            reading=s.reading,
             claim=s.claim,
             measure=s.measure,
             tolerance=s.tolerance,
