@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from stapo_training.objectives import clipped_surrogate
 from stapo_training.theory import entropy_change as change
 from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
-from stapo_training.theory.gradient import c_v, lower_factor, norm_factor, printed_factor, upper_factor, weight
+from stapo_training.theory.gradient import (
+    c_v,
+    lower_factor,
+    norm_factor,
+    norm_factors,
+    printed_factor,
+    upper_factor,
+    weight,
+)
 
 LN2 = math.log(2)
 
@@ -70,6 +78,12 @@ def test_decomposition_by_hand(probabilities: tuple[float, ...], target: int, fa
     close(printed_factor(tensor(probabilities[target]), d.collision_N), tensor(factor))
 
 
+def test_the_mean_norm_of_drawn_tokens_by_hand() -> None:
+    d = of(0.5, 0.3, 0.2)
+    close(norm_factors(d), tensor(0.38, 0.78, 0.98)[None])
+    close((d.probability_NV * norm_factors(d)).sum(-1), tensor(0.62))  # 1 - 0.25 - 0.09 - 0.04
+
+
 def test_weights_by_hand() -> None:
     # (rho, A, w) with clip 0.2 and 0.28: inside, above and below it, for both signs
     cases = [(1.0, 2.0, 2.0), (1.3, 2.0, 0.0), (1.27, 2.0, 2.54), (0.5, 2.0, 1.0)]
@@ -124,6 +138,7 @@ def test_the_bounds_hold_everywhere(logits_1V: torch.Tensor, at: int) -> None:
     d = softmax(logits_1V)
     target = torch.tensor([at % d.vocabulary])
     value, gap = norm_factor(d, target), d.complement_NV[:, target[0]]
+    torch.testing.assert_close(norm_factors(d)[:, target[0]], value, rtol=1e-9, atol=1e-300)
     assert float(lower_factor(gap, d.entropy_N) - value) <= 1e-12 * float(value)
     assert float(value - upper_factor(gap, d.entropy_N, d.vocabulary)) <= 1e-12 * float(value)
 

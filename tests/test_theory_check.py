@@ -24,7 +24,7 @@ from stapo_training.theory.statements import STATEMENTS, Tally
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = Plan(draws=2, vocabularies=(2, 3, 1_000))
 HOLD = {
-    *("decomposition", "decomposition_kl_weight", "lower_bound", "upper_bound", "upper_bound_two_levels"),
+    *("decomposition", "decomposition_kl_weight", "lower_bound", "upper_bound", "upper_bound_two_levels", "mean_norm"),
     *("entropy_total", "entropy_token", "entropy_steps", "entropy_sign_rare"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,15 @@ from stapo_training.objectives import clipped_surrogate, k3
 from stapo_training.theory import entropy_change as change
 from stapo_training.theory.cases import Batch
 from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
-from stapo_training.theory.gradient import c_v, lower_factor, norm_factor, printed_factor, upper_factor, weight
+from stapo_training.theory.gradient import (
+    c_v,
+    lower_factor,
+    norm_factor,
+    norm_factors,
+    printed_factor,
+    upper_factor,
+    weight,
+)
 from stapo_training.theory.statements import STATEMENTS, Tally
 
 LOW, HIGH = 0.2, 0.28
@@ -68,8 +77,8 @@ def facts(b: Batch) -> Facts:
     return Facts(softmax(b.logits_NV[:1]), d, logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
 
 
-class Rare(NamedTuple):
-    """A token with p < tau_p, for the statement about pairs."""
+class Point(NamedTuple):
+    """One side of a pair: logprob is a token's (0 for a mean over a distribution's tokens), factor its squared norm."""
 
     vocabulary: int
     logprob: float
@@ -84,7 +93,8 @@ class Checks:
     def __init__(self, seed: int):
         self.tallies = {key: Tally(s) for key, s in STATEMENTS.items()}
         self.generator = torch.Generator().manual_seed(seed)
-        self.rare: list[Rare] = []
+        self.rare: list[Point] = []
+        self.common: list[Point] = []
 
     def add(self, b: Batch) -> None:
         """Check one batch against everything but the statements about pairs and two-valued distributions."""
@@ -95,9 +105,10 @@ class Checks:
         self._entropy_of_step(b, f)
         self._entropy_of_sample(b, f)
         self._taxonomy(b, f)
+        self._mean_norm(b, f)
         for i in (f.logprob_N.exp() < TAU_P).nonzero().flatten().tolist():
             logp, h, factor = (float(x[i]) for x in (f.logprob_N, f.entropy_N, f.factor_N))
-            self.rare.append(Rare(b.vocabulary, logp, h, factor, b.where(i)))
+            self.rare.append(Point(b.vocabulary, logp, h, factor, b.where(i)))
 
     def _decomposition(self, b: Batch, f: Facts) -> None:
         found_N, claimed_N = gradient_norm2(b), f.weight_N.square() * f.factor_N
@@ -143,6 +154,17 @@ class Checks:
         self.tallies["lower_bound"].add((lower_N - value_N) / at_least, b.where, numbers)
         numbers = f.about(bound=upper_N, squared_norm=value_N)
         self.tallies["upper_bound"].add((value_N - upper_N) / at_least, b.where, numbers)
+
+    def _mean_norm(self, b: Batch, f: Facts) -> None:
+        p_V, factor_V = f.only.probability_NV[0], norm_factors(f.only)[0]
+        where = f"{b.family}, V = {b.vocabulary:,}"
+        claimed, found = f.only.impurity_N, (p_V * factor_V).sum(-1, keepdim=True)
+        numbers = {"H": f.only.entropy_N, "claimed": claimed, "found": found}
+        self.tallies["mean_norm"].add(relative(claimed, found), lambda _: where, numbers)
+        common_V = p_V >= TAU_P
+        if common_V.any():
+            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
+            self.common.append(Point(b.vocabulary, 0.0, float(f.only.entropy_N), mean, where))
 
     def _entropy_of_step(self, b: Batch, f: Facts) -> None:
         logits_1V = b.logits_NV[:1]
@@ -209,19 +231,22 @@ class Checks:
             {"H": entropy_M, "sum of pi^2": collision_M},
         )
 
-    def _pairs(self) -> None:
-        """Every two rare tokens of one vocabulary size, the first with the lower entropy and no higher probability."""
-        for vocabulary in sorted({r.vocabulary for r in self.rare}):
-            own = [r for r in self.rare if r.vocabulary == vocabulary]
-            logp, h, factor = torch.tensor([(r.logprob, r.entropy, r.factor) for r in own], dtype=torch.float64).T
-            first, second = ((h[:, None] < h - 1e-9) & (logp[:, None] <= logp)).nonzero(as_tuple=True)
-            self.tallies["norm_falls_with_entropy"].add(
-                (factor[second] - factor[first]) / factor[first],
-                lambda i: f"{own[int(first[i])].where}; against {own[int(second[i])].where}",  # noqa: B023  called at once
-                {"H": h[first], "H of the other": h[second], "norm^2": factor[first], "its norm^2": factor[second]},
+    def _pairs(self, key: str, points: list[Point], per: Callable[[Point, Point], float]) -> None:
+        """Every two points of one vocabulary size, the first with the lower entropy and no higher probability: claimed
+        is that its squared norm is not smaller. `per` is what a shortfall is measured in."""
+        for vocabulary in sorted({r.vocabulary for r in points}):
+            own = [r for r in points if r.vocabulary == vocabulary]
+            pairs = [(a, b) for a in own for b in own if a.entropy < b.entropy - 1e-9 and a.logprob <= b.logprob]
+            sides = torch.tensor([(a.entropy, b.entropy, a.factor, b.factor) for a, b in pairs]).double().reshape(-1, 4)
+            shortfall = torch.tensor([(b.factor - a.factor) / per(a, b) for a, b in pairs], dtype=torch.float64)
+            self.tallies[key].add(
+                shortfall,
+                lambda i: f"{pairs[i][0].where}; against {pairs[i][1].where}",  # noqa: B023  called at once
+                dict(zip(("H", "H of the other", "norm^2", "its norm^2"), sides.T, strict=True)),
             )
 
     def rows(self) -> list[TheoryRow]:
         """Every statement's row, in the order of `statements`."""
-        self._pairs()
+        self._pairs("norm_falls_with_entropy", self.rare, lambda a, b: a.factor)
+        self._pairs("taxonomy_norm", self.common, lambda a, b: max(b.factor, _SMALLEST))
         return [t.row() for t in self.tallies.values()]

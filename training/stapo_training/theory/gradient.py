@@ -39,6 +39,14 @@ def norm_factor(d: Distributions, target_N: torch.Tensor) -> torch.Tensor:
     return gap_N.square() + d.probability_NV.scatter(-1, k_N1, 0.0).square().sum(-1)
 
 
+def norm_factors(d: Distributions) -> torch.Tensor:
+    """`norm_factor` with every token as the target: (N, V). Its mean over tokens drawn from pi is 1 - sum of pi^2."""
+    square_NV, top_N1 = d.probability_NV.square(), d.logprob_NV.argmax(-1, keepdim=True)
+    others_N1 = square_NV.scatter(-1, top_N1, 0.0).sum(-1, keepdim=True)
+    rest_NV = (d.collision_N.unsqueeze(-1) - square_NV).scatter(-1, top_N1, others_N1)
+    return d.complement_NV.square() + rest_NV
+
+
 def printed_factor(probability_N: torch.Tensor, collision_N: torch.Tensor) -> torch.Tensor:
     """1 - 2 p + sum of pi^2 (N,), Eq. grad_norm_decomp as printed: what statistics of a run give.
 

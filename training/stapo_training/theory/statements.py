@@ -15,8 +15,9 @@ class Statement:
     """A claim in the project's words.
 
     place: label in the paper's source. reading: as printed, as derived (what the paper's own derivation gives), read
-    for pairs, in float32, beyond its assumptions (one is dropped, to see whether it is needed), or ours (a repair). measure: what a violation is. tolerance: what still counts as rounding. needs: what a statement that
-    fails would need.
+    for pairs, in float32, beyond its assumptions (one is dropped, to see whether it is needed), or ours (a repair).
+    measure: what a violation is. tolerance: what still counts as rounding. needs: what a statement that fails would
+    need.
     """
 
     key: str
@@ -115,6 +116,23 @@ _STATEMENTS = (
         "shortfall / squared norm",
         1e-9,
         "to be read as a tendency: the two bounds leave room for the other order",
+    ),
+    Statement(
+        "mean_norm",
+        "lem:grad_norm_decomp",
+        "ours",
+        "the mean squared norm over tokens drawn from pi is w^2 (1 - sum of pi^2)",
+        _RELATIVE,
+        1e-9,
+    ),
+    Statement(
+        "taxonomy_norm",
+        "tab:token_analysis",
+        "read for pairs",
+        "p >= tau_p: the squared norm, in the mean over tokens drawn from pi, is larger at the lower entropy",
+        "shortfall / the other's mean",
+        1e-9,
+        "to compare tokens of one probability: where entropy is low, the token drawn is likely and its norm is small",
     ),
     Statement(
         "entropy_total",
