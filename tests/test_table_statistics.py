@@ -205,6 +205,14 @@ def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, chang
     assert f"Not judged: {why}." in render.to_markdown(build(tmp_path))
 
 
+def test_difference_over_missing_samples_says_so(tmp_path):
+    cell(tmp_path, "base", ["10", "0-"])
+    cell(tmp_path, "stapo", ["11", "-1"])
+    d = difference(build(tmp_path), "stapo", "base")
+    assert (d.points, d.missing) == (75.0, 2)  # 1 - .5 and 1 - 0
+    assert "+75.00 (**2 samples missing**) (not run)" in render.to_markdown(build(tmp_path))
+
+
 def test_miniature_is_never_held_against_the_paper(tmp_path):
     cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24")
     t = build(tmp_path)

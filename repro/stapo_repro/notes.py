@@ -9,6 +9,13 @@ from stapo_repro import labels
 from stapo_repro.scores import Score, ScoreKey
 from stapo_results.schema import CellRecord
 
+SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
+
+
+def is_synthetic(record: CellRecord) -> bool:
+    """Made up for a test, by no engine."""
+    return "synthetic" in record.engine
+
 
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     """Sentences in a fixed order; empty where nothing was run."""
@@ -135,5 +142,5 @@ def provenance(records: list[CellRecord]) -> str:
     code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
     engines = _join({r.engine for r in records})
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
-    synthetic = " SYNTHETIC RECORDS, made up for a test." if any("synthetic" in r.engine for r in records) else ""
+    synthetic = f" {SYNTHETIC}" if any(map(is_synthetic, records)) else ""
     return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{synthetic}"

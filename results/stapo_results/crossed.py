@@ -64,7 +64,7 @@ def _interval(mean: float, parts: Sequence[tuple[float, int]], level: float) -> 
         return math.nan, math.nan, math.nan, math.nan
     if total == 0:
         return 0.0, math.nan, mean, mean
-    df = total**2 / math.fsum(v**2 / n for v, n in parts)
+    df = 1 / math.fsum((v / total) ** 2 / n for v, n in parts)
     half = float(stdtrit(df, 0.5 + level / 2)) * math.sqrt(total)
     return math.sqrt(total), df, mean - half, mean + half
 

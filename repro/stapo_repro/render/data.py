@@ -18,7 +18,7 @@ def to_json(table: Table) -> str:
 _COLUMNS = (
     *("section", "size", "method", "source", "benchmark", "setting", "status", "percent", "se", "low", "high"),
     *("se_problems", "se_seeds", "se_sampling", "train_seeds", "minus_paper", "paper_within"),
-    *("problems", "rows", "samples", "fewest_samples", "missing", "best", "records", "inputs_sha256"),
+    *("problems", "rows", "samples", "fewest_samples", "missing", "best", "records", "inputs"),
 )
 
 
@@ -29,7 +29,8 @@ def _beside_paper(v: Value) -> tuple[object, object]:
 
 
 def to_csv(table: Table) -> str:
-    """Long form, one line a value; the stamp is the last column."""
+    """Long form, one line a value; the last column has the start of the inputs' SHA-256, or says "synthetic"."""
+    inputs = "synthetic" if table.synthetic else table.inputs_sha256[:16]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -41,6 +42,6 @@ def to_csv(table: Table) -> str:
                     floats = (v.mean, v.se, v.low, v.high, v.se_problems, v.se_seeds, v.se_sampling)
                     numbers = ("" if x is None else x for x in floats)
                     counts = (v.problems, v.rows, v.samples, v.fewest_samples, v.missing) if v.records else ("",) * 5
-                    last = (*counts, int(v.best), ";".join(v.records), table.inputs_sha256[:16])
+                    last = (*counts, int(v.best), ";".join(v.records), inputs)
                     writer.writerow((*key, *numbers, ";".join(v.seeds), *_beside_paper(v), *last))
     return out.getvalue()

@@ -16,6 +16,10 @@ def _points(d: Difference) -> Iterator[Piece]:
         yield Piece("samples missing", "loud")
     else:
         yield Piece(signed(d.points), "number")
+        if d.missing:
+            yield Piece(" (")
+            yield Piece(f"{d.missing} samples missing", "loud")
+            yield Piece(")")
 
 
 def _difference(first: Difference, second: Difference) -> Cell:
@@ -65,7 +69,7 @@ def difference_grid(section: Section, families: Mapping[str, int]) -> Grid | Non
         rows.append(GridRow(f"{labels.method_label(method)} minus {labels.method_label(against)}", tuple(cells)))
     return Grid(
         f"{section.id}-differences",
-        "Differences of methods",
+        f"Differences of methods: {section.title}",
         header("Difference", section),
         tuple(rows),
         tuple(_tests(section, families)),

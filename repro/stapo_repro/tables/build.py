@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stapo_repro import labels
-from stapo_repro.notes import footnotes
+from stapo_repro import labels, notes
 from stapo_repro.paper import PaperTable
 from stapo_repro.records import Loaded, final_step, inputs_hash
 from stapo_repro.scores import Score, ScoreKey, score_all
@@ -39,7 +38,7 @@ def _section(
         benchmarks=list(benchmarks),
         rows=values.mark_best(rows, [*benchmarks, labels.AVERAGE]),
         differences=comparisons.differences(here, id, size, methods, benchmarks),
-        footnotes=footnotes(here),
+        footnotes=notes.footnotes(here),
     )
 
 
@@ -70,6 +69,7 @@ def build(cells: Sequence[Loaded], paper: PaperTable) -> Table:
     return Table(
         schema_version=2,
         inputs_sha256=inputs_hash(cells, paper.model_dump_json()),
+        synthetic=any(notes.is_synthetic(c.record) for c in cells),
         paper=paper.source,
         records=[{"cell": c.record.cell.id, "path": c.path, "sha256": c.sha256} for c in cells],
         sections=sections,

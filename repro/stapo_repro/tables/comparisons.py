@@ -60,6 +60,7 @@ def _difference(
         p=_rounded(c.p),
         p_sign_flip=_rounded(c.p_sign_flip),
         problems=c.problems,
+        missing=sum(a.estimate.missing + b.estimate.missing for a, b in there),
         seeds=list(c.seeds),
     )
 

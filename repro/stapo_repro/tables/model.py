@@ -78,6 +78,7 @@ class Difference:
         p: of `test` (see `comparison.Comparison`); `p_sign_flip` of the sign flip in any case.
         family: the tests over which `p_holm` is adjusted.
         seeds: training seeds over which it is paired too; empty with one.
+        missing: samples that one of the two lacks; the difference is then over those present.
     """
 
     method: str
@@ -95,6 +96,7 @@ class Difference:
     p_sign_flip: float | None = None
     family: str = ""
     problems: int = 0
+    missing: int = 0
     seeds: list[int] = field(default_factory=list)
 
 
@@ -116,11 +118,13 @@ class Section:
 class Table:
     """Everything that the written formats show.
 
-    `families` says of each family of tests how many there are; `gains` are the paper's own.
+    `synthetic`: a record was made up for a test. `families` says of each family of tests how many there are; `gains`
+    are the paper's own.
     """
 
     schema_version: int
     inputs_sha256: str
+    synthetic: bool
     paper: str
     records: list[dict[str, str]]
     sections: list[Section]
