@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-from stapo_repro import processes
+from stapo_repro import cells, processes
 from stapo_repro.driver import plan
+from stapo_repro.paper_request import Request, request
 
 
 def wait_for(condition, seconds=20):
@@ -28,3 +31,34 @@ def miniature(out: Path, **changed):
 def ablation(out: Path, **changed):
     given = {"quick": False, "seeds": None, "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
     return plan(**given, kind="ablation")
+
+
+# the paper's cells
+
+
+def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
+    """A request for these cells."""
+    return request(cells.parse(names), out=out, **changed)
+
+
+def with_cards(folder: Path, cards: int) -> str:
+    """A PATH whose nvidia-smi lists so many cards."""
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text("#!/bin/sh\n" + "".join(f"echo {i}\n" for i in range(cards)))
+    (folder / "nvidia-smi").chmod(0o755)
+    return f"{folder}:/usr/bin:/bin"
+
+
+def environment(folder: Path, packages: dict[str, str], ray: str = "") -> Path:
+    """A venv's folder with our commands and the metadata of packages: what is asked of it, and no more."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    for name, version in packages.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    scripts = {"stapo-train": "", "stapo-eval": "", "ray": ray}
+    for name, text in scripts.items():
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "bin" / name).chmod(0o755)
+    return folder

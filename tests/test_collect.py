@@ -51,6 +51,32 @@ def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
         collect(tmp_path, tmp_path / "out")
 
 
+def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> None:
+    """Weights in the hub's cache (by id and commit), benchmarks in a folder of their own (by hashes), notes."""
+    cache = "/home/u/.cache/huggingface/hub/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
+    make_run(
+        tmp_path / "run" / "a", kind="eval", command=["stapo-eval", "--data-dir", "/mnt/b/"],
+        config={"data_dir": "/mnt/b/", "model": {"path": cache}}, notes=["lost on /mnt/x/y.py: went on"],
+    )  # fmt: skip
+    collect(tmp_path / "run", tmp_path / "out")
+    copy = store.read_json(tmp_path / "out" / "a" / "run.json", Run)
+    assert copy.config["model"]["path"] == "HUB/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
+    assert copy.command[-1].startswith("BENCHMARKS")
+    assert copy.notes == ["lost on (path): went on"]
+
+
+def test_a_path_among_the_revisions_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "run" / "a", revisions={"model": "/srv/models/x"})
+    with pytest.raises(RecordError, match="/srv/models/x"):
+        collect(tmp_path / "run", tmp_path / "out")
+
+
+def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
+    make_run(tmp_path / "run" / "train" / "stapo-s0")
+    make_run(tmp_path / "run" / "set-aside" / "train" / "stapo-s0.1", status="failed")
+    assert len(collect(tmp_path / "run", tmp_path / "out")) == 2
+
+
 def test_what_counts_as_a_path() -> None:
     assert paths_in({"a": ["x=/a/b", "https://host/x", "a/b", "/dev"]}) == ["/a/b"]
     assert shorten(["/r/x/y", {"k": "v=/r/x"}, 3], "/r/x") == ["RUN/y", {"k": "v=RUN"}, 3]

@@ -109,6 +109,9 @@ def test_a_training_by_hand() -> None:
     # 30 checkpoints of 12 bytes a parameter, 1 GiB of logs, weights and export of 2 bytes each
     assert found.disk == pytest.approx((30 * 12 + 4) * P["qwen3-8b"] / 2**30 + 1)
     assert found.least == pytest.approx((2 * 12 + 4) * P["qwen3-8b"] / 2**30 + 1)
+    # of those that are kept, one more is there while the next is written
+    kept = hours.training(BUDGET, "stapo", "qwen3-8b", EIGHT, "H100", 3000, (), keep=4)
+    assert kept.disk == pytest.approx((5 * 12 + 4) * P["qwen3-8b"] / 2**30 + 1)
 
 
 def test_an_evaluation_by_hand() -> None:

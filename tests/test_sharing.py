@@ -78,13 +78,13 @@ def test_nothing_of_the_machine_is_packed(run: Path, tmp_path: Path) -> None:
     folder = run / "eval" / "stapo-s0"
     cell = Cell(method="stapo", size="mini", train_seed=0, step=40, benchmark="toy", setting="t0.7")
     lines = list(store.read(folder / "samples.jsonl", Sample))
-    broken = [s.model_copy(update={"error": f"no file {run}/models/x, nor /opt/lib/python3/x.py: stop"})
+    broken = [s.model_copy(update={"error": f"no file {run}/models/x, nor /usr/lib/python3/x.py: stop"})
               if s.finish_reason == "error" else s for s in lines]  # fmt: skip
     assert sum(s.cell == cell.id and s.finish_reason == "error" for s in broken) == 1
     (folder / "samples.jsonl").write_text("".join(store.to_line(s) + "\n" for s in broken))
     pack([run], tmp_path / "a.zip")
     there = members(tmp_path / "a.zip")
-    assert not [name for name, data in there.items() if str(tmp_path).encode() in data or b"/opt/lib" in data]
+    assert not [name for name, data in there.items() if str(tmp_path).encode() in data or b"/usr/lib" in data]
     assert b"no file RUN/models/x, nor (path): stop" in there[FILES[3]]
 
 

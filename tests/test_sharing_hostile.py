@@ -135,6 +135,16 @@ def test_a_half_line_at_the_end_is_refused(bundle: Path, tmp_path: Path) -> None
     refused(path, tmp_path / "into", "half-written")
 
 
+def test_content_that_is_not_the_manifests_is_found(bundle: Path, tmp_path: Path) -> None:
+    """A whole zip, sealed again, with one reward changed to another of the same length: only its hash tells."""
+    there = members(bundle)
+    name = "mini/train/stapo-s0/metrics.jsonl"
+    assert there[name].count(b"0.5") == 1
+    there[name] = there[name].replace(b"0.5", b"0.9")
+    (tmp_path / "x.zip").write_bytes(zipped(list(there.items())))
+    assert "sha256" in refused(tmp_path / "x.zip", tmp_path / "into", f"{name}.* is not what the manifest says")
+
+
 def test_a_manifest_of_other_cells_is_refused(bundle: Path, tmp_path: Path) -> None:
     there = members(bundle)
     del there[MANIFEST]

@@ -13,6 +13,7 @@ from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
 
 _ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
+_ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 
 
@@ -23,6 +24,11 @@ def shorten(value: Any, root: str, name: str = "RUN") -> Any:
     if isinstance(value, list):
         return [shorten(v, root, name) for v in value]
     return value.replace(root, name) if isinstance(value, str) else value
+
+
+def without_paths(text: str) -> str:
+    """A message in words with every absolute path in it written as (path)."""
+    return _ANY_PATH.sub("(path)", text)
 
 
 def shorten_hub(value: Any) -> Any:
@@ -80,7 +86,8 @@ def collect(run: Path, out: Path) -> list[Path]:
         plain = shorten_hub(plain)
         if benchmarks := record.config.get("data_dir"):  # benchmarks are known by their hashes
             plain = shorten(plain, str(benchmarks).rstrip("/"), "BENCHMARKS")
-        if left := sorted(set(paths_in(plain["command"]) + paths_in(plain["config"]))):
+        plain["notes"] = [without_paths(note) for note in plain["notes"]]
+        if left := sorted({p for part in ("command", "config", "revisions") for p in paths_in(plain[part])}):
             raise RecordError(
                 f"{path}: the record names paths outside the run",
                 found=", ".join(left[:5]),

@@ -77,7 +77,7 @@ def cost(part: Part) -> str:
     """ "about 72.0 h, 576 GPU h (formula); disk 577 GiB" """
     if not part.gpus:
         return f"about {_duration(part.hours)} ({part.basis})"
-    least = f" (newest two checkpoints: {number(part.least)})" if part.least < part.disk else ""
+    least = f" (two checkpoints at a time: {number(part.least)})" if part.least < part.disk else ""
     hours = f"about {_duration(part.hours)}, {number(part.gpu_hours)} GPU h ({part.basis})"
     return f"{hours}; disk {number(part.disk, 1 if part.disk < 10 else 0)} GiB{least}"
 

@@ -37,7 +37,9 @@ def main(r: Request, dry: bool = False) -> int:
         title = f"{cells}, seeds {seeds}, {r.steps:,} steps, on {r.hardware} of {where}, into {r.out}"
         dry_run.show(title, stages, r.out, costs, [*checks, *readiness.check_configuration(stages)])
         return 0
-    readiness.refuse([*checks, *readiness.check_configuration(stages)])
+    ledger = dry_run.events(r.out / "stages.jsonl")
+    left = [s for s in stages if not dry_run.state(s, ledger).startswith("there")]
+    readiness.refuse([*checks, *readiness.check_configuration(left)])
     r.out.mkdir(parents=True, exist_ok=True)
     check_parameters(r.out, r.parameters())
     outcomes = execute(stages, r.out, GRACE_SECONDS)
@@ -70,7 +72,7 @@ def stage_costs(r: Request) -> dict[str, Part]:
     for model in r.models:
         method, size, _ = model
         if method != labels.BASE:
-            part = hours.training(budget, method, size, machine, machine.card, r.steps, known)
+            part = hours.training(budget, method, size, machine, machine.card, r.steps, known, r.keep_checkpoints)
             found[f"train/{name_of(model)}"] = part
         if not r.quick:
             part = hours.evaluation(budget, size, facts.whole_evaluation(), machine, machine.card, known,

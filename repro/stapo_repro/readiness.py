@@ -80,35 +80,37 @@ def check_environment(command: str, program: Path) -> str:
 
 
 def installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
-    """Versions of these packages in the environment of a console script, None for what is not there."""
+    """Versions of these packages in the environment of a console script, None for what is not there.
+
+    Raises:
+        BadInput: no Python beside it to ask.
+    """
     code = (
         "import importlib.metadata as m, json, sys\n"
         "names = {d.metadata['Name'].lower().replace('-', '_'): d.version for d in m.distributions()}\n"
         "print(json.dumps({n: names.get(n) for n in sys.argv[1:]}))"
     )
-    command = [str(program.with_name("python")), "-I", "-c", code, *names]
+    python = program.with_name("python")
+    if not python.exists():
+        raise BadInput(f"{program} stands in no environment", found=f"no {python}", expected="a venv's bin folder",
+                       next_step="name the environment with --train-env DIR or --eval-env DIR")  # fmt: skip
+    command = [str(python), "-I", "-c", code, *names]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
 def check_disk(r: Request, need: Part) -> str:
-    """Raises BadInput where not even two checkpoints of each training would fit."""
+    """Raises BadInput where the checkpoints that are kept would not fit, with the cure if keeping fewer is one."""
     parent = next(p for p in (r.out.absolute(), *r.out.absolute().parents) if p.exists())
     free = shutil.disk_usage(parent).free / 2**30
-    if free < need.least:
+    if free < need.disk:
+        fewer = "--keep-checkpoints 1, or " if need.least <= free else ""
         raise BadInput(
             f"too little disk is free at {parent}",
             found=f"{free:,.0f} GiB",
-            expected=f"{need.disk:,.0f} GiB with all checkpoints, {need.least:,.0f} with the newest two",
-            next_step="free some space, or name another place with --out",
+            expected=f"{need.disk:,.0f} GiB, or {need.least:,.0f} with two checkpoints at a time",
+            next_step=f"{fewer}another place with --out",
         )
-    if free < need.disk and not 0 < r.keep_checkpoints <= 2:
-        raise BadInput(
-            f"too little disk is free at {parent} for all checkpoints",
-            found=f"{free:,.0f} GiB",
-            expected=f"{need.disk:,.0f} GiB, or {need.least:,.0f} with the newest two",
-            next_step="--keep-checkpoints 2, or another place with --out",
-        )
-    return f"{free:,.0f} GiB free, {need.disk:,.0f} with all checkpoints, {need.least:,.0f} with the newest two"
+    return f"{free:,.0f} GiB free, {need.disk:,.0f} needed"
 
 
 def check_gpus(r: Request) -> str:

@@ -45,7 +45,7 @@ class Run:
     judge_revision: str = ""
     """The hub judge's commit."""
     keep_checkpoints: int = 0
-    """Keep only the newest so many checkpoints of each training; 0 keeps all."""
+    """Keep only the newest so many checkpoints of each training, and one more while it is written; 0 keeps all."""
     train_env: Path | None = None
     """Folder of the environment whose stapo-train is used. Default: this one."""
     eval_env: Path | None = None

@@ -30,7 +30,7 @@ class Part:
     Attributes:
         hours: of wall time, None where nothing is known.
         gpus: of the machine; GPU hours are wall hours of all of them, idle ones included.
-        disk: GiB at most; least: with the newest two checkpoints only.
+        disk: GiB at most; least: where one checkpoint is kept while the next is written.
         basis: where the hours come from. words: how, one sentence a line.
     """
 
@@ -76,11 +76,12 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Recorded]:
     return found
 
 
-def _checkpoints(parameters: int, steps: int, every: int) -> tuple[float, float, str]:
-    """(GiB of all checkpoints, of two, both in words)"""
+def _checkpoints(parameters: int, steps: int, every: int, keep: int) -> tuple[float, float, str]:
+    """(GiB of the checkpoints at most, of two, both in words); an old one goes when the new one is complete."""
     each, made = STATE * parameters / GIB, -(-steps // every)
-    words = f"disk: {made} checkpoints of {each:.1f} GiB ({STATE} bytes x P) and {LOGS_GIB:g} GiB of logs"
-    return made * each + LOGS_GIB, min(made, 2) * each + LOGS_GIB, words
+    most = min(made, keep + 1) if keep else made
+    words = f"disk: {most} checkpoints of {each:.1f} GiB ({STATE} bytes x P) and {LOGS_GIB:g} GiB of logs"
+    return most * each + LOGS_GIB, min(made, 2) * each + LOGS_GIB, words
 
 
 def step_work(budget: Budget, method: str, size: str, tensor_parallel: int) -> tuple[Update, Sampling]:
@@ -93,11 +94,12 @@ def step_work(budget: Budget, method: str, size: str, tensor_parallel: int) -> t
 
 
 def training(
-    budget: Budget, method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[Recorded]
-) -> Part:
-    """The training of one of the paper's models."""
+    budget: Budget, method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[Recorded],
+    keep: int = 0,
+) -> Part:  # fmt: skip
+    """The training of one of the paper's models. `keep`: checkpoints that are kept, 0 for all."""
     disk, least, disk_words = _checkpoints(budget.models[size].shape.parameters, steps,
-                                           budget.settings.checkpoint_every.value)  # fmt: skip
+                                           budget.settings.checkpoint_every.value, keep)  # fmt: skip
     export = EXPORT * budget.models[size].shape.parameters / GIB
     disk_words += f"; weights and export in bf16, {export:.1f} GiB each"
     timed = [r.run for r in known if _is(r, "train", size, card, machine.gpus)]

@@ -112,7 +112,7 @@ def to_text(plan: Plan) -> str:
     if plan.whole:
         lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
     said = "cost: GPU hours x the price of --price" if plan.price is None else f"cost: GPU hours x {plan.price:g}"
-    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: the newest two. {said}.", ""]
+    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. {said}.", ""]
     if plan.rows:
         lines += ["How the hours come about", *_ways(plan), ""]
         lines += ["What is assumed", *_wrapped(assumptions(budget, plan.card)), ""]

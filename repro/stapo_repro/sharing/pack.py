@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import stat
 import tempfile
@@ -10,7 +9,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stapo_repro.collect import collect, shorten
+from stapo_repro.collect import collect, shorten, without_paths
 from stapo_repro.sharing.bundle import DIGITS, LINES, MANIFEST, MARK, Entry, Manifest, bad_name, digest
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -19,7 +18,6 @@ from stapo_results.schema import CellRecord, Judgement, Sample
 
 RESPONSES = ("samples.jsonl", "verdicts.jsonl", "judgements.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
-_PATH = re.compile(r"(?<![\w.])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 
 
 def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
@@ -69,7 +67,7 @@ def _copy(source: Path, target: Path, root: str) -> None:
     with open(target, "wb") as out:
         for record in store.read(source, LINES[source.name]):
             if isinstance(record, (Sample, Judgement)) and record.error:
-                plain = _PATH.sub("(path)", shorten(record.error, root))
+                plain = without_paths(shorten(record.error, root))
                 record = record.model_copy(update={"error": plain})
             out.write(store.to_line(record).encode() + b"\n")
 

@@ -1,0 +1,180 @@
+"""The driver on the paper's cells with stand-ins for the other wings, dry runs, and a real cell of the miniature."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from driving import asked, environment, with_cards
+
+from stapo_repro import dry_run, paper_driver
+from stapo_repro.chain import console_script
+from stapo_results.errors import BadInput
+
+# on a machine that says it has 8 GPUs
+
+WING = textwrap.dedent(
+    """
+    import json, os, sys
+    from pathlib import Path
+    import synthetic_records as synthetic
+    from stapo_results.benchmarks import registry
+    from stapo_repro.planner.facts import whole_evaluation
+    words = sys.argv[1:]
+    if "--config-only" in words:
+        sys.exit(0)
+    with open(os.environ["CALLS"], "a") as f:
+        f.write(" ".join(words[:2]) + " " + os.environ["HF_HUB_OFFLINE"] + "\\n")
+    named = dict(w.split("=") for w in words if "=" in w)
+    out = Path(named["run.out"] if named else words[words.index("--out") + 1] if "--out" in words else words[2])
+    if words[0] == "benchmarks":
+        out.mkdir(parents=True)
+        for name in ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench"):
+            (out / f"{name}.jsonl").write_text("{}")
+    elif words[0] == "data":
+        out.mkdir(parents=True)
+        for name in ("train.parquet", "val.parquet", "data.json"):
+            (out / name).write_text(name)
+    elif named:
+        made = synthetic.training_run(out.parent, named["method"], int(named["run.seed"]), 40, named["size"])
+        made.rename(out)
+        last = out / "checkpoints" / f"global_step_{named['run.steps']}"
+        last.mkdir(parents=True)
+        (last / "COMPLETE.json").write_text("{}")
+    elif words[0] == "export":
+        out.mkdir(parents=True)
+        (out / "stapo.json").write_text("{}")
+        (out / "config.json").write_text("{}")
+    else:
+        out.mkdir(parents=True)
+        (out / "samples.jsonl").touch()
+        (out / "verdicts.jsonl").touch()
+        method, size = out.name.split("-")[0], "-".join(out.name.split("-")[1:3])
+        for benchmark, setting in whole_evaluation():
+            spec = registry()[benchmark]
+            verdicts = ["10" * (spec.samples // 2)] * spec.rows
+            synthetic.cell(out.parent, method, benchmark, setting, verdicts, size=size, folder=out.name)
+    """
+)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment with stand-ins of the two wings, and eight cards; returns its folder."""
+    everything = {"torch": "2", "verl": "0.9.1", "vllm": "0.32.0", "math-verify": "0.9.0"}
+    folder = environment(tmp_path / "env", everything)
+    (tmp_path / "wing.py").write_text(WING)
+    for name in ("stapo-train", "stapo-eval"):
+        path = [str(Path(__file__).parent), *sys.path]
+        call = f'PYTHONPATH={":".join(p for p in path if p)} exec {sys.executable} {tmp_path / "wing.py"} "$@"'
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{call}\n")
+    monkeypatch.setenv("PATH", with_cards(tmp_path / "smi", 8))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setattr(paper_driver, "stage_costs", lambda r: {})  # 600 GiB of disk are not there
+    return folder
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_a_cell_and_then_one_more(tmp_path: Path, machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "cells"
+    first = asked("stapo/qwen3-1.7b", out=out, train_env=machine, eval_env=machine)
+    assert paper_driver.main(first) == 0
+    # data and weights of the hub may be fetched, which the miniature's stages may not
+    assert calls(tmp_path) == ["benchmarks --write 0", "data --benchmarks 0", "run method=stapo 0",
+                               "export --checkpoint 1", "run --model 0"]  # fmt: skip
+    table = (out / "tables" / "main_table.json").read_text()
+    assert "50.00" in table
+    capsys.readouterr()
+    # the same command again repeats nothing, and a dry run says so
+    assert paper_driver.main(first) == 0
+    assert len(calls(tmp_path)) == 5
+    before = (out / "stages.jsonl").read_bytes()
+    assert paper_driver.main(first, dry=True) == 0
+    assert "Still to do: 0 of 7 stages" in capsys.readouterr().out
+    assert (out / "stages.jsonl").read_bytes() == before
+    # one more cell: only what it lacks, and the table is made anew of both
+    more = asked("base/qwen3-8b", out=out, train_env=machine, eval_env=machine)
+    assert paper_driver.main(more) == 0
+    assert calls(tmp_path)[5:] == ["run --model 0"]
+    assert (out / "tables" / "main_table.json").read_text() != table
+    with pytest.raises(BadInput, match="run of other parameters"):
+        paper_driver.main(asked("stapo/qwen3-8b", out=out, train_env=machine, eval_env=machine, judge="none"))
+
+
+def test_a_folder_of_the_miniature_is_refused(tmp_path: Path, machine: Path) -> None:
+    out = tmp_path / "o"
+    out.mkdir()
+    (out / "parameters.json").write_text(json.dumps({"quick": True}))
+    with pytest.raises(BadInput, match="run of another kind"):
+        paper_driver.main(asked("base/qwen3-8b", out=out, train_env=machine, eval_env=machine))
+
+
+def test_a_dry_run_writes_nothing_and_says_all(
+    tmp_path: Path, machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    r = asked("stapo/qwen3-1.7b", out=tmp_path / "o", train_env=machine, eval_env=machine)
+    assert paper_driver.main(r, dry=True) == 0
+    text = capsys.readouterr().out
+    for said in (
+        "  3. train/stapo-qwen3-1.7b-s0: to do\n     stapo-train run method=stapo size=qwen3-1.7b hardware=8gpu ",
+        "Still to do: 7 of 7 stages",
+        "  ok      GPUs: 8 in this machine, 8 needed",
+        "  ok      configuration of train/stapo-qwen3-1.7b-s0: composes",
+        "All checks passed; nothing was started (--dry-run).",
+    ):
+        assert said in text
+    assert not (tmp_path / "o").exists()
+    assert not (tmp_path / "calls").exists()
+
+
+def test_what_a_stage_costs() -> None:
+    costs = paper_driver.stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
+    assert list(costs) == ["train/stapo-qwen3-8b-s0", "eval/stapo-qwen3-8b-s0", "eval/base-qwen3-8b"]
+    assert dry_run.cost(costs["train/stapo-qwen3-8b-s0"]) == (
+        "about 256.6 h, 2,053 GPU h (formula); disk 2,778 GiB (two checkpoints at a time: 215)"
+    )
+    assert costs["eval/base-qwen3-8b"].disk > costs["eval/stapo-qwen3-8b-s0"].disk  # its weights are fetched
+
+
+def test_the_miniatures_dry_run(tmp_path: Path) -> None:
+    command = [console_script("python"), "-m", "stapo_repro.cli", "run", "stapo/mini", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for said in (
+        "miniature: stapo on mini, seeds 0, 40 steps, without a GPU, into runs/miniature",
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=40 "
+        "run.base=runs/miniature/base run.out=runs/miniature/train/stapo-s0\n     about 4 min (measured)",
+        "Still to do: 7 of 7 stages",
+    ):
+        assert said in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_miniature_from_nothing_to_a_bundle(tmp_path: Path) -> None:
+    """The real wings: run, dry run of what is there, collect, pack, unpack."""
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "stapo_repro.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    call("run", "stapo/mini", "--quick", "--out", "r")
+    assert "Still to do: 0 of 7 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
+    call("pack", "r", "--out", "a.zip")
+    assert "0 were there already" in call("unpack", "a.zip", "--into", "shared")
+    for name in ("samples.jsonl", "verdicts.jsonl"):
+        same = f"r/eval/stapo-s0/{name}"
+        assert (tmp_path / "shared" / same).read_bytes() == (tmp_path / same).read_bytes()
+    call("tables", "--records", "shared/r/eval", "shared/r/train", "--out", "t")
+    assert (tmp_path / "t/main_table.md").read_bytes() == (tmp_path / "r/tables/main_table.md").read_bytes()

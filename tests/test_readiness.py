@@ -1,0 +1,139 @@
+"""What the paper's cells refuse before anything starts: GPUs, environments, clusters, disk, values."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from driving import asked, environment, with_cards
+
+from stapo_repro import paper_driver, readiness
+from stapo_repro.paper_chain import make_stages
+from stapo_repro.planner.hours import Part
+from stapo_results.errors import BadInput
+
+
+def test_without_gpus_it_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "stapo_repro.cli", "run", "base/qwen3-8b", "--hardware", "1gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.returncode == 2
+    assert "this machine has too few GPUs for --hardware 1gpu" in done.stderr
+    assert "stapo-repro plan base/qwen3-8b --hardware 1gpu" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hardware": "cpu"}, "need GPUs"),
+        ({"steps": 0}, "--steps is at least 1"),
+        ({"keep_checkpoints": -1}, "--keep-checkpoints is at least 0"),
+        ({"seeds": "0,0"}, "each seed once"),
+    ],
+)
+def test_values_that_cannot_be(changed, message) -> None:
+    with pytest.raises(BadInput, match=message):
+        asked("stapo/qwen3-8b", **changed)
+
+
+def test_an_environment_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="stapo-eval is not installed in"):
+        make_stages(asked("base/qwen3-8b", eval_env=tmp_path))
+
+
+def test_options_of_the_other_kind_are_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stapo_repro.cli", "run", "stapo/mini", "--judge", "none", "--hardware", "8gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--hardware, --judge" in done.stderr
+
+
+def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", with_cards(tmp_path / "bin", 8))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert readiness.check_gpus(asked("base/qwen3-8b")) == "8 in this machine, 8 needed"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    with pytest.raises(BadInput) as e:
+        readiness.check_gpus(asked("base/qwen3-8b"))
+    assert "found:    3 GPUs" in str(e.value)
+
+
+def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None:
+    lacking = environment(tmp_path / "a", {"torch": "2.13.0", "verl": "0.9.1"})
+    with pytest.raises(BadInput) as e:
+        readiness.check_environment("stapo-train", lacking / "bin" / "stapo-train")
+    assert "no vllm in" in str(e.value)
+    assert "--train-env DIR" in str(e.value)
+    whole = environment(tmp_path / "b", {"torch": "2.13.0", "vllm": "0.32.0", "math-verify": "0.9.0"})
+    said = readiness.check_environment("stapo-eval", whole / "bin" / "stapo-eval")
+    assert said == "vllm 0.32.0, math_verify 0.9.0, torch 2.13.0"
+
+
+def test_a_command_without_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "stapo-eval").touch()
+    with pytest.raises(BadInput, match="stands in no environment"):
+        readiness.check_environment("stapo-eval", tmp_path / "stapo-eval")
+
+
+STATUS = """
+======== Autoscaler status: 2026-01-01 00:00:00 ========
+Total Usage:
+ 0.0/64.0 CPU
+ 0.0/{gpus} GPU
+ 0B/100.00GiB memory
+"""
+
+
+@pytest.mark.parametrize(("gpus", "enough"), [("64.0", True), ("8.0", False)])
+def test_a_clusters_gpus_are_counted(tmp_path: Path, gpus: str, enough: bool) -> None:
+    folder = environment(tmp_path / "a", {}, f"cat <<'X'{STATUS.format(gpus=gpus)}X")
+    r = asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder)
+    if enough:
+        assert readiness.check_gpus(r) == "64 in the Ray cluster at auto, 64 needed"
+    else:
+        with pytest.raises(BadInput, match="the Ray cluster at auto has too few GPUs"):
+            readiness.check_gpus(r)
+
+
+@pytest.mark.parametrize(
+    ("says", "message"),
+    [
+        ("ConnectionError: Could not find any running Ray instance.", "no Ray cluster answers"),
+        ("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken", "asks for a token"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path, says: str, message: str) -> None:
+    folder = environment(tmp_path / "a", {}, f"echo '{says}' >&2; exit 1")
+    with pytest.raises(BadInput, match=message):
+        readiness.check_gpus(asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder))
+
+
+@pytest.mark.parametrize(
+    ("need", "message"),
+    [((1e9, 1e9), "next:     another place"), ((1e9, 0.0), "next:     --keep-checkpoints 1, or"), ((0.0, 0.0), None)],
+)
+def test_disk_is_looked_at(tmp_path: Path, need: tuple[float, float], message: str | None) -> None:
+    r = asked("stapo/qwen3-8b", out=tmp_path / "new" / "o")
+    part = Part(None, 0, *need, "not known", ())
+    if message is None:
+        assert "GiB free" in readiness.check_disk(r, part)
+    else:
+        with pytest.raises(BadInput, match="too little disk") as e:
+            readiness.check_disk(r, part)
+        assert message in str(e.value)
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    empty = environment(tmp_path / "a", {})
+    r = asked("stapo/qwen3-8b", out=tmp_path / "o", train_env=empty, eval_env=empty, data_dir=tmp_path)
+    with pytest.raises(BadInput) as e:
+        paper_driver.main(r)
+    for said in ("5 things stand in the way; nothing was started", "aime24.jsonl", "no verl, no vllm, no torch",
+                 "no vllm, no math_verify", "too little disk", "too few GPUs"):  # fmt: skip
+        assert said in str(e.value)
+    assert not (tmp_path / "o").exists()
