@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import labels, paper
+from stapo_repro import labels, paper, tables
 from stapo_repro.records import load_cells, load_training_runs
 from stapo_results.confusion import confusion
 from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths
@@ -131,12 +131,13 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     assert group(m).methods == tuple(labels.METHODS)
 
 
-def judged_cell(root: Path, **changed) -> Path:
+def judged_cell(root: Path) -> Path:
     problems = [
         ProblemResult(problem_id="a", verdicts="1101", rule="1100", judged="...c"),
         ProblemResult(problem_id="b", verdicts="000-", rule="100-", judged="ixi."),
     ]
-    return synthetic.cell(root, "stapo", "mini-add", "t1.0", ["1101", "000-"], problems=problems, **changed)
+    more = {"problems": problems, "scored_by": "rule+judge", "finish_reasons": {"error": 1, "stop": 7}}
+    return synthetic.cell(root, "stapo", "mini-add", "t1.0", ["1101", "000-"], **more)
 
 
 def test_opinions_by_hand(tmp_path):
@@ -254,3 +255,19 @@ def test_groups_put_the_papers_sizes_side_by_side(tmp_path):
     other = m.groups()[2]
     assert (other.methods, other.benchmarks) == (("external",), ("mine",))
     assert other.heading("Rule and judge") == "Rule and judge, org/a model, SYNTHETIC RECORDS"
+
+
+def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
+    for seed in (0, 1):
+        for benchmark in ("mini-add", "mini-add-hard"):
+            for method, right in (("stapo", ("1100", "1000", "1111")), ("justrl", ("1000", "0000", "1110"))):
+                letters = [right[(i + seed) % 3] for i in range(3)]
+                synthetic.cell(tmp_path, method, benchmark, "t1.0", letters, seed=seed)
+    m = material(tmp_path)
+    table = tables.build(load_cells([tmp_path]), paper.load())
+    row = next(r for r in table.sections[0].rows if r.method == "stapo")
+    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, group(m).benchmarks)):
+        said, shown = row.values[name]["t1.0"], m.accuracy("mini", "stapo", part, "t1.0")
+        assert shown is not None
+        assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
+        assert len(shown.seeds) == 2

@@ -93,8 +93,8 @@ def nothing(axes: Axes, text: str) -> None:
     axes.grid(visible=False)
 
 
-def handle(method: str, text: str = "", *, run: bool = True, line: bool = True) -> Line2D:
-    """A method's entry in a legend; grey with "(not run)" where there is no record."""
+def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, why: str = "not run") -> Line2D:
+    """A method's entry in a legend; grey, and with the reason, where nothing of it is drawn."""
     how = look(method)
     shown = Line2D([], [], color=how.colour if run else FAINT, label=labels.method_label(method) + text)
     shown.set_marker(how.marker)
@@ -105,7 +105,7 @@ def handle(method: str, text: str = "", *, run: bool = True, line: bool = True) 
     elif how.dashes:
         shown.set_dashes(how.dashes)
     if not run:
-        shown.set_label(f"{labels.method_label(method)} (not run)")
+        shown.set_label(f"{labels.method_label(method)} ({why})")
     return shown
 
 

@@ -86,7 +86,7 @@ def _figure(material: Material, group: Group) -> Sketch:
         mark = Line2D([], [], linestyle="none", marker="d", markersize=5, markerfacecolor="white",
                       markeredgecolor=GREY, label="the paper's printed difference")  # fmt: skip
         figure.legend(handles=[mark], loc="outside lower center")
-    what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'},"
+    what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'}"
     caption = (
         f"{group.opening(what)} Paired by problem{' and training seed' if masks else ''}; bars are 95 % t intervals "
         f"for {'problems and seeds' if masks else 'the choice of problems'}, not adjusted for the number of "
@@ -113,11 +113,13 @@ def _draw(axes: Axes, found: Sequence[Line], each: int) -> None:
             axes.plot([v.mean], [y], how.marker, color=how.colour, markersize=4.5, markeredgecolor="white",
                       markeredgewidth=0.5, gid=f"difference-{x.benchmark}-{x.other}", zorder=5)  # fmt: skip
         else:
-            axes.annotate(x.value, (0, y), xytext=(3, 0), textcoords="offset points", va="center", size=SMALL,
-                          color=GREY)  # fmt: skip
+            axes.text(0.99, y, x.value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
+                      color=GREY)  # fmt: skip
         if x.printed is not None:
             axes.plot([x.printed], [y], "d", markersize=5, markerfacecolor="none", markeredgecolor=GREY, zorder=6)
     axes.set_ylim(min(_rows(found, each)) - 0.8, 0.8)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high + 0.15 * (high - low) * any(not isinstance(x.value, Value) for x in found))
     bare(axes)
     if not any(isinstance(x.value, Value) or x.printed is not None for x in found):
         axes.set_xlim(-1, 1)

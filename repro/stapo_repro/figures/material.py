@@ -69,8 +69,8 @@ class Group:
 
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
-        of = {"miniature": " of the miniature", "ablation": " of the ablation in miniature"}.get(self.kind, "")
-        of = of or f" of {self.label or 'the paper’s models'}"
+        of = {"miniature": " in the miniature", "ablation": " in the miniature's ablation"}.get(self.kind, "")
+        of = of or f" for {self.label or 'the models of the paper'}"
         end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
         return f"{what}{of}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
 

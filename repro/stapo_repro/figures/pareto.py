@@ -25,7 +25,7 @@ def stability(steps: Sequence[StepMetrics]) -> float | None:
 
     H_early is the mean entropy of the first quarter of the steps (4 k <= K), the root mean square runs over all later
     ones. 1/2 means that entropy is typically off by a factor of two; a collapse, an explosion and a swing all count,
-    each by its factor. The paper names no measure; this one is this project's.
+    each by its factor. The paper's text names no measure; this one is this project's.
 
     Returns:
         None when a step lacks the metric, entropy is not positive, or there are too few steps.
@@ -95,15 +95,17 @@ def _figure(material: Material, group: Group) -> Sketch:
             if column == 0:
                 axes.set_ylabel("accuracy (%), average")
     front = Line2D([], [], color=GREY, linewidth=0.8, dashes=(4, 2), label="none is better in both")
-    legend(figure, [*(handle(m, run=there, line=False) for m, there in seen.items()), front])
+    known = {c.record.cell.method for c in material.cells if c.record.cell.size in group.sizes}
+    why = {m: "incomplete" if m in known else "not run" for m in seen}
+    legend(figure, [*(handle(m, run=there, line=False, why=why[m]) for m, there in seen.items()), front])
     seeds = max((len(r) for s in group.sizes for r in material.runs_of(s, group.methods).values()), default=0)
     spread = "; horizontal from the lowest to the highest seed" if seeds > 1 else "; one seed, no interval of S"
     caption = (
-        f"{group.opening('Accuracy against the stability of the policy’s entropy')} S = exp(−RMS ln(H/H₀)), with H the "
+        f"{group.opening('Accuracy against the stability of policy entropy')} S = exp(−RMS ln(H/H₀)), with H the "
         "mean token entropy of a step after the first quarter of training and H₀ the mean over that quarter: 1 when "
-        "entropy keeps its early level, 1/2 when it is typically off by a factor of two, up or down. The paper names "
-        f"no measure; this one is ours. Accuracy is the average of {len(group.benchmarks)} benchmarks; vertical bars "
-        f"are 95 % intervals{spread if any(seen.values()) else ''}."
+        "entropy keeps its early level, 1/2 when it is typically off by a factor of two, up or down. The paper's text "
+        f"names no measure; this one is ours. Accuracy is the average of {len(group.benchmarks)} benchmarks; vertical "
+        f"bars are 95 % intervals{spread if any(seen.values()) else ''}."
     )
     return Sketch(f"{group.name}_pareto", title, figure, " ".join([caption, *material.remarks(group)]))
 
