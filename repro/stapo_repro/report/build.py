@@ -174,8 +174,8 @@ def _main(table: Table) -> tuple[SortedGrid, ...]:
 
 
 def _differences(table: Table) -> tuple[SortedGrid, ...]:
-    grids = [(s.title, difference_grid(s, table.families)) for s in table.sections]
-    return tuple(sortable(g, title=f"{g.title}. {title}") for title, g in grids if g is not None)
+    grids = [difference_grid(s, table.families) for s in table.sections]
+    return tuple(sortable(g) for g in grids if g is not None)
 
 
 def _counts(table: Table, sources: Sequence[_Source], sizes: Sequence[Size], audit: Audit) -> list[tuple[str, str]]:
