@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -277,13 +278,39 @@ def test_the_state_says_what_is_run_and_what_is_not(text: str):
     assert re.search(r"evaluation records\s+20\b", plain)
     assert plain.count("not run ") > 15
     assert "stapo-repro run stapo/qwen3-14b --dry-run" in plain
-    assert "SYNTHETIC RECORDS" in plain
+    assert plain.index("SYNTHETIC RECORDS: 20 of 20") < plain.index("State of the reproduction")
 
 
 def test_without_any_record_the_page_says_not_run(tmp_path: Path):
     plain = re.sub(r"<[^>]+>", " ", report.to_html(report.build(records=[tmp_path])))
     assert re.search(r"methods run in miniature\s+0 of 4\b", plain)
     assert "No evaluation record." in plain
+    assert "SYNTHETIC" not in plain
+
+
+def test_a_changed_verdict_changes_its_problem_and_what_is_made_of_it(miniature: Path, text: str, tmp_path: Path):
+    root = tmp_path / "records"
+    shutil.copytree(miniature, root)
+    path = next(root.rglob("stapo_mini_s0_step40_mini-add_t1.0_e0.json"))
+    record = store.read_json(path, CellRecord)
+    first = record.problems[0]
+    assert first.verdicts == "11110000"
+    changed = [first.model_copy(update={"verdicts": "01110000"}), *record.problems[1:]]
+    store.write_json(path, record.model_copy(update={"problems": changed}))
+    other = report.to_html(report.build(records=[root], page_folder=root))
+
+    def blocks(page: str) -> list[str]:
+        return [
+            line for block in re.findall(r'<pre class="problems".*?</pre>', page, re.S) for line in block.split("\n")
+        ]
+
+    differing = [(a, b) for a, b in zip(blocks(text), blocks(other), strict=True) if a != b]
+    assert len(differing) == 1
+    assert [" ".join(x.split()[-2:]) for x in differing[0]] == ["50.00 11110000", "37.50 01110000"]
+    before, after = _sorted_rows(text), _sorted_rows(other)
+    moved = {(key, i) for key in before for i in range(len(before[key])) if before[key][i] != after[key][i]}
+    assert {(row, i) for (_, row), i in moved if " minus " not in row} == {("STAPO", 0), ("STAPO", 2)}
+    assert all("STAPO" in row and i in (0, 2) for (_, row), i in moved)
 
 
 def test_the_same_records_give_the_same_bytes(miniature: Path, text: str):

@@ -69,12 +69,14 @@ class Report:
     """Everything that the page shows.
 
     Attributes:
+        notice: what must be read before anything else; "" where there is nothing.
         links: path of a record as the table has it -> address in the page.
         glyphs: outlines that all pictures use.
         masks: None where the ablation is not among the records.
     """
 
     title: str
+    notice: str
     sizes: tuple[Size, ...]
     counts: tuple[tuple[str, str], ...]
     state: str
@@ -172,8 +174,8 @@ def _main(table: Table) -> tuple[SortedGrid, ...]:
 
 
 def _differences(table: Table) -> tuple[SortedGrid, ...]:
-    grids = [(s.title, difference_grid(s, table.families)) for s in table.sections]
-    return tuple(sortable(g, title=f"{g.title}. {title}") for title, g in grids if g is not None)
+    grids = [difference_grid(s, table.families) for s in table.sections]
+    return tuple(sortable(g) for g in grids if g is not None)
 
 
 def _counts(table: Table, sources: Sequence[_Source], sizes: Sequence[Size], audit: Audit) -> list[tuple[str, str]]:
@@ -187,6 +189,12 @@ def _counts(table: Table, sources: Sequence[_Source], sizes: Sequence[Size], aud
         (f"{sum(len(s.trainings) for s in sources):,}", "training records"),
         (f"{findings}", "findings of the audit"),
     ]
+
+
+def _notice(sources: Sequence[_Source]) -> str:
+    made_up = sum("synthetic" in c.record.engine for s in sources for c in s.cells)
+    total = sum(len(s.cells) for s in sources)
+    return f"SYNTHETIC RECORDS: {made_up} of {total} were made up for a test. This is no result." if made_up else ""
 
 
 def build(
@@ -216,6 +224,7 @@ def build(
     audited = f"Audit: inputs {audit.inputs_sha256[:16]}."
     return Report(
         title="STAPO reproduction",
+        notice=_notice(sources),
         sizes=tuple(sizes),
         counts=tuple(_counts(table, sources, sizes, audit)),
         state=state_of_paper_cells(table),

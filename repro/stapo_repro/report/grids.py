@@ -31,9 +31,8 @@ class SortedRow:
 
 @dataclass(frozen=True)
 class SortedGrid:
-    """One table of the page under its heading."""
+    """One table of the page."""
 
-    title: str
     grid: Grid
     rows: tuple[SortedRow, ...]
 
@@ -56,12 +55,11 @@ def key(pieces: Sequence[Piece]) -> str:
     return ""
 
 
-def sortable(grid: Grid, names: Sequence[str] | None = None, title: str = "") -> SortedGrid:
+def sortable(grid: Grid, names: Sequence[str] | None = None) -> SortedGrid:
     """A grid with what it is sorted by.
 
     Args:
         names: labels of the rows that stand for themselves; every other one follows the row above it. None: all do.
-        title: another heading than the grid's own.
     """
     rows = []
     for row in grid.rows:
@@ -70,4 +68,4 @@ def sortable(grid: Grid, names: Sequence[str] | None = None, title: str = "") ->
             first, second = halves(cell.pieces)
             cells.append(SortedCell(cell, key(first), key(second)))
         rows.append(SortedRow(row, tuple(cells), names is not None and row.label not in names))
-    return SortedGrid(title or grid.title, grid, tuple(rows))
+    return SortedGrid(grid, tuple(rows))

@@ -1,0 +1,257 @@
+"""The report in a real browser: links, sorting, hostile responses, phones, dark mode. `tox -e report` runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import hostile_run
+import pytest
+
+pytest.importorskip("selenium", reason="selenium is not installed: `tox -e report` has it")
+
+import browsing
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from stapo_repro import paper, report
+from stapo_repro.paper import checkout
+from stapo_repro.report.text import visible
+
+pytestmark = pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())
+
+SIZES = {"wide": browsing.WIDE, "phone": browsing.PHONE}
+COMMITTED = checkout() / "results" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[WebDriver]:
+    with browsing.browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    page = folder / "report.html"
+    made = report.build(run_folders=[hostile_run.build(folder)], page_folder=folder)
+    page.write_text(report.to_html(made), encoding="utf-8")
+    return page
+
+
+def open_all(driver: WebDriver) -> None:
+    driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, size: str, scheme: str):
+    browsing.look(driver, COMMITTED, SIZES[size], scheme)
+    open_all(driver)
+    assert driver.get_log("browser") == []
+    assert driver.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert driver.title == "STAPO reproduction"
+
+
+@pytest.mark.parametrize("page", ["committed", "hostile"])
+def test_a_phone_scrolls_tables_and_not_the_page(driver: WebDriver, hostile: Path, page: str):
+    browsing.look(driver, COMMITTED if page == "committed" else hostile, browsing.PHONE)
+    open_all(driver)
+    inner, scrolled = driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
+    assert inner == 375
+    assert scrolled <= 375
+    # something is wider than the page, and it scrolls in a region of its own
+    wide = driver.execute_script(
+        "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+    )
+    assert wide > 0
+
+
+def test_every_link_leads_somewhere(driver: WebDriver):
+    browsing.look(driver, COMMITTED)
+    links = driver.execute_script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    names = set(driver.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)"))
+    assert len(links) > 100
+    assert [x for x in links if x.startswith("#") and x[1:] not in names] == []
+    assert [x for x in links if not x.startswith("#") and not (COMMITTED.parent / x).is_file()] == []
+
+
+def test_a_number_leads_to_its_cell(driver: WebDriver):
+    browsing.look(driver, COMMITTED)
+    number = driver.find_element(By.CSS_SELECTOR, "#table td a[href='#m-stapo_mini_s0_step40_mini-add_t1.0_e0']")
+    text = number.text
+    driver.execute_script("arguments[0].click()", number)
+    cell = driver.find_element(By.CSS_SELECTOR, "[id='m-stapo_mini_s0_step40_mini-add_t1.0_e0']")
+    assert cell.get_attribute("open")
+    assert cell.is_displayed(), "the model's block around it is open too"
+    assert cell.find_element(By.CSS_SELECTOR, "summary strong").text == text
+    problems = cell.find_element(By.CSS_SELECTOR, "pre.problems").text.splitlines()
+    record = json.loads((checkout() / "results/records" / f"{_path(cell)}").read_text(encoding="utf-8"))
+    assert [line.split()[::2] for line in problems] == [[p["problem_id"], p["verdicts"]] for p in record["problems"]]
+
+
+def _path(cell) -> str:
+    link = cell.find_element(By.XPATH, ".//a[text()='record']").get_attribute("href")
+    return link.split("/records/")[1]
+
+
+def column(driver: WebDriver, table: str) -> list[str]:
+    """Headings of the rows, from top to bottom."""
+    return driver.execute_script(
+        "return [...document.getElementById(arguments[0]).closest('table').tBodies[0].rows]"
+        ".map(r => r.cells[0].textContent.trim())",
+        table,
+    )
+
+
+def test_tables_are_sorted_by_keyboard_with_what_is_not_run_last(driver: WebDriver):
+    browsing.look(driver, COMMITTED)
+    section = driver.find_element(By.XPATH, "//caption[contains(., 'Qwen3-8B')]")
+    name = str(section.get_attribute("id"))
+    table = section.find_element(By.XPATH, "./..")
+    before = column(driver, name)
+    head = table.find_elements(By.CSS_SELECTOR, "thead th")[1]
+    button = head.find_element(By.TAG_NAME, "button")
+    assert (head.text.split()[0], head.get_attribute("aria-sort")) == ("AIME24", "none")
+
+    printed = paper.load()
+    first, second = (
+        {f"{m}, paper": float(printed.get("qwen3-8b", i, s).values["aime24"]) for i, m in _METHODS}  # type: ignore[union-attr]
+        for s in ("t1.0", "t0.7")
+    )
+
+    def expected(values: dict[str, float], sign: int) -> list[str]:
+        order = [n for n in before if n in values]
+        return [*sorted(order, key=lambda n: sign * values[n]), *(n for n in before if n not in values)]
+
+    button.send_keys(Keys.ENTER)
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(driver, name) == expected(first, -1)
+    assert driver.find_element(By.ID, "sorted").get_attribute("textContent").endswith("descending by AIME24")
+    button.send_keys(Keys.SPACE)
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert column(driver, name) == expected(first, 1)
+    driver.execute_script("arguments[0].click()", driver.find_element(By.CSS_SELECTOR, "input[value='second']"))
+    assert column(driver, name) == expected(second, 1)
+    assert expected(first, 1) != expected(second, 1), "the two settings order these values differently"
+    button.send_keys(Keys.ENTER)
+    assert head.get_attribute("aria-sort") == "none"
+    assert column(driver, name) == before
+
+
+_METHODS = (("grpo", "GRPO"), ("entropy20", "20-Entropy"), ("justrl", "JustRL"), ("stapo", "STAPO"))
+
+
+def test_hostile_responses_are_read_and_run_nothing(driver: WebDriver, hostile: Path):
+    browsing.look(driver, hostile)
+    open_all(driver)
+    assert driver.title == "STAPO reproduction"
+    assert driver.find_elements(By.ID, "hit") == []
+    assert driver.get_log("browser") == []
+    shown = driver.execute_script(
+        "return [...document.querySelectorAll('.answer')].map("
+        "a => [...a.querySelectorAll('pre.response')].map(p => p.textContent))"
+    )
+    assert len(shown) == len(hostile_run.RESPONSES)
+    for parts, response in zip(shown, hostile_run.RESPONSES, strict=True):
+        head, *tail = parts
+        assert head == visible(response[:3000] if tail else response)
+        assert "".join(tail) == (visible(response[-1000:]) if tail else "")
+    assert driver.execute_script("return document.querySelectorAll('script').length") == 1
+
+
+def test_the_policy_stops_a_script_that_would_get_into_the_page(driver: WebDriver, hostile: Path):
+    browsing.look(driver, hostile)
+    driver.execute_script(
+        "const s = document.createElement('script'); s.textContent = arguments[0]; document.body.append(s);"
+        "const d = document.createElement('div'); d.innerHTML = '<img src=x onerror=\"' + arguments[0] + '\">';"
+        "document.body.append(d)",
+        hostile_run.HIT,
+    )
+    driver.execute_async_script("setTimeout(arguments[0], 200)")
+    assert driver.title == "STAPO reproduction"
+    complaints = " ".join(entry["message"] for entry in driver.get_log("browser"))
+    assert complaints.count("Content Security Policy") >= 2, "the script, and the picture with its handler"
+
+
+# WCAG 2.2, relative luminance and contrast ratio; the background is that of the nearest element that has one
+CONTRAST = """
+const channel = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
+const rgb = (s) => s.match(/[\\d.]+/g).map(Number);
+const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const back = (e) => {
+  for (; e; e = e.parentElement) {
+    const c = rgb(getComputedStyle(e).backgroundColor);
+    if (c.length < 4 || c[3] === 1) return c;
+    if (c[3] !== 0) throw new Error("a background that is half transparent: " + e.className);
+  }
+  throw new Error("no background");
+};
+const found = {}; let seen = 0;
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || e.closest("svg, script") || !e.checkVisibility()) continue;
+  const [a, b] = [luminance(rgb(getComputedStyle(e).color)), luminance(back(e))].sort((x, y) => y - x);
+  const ratio = (a + 0.05) / (b + 0.05); seen += 1;
+  if (ratio < 4.5) found[`${e.tagName}.${e.className} ${getComputedStyle(e).color}`] = ratio;
+}
+return [seen, found];
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["committed", "hostile"])
+def test_all_text_stands_out_from_its_background(driver: WebDriver, hostile: Path, page: str, scheme: str):
+    browsing.look(driver, COMMITTED if page == "committed" else hostile, browsing.WIDE, scheme)
+    open_all(driver)
+    seen, too_faint = driver.execute_script(CONTRAST)
+    assert seen > 200
+    assert too_faint == {}
+
+
+def test_the_switch_turns_light_into_dark_and_back(driver: WebDriver):
+    browsing.look(driver, COMMITTED, scheme="light")
+    switch = driver.find_element(By.ID, "theme")
+
+    def state() -> tuple[str, str]:
+        colour = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return str(switch.get_attribute("aria-pressed")), colour
+
+    assert state() == ("false", "rgb(255, 255, 255)")
+    switch.send_keys(Keys.ENTER)
+    assert state() == ("true", "rgb(18, 20, 23)")
+    _, too_faint = driver.execute_script(CONTRAST)
+    assert too_faint == {}
+    switch.send_keys(Keys.ENTER)
+    assert state() == ("false", "rgb(255, 255, 255)")
+    browsing.look(driver, COMMITTED, scheme="dark")
+    assert driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "true"
+
+
+def test_figures_are_drawn_with_all_their_letters(driver: WebDriver):
+    browsing.look(driver, COMMITTED)
+    # a name that text of the page has taken would draw nothing; a space has no outline
+    wrong = driver.execute_script(
+        "return [...document.querySelectorAll('svg use')].map(u => u.getAttribute('href').slice(1))"
+        ".filter(name => !(document.getElementById(name) instanceof SVGElement))"
+    )
+    assert wrong == []
+    drawn = driver.execute_script(
+        "return [...document.querySelectorAll('figure svg')].map(s => s.getBBox().width * s.getBBox().height)"
+    )
+    assert len(drawn) >= 10
+    assert min(drawn) > 10_000
+
+
+def test_print_leaves_out_what_cannot_be_used_on_paper(driver: WebDriver):
+    browsing.look(driver, COMMITTED)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        hidden = driver.execute_script(
+            "return ['nav', '#theme', '#cells', '#audit'].map(s => document.querySelector(s).checkVisibility())"
+        )
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert hidden == [False, False, False, True]
