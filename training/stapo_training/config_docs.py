@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
-from stapo_training import bench, configuration
+from stapo_training import bench, bench_tokens, configuration
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""
@@ -211,14 +211,15 @@ def replace_block(text: str, name: str, block: str) -> str:
 
 def render(docs: Path) -> dict[Path, str]:
     """Every generated page of `docs` and its text."""
-    page, selection = docs / "defaults.md", docs / "selection.md"
+    page, selection, statistics = (docs / name for name in ("defaults.md", "selection.md", "token-statistics.md"))
     if not page.exists():
         raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
-    measured = bench.page_block(docs.resolve().parent / "results" / "records" / "bench" / "training")
+    records = docs.resolve().parent / "results" / "records" / "bench"
     return {
         page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
         docs / "resolved.md": resolved_page(),
-        selection: replace_block(selection.read_text(), "bench", measured),
+        selection: replace_block(selection.read_text(), "bench", bench.page_block(records / "training")),
+        statistics: replace_block(statistics.read_text(), "bench", bench_tokens.page_block(records / "tokens")),
     }
 
 
