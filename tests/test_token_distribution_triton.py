@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -99,3 +101,38 @@ def test_a_diverged_token_is_nan(bad: float) -> None:
 def test_no_token_at_all() -> None:
     found = run(torch.empty(0, 4), torch.randn(9, 4), torch.empty(0, dtype=torch.long))
     assert (found.logprob_T.shape, found.top_id_TK.shape) == ((0,), (0, 5))
+
+
+_COMPILE = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from stapo_training import token_distribution_triton as t
+
+half, block, tile, step = sys.argv[1] == "bf16", *map(int, sys.argv[2:])
+constants = dict(DEPTH=2048, K=5, KEPT=8, HAS_BIAS=True, HAS_TEMPERATURE=True, TOKENS=block, VOCABULARY=tile, STEP=step)
+constants |= dict(LOWEST=t._LOWEST, EMPTY=t._EMPTY, WIDEN=not half)
+types = dict.fromkeys(["hidden", "weight"], "*bf16" if half else "*fp32") | dict.fromkeys(constants, "constexpr")
+types |= dict(bias="*fp32", temperature="*fp32", chosen="*i64", numbers="*fp64", key_out="*i64")
+names, aligned = t._kernel.arg_names, ("hidden", "weight", "hidden_stride", "weight_stride")
+source = ASTSource(
+    fn=t._kernel,
+    signature={name: types.get(name, "i32") for name in names},
+    constexprs={(names.index(name),): value for name, value in constants.items()},
+    attrs={(names.index(name),): [["tt.divisibility", 16]] for name in aligned},
+)
+made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=8, num_stages=3))
+print("wgmma" in made.asm["ptx"], made.metadata.shared, len(made.asm["cubin"]) > 0)
+"""
+
+
+@pytest.mark.parametrize(("arguments", "tensor_cores"), [("bf16 128 128 64", True), ("fp32 64 64 32", False)])
+def test_it_compiles_for_a_gpu(arguments: str, tensor_cores: bool) -> None:
+    """For compute capability 9.0, which needs no GPU; a multiprocessor of it has 227 KiB of shared memory."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", _COMPILE, *arguments.split()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    wgmma, shared, cubin = ended.stdout.split()
+    assert (wgmma, cubin) == (str(tensor_cores), "True")
+    assert 0 < int(shared) <= 227 * 1024

@@ -72,13 +72,13 @@ def ways(plan: Plan, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callabl
 
     def product() -> Outcome:
         for part in hidden.split(plan.chunk):
-            part @ weight.T
+            torch.mm(part, weight.T)
         return None, None
 
     def product_in_tiles() -> Outcome:
         for columns in weight.split(ours.VOCABULARY):
             for rows in hidden.split(ours.TOKENS):
-                rows @ columns.T
+                torch.mm(rows, columns.T)
         return None, None
 
     def log_softmax() -> Outcome:
