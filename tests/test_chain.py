@@ -78,6 +78,7 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     assert capsys.readouterr().out.count("finished before") == 2 * 10  # each stage kept, and said so in the summary
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_whole_ablation_with_stand_ins_judges_the_claims(tmp_path, capsys):
     out = tmp_path / "run"

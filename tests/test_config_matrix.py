@@ -76,6 +76,7 @@ def accepted_by_verl(config: Any) -> None:
         assert rows % a.rollout.log_prob_micro_batch_size_per_gpu == 0
 
 
+@pytest.mark.slow
 def test_every_method_on_every_size_and_machine_is_accepted() -> None:
     """224 configurations, under three minutes of one core; and the tables' two assumptions hold for all of them."""
     began = time.process_time()

@@ -121,6 +121,7 @@ def test_every_stage_needs_only_earlier_ones_and_terabytes_are_not_hashed() -> N
         assert not any(p.name in ("checkpoints", "models") or p.suffix == ".safetensors" for p in stage.outputs)
 
 
+@pytest.mark.slow
 def test_every_training_command_composes() -> None:
     """The wing's own composition takes each of them: methods, sizes, machines, a cluster's address, a try."""
     from stapo_training.configuration import compose

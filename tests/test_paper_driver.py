@@ -84,6 +84,7 @@ def calls(tmp_path: Path) -> list[str]:
     return (tmp_path / "calls").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_cell_and_then_one_more(tmp_path: Path, machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "cells"
     first = asked("stapo/qwen3-1.7b", out=out, train_env=machine, eval_env=machine)

@@ -51,6 +51,7 @@ def test_models_are_those_that_are_trained() -> None:
     assert {m.id for m in BUDGET.models.values()} == set(KNOWN)
 
 
+@pytest.mark.slow
 def test_settings_and_machines_are_those_of_the_trainings() -> None:
     from stapo_training.configuration import compose
 
