@@ -80,10 +80,12 @@ def _verdict(cell: Cell, problem: str, i: int, answer: str | None) -> Verdict:
 def _record(cell: Cell, file: Path) -> CellRecord:
     copy = benchmarks.load(str(file))
     temperature, top_p = SETTINGS[cell.setting]
+    missing = sum(v.count("-") for v in VERDICTS[cell.setting].values())
+    finished = {"stop": 12 - missing} | ({"error": missing} if missing else {})
     return CellRecord(
         cell=cell, n=4, temperature=temperature, top_p=top_p, max_tokens=32, scored_by="rule",
         problems=[ProblemResult(problem_id=k, verdicts=v) for k, v in VERDICTS[cell.setting].items()],
-        benchmark_rows=3, benchmark_sha256=copy.identity.golds_sha256, finish_reasons={"stop": 12}, no_answer=0,
+        benchmark_rows=3, benchmark_sha256=copy.identity.golds_sha256, finish_reasons=finished, no_answer=0,
         mean_response_tokens=5.0, engine="hf", deterministic=True, run_id="abc123", code_commit="c" * 40,
         code_dirty="", revisions=REVISIONS, miniature=True,
     )  # fmt: skip

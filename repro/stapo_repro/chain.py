@@ -200,7 +200,8 @@ def make_stages(p: Plan) -> Stages:
     tables, figures = out / "tables", out / "figures"
     made_of = (*evaluated, *trained) if p.kind == "ablation" else evaluated  # its table holds entropies too
     stages.append(Stage("tables", (repro, "tables", *records, "--out", f"{tables}"), tables, (tables,), made_of))
-    stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), trained))
+    drawn_of = (*evaluated, *trained)
+    stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), drawn_of))
     return stages
 
 

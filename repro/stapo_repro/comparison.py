@@ -59,8 +59,10 @@ def _columns(score: Score, ids: Sequence[str], seeds: Sequence[int]) -> NDArray[
     return np.array([[m[i] for i in ids] for m in per_seed]).T
 
 
-def compare(first: Sequence[Score], second: Sequence[Score]) -> Comparison:
+def compare(first: Sequence[Score], second: Sequence[Score], *, flips: int = FLIPS) -> Comparison:
     """First minus second over one benchmark or, unweighted, over several (the two lists name the same ones in order).
+
+    `flips`: drawn sign flips, few where the p-value is not used.
 
     Raises:
         BadInput: the two were not evaluated on the same problems or with the same gold answers.
@@ -73,7 +75,7 @@ def compare(first: Sequence[Score], second: Sequence[Score]) -> Comparison:
         strata.append([a.means[i] - b.means[i] for i in ids])
         if seeds:
             by_seed.append(_columns(a, ids, seeds) - _columns(b, ids, seeds))
-    flat = paired_average(strata, resamples=FLIPS)
+    flat = paired_average(strata, resamples=flips)
     if not seeds or math.isnan(flat.difference):
         return Comparison(
             flat.difference, flat.se, flat.low, flat.high, flat.p, flat.p, "sign flip", flat.problems

@@ -51,9 +51,12 @@ def _content_hash(record: CellRecord) -> str:
     return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
-def _says(record: CellRecord) -> str:
-    """What a record claims, without where it comes from."""
-    return to_line(record.model_copy(update={"run_id": "", "code_commit": "", "code_dirty": "", "revisions": {}}))
+def _agree(first: CellRecord, second: CellRecord) -> bool:
+    """Whether two records claim the same, wherever they come from; one may be older than the lengths by verdict."""
+    nothing: dict = {"run_id": "", "code_commit": "", "code_dirty": "", "revisions": {}}
+    if not (first.by_verdict and second.by_verdict):
+        nothing |= {"by_verdict": {}}
+    return to_line(first.model_copy(update=nothing)) == to_line(second.model_copy(update=nothing))
 
 
 def check_roots(roots: Sequence[Path]) -> None:
@@ -96,7 +99,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
             before = found.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
                 continue
-            if _says(before.record) != _says(record):
+            if not _agree(before.record, record):
                 raise RecordError(
                     f"two records of the cell {record.cell.id} contradict each other",
                     found=f"{before.file} and {path}",

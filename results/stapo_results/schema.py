@@ -161,7 +161,7 @@ class Run(Record):
     """One command that was run: what, with what, on what."""
 
     run_id: str
-    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench"]
+    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench", "theory"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]
@@ -211,6 +211,56 @@ class Bench(Record):
     baseline: str
     labels: dict[str, str] = {}
     rows: list[BenchRow]
+
+
+class TheoryRow(BaseModel):
+    """One statement over all its cases: the largest violation, as `measure` says, and the case that has it.
+
+    failures: cases whose violation exceeds `tolerance`. needs: what a statement that fails as printed would need.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    statement: str
+    place: str
+    reading: str
+    claim: str
+    measure: str
+    tolerance: float
+    cases: int
+    failures: int
+    largest: float
+    where: str
+    numbers: dict[str, float]
+    verdict: Literal["holds", "fails", "not run"]
+    needs: str = ""
+
+
+class TheoryQuadrant(BaseModel):
+    """The tokens of a run in one quadrant of probability x entropy, and how far the bounds are from their norms.
+
+    tokens 0: none was logged there, and there are no values. `values`: docs/theory.md explains each name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    quadrant: str
+    tokens: Annotated[int, Field(ge=0)]
+    values: dict[str, float] = {}
+
+
+class Theory(Record):
+    """What the theory check found. `missing` names what a run would have to log for the quadrants."""
+
+    run_id: str
+    seed: int
+    draws: int
+    vocabularies: list[int]
+    rows: list[TheoryRow]
+    source_run: str = ""
+    source: dict[str, float] = {}
+    quadrants: list[TheoryQuadrant] = []
+    missing: list[str] = []
 
 
 class ProblemResult(BaseModel):

@@ -116,6 +116,31 @@ class BenchCommand:
 
 
 @dataclass(frozen=True)
+class TheoryCommand:
+    """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens."""
+
+    run: Path | None = None
+    """A training run's folder: how tight the bounds are on the tokens of its token log."""
+    out: Path | None = None
+    """Folder for the record (run.json, theory.json); without it the tables are printed only."""
+    vocabulary: int | None = None
+    """Width of the run's logits; by default that of its checkpoint's config.json."""
+    seed: int = 0
+    """Decides the random distributions."""
+    draws: int = 3
+    """How often each family is drawn at a vocabulary below 10,000."""
+
+    def __call__(self) -> int:
+        from stapo_training.theory.run import Plan, run
+
+        for name, value, least in (("--draws", self.draws, 1), ("--vocabulary", self.vocabulary, 2)):
+            if value is not None and value < least:
+                raise BadInput(f"{name} is too small", found=value, expected=f"{least} or more", next_step="raise it")
+        run(Plan(self.seed, self.draws), source=self.run, out=self.out, vocabulary=self.vocabulary)
+        return 0
+
+
+@dataclass(frozen=True)
 class Configs:
     """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
 
@@ -135,13 +160,15 @@ def main() -> int:
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
     commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand, "configs": Configs}
+    commands["theory"] = TheoryCommand
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | data | run | export | bench | configs  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export | theory | bench | configs  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
             "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
             "  export   a checkpoint as a Hugging Face folder\n"
+            "  theory   the paper's lemmas and bounds, checked by number\n"
             "  bench    what each way of selecting costs\n"
             "  configs  the documentation's tables of what methods, sizes and machines resolve to"
         )

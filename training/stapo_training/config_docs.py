@@ -1,7 +1,8 @@
 """The generated parts of the documentation: decided defaults, what each method, size and machine resolves to, costs.
 
 `stapo-train configs` writes them, `--check` and the tests compare them. Values come from composed configurations
-(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error), costs from their record.
+(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error), costs and the theory's
+check from their records.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 from stapo_training import bench, configuration
+from stapo_training.theory import report as theory
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""
@@ -215,10 +217,12 @@ def render(docs: Path) -> dict[Path, str]:
     if not page.exists():
         raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
     measured = bench.page_block(docs.resolve().parent / "results" / "records" / "bench" / "training")
+    checked = theory.page_block(docs.resolve().parent / "results" / "records" / "theory")
     return {
         page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
         docs / "resolved.md": resolved_page(),
         selection: replace_block(selection.read_text(), "bench", measured),
+        docs / "theory.md": replace_block((docs / "theory.md").read_text(), "theory", checked),
     }
 
 

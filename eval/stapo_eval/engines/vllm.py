@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from stapo_eval.engines.base import Finished, LocalEngine, Request, Spec, load_t
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import FinishReason
+
+_WATCH_SECONDS = 0.5
 
 
 class VllmEngine(LocalEngine):
@@ -65,6 +68,27 @@ class VllmEngine(LocalEngine):
         self.hand: dict[str, tuple[Request, float]] = {}
         self.refused: list[Finished] = []
         self.number = 0
+        self.closed = threading.Event()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Wake `poll` when the engine's process dies: vLLM (0.32) notices, but leaves its own caller waiting for ever.
+
+        What a caller waits for is a queue that also takes exceptions. An engine inside this process has neither.
+        """
+        client = self.llm.llm_engine.engine_core
+        # the thread holds these two and not the client, which has to be collected when the engine is closed
+        resources, outputs = getattr(client, "resources", None), getattr(client, "outputs_queue", None)
+        if resources is None or outputs is None:
+            return
+
+        def watch() -> None:
+            while not self.closed.wait(_WATCH_SECONDS):
+                if resources.engine_dead:
+                    outputs.put_nowait(RuntimeError("the engine's process ended"))
+                    return
+
+        threading.Thread(target=watch, daemon=True, name="vllm-watch").start()
 
     def submit(self, requests: Sequence[Request]) -> None:
         from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
@@ -120,5 +144,6 @@ class VllmEngine(LocalEngine):
         return Finished(request, text, reason, len(best.token_ids), best.cumulative_logprob, seconds)
 
     def close(self) -> None:
+        self.closed.set()
         del self.llm
         gc.collect()  # its processes and memory go with it, before a judge is loaded

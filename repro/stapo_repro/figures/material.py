@@ -16,11 +16,12 @@ from typing import Literal
 
 from stapo_repro import evidence as ev
 from stapo_repro import labels
+from stapo_repro.comparison import compare
 from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
 from stapo_repro.records import Loaded, TrainingRun, final_step
-from stapo_repro.scores import Score, ScoreKey, score_all
-from stapo_results.statistics import average, paired, paired_average
+from stapo_repro.scores import Score, ScoreKey, average_score, score_all
+from stapo_results.errors import BadInput
 
 Part = Literal["main", "ablation"]
 Kind = Literal["miniature", "ablation", "paper", "other"]
@@ -177,7 +178,10 @@ class Material:
         have = [p for p in parts if p is not None]
         if not have or len(have) < len(parts):
             return None
-        e = average([p.estimate for p in have])
+        found = average_score(have)
+        if found is None:
+            return None
+        e, _, _ = found
         common = set.intersection(*(set(p.seeds) for p in have))
         seeds = tuple(100 * math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(common))
         return _percent(e.mean, e.low, e.high, seeds)
@@ -187,19 +191,15 @@ class Material:
         if self.evidence is not None:
             terms = [(1.0, first, setting), (-1.0, second, setting)]
             return _of_number(ev.accuracy(self.evidence, terms, benchmarks)) or "not run"
-        strata = []
-        for b in benchmarks:
-            one, other = (self.scores.get((size, m, b, setting)) for m in (first, second))
-            if one is None or other is None:
-                return "not run"
-            if one.means.keys() != other.means.keys():
-                return "other problems"
-            strata.append((one.means, other.means))
-        if len(strata) == 1:
-            p = paired(*strata[0], resamples=_NO_TEST)
-        else:
-            p = paired_average([[a[k] - b[k] for k in sorted(a)] for a, b in strata], resamples=_NO_TEST)
-        return _percent(p.difference, p.low, p.high) or "samples missing"
+        one, other = ([self.scores.get((size, m, b, setting)) for b in benchmarks] for m in (first, second))
+        pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
+        if len(pairs) < len(one):
+            return "not run"
+        try:
+            c = compare([a for a, _ in pairs], [b for _, b in pairs], flips=_NO_TEST)
+        except BadInput:  # the figure says so in the place of the number
+            return "other problems"
+        return _percent(c.difference, c.low, c.high) or "samples missing"
 
     def remarks(self, group: Group) -> list[str]:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""

@@ -1,0 +1,274 @@
+"""The paper's formulas against numbers by hand, autograd, finite steps and every distribution hypothesis finds."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stapo_training.objectives import clipped_surrogate
+from stapo_training.theory import entropy_change as change
+from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
+from stapo_training.theory.gradient import (
+    c_v,
+    lower_factor,
+    norm_factor,
+    norm_factors,
+    printed_factor,
+    upper_factor,
+    weight,
+)
+
+LN2 = math.log(2)
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def of(*probabilities: float) -> Distributions:
+    """One distribution with these probabilities."""
+    return softmax(tensor(*probabilities).log()[None])
+
+
+def close(found: torch.Tensor | float, expected: torch.Tensor | float, rtol: float = 1e-12) -> None:
+    found, expected = (torch.as_tensor(x, dtype=torch.float64) for x in (found, expected))
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=1e-300)
+
+
+# three quarters and one quarter: H = 2 ln 2 - 0.75 ln 3, sum of squares 10/16
+H_QUARTER = 2 * LN2 - 0.75 * math.log(3)
+
+
+def test_statistics_by_hand() -> None:
+    d = of(0.75, 0.25)
+    close(d.entropy_N, tensor(H_QUARTER), 1e-14)
+    close(d.collision_N, tensor(0.625))
+    close(d.impurity_N, tensor(0.375))
+    close(d.complement_NV, tensor(0.25, 0.75)[None])
+    masked = softmax(tensor(0.0, 0.0, -math.inf)[None])
+    close(masked.entropy_N, tensor(LN2))
+    close(masked.probability_NV, tensor(0.5, 0.5, 0.0)[None])
+
+
+def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
+    d = softmax(tensor(0.0, -50.0, -60.0)[None])
+    rest = math.exp(-50) + math.exp(-60)
+    close(d.complement_NV[0, 0], rest)
+    close(d.impurity_N, tensor(2 * rest))
+    close(d.entropy_N, tensor(rest + 50 * math.exp(-50) + 60 * math.exp(-60)))
+    close(norm_factor(d, torch.tensor([0])), tensor(rest**2 + math.exp(-100) + math.exp(-120)))
+    assert float(printed_factor(d.probability_NV[0, 0], d.collision_N)) == 0.0  # the printed form has none left
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "target", "factor"),
+    [
+        ((0.75, 0.25), 0, 0.125),  # 0.25^2 + 0.25^2
+        ((0.75, 0.25), 1, 1.125),
+        ((0.5, 0.3, 0.2), 2, 0.98),  # 0.8^2 + 0.5^2 + 0.3^2
+        ((0.5, 0.3, 0.2), 0, 0.38),
+    ],
+)
+def test_decomposition_by_hand(probabilities: tuple[float, ...], target: int, factor: float) -> None:
+    d = of(*probabilities)
+    close(norm_factor(d, torch.tensor([target])), tensor(factor))
+    close(printed_factor(tensor(probabilities[target]), d.collision_N), tensor(factor))
+
+
+def test_the_mean_norm_of_drawn_tokens_by_hand() -> None:
+    d = of(0.5, 0.3, 0.2)
+    close(norm_factors(d), tensor(0.38, 0.78, 0.98)[None])
+    close((d.probability_NV * norm_factors(d)).sum(-1), tensor(0.62))  # 1 - 0.25 - 0.09 - 0.04
+
+
+def test_weights_by_hand() -> None:
+    # (rho, A, w) with clip 0.2 and 0.28: inside, above and below it, for both signs
+    cases = [(1.0, 2.0, 2.0), (1.3, 2.0, 0.0), (1.27, 2.0, 2.54), (0.5, 2.0, 1.0)]
+    cases += [(0.79, -1.0, 0.0), (0.81, -1.0, -0.81), (3.0, -1.0, -3.0), (1.0, 0.0, 0.0)]
+    ratio, advantage, expected = (tensor(*x) for x in zip(*cases, strict=True))
+    close(weight(ratio.log(), torch.zeros_like(ratio), advantage, 0.2, 0.28), expected)
+
+
+def test_bounds_by_hand() -> None:
+    close(c_v(2), 1 / (2 * LN2**2))
+    close(c_v(4), 3 / (4 * (2 * LN2) ** 2))
+    gap, h = tensor(0.75), tensor(H_QUARTER)  # the token with probability 0.25
+    close(lower_factor(gap, h), 0.5 + tensor(0.75**0.75 * 0.25**0.25))
+    close(upper_factor(gap, h, 2), 1.5 - tensor(H_QUARTER**2 / (2 * LN2**2)))
+    # as decimals: 1.0699 <= 1.125 <= 1.1709
+    close(lower_factor(gap, h), tensor(1.0698767), 1e-7)
+    close(upper_factor(gap, h, 2), tensor(1.1709138), 1e-7)
+    with pytest.raises(ValueError, match="two or more"):
+        c_v(1)
+    with pytest.raises(ValueError, match="two tokens"):
+        softmax(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 10, 151_936])
+def test_a_uniform_distribution_attains_both_bounds(vocabulary: int) -> None:
+    d = softmax(torch.zeros(1, vocabulary))
+    value = norm_factor(d, torch.tensor([0]))
+    close(value, tensor(1 - 1 / vocabulary))
+    gap = d.complement_NV[:, 0]
+    close(lower_factor(gap, d.entropy_N), value, 1e-14)
+    close(upper_factor(gap, d.entropy_N, vocabulary), value, 1e-14)
+
+
+def logits(vocabulary: int, spread: float, seed: int, ties: bool) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    drawn = spread * torch.randn(1, vocabulary, generator=g, dtype=torch.float64)
+    return drawn.round() if ties else drawn
+
+
+drawn = st.builds(
+    logits,
+    st.integers(2, 400) | st.just(20_000),
+    st.sampled_from([0.0, 1e-6, 0.1, 1.0, 5.0, 40.0, 1e4]),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+
+
+@settings(max_examples=300)
+@given(drawn, st.integers(0, 10**6))
+def test_the_bounds_hold_everywhere(logits_1V: torch.Tensor, at: int) -> None:
+    d = softmax(logits_1V)
+    target = torch.tensor([at % d.vocabulary])
+    value, gap = norm_factor(d, target), d.complement_NV[:, target[0]]
+    torch.testing.assert_close(norm_factors(d)[:, target[0]], value, rtol=1e-9, atol=1e-300)
+    assert float(lower_factor(gap, d.entropy_N) - value) <= 1e-12 * float(value)
+    assert float(value - upper_factor(gap, d.entropy_N, d.vocabulary)) <= 1e-12 * float(value)
+
+
+@given(st.integers(2, 151_936), st.floats(1e-9, 1 - 1e-9), st.data())
+def test_no_two_valued_distribution_breaks_the_upper_bound(vocabulary: int, mass: float, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, vocabulary - 1))
+    h, _, impurity = two_level(vocabulary, torch.tensor([count]), tensor(mass))
+    assert float(c_v(vocabulary) * h**2) <= float(impurity) * (1 + 1e-12)
+
+
+def test_two_values_are_the_distribution_that_they_say() -> None:
+    h, collision, impurity = two_level(5, torch.tensor([2]), tensor(0.6))
+    d = of(0.3, 0.3, 0.4 / 3, 0.4 / 3, 0.4 / 3)
+    close(h, d.entropy_N)
+    close(collision, d.collision_N)
+    close(impurity, d.impurity_N)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 6])
+def test_climbing_finds_no_distribution_beyond_the_upper_bound(vocabulary: int) -> None:
+    """H^2 / (1 - sum of pi^2) climbs to 1 / C_V at the uniform distribution from everywhere, and no further."""
+    g = torch.Generator().manual_seed(0)
+    a = (3 * torch.randn(32, vocabulary, generator=g, dtype=torch.float64)).requires_grad_()
+    climb = torch.optim.Adam([a], lr=0.05)
+    for _ in range(600):
+        climb.zero_grad()
+        d = softmax(a)
+        (-(d.entropy_N.square() / d.impurity_N).sum()).backward()
+        climb.step()
+    reached = softmax(a.detach())
+    ratio = reached.entropy_N.square() / reached.impurity_N
+    assert float(ratio.max()) <= (1 + 1e-12) / c_v(vocabulary)
+    close(ratio, torch.full((32,), 1 / c_v(vocabulary)), 1e-5)
+
+
+@settings(max_examples=100)
+@given(
+    st.builds(logits, st.integers(2, 300), st.sampled_from([0.1, 1.0, 5.0]), st.integers(0, 10**6), st.booleans()),
+    st.integers(0, 10**6),
+    st.sampled_from([0.3, 0.79, 0.81, 1.0, 1.27, 1.29, 4.0]),
+    st.sampled_from([-2.47, -0.35, 0.0, 0.94, 2.47]),
+)
+def test_the_decomposition_equals_autograd_through_log_softmax(
+    logits_1V: torch.Tensor, at: int, ratio: float, advantage: float
+) -> None:
+    a = logits_1V.clone().requires_grad_()
+    target = torch.tensor([at % a.shape[-1]])
+    logprob = a.log_softmax(-1)[:, target[0]]
+    old = logprob.detach() - math.log(ratio)
+    (gradient,) = torch.autograd.grad(-clipped_surrogate(logprob, old, tensor(advantage), 0.2, 0.28).sum(), a)
+    w = weight(logprob.detach(), old, tensor(advantage), 0.2, 0.28)
+    close(w.square() * norm_factor(softmax(logits_1V), target), gradient.square().sum(-1), 1e-8)
+
+
+@given(drawn, st.integers(0, 10**6))
+def test_the_differentiable_forms_are_the_same_numbers(logits_1V: torch.Tensor, at: int) -> None:
+    d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
+    torch.testing.assert_close(entropy(logits_1V), d.entropy_N, rtol=1e-9, atol=1e-300)
+    torch.testing.assert_close(target_logprob(logits_1V, target), d.logprob_NV[:, target[0]], rtol=1e-9, atol=1e-300)
+
+
+# dH/da of two tokens with p, q: -+ p q ln(p / q); here 0.75 x 0.25 x ln 3
+SLOPE = 0.1875 * math.log(3)
+
+
+def test_entropy_changes_by_hand() -> None:
+    d, second = of(0.75, 0.25), torch.tensor([1])
+    close(change.entropy_gradient(d), tensor(-SLOPE, SLOPE)[None])
+    advantage = tensor(1.0, -1.0)[None]  # mean 0.5
+    close(change.natural_step(d, advantage), tensor(0.5, -1.5)[None])
+    close(change.lemma_terms(d, advantage), tensor(-0.5 * SLOPE, -1.5 * SLOPE)[None])
+    # the rare token, A = 1: its own natural step adds 1 / 0.25 to its logit, a plain one (-0.75, 0.75)
+    close(change.sampled_natural_change(d, second, tensor(1.0)), tensor(4 * SLOPE))
+    close(change.sampled_gradient_change(d, second, tensor(1.0)), tensor(1.5 * SLOPE))
+
+
+def test_where_the_lemmas_sign_is_not_that_of_a_plain_step() -> None:
+    """p = 0.4 is above e^-H = 0.389: by the lemma the entropy falls; a plain step takes from 0.5 and raises it."""
+    d, token, one = of(0.5, 0.4, 0.1), torch.tensor([1]), tensor(1.0)
+    assert float(change.sampled_natural_change(d, token, one)) < 0
+    close(change.sampled_gradient_change(d, token, one), tensor(0.0424643), 1e-5)
+    a = tensor(0.5, 0.4, 0.1).log()
+    moved = a + 1e-3 * (tensor(0, 1, 0) - tensor(0.5, 0.4, 0.1))
+    assert float(entropy(moved[None]) - entropy(a[None])) == pytest.approx(1e-3 * 0.0424643, rel=1e-2)
+
+
+@given(drawn, st.integers(0, 10**6))
+def test_the_change_by_a_plain_step_is_the_slope_along_it(logits_1V: torch.Tensor, at: int) -> None:
+    d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
+    a = logits_1V.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(entropy(a).sum(), a)
+    step = (-d.probability_NV).scatter(-1, target[:, None], d.complement_NV[:, target])
+    found, parts = (slope * step).sum(-1), (slope * step).abs().sum(-1)
+    claimed = change.sampled_gradient_change(d, target, tensor(1.0))
+    assert float((claimed - found).abs()) <= 1e-9 * float(parts) + 1e-15 * float(d.entropy_N)
+
+
+@given(drawn, st.integers(0, 10**6))
+def test_a_token_rarer_than_e_to_minus_h_raises_the_entropy(logits_1V: torch.Tensor, at: int) -> None:
+    d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
+    if float(d.logprob_NV[0, target] + d.entropy_N) < -1e-12:
+        assert float(change.sampled_natural_change(d, target, tensor(1.0))) > 0
+        assert float(change.sampled_gradient_change(d, target, tensor(1.0))) >= 0
+
+
+def test_the_step_is_the_natural_gradient() -> None:
+    """The Fisher matrix's pseudo-inverse gives the same step up to a constant, which moves no probability."""
+    g = torch.Generator().manual_seed(1)
+    d = softmax(torch.randn(1, 6, generator=g, dtype=torch.float64))
+    advantage = torch.randn(1, 6, generator=g, dtype=torch.float64)
+    p = d.probability_NV[0]
+    gradient = p * (advantage[0] - p @ advantage[0])
+    minimal = torch.linalg.pinv(torch.diag(p) - torch.outer(p, p)) @ gradient
+    step = change.natural_step(d, advantage)[0]
+    torch.testing.assert_close(minimal, step - step.mean(), rtol=0, atol=1e-12)
+    total = change.lemma_terms(d, advantage).sum()
+    close(total, change.entropy_gradient(d)[0] @ minimal, 1e-10)
+    covariance = p @ (d.logprob_NV[0] * advantage[0]) - (p @ d.logprob_NV[0]) * (p @ advantage[0])
+    close(total, -covariance, 1e-10)
+
+
+@pytest.mark.parametrize("vocabulary", [2, 3, 50, 2_000])
+def test_the_error_of_the_first_order_falls_with_the_square_of_the_step(vocabulary: int) -> None:
+    g = torch.Generator().manual_seed(vocabulary)
+    a = torch.randn(1, vocabulary, generator=g, dtype=torch.float64)
+    d, advantage = softmax(a), torch.randn(1, vocabulary, generator=g, dtype=torch.float64)
+    step, slope = change.natural_step(d, advantage), change.lemma_terms(d, advantage).sum(-1)
+    etas = [0.08 / 2**i for i in range(6)]
+    errors = [float((entropy(a + eta * step) - entropy(a) - eta * slope).abs()) for eta in etas]
+    orders = [math.log2(x / y) for x, y in itertools.pairwise(errors)]
+    assert orders[-1] == pytest.approx(2.0, abs=0.02), orders
+    assert errors[-1] < 1e-4

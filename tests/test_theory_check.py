@@ -1,0 +1,278 @@
+"""`stapo-train theory`: verdicts, what the tally does with violations, the page, a run's tokens by quadrant."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from stapo_results import provenance, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run, Theory
+from stapo_training import cli
+from stapo_training.theory import cases, gradient, report, tightness
+from stapo_training.theory.cases import batches
+from stapo_training.theory.run import Plan, check, run
+from stapo_training.theory.statements import STATEMENTS, Tally
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = Plan(draws=2, vocabularies=(2, 3, 1_000))
+HOLD = {
+    *("decomposition", "decomposition_kl_weight", "lower_bound", "upper_bound", "upper_bound_two_levels", "mean_norm"),
+    *("entropy_total", "entropy_token", "entropy_steps", "entropy_sign_rare"),
+}
+
+
+def quiet(text: str) -> None:
+    """Nowhere to print to."""
+
+
+def test_verdicts_on_small_vocabularies() -> None:
+    rows = {r.statement: r for r in check(SMALL, quiet)}
+    assert list(rows) == list(STATEMENTS)
+    assert {k for k, r in rows.items() if r.verdict == "holds"} == HOLD
+    assert all(r.cases > 50 and r.where for r in rows.values() if r.verdict == "fails")
+    assert rows["lower_bound"].largest < 1e-12
+    # at temperature 0.7 the claimed square is 0.49 of the true one
+    assert rows["decomposition_temperature"].largest == pytest.approx(0.51, abs=1e-6)
+    # clipped tokens keep the KL term's gradient, of which the printed weight of 0 says nothing
+    assert rows["decomposition_kl"].largest == 1.0
+    # float32 has 24 bits: (1 - p)^2 of about 1e-5 keeps less than three digits of 1 - 2p + sum of pi^2
+    assert 1e-3 < rows["decomposition_float32"].numbers["largest 1-p that fails"] < 3e-2
+    # the entropy turns at p = e^-H: below tau_p = 0.002 only where H > 6.21
+    assert rows["taxonomy_rare"].numbers["H"] > -math.log(0.002)
+    worst = rows["taxonomy_common"].numbers
+    assert 0.002 <= worst["p"] < math.exp(-worst["H"])
+
+
+def test_a_larger_constant_breaks_the_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check would see it: C_V 0.1 % larger fails at the uniform distribution and says so."""
+    true = gradient.c_v
+    monkeypatch.setattr(gradient, "c_v", lambda vocabulary: 1.001 * true(vocabulary))
+    row = next(r for r in check(Plan(draws=1, vocabularies=(32,)), quiet) if r.statement == "upper_bound")
+    assert row.verdict == "fails"
+    assert row.where.startswith("uniform, V = 32")
+    # 0.1 % of C_V H^2 = 31/32, of a squared norm of 31/32
+    assert row.largest == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_a_tally_keeps_the_worst_case_and_refuses_what_is_no_number() -> None:
+    tally = Tally(STATEMENTS["lower_bound"])
+    assert tally.row().verdict == "not run"
+    tally.add(torch.tensor([-1.0, 1e-12]), lambda i: f"first {i}")
+    assert (tally.row().verdict, tally.row().where) == ("holds", "first 1")
+    tally.add(torch.tensor([0.25, 0.5, 0.125]), lambda i: f"second {i}", {"x": torch.tensor([1.0, 2.0, 3.0])})
+    row = tally.row()
+    assert (row.verdict, row.cases, row.failures, row.largest) == ("fails", 5, 3, 0.5)
+    assert (row.where, row.numbers) == ("second 1", {"x": 2.0})
+    with pytest.raises(ValueError, match="third 1"):
+        tally.add(torch.tensor([0.0, math.nan]), lambda i: f"third {i}")
+
+
+def test_cases_are_the_seeds_and_cover_what_they_say() -> None:
+    once, again = (list(batches(32, 7, 2)) for _ in range(2))
+    assert all(torch.equal(a.logits_NV, b.logits_NV) for a, b in zip(once, again, strict=True))
+    other = list(batches(32, 8, 2))
+    assert any(not torch.equal(a.logits_NV, b.logits_NV) for a, b in zip(once, other, strict=True))
+    assert {b.family for b in once} == set(cases.FAMILIES)
+    pairs = {(r, a) for b in once for r, a in zip(b.ratio_N.tolist(), b.advantage_N.tolist(), strict=True)}
+    assert len(pairs) == len(cases.RATIOS) * len(cases.ADVANTAGES)
+    for b in once:
+        order = b.logits_NV[0].sort(descending=True).values
+        assert float(b.logits_NV[0, b.target_N[0]]) == float(order[0])
+        assert float(b.logits_NV[0, b.target_N[2]]) == float(order[1])
+
+
+def test_the_record_is_the_same_bytes_again(tmp_path: Path) -> None:
+    plan = Plan(draws=1, vocabularies=(3, 50))
+    for name in ("a", "b"):
+        run(plan, out=tmp_path / name, say=quiet)
+    assert (tmp_path / "a/theory.json").read_bytes() == (tmp_path / "b/theory.json").read_bytes()
+    record = store.read_json(tmp_path / "a/run.json", Run)
+    assert (record.kind, record.status, record.seeds) == ("theory", "done", {"run": 0})
+
+
+def test_the_committed_record_is_of_the_statements_that_are_checked(tmp_path: Path) -> None:
+    result = store.read_json(ROOT / "results/records/theory/theory.json", Theory)
+    assert [(r.statement, r.place, r.reading, r.claim, r.needs) for r in result.rows] == [
+        (s.key, s.place, s.reading, s.claim, s.needs) for s in STATEMENTS.values()
+    ]
+    assert {r.statement for r in result.rows if r.verdict == "holds"} == HOLD
+    assert tuple(result.vocabularies) == cases.VOCABULARIES
+    page = (ROOT / "docs/theory.md").read_text()
+    assert all(f"`{s}`" in page for s in STATEMENTS)
+    assert report.page_block(tmp_path).startswith("Not run")
+
+
+@pytest.mark.slow
+def test_the_committed_record_is_made_again() -> None:
+    """Verdicts and counts; the size of a rounding error may differ from machine to machine."""
+    committed = store.read_json(ROOT / "results/records/theory/theory.json", Theory)
+    made = check(Plan(committed.seed, committed.draws), quiet)
+    for old, new in zip(committed.rows, made, strict=True):
+        assert (new.statement, new.cases, new.verdict) == (old.statement, old.cases, old.verdict)
+        if old.verdict == "fails":
+            assert new.largest == pytest.approx(old.largest, rel=0.02)
+
+
+# ---- a run's tokens
+
+LN4 = 2 * math.log(2)
+H_SPIKE = -0.7 * math.log(0.7) - 0.3 * math.log(0.1)  # 0.9404
+H_FLAT = -0.4 * math.log(0.4) - 0.6 * math.log(0.2)  # 1.3322
+# four tokens of a vocabulary of 4, tau_p = 0.3: (p, H, A, sum of pi^2)
+TOKENS = [
+    (0.1, H_SPIKE, 1.0, 0.52),
+    (0.25, LN4, 2.0, 0.25),
+    (0.7, H_SPIKE, 1.0, 0.52),
+    (0.4, H_FLAT, 1.0, 0.28),
+    (0.1, H_SPIKE, -1.0, 0.52),
+]
+
+
+def training_run(folder: Path, tokens: list[tuple[float, ...]] | None, leave_out: str = "") -> Path:
+    """A run's record, and a token log in two shards."""
+    config = {"actor_rollout_ref": {"selector": {"tau_p": 0.3, "q": 0.5}, "model": {"path": "nowhere"}}}
+    store.write_json(folder / "run.json", provenance.new_run("train", config, seeds={"run": 0}, deterministic=True))
+    if tokens is not None:
+        p, h, a, c = zip(*tokens, strict=True)
+        columns = {
+            "logprob": [math.log(x) for x in p],
+            "entropy": h,
+            "advantage": a,
+            "collision": c,
+            "step": [1] * len(p),
+        }
+        table = pa.table({k: pa.array(v, pa.float32()) for k, v in columns.items() if k != leave_out})
+        (folder / "token_log").mkdir()
+        pq.write_table(table.slice(0, 2), folder / "token_log/0.parquet")
+        pq.write_table(table.slice(2), folder / "token_log/1.parquet")
+    return folder
+
+
+def measured(folder: Path, vocabulary: int | None = 4) -> Theory:
+    return run(Plan(draws=1, vocabularies=(2,)), source=folder, vocabulary=vocabulary, say=quiet)
+
+
+def test_quadrants_by_hand(tmp_path: Path) -> None:
+    result = measured(training_run(tmp_path, TOKENS))
+    assert result.missing == []
+    assert result.source["tokens"] == 5
+    assert result.source["tokens with A > 0"] == 4
+    assert result.source["tau_h"] == pytest.approx((H_SPIKE + LN4) / 2, rel=1e-5)
+    spurious, kept, sure, open_ = result.quadrants
+    assert [q.tokens for q in result.quadrants] == [1, 1, 1, 1]
+    # 1 - 0.2 + 0.52 = 1.32, between 0.8 + e^-H and 1.8 - 3 H^2 / (4 ln^2 4)
+    assert spurious.values["norm_mean"] == pytest.approx(math.sqrt(1.32), rel=1e-5)
+    assert spurious.values["lower_median"] == pytest.approx((0.8 + math.exp(-H_SPIKE)) / 1.32, rel=1e-5)
+    assert spurious.values["upper_median"] == pytest.approx((1.8 - 0.75 * (H_SPIKE / LN4) ** 2) / 1.32, rel=1e-5)
+    assert spurious.values["entropy_rises_share"] == 1.0
+    # uniform: both bounds are attained, twice the norm for A = 2
+    assert kept.values["lower_median"] == pytest.approx(1.0, abs=1e-5)
+    assert kept.values["upper_median"] == pytest.approx(1.0, abs=1e-5)
+    assert kept.values["norm_mean"] == pytest.approx(2 * math.sqrt(0.75), rel=1e-5)
+    # 1 - 1.4 + e^-H < 0: the lower bound says nothing
+    assert sure.values["lower_says_nothing_share"] == 1.0
+    assert sure.values["norm_mean"] == pytest.approx(math.sqrt(0.12), rel=1e-5)
+    assert sure.values["entropy_rises_share"] == 0.0
+    assert open_.values["norm_mean"] == pytest.approx(math.sqrt(0.48), rel=1e-5)
+    assert all(q.values["broken_bounds"] == 0 and q.values["unresolved"] == 0 for q in result.quadrants)
+    # 1.32 > 0.75, and already 0.8 + e^-H = 1.19 > 0.75
+    assert result.source["pairs_by_norm"] == result.source["pairs_by_bounds"] == 1.0
+    assert "p < tau_p, H < tau_h" in report.report(result)
+
+
+def test_a_broken_bound_and_an_unresolved_norm_are_counted(tmp_path: Path) -> None:
+    wrong = (0.7, H_SPIKE, 1.0, 0.35)  # a sum of squares below e^-H = 0.39
+    certain = (0.9999, 0.001, 1.0, 0.9998)
+    result = measured(training_run(tmp_path, [*TOKENS, wrong, certain]))
+    sure = result.quadrants[2]
+    assert sure.tokens == 3
+    assert sure.values["broken_bounds"] == 1
+    assert sure.values["unresolved"] == 2  # 1 - 1.4 + 0.35 < 0 is no squared norm, and (1e-4)^2 is below float32
+
+
+def test_an_empty_quadrant_is_not_run(tmp_path: Path) -> None:
+    result = measured(training_run(tmp_path, TOKENS[:3]))
+    assert (result.quadrants[3].tokens, result.quadrants[3].values) == (0, {})
+    assert "not run" in report.report(result).splitlines()[-1]
+
+
+def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
+    result = measured(training_run(tmp_path / "a", None))
+    assert result.quadrants == []
+    assert "token_log/*.parquet" in result.missing[0]
+    assert "not run, missing: token_log" in report.report(result)
+    result = measured(training_run(tmp_path / "b", TOKENS, leave_out="collision"))
+    assert result.missing == ["column collision of token_log/0.parquet"]
+    result = measured(training_run(tmp_path / "c", TOKENS[2:4]))
+    assert result.missing == ["an entropy threshold: q = 0.5 of 0 tokens with A > 0, p < tau_p"]
+
+
+def test_the_vocabulary_is_the_checkpoints(tmp_path: Path) -> None:
+    folder = training_run(tmp_path, TOKENS)
+    with pytest.raises(BadInput, match="vocabulary is not known"):
+        measured(folder, None)
+    config = folder / "checkpoints/global_step_2/actor/huggingface/config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps({"vocab_size": 4}))
+    assert measured(folder, None).source["vocabulary"] == 4
+
+
+def test_impossible_statistics_are_refused(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "a", TOKENS)
+    with pytest.raises(BadInput, match="2 tokens of the token log have a entropy") as e:
+        measured(folder, 3)  # H = ln 4 is more than ln 3
+    assert e.value.expected == "-1e-05 to 1.0986 (vocabulary 3)"
+    with pytest.raises(BadInput, match="logprob"):
+        measured(training_run(tmp_path / "b", [*TOKENS, (1.5, 1.0, 1.0, 0.5)]))
+    with pytest.raises(BadInput, match="advantage"):
+        measured(training_run(tmp_path / "c", [*TOKENS, (0.5, 1.0, math.nan, 0.5)]))
+
+
+def test_the_command_ends_as_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    def command(*args: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["stapo-train", "theory", *args])
+        return cli.main()
+
+    assert command("--draws", "0") == 2
+    assert command("--run", str(tmp_path / "none")) == 2
+    (tmp_path / "run/token_log").mkdir(parents=True)
+    training_run(tmp_path / "run", None)
+    (tmp_path / "run/token_log/0.parquet").write_bytes(b"no parquet")
+    assert command("--run", str(tmp_path / "run"), "--vocabulary", "4") == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_the_columns_are_those_that_the_page_names() -> None:
+    page = (ROOT / "docs/theory.md").read_text()
+    assert all(f"`{c}`" in page for c in tightness.COLUMNS)
+    assert all(f"`{v}`" in page for v in report.COLUMNS.values())
+
+
+def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path) -> None:
+    """Float32 statistics of a real model, written as a run logs them: no bound is broken."""
+    from transformers import AutoModelForCausalLM
+
+    from stapo_training.token_stats import entropy
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_base / "model").eval()
+    vocabulary = model.config.vocab_size
+    g = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        logits_NV = 3 * model(torch.randint(vocabulary, (8, 200), generator=g)).logits.flatten(0, 1)
+    p_NV = logits_NV.softmax(-1)
+    sampled_N = torch.multinomial(p_NV, 1, generator=g).squeeze(-1)
+    sampled_N[::5] = p_NV[::5].argmin(-1)  # rare ones, of which sampling gives few
+    p_N = p_NV.gather(-1, sampled_N[:, None]).squeeze(-1)
+    tokens = zip(p_N.tolist(), entropy(logits_NV).tolist(), [0.94] * 1600, p_NV.square().sum(-1).tolist(), strict=True)
+    result = measured(training_run(tmp_path, list(tokens)), vocabulary)
+    assert sum(q.tokens for q in result.quadrants) == 1600
+    assert all(q.values["broken_bounds"] == 0 for q in result.quadrants if q.tokens)
+    assert all(q.values["lower_q05"] <= 1.001 and q.values["upper_median"] >= 0.999 for q in result.quadrants[:2])

@@ -1,0 +1,252 @@
+"""Every statement against the numbers of every case; `Checks.add` takes a batch, `Checks.rows` gives the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from stapo_results.schema import TheoryRow
+from stapo_training.objectives import clipped_surrogate, k3
+from stapo_training.theory import entropy_change as change
+from stapo_training.theory.cases import Batch
+from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
+from stapo_training.theory.gradient import (
+    c_v,
+    lower_factor,
+    norm_factor,
+    norm_factors,
+    printed_factor,
+    upper_factor,
+    weight,
+)
+from stapo_training.theory.statements import STATEMENTS, Tally
+
+LOW, HIGH = 0.2, 0.28
+"""The clip range of JustRL and STAPO."""
+BETA, REFERENCE_RATIO = 0.04, 0.5
+"""GRPO's KL coefficient (DeepSeekMath), and pi_ref / pi of the cases with a KL term."""
+TEMPERATURE = 0.7
+TAU_P = 0.002
+STEP = 1e-4
+_SMALLEST = 1e-250
+"""Squares of numbers below its root leave float64's normal range; a smaller reference value does not divide."""
+
+
+def relative(claimed_N: torch.Tensor, found_N: torch.Tensor) -> torch.Tensor:
+    """|claimed - found| / |found| (N,), 0 where both are the same and for values that float64 cannot square."""
+    return (claimed_N - found_N).abs() / found_N.abs().clamp(min=_SMALLEST)
+
+
+def gradient_norm2(b: Batch, *, beta: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
+    """||grad_a J||^2 (N,) by autograd of one token's objective: clipped surrogate less beta times the k3 estimate."""
+    a_NV = b.logits_NV.clone().requires_grad_()
+    logprob_N = target_logprob(a_NV / temperature, b.target_N)
+    old_N = logprob_N.detach() - b.ratio_N.log()
+    objective_N = -clipped_surrogate(logprob_N, old_N, b.advantage_N, LOW, HIGH)
+    if beta:
+        reference_N = logprob_N.detach() + torch.tensor(REFERENCE_RATIO).double().log()
+        objective_N = objective_N - beta * k3(logprob_N, reference_N)
+    (gradient_NV,) = torch.autograd.grad(objective_N.sum(), a_NV)
+    return gradient_NV.square().sum(-1)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What several checks of a batch need of its N target tokens; `only` is the batch's one distribution (1, V)."""
+
+    only: Distributions
+    all: Distributions
+    logprob_N: torch.Tensor
+    gap_N: torch.Tensor
+    entropy_N: torch.Tensor
+    factor_N: torch.Tensor
+    weight_N: torch.Tensor
+
+    def about(self, **more: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"p": self.logprob_N.exp(), "1-p": self.gap_N, "H": self.entropy_N, **more}
+
+
+def facts(b: Batch) -> Facts:
+    d, k = softmax(b.logits_NV), b.target_N.unsqueeze(-1)
+    logprob_N = d.logprob_NV.gather(-1, k).squeeze(-1)
+    w_N = weight(logprob_N, logprob_N - b.ratio_N.log(), b.advantage_N, LOW, HIGH)
+    gap_N = d.complement_NV.gather(-1, k).squeeze(-1)
+    return Facts(softmax(b.logits_NV[:1]), d, logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
+
+
+class Point(NamedTuple):
+    """One side of a pair: logprob is a token's (0 for a mean over a distribution's tokens), factor its squared norm."""
+
+    vocabulary: int
+    logprob: float
+    entropy: float
+    factor: float
+    where: str
+
+
+class Checks:
+    """Tallies of all statements over the batches that were added."""
+
+    def __init__(self, seed: int):
+        self.tallies = {key: Tally(s) for key, s in STATEMENTS.items()}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.rare: list[Point] = []
+        self.common: list[Point] = []
+
+    def add(self, b: Batch) -> None:
+        """Check one batch against everything but the statements about pairs and two-valued distributions."""
+        f = facts(b)
+        self._decomposition(b, f)
+        self._float32(b)
+        self._bounds(b, f)
+        self._entropy_of_step(b, f)
+        self._entropy_of_sample(b, f)
+        self._taxonomy(b, f)
+        self._mean_norm(b, f)
+        for i in (f.logprob_N.exp() < TAU_P).nonzero().flatten().tolist():
+            logp, h, factor = (float(x[i]) for x in (f.logprob_N, f.entropy_N, f.factor_N))
+            self.rare.append(Point(b.vocabulary, logp, h, factor, b.where(i)))
+
+    def _decomposition(self, b: Batch, f: Facts) -> None:
+        found_N, claimed_N = gradient_norm2(b), f.weight_N.square() * f.factor_N
+        self.tallies["decomposition"].add(
+            relative(claimed_N, found_N), b.where, f.about(claimed=claimed_N, found=found_N)
+        )
+        old_N = f.logprob_N - b.ratio_N.log()
+        one_N = weight(f.logprob_N, old_N, b.advantage_N, LOW, LOW).square() * f.factor_N
+        numbers = f.about(claimed=one_N, found=found_N)
+        self.tallies["decomposition_one_epsilon"].add(relative(one_N, found_N), b.where, numbers)
+        found_N = gradient_norm2(b, beta=BETA)
+        numbers = f.about(claimed=claimed_N, found=found_N)
+        self.tallies["decomposition_kl"].add(relative(claimed_N, found_N), b.where, numbers)
+        claimed_N = (f.weight_N + BETA * (REFERENCE_RATIO - 1)).square() * f.factor_N
+        numbers = f.about(claimed=claimed_N, found=found_N)
+        self.tallies["decomposition_kl_weight"].add(relative(claimed_N, found_N), b.where, numbers)
+        found_N = gradient_norm2(b, temperature=TEMPERATURE)
+        claimed_N = f.weight_N.square() * norm_factor(softmax(b.logits_NV / TEMPERATURE), b.target_N)
+        numbers = f.about(claimed=claimed_N, found=found_N)
+        self.tallies["decomposition_temperature"].add(relative(claimed_N, found_N), b.where, numbers)
+
+    def _float32(self, b: Batch) -> None:
+        """The printed form from float32 statistics, against the factor of the same float32 logits in float64."""
+        logits_NV, k = b.logits_NV.float(), b.target_N.unsqueeze(-1)
+        p_NV = logits_NV.softmax(-1)
+        claimed_N = printed_factor(p_NV.gather(-1, k).squeeze(-1), p_NV.square().sum(-1)).double()
+        exact = softmax(logits_NV)
+        found_N, gap_N = norm_factor(exact, b.target_N), exact.complement_NV.gather(-1, k).squeeze(-1)
+        tally, violation_N = self.tallies["decomposition_float32"], relative(claimed_N, found_N)
+        before = tally.numbers.get("largest 1-p that fails", 0.0)
+        numbers = {"1-p": gap_N, "claimed": claimed_N, "found": found_N}
+        tally.add(violation_N, b.where, numbers)
+        failing = gap_N[violation_N > tally.statement.tolerance]
+        tally.numbers["largest 1-p that fails"] = max([before, *failing.tolist()])
+
+    def _bounds(self, b: Batch, f: Facts) -> None:
+        w2_N = f.weight_N.square()
+        value_N = w2_N * f.factor_N
+        lower_N = w2_N * lower_factor(f.gap_N, f.entropy_N)
+        upper_N = w2_N * upper_factor(f.gap_N, f.entropy_N, b.vocabulary)
+        at_least = value_N.clamp(min=_SMALLEST)
+        numbers = f.about(bound=lower_N, squared_norm=value_N)
+        self.tallies["lower_bound"].add((lower_N - value_N) / at_least, b.where, numbers)
+        numbers = f.about(bound=upper_N, squared_norm=value_N)
+        self.tallies["upper_bound"].add((value_N - upper_N) / at_least, b.where, numbers)
+
+    def _mean_norm(self, b: Batch, f: Facts) -> None:
+        p_V, factor_V = f.only.probability_NV[0], norm_factors(f.only)[0]
+        where = f"{b.family}, V = {b.vocabulary:,}"
+        claimed, found = f.only.impurity_N, (p_V * factor_V).sum(-1, keepdim=True)
+        numbers = {"H": f.only.entropy_N, "claimed": claimed, "found": found}
+        self.tallies["mean_norm"].add(relative(claimed, found), lambda _: where, numbers)
+        common_V = p_V >= TAU_P
+        if common_V.any():
+            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
+            self.common.append(Point(b.vocabulary, 0.0, float(f.only.entropy_N), mean, where))
+
+    def _entropy_of_step(self, b: Batch, f: Facts) -> None:
+        logits_1V = b.logits_NV[:1]
+        advantage_1V = torch.randn(logits_1V.shape, generator=self.generator, dtype=torch.float64)
+        terms_1V, step_1V = change.lemma_terms(f.only, advantage_1V), change.natural_step(f.only, advantage_1V)
+        a_1V = logits_1V.clone().requires_grad_()
+        (slope_1V,) = torch.autograd.grad(entropy(a_1V).sum(), a_1V)
+        moved_1V = slope_1V * step_1V
+        claimed = terms_1V.sum(-1)
+        parts_1V = f.only.probability_NV * (f.only.logprob_NV.abs() + f.only.entropy_N.unsqueeze(-1)) * step_1V.abs()
+        size = parts_1V.sum(-1).clamp(min=_SMALLEST)  # of what the terms are differences of
+
+        def where(row: int) -> str:
+            return f"{b.family}, V = {b.vocabulary:,}"
+
+        found = moved_1V.sum(-1)
+        about = {"H": f.only.entropy_N, "claimed": claimed}
+        self.tallies["entropy_total"].add((claimed - found).abs() / size, where, about | {"found": found})
+        self.tallies["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, where)
+        found = (entropy(logits_1V + STEP * step_1V) - entropy(logits_1V - STEP * step_1V)) / (2 * STEP)
+        self.tallies["entropy_steps"].add((claimed - found).abs() / size, where, about | {"found": found})
+
+    def _entropy_of_sample(self, b: Batch, f: Facts) -> None:
+        p_N = f.logprob_N.exp()
+        a_1V = b.logits_NV[:1].clone().requires_grad_()
+        (slope_1V,) = torch.autograd.grad(entropy(a_1V).sum(), a_1V)
+        alive_N = p_N > _SMALLEST
+        ones_N = torch.ones_like(p_N)
+        surprise_N = f.logprob_N + f.entropy_N
+        claimed_N = -p_N * surprise_N
+        found_N = slope_1V[0, b.target_N] / p_N.clamp(min=_SMALLEST)
+        decided_N = surprise_N.abs() > 1e-9
+        rows = (alive_N & decided_N).nonzero().flatten()
+        self._some("entropy_sampled", relative(claimed_N, found_N), rows, b, f.about(claimed=claimed_N, found=found_N))
+
+        found_N = change.sampled_gradient_change(f.all, b.target_N, ones_N)
+        other_N = (f.all.probability_NV.square() * change.surprise(f.all)).sum(-1)
+        size_N = (claimed_N.abs() + other_N.abs()).clamp(min=_SMALLEST)
+        against_N = torch.where(found_N.sign() == -surprise_N.sign(), 0.0, found_N.abs() / size_N)
+        numbers = f.about(claimed=claimed_N, found=found_N)
+        self._some("entropy_sign", against_N, rows, b, numbers)
+        self._some("entropy_sign_rare", against_N, (alive_N & (surprise_N < -1e-9)).nonzero().flatten(), b, numbers)
+
+    def _taxonomy(self, b: Batch, f: Facts) -> None:
+        surprise_N, rare_N = f.logprob_N + f.entropy_N, f.logprob_N.exp() < TAU_P
+        self._some("taxonomy_rare", surprise_N, rare_N.nonzero().flatten(), b, f.about())
+        self._some("taxonomy_common", -surprise_N, (~rare_N).nonzero().flatten(), b, f.about())
+
+    def _some(self, key: str, violation_N: torch.Tensor, rows: torch.Tensor, b: Batch, numbers_N: dict) -> None:
+        """Count only the cases that a statement speaks of."""
+        chosen = {k: v[rows] for k, v in numbers_N.items()}
+        self.tallies[key].add(violation_N[rows], lambda i: b.where(int(rows[i])), chosen)
+
+    def two_levels(self, vocabulary: int) -> None:
+        """The upper bound on a grid of two-valued distributions: any number of tokens, any share of the mass."""
+        counts = torch.unique(torch.logspace(0, torch.tensor(vocabulary - 1).log10().item(), 60).round())
+        edge = torch.logspace(-12, -1, 45, dtype=torch.float64)
+        masses = torch.cat([edge, torch.linspace(0.1, 0.9, 81, dtype=torch.float64), 1 - edge.flip(0)])
+        grid = torch.cartesian_prod(counts.double(), masses)
+        entropy_M, collision_M, impurity_M = two_level(vocabulary, grid[:, 0], grid[:, 1])
+        self.tallies["upper_bound_two_levels"].add(
+            (c_v(vocabulary) * entropy_M.square() - impurity_M) / impurity_M,
+            lambda i: f"{grid[i, 0]:.0f} tokens with {grid[i, 1]:.3g} of the mass, V = {vocabulary:,}",
+            {"H": entropy_M, "sum of pi^2": collision_M},
+        )
+
+    def _pairs(self, key: str, points: list[Point], per: Callable[[Point, Point], float]) -> None:
+        """Every two points of one vocabulary size, the first with the lower entropy and no higher probability: claimed
+        is that its squared norm is not smaller. `per` is what a shortfall is measured in."""
+        for vocabulary in sorted({r.vocabulary for r in points}):
+            own = [r for r in points if r.vocabulary == vocabulary]
+            pairs = [(a, b) for a in own for b in own if a.entropy < b.entropy - 1e-9 and a.logprob <= b.logprob]
+            sides = torch.tensor([(a.entropy, b.entropy, a.factor, b.factor) for a, b in pairs]).double().reshape(-1, 4)
+            shortfall = torch.tensor([(b.factor - a.factor) / per(a, b) for a, b in pairs], dtype=torch.float64)
+            self.tallies[key].add(
+                shortfall,
+                lambda i: f"{pairs[i][0].where}; against {pairs[i][1].where}",  # noqa: B023  called at once
+                dict(zip(("H", "H of the other", "norm^2", "its norm^2"), sides.T, strict=True)),
+            )
+
+    def rows(self) -> list[TheoryRow]:
+        """Every statement's row, in the order of `statements`."""
+        self._pairs("norm_falls_with_entropy", self.rare, lambda a, b: a.factor)
+        self._pairs("taxonomy_norm", self.common, lambda a, b: max(b.factor, _SMALLEST))
+        return [t.row() for t in self.tallies.values()]
