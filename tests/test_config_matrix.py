@@ -125,7 +125,7 @@ def test_a_row_says_what_why_and_where() -> None:
 def test_a_stale_page_is_found_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "defaults.md"
     page.write_text("before\n<!-- generated:defaults -->\nold\n<!-- /generated:defaults -->\nafter\n")
-    for name, block in (("selection", "bench"), ("theory", "theory")):
+    for name, block in (("selection", "bench"), ("token-statistics", "bench"), ("theory", "theory")):
         (tmp_path / f"{name}.md").write_text(f"<!-- generated:{block} -->\n<!-- /generated:{block} -->\n")
     monkeypatch.setattr(config_docs, "decided", list)
     monkeypatch.setattr(config_docs, "resolved_page", lambda: "page\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -98,16 +98,24 @@ class Export:
 
 @dataclass(frozen=True)
 class BenchCommand:
-    """Time the ways of selecting against JustRL's update, in one run."""
+    """Time parts of training against the way they are usually done, in one run; a record of it."""
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
+    part: Literal["training", "tokens"] = "training"
+    """training: the ways of selecting, against JustRL's update. tokens: token statistics, against the matrix product
+    alone and veRL's functions; on the GPU where there is one."""
     repeats: int = 5
     """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """A model of a million parameters, one repeat: shows that it runs, measures nothing."""
+    """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
+        if self.part == "tokens":
+            from stapo_training import bench_tokens
+
+            bench_tokens.run(self.out, repeats=self.repeats, quick=self.quick)
+            return 0
         from stapo_training.bench import Plan, run
 
         small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
@@ -169,7 +177,7 @@ def main() -> int:
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
             "  export   a checkpoint as a Hugging Face folder\n"
             "  theory   the paper's lemmas and bounds, checked by number\n"
-            "  bench    what each way of selecting costs\n"
+            "  bench    what each way of selecting costs, and what token statistics do\n"
             "  configs  the documentation's tables of what methods, sizes and machines resolve to"
         )
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2

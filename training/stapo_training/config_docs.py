@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
-from stapo_training import bench, configuration
+from stapo_training import bench, bench_tokens, configuration
 from stapo_training.theory import report as theory
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
@@ -213,15 +213,18 @@ def replace_block(text: str, name: str, block: str) -> str:
 
 def render(docs: Path) -> dict[Path, str]:
     """Every generated page of `docs` and its text."""
-    page, selection = docs / "defaults.md", docs / "selection.md"
+    page, selection, statistics = (docs / name for name in ("defaults.md", "selection.md", "token-statistics.md"))
     if not page.exists():
         raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
-    measured = bench.page_block(docs.resolve().parent / "results" / "records" / "bench" / "training")
-    checked = theory.page_block(docs.resolve().parent / "results" / "records" / "theory")
+    records = docs.resolve().parent / "results" / "records"
+    measured = bench.page_block(records / "bench" / "training")
+    tokens = bench_tokens.page_block(records / "bench" / "tokens")
+    checked = theory.page_block(records / "theory")
     return {
         page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
         docs / "resolved.md": resolved_page(),
         selection: replace_block(selection.read_text(), "bench", measured),
+        statistics: replace_block(statistics.read_text(), "bench", tokens),
         docs / "theory.md": replace_block((docs / "theory.md").read_text(), "theory", checked),
     }
 
