@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-
 _REASONS = {"no_answer": "without an answer", "timeout": "timed out", "memory": "out of memory", "error": "failed"}
 
 
