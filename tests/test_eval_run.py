@@ -239,6 +239,26 @@ def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path
     assert {p.problem_id: p.verdicts for p in cell.problems}["long"] == "--"
 
 
+def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path: Path, capsys) -> None:
+    """One of the two problems has more of the 512 positions than the other."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [{"id": "a", "problem": "1?", "answer": "1"}, {"id": "b", "problem": "2 2 2 2?", "answer": "2"}]
+    (data / "two.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    o = _options(world, tmp_path / "out", data_dir=str(data), benchmarks=str(data / "two.jsonl"), settings="t1.0", n=1,
+                 max_tokens=20_480, judge="none")  # fmt: skip
+    summary = run(o)
+    rooms = sorted(512 - s.prompt_tokens for s in store.read(tmp_path / "out" / "samples.jsonl", Sample))
+    note = (
+        "the model has 512 positions; responses to 2 problems could have at most "
+        f"{rooms[0]} to {rooms[1]} of the 20,480 tokens"
+    )
+    assert summary["notes"] == [note]
+    assert note in capsys.readouterr().err
+    (tmp_path / "out" / "summary.json").unlink()
+    assert run(o) == summary  # also when no model was loaded
+
+
 def test_samples_that_failed_are_made_again_when_asked(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from endpoint_server import Server
 from stapo_eval import scoring
 from stapo_eval.cli import main
 from stapo_eval.grading_pool import grade, items_of
+from stapo_eval.judge import asking
 from stapo_eval.judge.scope import scored
 from stapo_eval.options import RunOptions
 from stapo_eval.rejudge import JudgeOptions, rejudge
@@ -349,6 +350,29 @@ def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path:
         rejudge(_options(world, unjudged, data_dir=str(tmp_path / "data")))
     with pytest.raises(BadInput, match="only where the rule fails"):
         rejudge(_options(world, unjudged, scope="all", mode="justrl-exact"))
+
+
+def test_a_judge_that_has_no_room_for_any_question_says_so(
+    world: Path, unjudged: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "fitted_prompt", lambda *_: None)
+    summary = rejudge(_options(world, unjudged, out=str(tmp_path / "out")))
+    (note,) = summary["notes"]
+    count = len(list(store.read(tmp_path / "out" / "judgements.jsonl", Judgement)))
+    assert note.startswith(f"{count} of {count} questions (")
+    assert "do not fit the judge's context" in note
+    out = capsys.readouterr().out
+    assert "The judge's share" in out
+    assert "replies" not in out
+    (row,) = (
+        x.split() for x in out[out.index("The judge's share") :].splitlines() if x.split()[:2] == ["sums", "t1.0"]
+    )
+    (cell,) = (c for c in summary["cells"] if (c["benchmark"], c["setting"]) == ("sums", "t1.0"))
+    assert row[2] == row[4]
+    assert row[3] == row[5] == f"{cell['correct']}/40"
+    assert row[-5:] == ["0", "0/0/0/0", f"{40 - cell['correct']}/0", "0/0", "–"]
+    page = (tmp_path / "out" / "flips.html").read_text()
+    assert "the judge&#39;s context" in page
 
 
 def test_the_command_line_judges(world: Path, unjudged: Path, tmp_path: Path, capsys) -> None:

@@ -24,7 +24,7 @@ from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import Plan, make_plan, settle
-from stapo_eval.sampling import drop_errors, generate, load_samples, put_in_order
+from stapo_eval.sampling import context_note, drop_errors, generate, load_samples, put_in_order, requests_of
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
 from stapo_results import provenance, store
@@ -143,10 +143,14 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
     if samples and not engine.deterministic:
         anew = "samples made after the interruption may differ in text from those that a whole run would have"
         run = run.model_copy(update={"notes": [*run.notes, anew]})
+    requests = requests_of(plan, engine)
+    if (cut := context_note(requests, engine.context)) and cut not in run.notes:
+        run = run.model_copy(update={"notes": [*run.notes, cut]})
+        print(f"note: {cut}", file=sys.stderr, flush=True)
     store.write_json(path, run)
     began = time.perf_counter()
     try:
-        generate(plan, engine, samples, display)
+        generate(plan, engine, requests, samples, display)
     except BaseException as e:
         engine.close()
         if isinstance(e, RunFailed):
@@ -175,8 +179,8 @@ def _work(plan: Plan, path: Path) -> dict[str, Any]:
         if engine is not None and plan.judge and plan.judge.folder.resolve() != plan.model.folder.resolve():
             engine.close()
             engine = None
-        verdicts = verdicts_of(plan, ordered, engine, display)
-        summary = write_records(plan, ordered, verdicts)
+        verdicts, judged = verdicts_of(plan, ordered, engine, display)
+        summary = write_records(plan, ordered, verdicts, judged)
     if engine is not None:
         engine.close()
     return summary
