@@ -141,6 +141,43 @@ def test_a_finished_run_returns_at_once(world: Path, finished: Path, monkeypatch
     assert {p: p.stat().st_mtime_ns for p in finished.rglob("*.json*")} == before
 
 
+def test_a_finished_run_makes_again_what_is_gone_or_damaged(
+    world: Path, finished: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns(".lock")))
+    o, whole = _options(world, out), _files(finished)
+    cell = sorted((out / "cells").iterdir())[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "make_engine", None)  # all but samples is made from the samples
+        for name in ("verdicts.jsonl", f"cells/{cell.name}", "summary.json", "cost.json"):
+            (out / name).unlink()
+            run(o)
+            assert f"lacks {name}: made again" in capsys.readouterr().out
+            assert _files(out) == whole
+        shutil.rmtree(out / "cells")
+        cost = (out / "cost.json").read_bytes()
+        (out / "cost.json").write_text("{")
+        run(o)
+        assert _files(out) == whole
+        assert json.loads((out / "cost.json").read_bytes())["samples"] == json.loads(cost)["samples"]
+    lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    lines[3] = b'{"broken\n'
+    del lines[10:12]
+    (out / "samples.jsonl").write_bytes(b"".join(lines))
+    capsys.readouterr()
+    run(o)
+    said = capsys.readouterr()
+    assert "1 lines that are no Sample record (4)" in said.err
+    assert "lacks 3 of 96 samples: made again" in said.out
+    assert (out / "samples.jsonl.damaged").read_bytes() == b'{"broken\n'
+    assert _files(out) == whole
+    record = store.read_json(out / "run.json", Run)
+    assert record.status == "done"
+    assert any("made again after the run was finished" in n for n in record.notes)
+    run(o)
+    assert "nothing was done" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("lines", [0, 7, 50, 95])
 def test_cut_anywhere_and_resumed_it_ends_in_the_same_bytes(
     world: Path, finished: Path, tmp_path: Path, lines: int

@@ -337,6 +337,16 @@ def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tm
     assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
 
 
+def test_the_runs_own_n_counts_whatever_a_registry_says(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    from stapo_results.benchmarks import registry_entry, write_registry
+
+    data = Path(shutil.copytree(world / "data", tmp_path / "data"))
+    entries = {b: registry_entry(data / f"{b}.jsonl", b, samples=9) for b in ("sums", "longer-sums")}
+    write_registry(data / "registry.yaml", entries)
+    rejudge(_options(world, unjudged, out=str(tmp_path / "out"), data_dir=str(data)))
+    assert {store.read_json(p, CellRecord).n for p in (tmp_path / "out" / "cells").iterdir()} == {4}
+
+
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no run"):
         rejudge(_options(world, tmp_path))

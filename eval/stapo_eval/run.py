@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
+from stapo_eval.integrity import lacking, set_aside_damaged
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import Plan, make_plan, settle
 from stapo_eval.sampling import context_note, drop_errors, generate, load_samples, put_in_order, requests_of
@@ -75,12 +76,18 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
     plan = make_plan(options)
     with one_writer(plan.out):
         plan, old = settle(plan)
+        set_aside_damaged(plan)
         again = plan.options.retry_errors and drop_errors(plan)
-        if old and old.status == "done" and (plan.out / "summary.json").exists() and not again:
-            summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
-            print_summary(summary, plan.out)
-            say(f"{plan.out} is finished; nothing was done")
-            return summary
+        if old and old.status == "done" and not again:
+            if not (absent := lacking(plan, load_samples(plan))):
+                summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
+                print_summary(summary, plan.out)
+                say(f"{plan.out} is finished; nothing was done")
+                return summary
+            shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more files" if len(absent) > 5 else "")
+            say(f"{plan.out} was finished, but lacks {shown}: made again")
+            notes = [*plan.run.notes, f"made again after the run was finished: {shown}"]
+            plan = replace(plan, run=plan.run.model_copy(update={"status": "running", "notes": notes}))
         summary = carry_out(plan, old)
     print_summary(summary, plan.out)
     say(f"records: {plan.out}")
@@ -165,8 +172,6 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
 
 
 def _work(plan: Plan, path: Path) -> dict[str, Any]:
-    for name in ("timings.jsonl", "verdicts.jsonl"):
-        store.repair(plan.out / name)
     samples = load_samples(plan)
     keys = plan.keys()
     engine: Engine | None = None

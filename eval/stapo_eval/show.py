@@ -134,7 +134,7 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
             "between",
         ),
         _responses(summary),
-    )
+    )  # fmt: skip
     if judged := _judged(summary):
         print_table(
             console,

@@ -52,7 +52,7 @@ _UNANSWERED = (
         "the rule's verdict stands; stapo-eval judge asks again",
     ),
     ("no_letter", "got a reply that is none of the judge's letters", "they count as incorrect"),
-)
+)  # fmt: skip
 
 
 def audit(record: CellRecord) -> dict[str, Any]:
