@@ -230,6 +230,19 @@ def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path, caps
     assert "is a folder" in capsys.readouterr().err
 
 
+def test_an_interrupted_grading_says_that_nothing_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grading_file._Grader, "grade", stop)
+    source = _write(tmp_path / "in.jsonl", RIGHT)
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 130
+    assert "interrupted: nothing was written; the same command starts again" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
 def test_an_empty_box_is_no_answer_and_the_last_line_counts_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = _write(tmp_path / "in.jsonl", RIGHT, {"answer": "2", "response": r"\boxed{ }"},
                     {"answer": "2", "response": "\boxed{2}"})  # fmt: skip

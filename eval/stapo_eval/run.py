@@ -28,7 +28,7 @@ from stapo_eval.plan import Plan, make_plan, settle
 from stapo_eval.sampling import context_note, drop_errors, generate, load_samples, put_in_order, requests_of
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
-from stapo_results import provenance, store
+from stapo_results import provenance, store, targets
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
 
@@ -36,6 +36,7 @@ from stapo_results.schema import Run, Sample
 @contextmanager
 def one_writer(out: Path) -> Iterator[None]:
     """Holds the run folder's lock; raises BadInput where another process has it."""
+    targets.check_folder(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock")
     try:
@@ -112,7 +113,7 @@ def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
-        raise
+        raise KeyboardInterrupt(f"nothing finished is lost; this goes on:\n  {_again()}") from None
     finally:
         signal.signal(signal.SIGTERM, before)
         latest = store.read_json(path, Run)

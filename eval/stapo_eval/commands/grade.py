@@ -41,13 +41,16 @@ class GradeCommand:
         from stapo_eval.rules import Options
 
         began = time.perf_counter()
-        done = grade_file(
-            self.input,
-            self.output,
-            Options(unordered=self.unordered, preset=self.preset),
-            Limits(self.seconds, self.memory_mib, self.workers),
-            use_answer_line=self.answer_line,
-        )
+        try:
+            done = grade_file(
+                self.input,
+                self.output,
+                Options(unordered=self.unordered, preset=self.preset),
+                Limits(self.seconds, self.memory_mib, self.workers),
+                use_answer_line=self.answer_line,
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("nothing was written; the same command starts again") from None
         others = [f"{done.reasons[reason]} {text}" for reason, text in _REASONS.items() if done.reasons[reason]]
         counted = f"{done.correct} of {done.rows} correct by rule" + (f" ({', '.join(others)})" if others else "")
         print(f"{counted}, {time.perf_counter() - began:.1f} s: {self.output}")
