@@ -75,10 +75,10 @@ def _check_path(given: str) -> None:
 
 
 def check_files(model: ModelFiles) -> None:
-    """Raises BadInput for weights that were cut off on their way, or a folder without a tokenizer; reads headers only."""
+    """Raises BadInput for weights that were cut off on their way (by their headers) or no tokenizer."""
     for path in sorted(model.folder.glob("*.safetensors")):
         size, whole = path.stat().st_size, _whole_size(path)
-        if size != whole:
+        if not whole or size != whole:
             raise BadInput(
                 f"{path} is not whole" if whole else f"{path} is no safetensors file",
                 found=f"{size:,} bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 from collections.abc import Callable
 
@@ -12,12 +13,12 @@ from stapo_results.errors import StapoError
 
 def _reader_gone() -> bool:
     """Whether what stdout goes to has ended, as `head` does; nothing more is then written to it."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLERR)
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def run_main(main: Callable[[], int | None]) -> int:
