@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -141,6 +142,43 @@ def test_a_finished_run_returns_at_once(world: Path, finished: Path, monkeypatch
     assert {p: p.stat().st_mtime_ns for p in finished.rglob("*.json*")} == before
 
 
+def test_a_finished_run_makes_again_what_is_gone_or_damaged(
+    world: Path, finished: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out", ignore=shutil.ignore_patterns(".lock")))
+    o, whole = _options(world, out), _files(finished)
+    cell = sorted((out / "cells").iterdir())[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "make_engine", None)  # all but samples is made from the samples
+        for name in ("verdicts.jsonl", f"cells/{cell.name}", "summary.json", "cost.json"):
+            (out / name).unlink()
+            run(o)
+            assert f"lacks {name}: made again" in capsys.readouterr().out
+            assert _files(out) == whole
+        shutil.rmtree(out / "cells")
+        cost = (out / "cost.json").read_bytes()
+        (out / "cost.json").write_text("{")
+        run(o)
+        assert _files(out) == whole
+        assert json.loads((out / "cost.json").read_bytes())["samples"] == json.loads(cost)["samples"]
+    lines = (out / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    lines[3] = b'{"broken\n'
+    del lines[10:12]
+    (out / "samples.jsonl").write_bytes(b"".join(lines))
+    capsys.readouterr()
+    run(o)
+    said = capsys.readouterr()
+    assert "1 lines that are no Sample record (4)" in said.err
+    assert "lacks 3 of 96 samples: made again" in said.out
+    assert (out / "samples.jsonl.damaged").read_bytes() == b'{"broken\n'
+    assert _files(out) == whole
+    record = store.read_json(out / "run.json", Run)
+    assert record.status == "done"
+    assert any("made again after the run was finished" in n for n in record.notes)
+    run(o)
+    assert "nothing was done" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("lines", [0, 7, 50, 95])
 def test_cut_anywhere_and_resumed_it_ends_in_the_same_bytes(
     world: Path, finished: Path, tmp_path: Path, lines: int
@@ -239,6 +277,26 @@ def test_a_problem_beyond_the_context_is_missing_not_wrong(world: Path, tmp_path
     assert {p.problem_id: p.verdicts for p in cell.problems}["long"] == "--"
 
 
+def test_responses_that_the_models_context_cuts_are_named(world: Path, tmp_path: Path, capsys) -> None:
+    """One of the two problems has more of the 512 positions than the other."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [{"id": "a", "problem": "1?", "answer": "1"}, {"id": "b", "problem": "2 2 2 2?", "answer": "2"}]
+    (data / "two.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    o = _options(world, tmp_path / "out", data_dir=str(data), benchmarks=str(data / "two.jsonl"), settings="t1.0", n=1,
+                 max_tokens=20_480, judge="none")  # fmt: skip
+    summary = run(o)
+    rooms = sorted(512 - s.prompt_tokens for s in store.read(tmp_path / "out" / "samples.jsonl", Sample))
+    note = (
+        "the model has 512 positions; responses to 2 problems could have at most "
+        f"{rooms[0]} to {rooms[1]} of the 20,480 tokens"
+    )
+    assert summary["notes"] == [note]
+    assert note in capsys.readouterr().err
+    (tmp_path / "out" / "summary.json").unlink()
+    assert run(o) == summary  # also when no model was loaded
+
+
 def test_samples_that_failed_are_made_again_when_asked(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +348,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(store.Journal, "append", stop)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="nothing finished is lost; this goes on:"):
         run(_options(world, tmp_path))
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
     monkeypatch.setattr(store.Journal, "append", append)
@@ -303,9 +361,14 @@ def test_an_interrupted_run_says_so_and_goes_on(
     [
         ("benchmarks", "sums,nope", "unknown benchmark"),
         ("settings", "t2", "unknown decoding setting"),
-        ("model", "/nowhere", "neither a folder"),
+        ("model", "/nowhere", "no such folder"),
+        ("model", "./nowhere", "no such folder"),
+        ("model", __file__, "is a file"),
+        ("model", "org/nowhere", "neither a folder"),
         ("max_tokens", 0, "at least 1"),
-        ("n", -1, "not negative"),
+        ("n", -1, "--n is negative\n.*-1\n  expected: 0 or more\n  next:     leave out --n"),
+        ("grade_seconds", 0.0, "--grade-seconds is out of bounds"),
+        ("data_dir", __file__, "data directory is a file"),
         ("preset", "sympy", "preset"),
         ("judge_scope", "everything", "scope"),
         ("judge_mode", "cot", "mode"),
@@ -323,6 +386,68 @@ def test_bad_options_are_refused(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(BadInput, match=message):
         run(_options(world, tmp_path / "out", **{option: value}))
+
+
+def test_an_out_that_is_a_file_is_refused_before_any_work(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine")
+    with pytest.raises(BadInput, match="--out is a file"):
+        run(_options(world, tmp_path / "f"))
+    with pytest.raises(BadInput, match="--out cannot be written"):
+        run(_options(world, tmp_path / "f" / "x"))
+    assert (tmp_path / "f").read_text() == "mine"
+
+
+def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(world / "external", tmp_path / "m"))
+    o = _options(world, tmp_path / "out", model=str(folder), judge="none")
+    weights = (folder / "model.safetensors").read_bytes()
+    for kept in (len(weights) - 1, 200, 3, 0):
+        (folder / "model.safetensors").write_bytes(weights[:kept])
+        with pytest.raises(BadInput, match="safetensors is") as e:
+            run(replace(o, out=str(tmp_path / f"out{kept}")))
+        assert f"{kept:,} bytes" in str(e.value)
+        assert "copy the file again" in str(e.value)
+    (folder / "model.safetensors").write_bytes(weights)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    with pytest.raises(BadInput, match=r"no tokenizer\.json in"):
+        run(o)
+
+
+def test_a_judge_for_a_finished_run_is_pointed_to_the_command_that_adds_it(world: Path, tmp_path: Path) -> None:
+    o = _options(world, tmp_path, benchmarks="sums", settings="t1.0", n=1, limit=1, judge="none")
+    run(o)
+    with pytest.raises(BadInput) as e:
+        run(replace(o, judge=str(world / "judge")))
+    assert f"stapo-eval judge --run {tmp_path} --judge {world / 'judge'}" in str(e.value)
+    with pytest.raises(BadInput) as e:
+        run(replace(o, judge=str(world / "judge"), n=2, model=str(world / "external")))
+    assert "give another --out" in str(e.value)
+    assert not re.search("[0-9a-f]{13}", str(e.value))
+
+
+@pytest.mark.parametrize("command", [["grade"], ["run"]])
+def test_a_reader_that_closes_early_sees_no_traceback(command: list[str]) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "stapo_eval.cli", *command, "--help"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)  # fmt: skip
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1
+
+
+def test_an_interrupt_while_the_program_loads_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    from stapo_eval import cli
+
+    def stop(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_command", stop)
+    assert cli.main([]) == 130
+    assert capsys.readouterr().err.startswith("interrupted: ")
+    script = "import sys, stapo_eval.cli; print(any(m in sys.modules for m in ('tyro', 'pydantic', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_benchmarks_are_listed(world: Path, capsys) -> None:

@@ -134,7 +134,14 @@ def test_the_command_names_a_bad_line(tmp_path: Path, capsys: pytest.CaptureFixt
 BAD = {
     "no object": (b"[1]", "is not an object"),
     "no JSON": (b"{", "is not a JSON line"),
-    "empty line": (b"", "is not a JSON line"),
+    "empty line": (b'\n{"id": 2, "answer": "2", "response": "x"}', "is not a JSON line"),
+    "other name": (
+        b'{"id": 1, "gold": "2", "completion": "x"}',
+        "rename gold to answer and rename completion to response",
+    ),
+    "empty gold": (b'{"id": 1, "answer": " ", "response": "x"}', "the gold answer is empty"),
+    "empty gold in a list": (b'{"id": 1, "answer": ["1", ""], "response": "x"}', "the gold answer is empty"),
+    "null": (b'{"id": 1, "answer": "2", "response": null}', "found:    response: null"),
     "missing id": (b'{"answer": "2", "response": "x"}', "lacks id"),
     "missing both": (b'{"id": 1, "answer": "2", "responses": "x"}', "lacks response"),
     "null response": (b'{"id": 1, "answer": "2", "response": null}', "response is of another type"),
@@ -162,6 +169,89 @@ def test_a_bad_line_is_named_before_any_work(name: str, tmp_path: Path, capsys: 
     assert message in said
     assert (tmp_path / "o").read_text() == "what was there"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "o"]
+
+
+def _write(path: Path, *rows: dict, end: str = "") -> str:
+    path.write_text("".join(json.dumps({"id": i, **r}) + "\n" for i, r in enumerate(rows)) + end)
+    return str(path)
+
+
+RIGHT = {"answer": "2", "response": r"\boxed{2}"}
+
+
+def test_the_input_is_never_the_output(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = _write(tmp_path / "in.jsonl", RIGHT)
+    before = Path(source).read_bytes()
+    (tmp_path / "link").symlink_to(source)
+    for target in (source, str(tmp_path / "x" / ".." / "in.jsonl"), str(tmp_path / "link")):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        assert main(["grade", "--input", source, "--output", target]) == 2
+        said = capsys.readouterr().err
+        assert "--output is the --input" in said
+        assert "in.verdicts.jsonl" in said
+        assert Path(source).read_bytes() == before
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = _write(tmp_path / "in.jsonl", RIGHT)
+    monkeypatch.setattr(grading_file, "check", None)
+    for target, message in (
+        (tmp_path, "is a folder"),
+        (f"{source}/x", "is a file"),
+        ("/proc/x/y", "cannot be written"),
+    ):
+        assert main(["grade", "--input", source, "--output", str(target)]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags", ["--seconds 0", "--seconds -1", "--seconds nan", "--memory-mib 1", "--workers -1", "--workers 1000000"]
+)
+def test_limits_that_are_none_are_refused(flags: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source, (flag, value) = _write(tmp_path / "in.jsonl", RIGHT), flags.split()
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "o"), flag, value]) == 2
+    said = capsys.readouterr().err
+    assert f"{flag} is out of bounds" in said
+    assert "expected:" in said
+
+
+def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    target = str(tmp_path / "o")
+    source = _write(tmp_path / "in.jsonl", RIGHT, end="\n  \n\n")
+    assert main(["grade", "--input", source, "--output", target]) == 0
+    assert len(Path(target).read_text().splitlines()) == 1
+    for text, message in (("", "holds no line"), ("\n\n", "holds no line")):
+        Path(source).write_text(text)
+        assert main(["grade", "--input", source, "--output", target]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["grade", "--input", str(tmp_path), "--output", target]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_an_interrupted_grading_says_that_nothing_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grading_file._Grader, "grade", stop)
+    source = _write(tmp_path / "in.jsonl", RIGHT)
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 130
+    assert "interrupted: nothing was written; the same command starts again" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+def test_an_empty_box_is_no_answer_and_the_last_line_counts_it(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    source = _write(tmp_path / "in.jsonl", RIGHT, {"answer": "2", "response": r"\boxed{ }"},
+                    {"answer": "2", "response": "\boxed{2}"})  # fmt: skip
+    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 0
+    rows = [json.loads(x) for x in (tmp_path / "o").read_text().splitlines()]
+    assert [(x["extracted"], x["reason"]) for x in rows] == [("2", "match"), (None, "no_answer"), (None, "no_answer")]
+    said = capsys.readouterr()
+    assert "1 of 3 correct by rule (2 without an answer)" in said.out
+    assert "1 responses hold a backspace (U+0008)" in said.err
 
 
 def test_a_line_may_carry_its_own_options(tmp_path: Path) -> None:

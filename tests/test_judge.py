@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stapo_eval.engines import Finished, Key, Request
 from stapo_eval.judge import check_judge
 from stapo_eval.judge.asking import Judge, ask, distinct, recorded
+from stapo_eval.judge.audit import judge_notes, unanswered
 from stapo_eval.judge.prompt import ANSWER_TOKENS, Question, fitted_prompt, message, parse_letter, question_key
 from stapo_eval.judge.scope import asked_about, said, scored
 from stapo_results import store
@@ -168,6 +169,28 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
     assert engine.asked == []
     (j,) = store.read(path, Judgement)
     assert (j.status, j.letter, j.error) == ("too_long", "", "does not fit 50 positions")
+
+
+def _said(key: str, status: str = "answered", letter: str = "", error: str = "") -> Judgement:
+    return Judgement(key=key, benchmark="b", cell="c", problem_id="q", sample_index=0, extracted="3", judge_model="m",
+                     judge_revision="r", judge_mode="compass", engine="e", prompt_tokens=1, status=status,
+                     reply=letter or "well", letter=letter, error=error)  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_what_the_judge_did_not_answer_is_said() -> None:
+    """Samples k1 k1 k2 too long, k3 lost, k4 no letter, k5 and k6 with one."""
+    long = [_said(k, "too_long", error="does not fit 50 positions") for k in ("k1", "k1", "k2")]
+    others = [_said("k3", "error", error="lost"), _said("k4"), _said("k5", letter="C"), _said("k6", letter="A")]
+    assert unanswered([*long, *others]) == {"too_long": 3, "error": 1, "no_letter": 1}
+    assert judge_notes([*long, *others]) == [
+        "2 of 6 questions (3 samples) do not fit the judge's context (does not fit 50 positions): the rule's verdict "
+        "stands",
+        "1 of 6 questions (1 samples) have no reply because the judge's engine failed (lost): the rule's verdict "
+        "stands; stapo-eval judge asks again",
+        "1 of 6 questions (1 samples) got a reply that is none of the judge's letters: they count as incorrect",
+    ]
+    assert judge_notes(others[2:]) == []
+    assert judge_notes([]) == ["the judge was asked nothing: its scope holds no question"]
 
 
 def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:

@@ -21,6 +21,7 @@ from endpoint_server import Server
 from stapo_eval import scoring
 from stapo_eval.cli import main
 from stapo_eval.grading_pool import grade, items_of
+from stapo_eval.judge import asking
 from stapo_eval.judge.scope import scored
 from stapo_eval.options import RunOptions
 from stapo_eval.rejudge import JudgeOptions, rejudge
@@ -336,6 +337,16 @@ def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tm
     assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
 
 
+def test_the_runs_own_n_counts_whatever_a_registry_says(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    from stapo_results.benchmarks import registry_entry, write_registry
+
+    data = Path(shutil.copytree(world / "data", tmp_path / "data"))
+    entries = {b: registry_entry(data / f"{b}.jsonl", b, samples=9) for b in ("sums", "longer-sums")}
+    write_registry(data / "registry.yaml", entries)
+    rejudge(_options(world, unjudged, out=str(tmp_path / "out"), data_dir=str(data)))
+    assert {store.read_json(p, CellRecord).n for p in (tmp_path / "out" / "cells").iterdir()} == {4}
+
+
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no run"):
         rejudge(_options(world, tmp_path))
@@ -349,6 +360,29 @@ def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path:
         rejudge(_options(world, unjudged, data_dir=str(tmp_path / "data")))
     with pytest.raises(BadInput, match="only where the rule fails"):
         rejudge(_options(world, unjudged, scope="all", mode="justrl-exact"))
+
+
+def test_a_judge_that_has_no_room_for_any_question_says_so(
+    world: Path, unjudged: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "fitted_prompt", lambda *_: None)
+    summary = rejudge(_options(world, unjudged, out=str(tmp_path / "out")))
+    (note,) = summary["notes"]
+    count = len(list(store.read(tmp_path / "out" / "judgements.jsonl", Judgement)))
+    assert note.startswith(f"{count} of {count} questions (")
+    assert "do not fit the judge's context" in note
+    out = capsys.readouterr().out
+    assert "The judge's share" in out
+    assert "replies" not in out
+    (row,) = (
+        x.split() for x in out[out.index("The judge's share") :].splitlines() if x.split()[:2] == ["sums", "t1.0"]
+    )
+    (cell,) = (c for c in summary["cells"] if (c["benchmark"], c["setting"]) == ("sums", "t1.0"))
+    assert row[2] == row[4]
+    assert row[3] == row[5] == f"{cell['correct']}/40"
+    assert row[-5:] == ["0", "0/0/0/0", f"{40 - cell['correct']}/0", "0/0", "–"]
+    page = (tmp_path / "out" / "flips.html").read_text()
+    assert "the judge&#39;s context" in page
 
 
 def test_the_command_line_judges(world: Path, unjudged: Path, tmp_path: Path, capsys) -> None:

@@ -74,6 +74,31 @@ def test_a_line_that_is_not_a_record_is_refused_by_file_and_line(tmp_path: Path,
         list(store.read(path, StepMetrics))
 
 
+def test_a_message_counts_columns_within_the_line_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(store.to_line(metrics(1)) + '\n{"step":\n')
+    with pytest.raises(RecordError) as e:
+        list(store.read(path, StepMetrics))
+    assert "m.jsonl:2" in str(e.value)
+    assert "at column 8" in str(e.value)
+    assert "at line" not in str(e.value)
+
+
+def test_damaged_lines_are_set_aside_and_nothing_else(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "m.jsonl"
+    good = [store.to_line(metrics(i)) + "\n" for i in range(3)]
+    path.write_text(good[0] + "{broken\n" + good[1] + '{"step":"x"}\n' + good[2] + '{"half')
+    assert store.set_aside(path, StepMetrics) == 3
+    assert path.read_text() == "".join(good)
+    assert (tmp_path / "m.jsonl.damaged").read_text() == '{"half\n{broken\n{"step":"x"}\n'
+    assert "2 lines that are no StepMetrics record (2, 4)" in capsys.readouterr().err
+    assert store.set_aside(path, StepMetrics) == store.set_aside(tmp_path / "none", StepMetrics) == 0
+    other = '{"schema_version":2,"step":1,"values":{}}\nbroken\n'
+    path.write_text(other)
+    assert store.set_aside(path, StepMetrics) == 0
+    assert path.read_text() == other
+
+
 def test_kill_9_while_appending_loses_at_most_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     code = (

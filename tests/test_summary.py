@@ -124,8 +124,17 @@ def test_missing_samples_are_loud_and_never_wrong() -> None:
     assert set(s["pass_at"].values()) == set(s["majority_at"].values()) == {None}
     assert s["variance_within"] is s["variance_between"] is None
     assert s["finish_reasons"]["incorrect"] == {"stop": 1, "length": 1}
+    # cut off and without a box: 1 of the 5 that are there; their mean length (10 + 20 + 30 + 99 + 10) / 5
+    assert (s["truncated"], s["no_answer"]) == (0.2, 0.2)
+    assert record.mean_response_tokens == s["mean_response_tokens"] == 33.8
     (note,) = notes([record], samples)
     assert note == f"3 samples of {CELL.id} are MISSING because the engine failed on them: too long"
+
+
+def test_a_cell_without_any_sample_has_no_shares() -> None:
+    record, _, verdicts = _made([[(None, False, 0, "error")] * 2])
+    s = summarise(record, verdicts)
+    assert (s["truncated"], s["no_answer"], s["missing"]) == (None, None, 2)
 
 
 def test_without_spread_the_bootstrap_gives_no_interval() -> None:

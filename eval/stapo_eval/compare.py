@@ -45,7 +45,9 @@ def load_cells(folder: Path) -> dict[tuple[str, str], CellRecord]:
         raise BadInput(
             f"{folder} holds no cell records",
             expected="cells/*.json, as stapo-eval run leaves them",
-            next_step="give the folder that was --out of stapo-eval run",
+            next_step="run the command that made it again: it makes them from the samples"
+            if (folder / "run.json").exists()
+            else "give the folder that was --out of stapo-eval run",
         )
     cells: dict[tuple[str, str], CellRecord] = {}
     for path in paths:

@@ -7,6 +7,7 @@ worker process: one that takes too long is killed and replaced, one that dies co
 from __future__ import annotations
 
 import json
+import math
 import os
 import selectors
 import socket
@@ -20,7 +21,7 @@ from types import TracebackType
 
 from stapo_eval.rules import Gold, Options
 from stapo_eval.rules.presets import decide_quickly, extract
-from stapo_results.errors import RunFailed
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Reason
 
 START_LIMIT = 120.0  # seconds for the imports, on a loaded machine
@@ -57,6 +58,26 @@ class Limits:
     def count(self, jobs: int) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(self.workers or cores, jobs))
+
+
+LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
+MOST_WORKERS = 1024
+
+
+def check_limits(limits: Limits, prefix: str = "--") -> None:
+    """Raises BadInput for limits under which nothing can be graded; `prefix` stands before their options' names."""
+    bounds = (
+        ("seconds", limits.seconds, math.isfinite(limits.seconds) and limits.seconds > 0, "more than 0, such as 5"),
+        ("memory-mib", limits.memory_mib, limits.memory_mib >= LEAST_MEMORY_MIB,
+         f"{LEAST_MEMORY_MIB} or more, such as 1024"),
+        ("workers", limits.workers, 0 <= limits.workers <= MOST_WORKERS, f"0 (one a core) to {MOST_WORKERS}"),
+    )  # fmt: skip
+    for name, value, fits, expected in bounds:
+        if not fits:
+            flag = f"{prefix}{name}"
+            raise BadInput(
+                f"{flag} is out of bounds", found=f"{value:g}", expected=expected, next_step=f"leave out {flag}"
+            )
 
 
 def _text_of(item: Item) -> str | None:
@@ -252,7 +273,7 @@ class Pool:
         hard: list[Item] = []
         distinct = list(dict.fromkeys(items))
         for item in distinct:
-            if item.answer is None:
+            if item.answer is None or not item.answer.strip():  # an empty box answers nothing
                 outcomes[item] = Outcome(False, "no_answer", 0.0)
                 continue
             began = time.perf_counter()

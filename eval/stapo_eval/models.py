@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from stapo_results.store import read_json, sha256_file
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
+
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,56 @@ def _download(given: str, revision: str) -> tuple[Path, str]:
     return folder, folder.name
 
 
+def _check_path(given: str) -> None:
+    """Raises BadInput for a path at which there is no folder; a hub id is ORG/NAME or NAME."""
+    path, next_step = Path(given), "give a folder with config.json and *.safetensors, or a hub id such as ORG/NAME"
+    if path.is_file():
+        raise BadInput(f"the model {given} is a file", expected="its folder", next_step=f"give {path.parent}")
+    if not path.is_dir() and (given.startswith((".", "/", "~")) or given.count("/") > 1 or given.endswith("/")):
+        raise BadInput(f"the model {given}: no such folder", next_step=next_step)
+
+
+def check_files(model: ModelFiles) -> None:
+    """Raises BadInput for weights that were cut off on their way (by their headers) or no tokenizer."""
+    for path in sorted(model.folder.glob("*.safetensors")):
+        size, whole = path.stat().st_size, _whole_size(path)
+        if not whole or size != whole:
+            raise BadInput(
+                f"{path} is not whole" if whole else f"{path} is no safetensors file",
+                found=f"{size:,} bytes",
+                expected=f"{whole:,} bytes, as its header says" if whole else "a header that says how long it is",
+                next_step="copy the file again",
+            )
+    if not any((model.folder / name).exists() for name in _VOCABULARIES):
+        raise BadInput(
+            f"no tokenizer.json in {model.given}",
+            found=", ".join(sorted(p.name for p in model.folder.iterdir())[:12]),
+            expected=f"one of {', '.join(_VOCABULARIES)}",
+            next_step="copy the tokenizer's files into the model's folder",
+        )
+
+
+def _whole_size(path: Path) -> int:
+    """Bytes that the file should have by its header; 0 where that cannot be read."""
+    with open(path, "rb") as f:
+        length = int.from_bytes(f.read(8), "little")
+        if length > path.stat().st_size:
+            return 0
+        try:
+            header = json.loads(f.read(length))
+            ends = [int(v["data_offsets"][1]) for name, v in header.items() if name != "__metadata__"]
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+            return 0
+    return 8 + length + max(ends, default=0)
+
+
 def find_model(given: str, revision: str = "") -> ModelFiles:
     """Locate and hash a model: a folder, or a hub id that is downloaded at `revision`.
 
     Raises:
         BadInput: no such model, no safetensors weights, or a stapo.json that belongs to other weights.
     """
+    _check_path(given)
     folder, commit = (Path(given), "") if Path(given).is_dir() else _download(given, revision)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").exists():

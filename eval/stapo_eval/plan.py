@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options
+from stapo_eval.grading_pool import Limits, check_limits
 from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.rules import check_preset
-from stapo_results import provenance, store
+from stapo_results import provenance, store, targets
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
@@ -155,9 +157,18 @@ def make_plan(options: RunOptions) -> Plan:
     settings = parse_settings(options.settings)
     for name in ("n", "limit", "batch_rows", "threads"):
         if getattr(options, name) < 0:
-            raise BadInput(f"--{name.replace('_', '-')} is not negative", found=getattr(options, name))
+            flag, given = f"--{name.replace('_', '-')}", getattr(options, name)
+            raise BadInput(f"{flag} is negative", found=given, expected="0 or more", next_step=f"leave out {flag}")
+    check_limits(Limits(options.grade_seconds, options.grade_memory_mib), "--grade-")
+    if options.out:
+        targets.check_folder(options.out, "--out")
     if options.max_tokens < 1:
-        raise BadInput("--max-tokens is at least 1", found=options.max_tokens)
+        raise BadInput(
+            "--max-tokens is too small",
+            found=options.max_tokens,
+            expected="at least 1",
+            next_step="leave out --max-tokens",
+        )
     data_dir = find_data_dir(options.data_dir)
     names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
     benchmarks = tuple(
@@ -197,6 +208,11 @@ def make_plan(options: RunOptions) -> Plan:
     return Plan(options, model, judge, labels, benchmarks, settings, out, run)
 
 
+def _short(text: str) -> str:
+    """The text with 12 digits of each hash: enough to tell two apart."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
+
+
 def settle(plan: Plan) -> tuple[Plan, Run | None]:
     """The plan with the run record of its folder, and that earlier record.
 
@@ -224,9 +240,14 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
     if old.kind != "eval" or differing:
         raise BadInput(
             f"{plan.out} holds another run",
-            found="; ".join(differing) or f"a run of kind {old.kind}",
+            found=_short("; ".join(differing)) or f"a run of kind {old.kind}",
             expected="the same parameters, to go on with it",
-            next_step="give another --out, or the parameters of that run",
+            next_step=f"stapo-eval judge --run {plan.out} --judge {plan.options.judge}   judges what is there"
+            if plan.judge
+            and old.kind == "eval"
+            and old.status == "done"
+            and all(d.startswith("judge") for d in differing)
+            else "give another --out, or the parameters of that run",
         )
     kept = old
     if old.status != "done" or plan.options.retry_errors:

@@ -24,7 +24,7 @@ from stapo_results.benchmarks import Benchmark, find_data_dir, load
 from stapo_results.benchmarks.loader import name_of_file
 from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels, Run
+from stapo_results.schema import CellRecord, Judgement, Labels, Run, Timing
 
 _COPIED = ("samples.jsonl", "timings.jsonl", "judgements.jsonl", "run.json")  # the last one makes the folder a run
 
@@ -62,12 +62,18 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
     return RunOptions(**{f.name: config[f.name] for f in fields(RunOptions) if f.name in config})
 
 
-def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
+def _samples_a_problem(source: Path) -> dict[str, int]:
+    """N by benchmark as the run's cells have it: a registry may say another one by now."""
+    cells = [store.read_json(p, CellRecord) for p in sorted((source / "cells").glob("*.json"))]
+    return {c.cell.benchmark: c.n for c in cells}
+
+
+def _benchmarks(o: RunOptions, files: str, old: Run, source: Path) -> tuple[Benchmark, ...]:
     given = [x.strip() for x in files.split(",") if x.strip()]
     if wrong := [x for x in given if not is_file_name(x)]:
         raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
     paths, data_dir = {name_of_file(Path(x)): x for x in given}, find_data_dir(o.data_dir)
-    found = []
+    found, n_of = [], _samples_a_problem(source)
     for name in o.benchmarks.split(","):
         b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
         now, then = b.content, old.revisions.get(f"data:{name}")
@@ -78,7 +84,8 @@ def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
                 expected=then,
                 next_step="--data-dir with the files of the run",
             )
-        found.append(b)
+        n = n_of.get(name, b.spec.samples)
+        found.append(replace(b, spec=b.spec.model_copy(update={"samples": n})))
     return tuple(found)
 
 
@@ -107,7 +114,7 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> Plan:
         }
     )
     settings = parse_settings(o.settings)
-    return Plan(o, model, judge, labels, _benchmarks(o, options.benchmarks, old), settings, out, run)
+    return Plan(o, model, judge, labels, _benchmarks(o, options.benchmarks, old, Path(options.run)), settings, out, run)
 
 
 def _with_code(text: str, old: Run) -> str:
@@ -135,6 +142,8 @@ def rejudge(options: JudgeOptions, say: Callable[[str], None] = print) -> dict[s
         out = _copied(source, Path(options.out)) if options.out else source
     with one_writer(out):
         plan = _plan(old, options, out)
+        store.set_aside(out / "judgements.jsonl", Judgement)
+        store.set_aside(out / "timings.jsonl", Timing)
         have, wanted = len(load_samples(plan)), len(plan.keys())
         if have < wanted:
             raise BadInput(

@@ -22,12 +22,13 @@ from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
+from stapo_eval.integrity import lacking, set_aside_damaged
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import Plan, make_plan, settle
-from stapo_eval.sampling import drop_errors, generate, load_samples, put_in_order
+from stapo_eval.sampling import context_note, drop_errors, generate, load_samples, put_in_order, requests_of
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
-from stapo_results import provenance, store
+from stapo_results import provenance, store, targets
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
 
@@ -35,6 +36,7 @@ from stapo_results.schema import Run, Sample
 @contextmanager
 def one_writer(out: Path) -> Iterator[None]:
     """Holds the run folder's lock; raises BadInput where another process has it."""
+    targets.check_folder(out, "--out")
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock")
     try:
@@ -75,12 +77,18 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
     plan = make_plan(options)
     with one_writer(plan.out):
         plan, old = settle(plan)
+        set_aside_damaged(plan)
         again = plan.options.retry_errors and drop_errors(plan)
-        if old and old.status == "done" and (plan.out / "summary.json").exists() and not again:
-            summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
-            print_summary(summary, plan.out)
-            say(f"{plan.out} is finished; nothing was done")
-            return summary
+        if old and old.status == "done" and not again:
+            if not (absent := lacking(plan, load_samples(plan))):
+                summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
+                print_summary(summary, plan.out)
+                say(f"{plan.out} is finished; nothing was done")
+                return summary
+            shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more files" if len(absent) > 5 else "")
+            say(f"{plan.out} was finished, but lacks {shown}: made again")
+            notes = [*plan.run.notes, f"made again after the run was finished: {shown}"]
+            plan = replace(plan, run=plan.run.model_copy(update={"status": "running", "notes": notes}))
         summary = carry_out(plan, old)
     print_summary(summary, plan.out)
     say(f"records: {plan.out}")
@@ -105,7 +113,7 @@ def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
         status = "done"
     except KeyboardInterrupt:
         status = "interrupted"
-        raise
+        raise KeyboardInterrupt(f"nothing finished is lost; this goes on:\n  {_again()}") from None
     finally:
         signal.signal(signal.SIGTERM, before)
         latest = store.read_json(path, Run)
@@ -143,10 +151,14 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
     if samples and not engine.deterministic:
         anew = "samples made after the interruption may differ in text from those that a whole run would have"
         run = run.model_copy(update={"notes": [*run.notes, anew]})
+    requests = requests_of(plan, engine)
+    if (cut := context_note(requests, engine.context)) and cut not in run.notes:
+        run = run.model_copy(update={"notes": [*run.notes, cut]})
+        print(f"note: {cut}", file=sys.stderr, flush=True)
     store.write_json(path, run)
     began = time.perf_counter()
     try:
-        generate(plan, engine, samples, display)
+        generate(plan, engine, requests, samples, display)
     except BaseException as e:
         engine.close()
         if isinstance(e, RunFailed):
@@ -161,8 +173,6 @@ def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Displ
 
 
 def _work(plan: Plan, path: Path) -> dict[str, Any]:
-    for name in ("timings.jsonl", "verdicts.jsonl"):
-        store.repair(plan.out / name)
     samples = load_samples(plan)
     keys = plan.keys()
     engine: Engine | None = None
@@ -175,8 +185,8 @@ def _work(plan: Plan, path: Path) -> dict[str, Any]:
         if engine is not None and plan.judge and plan.judge.folder.resolve() != plan.model.folder.resolve():
             engine.close()
             engine = None
-        verdicts = verdicts_of(plan, ordered, engine, display)
-        summary = write_records(plan, ordered, verdicts)
+        verdicts, judged = verdicts_of(plan, ordered, engine, display)
+        summary = write_records(plan, ordered, verdicts, judged)
     if engine is not None:
         engine.close()
     return summary

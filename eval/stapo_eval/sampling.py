@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 
 from stapo_eval.decoding import prompt
 from stapo_eval.display import Display
@@ -13,7 +14,7 @@ from stapo_eval.rules import Options
 from stapo_eval.tally import CellTally, Tally
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Sample, Timing
+from stapo_results.schema import Run, Sample, Timing
 from stapo_results.seeds import derive_seed
 
 
@@ -28,6 +29,29 @@ def requests_of(plan: Plan, engine: Engine) -> list[Request]:
                     seed = derive_seed(plan.options.eval_seed, benchmark.name, p.id, cell.setting, i)
                     requests.append(Request(cell.id, p.id, i, seed, prompts[p.id], decoding))
     return requests
+
+
+_CONTEXT = "the model has {:,} positions; "
+
+
+def context_note(requests: Sequence[Request], context: int) -> str:
+    """What to say where prompt and longest response together exceed the model's positions; "" where none does."""
+    rooms = {(r.cell, r.problem_id): context - len(r.prompt) for r in requests
+             if len(r.prompt) < context < len(r.prompt) + r.decoding.max_tokens}  # fmt: skip
+    if not rooms:
+        return ""
+    least, most = min(rooms.values()), max(rooms.values())
+    problems = len({(cell.split("/")[-3], problem) for cell, problem in rooms})
+    return _CONTEXT.format(context) + (
+        f"responses to {problems} problems could have at most {f'{least:,} to ' if least < most else ''}{most:,} "
+        f"of the {requests[0].decoding.max_tokens:,} tokens"
+    )
+
+
+def context_notes(run: Run) -> list[str]:
+    """The notes of a run record that `context_note` wrote: they belong beside the scores."""
+    start = _CONTEXT.split("{")[0]
+    return [n for n in dict.fromkeys(run.notes) if n.startswith(start) and " could have at most " in n]
 
 
 def _check_disk(plan: Plan, missing: int, context: int) -> None:
@@ -113,13 +137,14 @@ def _timing(f: Finished, created: str, share: float) -> Timing:
                   seconds=round(f.seconds, 6), elapsed=share)  # fmt: skip
 
 
-def generate(plan: Plan, engine: Engine, samples: dict[Key, Sample], display: Display) -> None:
+def generate(
+    plan: Plan, engine: Engine, requests: Sequence[Request], samples: dict[Key, Sample], display: Display
+) -> None:
     """Draw what `samples` lacks, put it there, and on record as it comes.
 
     Raises:
         RunFailed: the disk may not hold the samples, or the engine left requests unanswered.
     """
-    requests = requests_of(plan, engine)
     _check_disk(plan, len(requests) - len(samples), engine.context)
     tally = _tally(plan, samples)
     display.start("generate", len(samples), len(requests))

@@ -4,7 +4,7 @@ time. The judge is asked for what its records lack, and each reply is on record 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stapo_eval.cost import cost
@@ -17,6 +17,7 @@ from stapo_eval.judge.scope import asked_about, said, scored, second_grader
 from stapo_eval.plan import Plan
 from stapo_eval.rules import Options, grader_version
 from stapo_eval.rules.presets import extract
+from stapo_eval.sampling import context_notes
 from stapo_eval.summary import averages, cell_record, notes, summarise
 from stapo_results import provenance, store
 from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
@@ -101,7 +102,8 @@ def _judge(
             seconds = {f.request.problem_id: round(f.seconds, 6) for f in finished}
             store.append(plan.out / "timings.jsonl", (
                 Timing(cell=j.cell, problem_id=j.problem_id, sample_index=j.sample_index, kind="judge",
-                       created=created, seconds=seconds.get(j.key, 0.0), elapsed=share) for j in judgements
+                       created=created, seconds=seconds.get(j.key, 0.0), elapsed=share)
+                for j in judgements if j.status != "too_long"  # which is no reply
             ))  # fmt: skip
             have += len(judgements)
             display.update(have, len(first))
@@ -114,8 +116,11 @@ def _judge(
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
 
 
-def verdicts_of(plan: Plan, samples: list[Sample], engine: Engine | None, display: Display) -> list[Verdict]:
-    """Verdicts in the order of `samples`: the rule everywhere, the judge where its scope asks it.
+def verdicts_of(
+    plan: Plan, samples: list[Sample], engine: Engine | None, display: Display
+) -> tuple[list[Verdict], dict[int, Judgement]]:
+    """(verdicts in the order of `samples`: the rule everywhere, the judge where its scope asks it; index of a sample
+    -> what the judge said of it).
 
     Leaves verdicts.jsonl and, with a judge, judgements.jsonl and flips.html.
     """
@@ -147,7 +152,7 @@ def verdicts_of(plan: Plan, samples: list[Sample], engine: Engine | None, displa
     store.append(plan.out / "timings.jsonl", times)
     if plan.judge is not None:
         _write_page(plan, samples, verdicts, judged)
-    return verdicts
+    return verdicts, judged
 
 
 def _write_page(
@@ -156,7 +161,8 @@ def _write_page(
     problems = {(b.name, p.id): p for b in plan.benchmarks for p in b.problems}
     benchmark_of = {cell.id: benchmark.name for cell, benchmark, _ in plan.cells()}
     found = audit.flips(samples, verdicts, judged)
-    html = page.render(found, problems, benchmark_of, title=plan.title, judge=judge_text(plan), note=_note(plan))
+    html = page.render(found, problems, benchmark_of, title=plan.title, judge=judge_text(plan),
+                       note="; ".join(filter(None, [_note(plan), *_judge_notes(plan, judged)])))  # fmt: skip
     store.write_atomic(plan.out / "flips.html", html)
 
 
@@ -173,7 +179,13 @@ def _note(plan: Plan) -> str:
     return STAND_IN if plan.stand_in else ""
 
 
-def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) -> dict[str, Any]:
+def _judge_notes(plan: Plan, judged: Mapping[int, Judgement]) -> list[str]:
+    return audit.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []
+
+
+def write_records(
+    plan: Plan, samples: list[Sample], verdicts: list[Verdict], judged: Mapping[int, Judgement]
+) -> dict[str, Any]:
     """Write cells/*.json and summary.json; apart from them, since times are no function of the samples, cost.json."""
     scored_by = "rule" if plan.judge is None or plan.stand_in else "rule+judge"
     of_cell: dict[str, list[tuple[Sample, Verdict]]] = {cell.id: [] for cell, _, _ in plan.cells()}
@@ -202,7 +214,8 @@ def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) ->
         )
         store.write_json(plan.out / "cells" / f"{cell.slug}.json", record)
         records.append(record)
-        cells.append(summarise(record, theirs))
+        without = audit.unanswered(j for i, j in judged.items() if samples[i].cell == cell.id)
+        cells.append(summarise(record, theirs) | ({"judge_unanswered": without} if without else {}))
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -210,7 +223,7 @@ def write_records(plan: Plan, samples: list[Sample], verdicts: list[Verdict]) ->
         "cells": cells,
         "averages": averages(records),
         "judge": judge_text(plan),
-        "notes": notes(records, samples),
+        "notes": [*notes(records, samples), *context_notes(plan.run), *_judge_notes(plan, judged)],
     }
     store.write_json(plan.out / "cost.json", cost(samples, store.read(plan.out / "timings.jsonl", Timing), plan.run))
     store.write_json(plan.out / "summary.json", summary)

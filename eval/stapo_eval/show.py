@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,13 +94,17 @@ def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for c in summary["cells"]:
         a, j = c["audit"], c["judge"]
-        if a["asked"]:
+        without = Counter(c.get("judge_unanswered", {}))
+        if a["asked"] or without:
             n = c["samples"] - c["missing"]
+            by_rule = sum(a["confusion"]["rule_correct"].values()) if a["asked"] else c["correct"]
+            invalid = j["invalid"] - without["no_letter"]
             rows.append([
-                c["benchmark"], c["setting"], percent(a["rule_accuracy"]),
-                f"{sum(a['confusion']['rule_correct'].values())}/{n}", percent(c["accuracy"]), f"{c['correct']}/{n}",
-                percent(a["difference"], 2), interval(a["low"], a["high"], 2), str(a["asked"]),
-                f"{j['correct']}/{j['incorrect']}/{j['invalid']}",
+                c["benchmark"], c["setting"], percent(a["rule_accuracy"] if a["asked"] else c["accuracy"]),
+                f"{by_rule}/{n}", percent(c["accuracy"]), f"{c['correct']}/{n}",
+                percent(a["difference"]), interval(a["low"], a["high"]), str(a["asked"]),
+                f"{j['correct']}/{j['incorrect']}/{invalid}/{without['no_letter']}",
+                f"{without['too_long']}/{without['error']}",
                 f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"]),
             ])  # fmt: skip
     return rows
@@ -116,16 +121,26 @@ def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     )
     print_table(
         console,
-        "Responses: shares in %, lengths in tokens (right / wrong), variance of a sample's score",
-        ("benchmark", "setting", "cut off", "of right/wrong", "no box", "median", "95th pct.", "within", "between"),
+        "Responses: lengths in tokens (right / wrong), variance of a sample's score",
+        (
+            "benchmark",
+            "setting",
+            "cut off %",
+            "cut off: right/wrong",
+            "no box %",
+            "median",
+            "95th pct.",
+            "within",
+            "between",
+        ),
         _responses(summary),
-    )
+    )  # fmt: skip
     if judged := _judged(summary):
         print_table(
             console,
             "The judge's share: accuracy by rule alone and as scored, in %; counts of samples",
-            ("benchmark", "setting", "rule", "k/n", "scored", "k/n", "diff.", "95 % t", "asked", "A/B/C",
-             "to right/wrong", "flips"),
+            ("benchmark", "setting", "rule", "k/n", "scored", "k/n", "diff.", "95 % t", "asked",
+             "A/B/C/other", "too long/failed", "to right/wrong", "flips"),
             judged,
         )  # fmt: skip
     for note in summary["notes"]:

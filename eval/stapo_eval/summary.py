@@ -97,8 +97,10 @@ def cell_record(
         variant="; ".join(x for x in (identity.variant, part) if x),
         text_variants=len(identity.text_variants),
         finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
-        no_answer=sum(v.reason == "no_answer" for v in verdicts),
-        mean_response_tokens=round(math.fsum(s.response_tokens for s in samples) / max(1, len(samples)), 3),
+        no_answer=sum(
+            v.reason == "no_answer" for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"
+        ),
+        mean_response_tokens=_mean_tokens(samples),
         by_verdict=_by_verdict(samples, verdicts),
         engine=engine,
         deterministic=run.deterministic,
@@ -108,6 +110,12 @@ def cell_record(
         revisions=run.revisions,
         miniature=miniature,
     )
+
+
+def _mean_tokens(samples: Sequence[Sample]) -> float:
+    """Mean length of the responses; what an engine failed on is no response of length 0."""
+    lengths = [s.response_tokens for s in samples if s.finish_reason != "error"]
+    return round(math.fsum(lengths) / max(1, len(lengths)), 3)
 
 
 def rounded(x: float) -> float | None:
@@ -184,6 +192,7 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
     letters = "".join(p.verdicts for p in record.problems)
     judged = Counter("".join(p.judged for p in record.problems))
     spread, votes = variance_components(scores), _votes(record, verdicts)
+    responses = len(letters) - letters.count("-")
     return {
         "cell": record.cell.id,
         "benchmark": record.cell.benchmark,
@@ -198,8 +207,8 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
         "majority_at": {str(k): rounded(majority_at_k(votes, scores, k)) for k in ks(record.n)},
         "variance_within": rounded(spread.within),
         "variance_between": rounded(spread.between),
-        "truncated": round(record.finish_reasons.get("length", 0) / len(letters), 8),
-        "no_answer": round(record.no_answer / len(letters), 8),
+        "truncated": round(record.finish_reasons.get("length", 0) / responses, 8) if responses else None,
+        "no_answer": round(record.no_answer / responses, 8) if responses else None,
         "mean_response_tokens": record.mean_response_tokens,
         **_responses(record),
         "judge": {name: judged[letter] for name, letter in _JUDGE_LETTER.items() if name != "not_asked"},

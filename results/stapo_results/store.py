@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -143,7 +144,50 @@ def repair(path: str | os.PathLike) -> int:
     return lost
 
 
-def _record_error(model: type[BaseModel], e: ValidationError, where: str) -> RecordError:
+def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
+    """Take the lines that are no `model` out of a JSONL file, say so on stderr, keep them in `<name>.damaged`.
+
+    For files whose records can be made again, and only for their one writer. A record of another schema version is
+    not damaged: the file is left as it is, and reading it says so.
+
+    Returns:
+        The number of lines that were taken out, a half-written last one included.
+    """
+    path = Path(path)
+    lost = 1 if repair(path) else 0
+    if not path.exists():
+        return 0
+    validate, bad = model.__pydantic_validator__.validate_json, []
+    with open(path, "rb") as f:
+        for number, line in enumerate(f, 1):
+            try:
+                validate(line[:-1])
+            except ValidationError as e:
+                if e.errors()[0]["loc"] == ("schema_version",):
+                    return lost
+                bad.append(number)
+    if not bad:
+        return lost
+    wrong = set(bad)
+    with open(path, "rb") as f, replacing(path) as whole, open(path.with_name(path.name + ".damaged"), "ab") as aside:
+        for number, line in enumerate(f, 1):
+            (aside if number in wrong else whole).write(line)
+        aside.flush()
+        os.fsync(aside.fileno())
+    shown = ", ".join(map(str, bad[:10])) + (" ..." if len(bad) > 10 else "")
+    print(
+        f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept in "
+        f"{path.name}.damaged",
+        file=sys.stderr,
+    )
+    return lost + len(bad)
+
+
+_MADE_AGAIN = ("Sample", "Judgement", "Timing", "Verdict", "CellRecord")  # of a run of stapo-eval
+
+
+def _record_error(model: type[BaseModel], e: ValidationError, where: str, number: int = 0) -> RecordError:
+    """`number`: the line of a JSONL file; 0 where the record is a whole file."""
     first = e.errors()[0]
     field = ".".join(str(x) for x in first["loc"]) or "the record"
     if field == "schema_version":
@@ -153,11 +197,15 @@ def _record_error(model: type[BaseModel], e: ValidationError, where: str) -> Rec
             expected=1,
             next_step="read it with the version of this suite that wrote it, or make the record again",
         )
+    # the parser counts lines from the record's own start, which `where` has already
+    said = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
     return RecordError(
         f"{where}: not a valid {model.__name__} record",
-        found=f"{field}: {first['msg']}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
+        found=f"{field}: {said}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
         expected=f"the fields of stapo_results.schema.{model.__name__}",
-        next_step="restore the file from its run folder or delete the line and resume the run",
+        next_step="run the command that wrote it again: it keeps what is whole and makes the rest again"
+        if model.__name__ in _MADE_AGAIN
+        else f"restore the file from a copy{', or delete the line' if number else ''}",
     )
 
 
@@ -180,9 +228,9 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
                     next_step="run the command that writes this file again: it repairs and goes on",
                 )
             try:
-                yield validate(line)
+                yield validate(line[:-1])
             except ValidationError as e:
-                raise _record_error(model, e, f"{path}:{number}") from None
+                raise _record_error(model, e, f"{path}:{number}", number) from None
 
 
 def read_json(path: str | os.PathLike, model: type[M]) -> M:
@@ -209,7 +257,7 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
             f"{path}: the name {e.name!r} stands twice in one object",
             found=", ".join(f"line {n}" for n in e.lines),
             expected="each name once",
-            next_step="restore the file from its run folder",
+            next_step="restore the file from a copy",
         ) from None
     return record
 

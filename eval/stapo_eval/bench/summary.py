@@ -82,7 +82,7 @@ def summarise_folder(plan: Plan) -> dict[str, Any]:
     samples = load_samples(plan)
     verdicts = list(store.read(plan.out / "verdicts.jsonl", Verdict))
     keys = plan.keys()
-    return write_records(plan, [samples[k] for k in keys], verdicts)
+    return write_records(plan, [samples[k] for k in keys], verdicts, {})
 
 
 def rows(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from stapo_results import store
+from stapo_results import store, targets
 from stapo_results.errors import BadInput
 
 
@@ -29,7 +29,13 @@ class CompareCommand:
         from stapo_eval.compare import compare, load_cells, pair_runs, pair_settings
 
         if len(self.runs) not in (1, 2):
-            raise BadInput("compare takes one run or two", found=f"{len(self.runs)} folders")
+            raise BadInput(
+                "compare takes one run or two",
+                found=f"{len(self.runs)} folders",
+                expected="stapo-eval compare FIRST SECOND, or one folder with --settings",
+                next_step="stapo-eval compare FIRST SECOND",
+            )
+        targets.check_file(self.out, "--out")
         cells = [load_cells(Path(r)) for r in self.runs]
         settings, benchmarks = (
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)

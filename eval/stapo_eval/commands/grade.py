@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import Literal
+
+_REASONS = {"no_answer": "without an answer", "timeout": "timed out", "memory": "out of memory", "error": "failed"}
 
 
 @dataclass(frozen=True)
 class GradeCommand:
     """Grade responses from a JSONL file by rule: one verdict a line, in the same order.
 
-    Every line is checked before any work; the output appears whole or not at all. A line may carry `unit` (text),
-    `tolerance` (a number, absolute) and `unordered` (true or false: whether the order of a list's items counts).
+    Every line is checked before any work; the output appears whole or not at all.
     """
 
     input: str
-    """JSONL with the fields id, problem, answer (text or list of texts), response; others are ignored."""
+    """JSONL with the fields id, answer (text or list of texts) and response; where they are there, also unit (text),
+    tolerance (a number, absolute) and unordered (true: a list's items in any order); others are ignored."""
     output: str
     """JSONL with the fields id, extracted, rule, reason, seconds."""
     preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
@@ -38,12 +41,23 @@ class GradeCommand:
         from stapo_eval.rules import Options
 
         began = time.perf_counter()
-        correct, rows = grade_file(
-            self.input,
-            self.output,
-            Options(unordered=self.unordered, preset=self.preset),
-            Limits(self.seconds, self.memory_mib, self.workers),
-            use_answer_line=self.answer_line,
-        )
-        print(f"{correct} of {rows} correct by rule, {time.perf_counter() - began:.1f} s: {self.output}")
+        try:
+            done = grade_file(
+                self.input,
+                self.output,
+                Options(unordered=self.unordered, preset=self.preset),
+                Limits(self.seconds, self.memory_mib, self.workers),
+                use_answer_line=self.answer_line,
+            )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("nothing was written; the same command starts again") from None
+        others = [f"{done.reasons[reason]} {text}" for reason, text in _REASONS.items() if done.reasons[reason]]
+        counted = f"{done.correct} of {done.rows} correct by rule" + (f" ({', '.join(others)})" if others else "")
+        print(f"{counted}, {time.perf_counter() - began:.1f} s: {self.output}")
+        if done.one_backslash:
+            print(
+                f'note: {done.one_backslash} responses hold a backspace (U+0008) before "oxed": JSON reads \\b so; '
+                r"a box is written \\boxed in a JSON text",
+                file=sys.stderr,
+            )
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stapo_eval.engines.base import Engine, Finished, Key, Request, fixed_batches, too_long
 from stapo_eval.engines.options import KINDS, EngineOptions
-from stapo_eval.models import ModelFiles
+from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput
 
 __all__ = ["KINDS", "Engine", "EngineOptions", "Finished", "Key", "Request", "fixed_batches", "make_engine", "too_long"]
@@ -32,6 +32,7 @@ def make_engine(
             from stapo_eval.engines.endpoint import EndpointEngine
 
             return EndpointEngine(model, options)
+        check_files(model)
         if options.replicas:
             from stapo_eval.engines.ray import RayEngine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,47 @@ from stapo_eval.judge.scope import said, scored
 from stapo_results.confusion import confusion as confusion_of
 from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
 from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
+
+
+def unanswered(judged: Iterable[Judgement]) -> dict[str, int]:
+    """How many of these have no letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it said
+    something else, which counts as a no). What does not occur is left out."""
+    why = Counter(_unanswered(j) for j in judged)
+    return {name: why[name] for name in ("too_long", "error", "no_letter") if why[name]}
+
+
+def _unanswered(j: Judgement) -> str:
+    return ("" if j.letter else "no_letter") if j.status == "answered" else j.status
+
+
+def judge_notes(judged: Iterable[Judgement]) -> list[str]:
+    """What a reader must know of questions that the judge did not answer.
+
+    Args:
+        judged: what was said of each sample that the scope asks about.
+    """
+    samples = list(judged)
+    if not samples:
+        return ["the judge was asked nothing: its scope holds no question"]
+    questions = {j.key: j for j in samples}
+    counts, of_samples, found = unanswered(questions.values()), unanswered(samples), []
+    for name, what, then in _UNANSWERED:
+        if name in counts:
+            first = next((j.error for j in questions.values() if j.status == name and j.error), "")
+            out_of = f"{counts[name]} of {len(questions)} questions ({of_samples[name]} samples)"
+            found.append(f"{out_of} {what}{f' ({first})' if first else ''}: {then}")
+    return found
+
+
+_UNANSWERED = (
+    ("too_long", "do not fit the judge's context", "the rule's verdict stands"),
+    (
+        "error",
+        "have no reply because the judge's engine failed",
+        "the rule's verdict stands; stapo-eval judge asks again",
+    ),
+    ("no_letter", "got a reply that is none of the judge's letters", "they count as incorrect"),
+)  # fmt: skip
 
 
 def audit(record: CellRecord) -> dict[str, Any]:

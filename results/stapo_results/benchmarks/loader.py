@@ -150,6 +150,13 @@ def _problem(row: Mapping[str, Any], columns: Mapping[str, str], spec: Spec | No
             found={f: _optional(row, columns[f]) for f in ("problem", "answer")},
             next_step="correct the row, or name other columns with --columns",
         )
+    if any(not g.strip(" \t\r\n$") for g in golds):
+        raise BadInput(
+            f"{where}: the gold answer is empty",
+            found=_optional(row, columns["answer"]),
+            expected="an answer: an empty one would say nothing of a response",
+            next_step="correct the row, or leave it out",
+        )
     given = _optional(row, columns["id"]) if "id" in columns else None
     tolerance = _tolerance(_optional(row, columns["tolerance"]), where)
     return Problem(

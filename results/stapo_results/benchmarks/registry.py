@@ -76,7 +76,13 @@ def find_data_dir(given: str | os.PathLike | None) -> Path | None:
     if not path:
         return None
     if not Path(path).is_dir():
-        raise BadInput("the data directory does not exist", found=path, next_step="check --data-dir")
+        what = "is a file" if Path(path).exists() else "does not exist"
+        raise BadInput(
+            f"the data directory {what}",
+            found=path,
+            expected="a folder with the benchmarks' JSONL files",
+            next_step=f"check --data-dir, or ${DATA_DIR_VARIABLE} where it is not given",
+        )
     return Path(path)
 
 
