@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 
+from stapo_eval.rules import modular
 from stapo_eval.rules.cursor import Tree
 from stapo_eval.rules.evaluate import (
     AGREE,
@@ -46,11 +47,9 @@ def _coordinate(name: str, k: int, kind: str) -> Fraction:
     return -x if kind == "signed" and k % 3 and h // 8072 % 2 else x
 
 
-def _same_constant(pairs: list[tuple[Value, Value]]) -> bool:
-    ((a, b),) = pairs
-    if isinstance(a, Fraction) != isinstance(b, Fraction) and max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER:
-        return False  # off by one would not show in the digits of the other
-    return _close(a, b)
+def _is_large(pairs: list[tuple[Value, Value]]) -> bool:
+    """Whether off by one would not show in the digits of a value."""
+    return any(max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER for a, b in pairs)
 
 
 def _same_everywhere(pairs: list[tuple[Value, Value]]) -> bool:
@@ -102,7 +101,17 @@ def equal(a: Tree, b: Tree) -> bool | None:
     """
     if a == b:
         return True
-    same = _same_everywhere if symbols(a) | symbols(b) else _same_constant
+
+    def same(pairs: list[tuple[Value, Value]]) -> bool:
+        if not _same_everywhere(pairs):
+            return False
+        if all(isinstance(x, Fraction) and isinstance(y, Fraction) for x, y in pairs):
+            return True
+        different = modular.differ(a, b)
+        if different is None and _is_large(pairs):
+            return all(isinstance(x, Fraction) == isinstance(y, Fraction) for x, y in pairs)
+        return not different
+
     results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
     return True if True in results else False if False in results else None
 
