@@ -84,7 +84,10 @@ _LATEX: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
         (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
         (r"\\neq(?![A-Za-z])", r"\\ne "),
-        (r"(?<=\d)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?", lambda m: f" {m[1].lower()}m"),  # times of day
+        (
+            r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?",
+            lambda m: f"{m[1]} {m[2].lower()}m",
+        ),  # times of day
         (
             r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?",
             r" \\mod \1",

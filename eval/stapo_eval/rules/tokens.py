@@ -286,7 +286,8 @@ class _Reader:
                     self.tokens[bar] = Token("colon", ":")
         for i, t in enumerate(self.tokens):  # "5 min" is a time, "min(a, b)" a function
             after = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
-            if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or not after or after.kind in _ENDS):
+            ends = not after or after.kind in _ENDS or (i and after.kind == self.tokens[i - 1].kind == "num")
+            if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or ends):
                 self.tokens[i] = Token("word", t.value, t.gap, t.font)
         return self.tokens
 
