@@ -5,6 +5,7 @@ The gold answer comes first: where it says less than the answer (no unit, no nam
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -23,9 +24,13 @@ from stapo_eval.rules.forms import (
 )  # fmt: skip
 from stapo_eval.rules.forms import Sequence as Ordered
 from stapo_eval.rules.logic import assigned, both
+from stapo_eval.rules.ranges import is_range
 from stapo_eval.rules.units import Unit
 
 _HUNDRED = ("num", Fraction(100), None)
+_VARIABLE = re.compile(
+    r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
 
 def _quotient(r: Ratio) -> Tree | None:
     a, b = r.parts
+    if any(isinstance(x, Scalar) and x.unit for x in r.parts):
+        return None
     return ("/", a.tree, b.tree) if isinstance(a, Scalar) and isinstance(b, Scalar) else None
 
 
@@ -85,6 +92,9 @@ def _ratios(gold: Ratio, answer: Ratio) -> bool | None:
         return False
     if not all(isinstance(x, Scalar) for x in g + a):
         return None
+    for x, y in zip(g, a, strict=True):
+        if not _same_words(x.unit, y.unit):  # type: ignore[union-attr]
+            return False
     trees_g, trees_a = [x.tree for x in g], [x.tree for x in a]  # type: ignore[union-attr]
     if len(g) == 2 and _may_be_minutes(trees_g[1]) and _may_be_minutes(trees_a[1]):
         return both([_values(x, y, Terms()) for x, y in zip(trees_g, trees_a, strict=True)])  # 3:30 is not 1:10
@@ -95,6 +105,13 @@ def _ratios(gold: Ratio, answer: Ratio) -> bool | None:
             for j in range(i)
         ]
     )
+
+
+def _same_words(gold: Unit | None, answer: Unit | None) -> bool:
+    """Whether what stands behind the parts of a ratio or a time agrees: units, "a.m.", "in favour of A"."""
+    if gold is None:
+        return answer is None or not answer.words or answer.words in (("am",), ("pm",))
+    return answer is None or (gold.agrees(answer) and gold.size == answer.size)
 
 
 def _may_be_minutes(tree: Tree) -> bool:
@@ -122,7 +139,7 @@ def _scalars(gold: Scalar, answer: Scalar, terms: Terms) -> bool | None:
     percent = gold.percent or terms.percent
     g, a = gold.tree, answer.tree
     if unit is not None and answer.unit is not None and not answer.unit.generic and not unit.generic:
-        if unit.dimensions != answer.unit.dimensions:
+        if not unit.agrees(answer.unit):
             return False
         if unit.size != answer.unit.size:
             g, a = ("*", g, ("num", unit.size, None)), ("*", a, ("num", answer.unit.size, None))
@@ -149,10 +166,20 @@ def _below_one(tree: Tree) -> bool:
 def _ordered(gold: Ordered, answer: Ordered, terms: Terms) -> bool | None:
     if len(gold.items) != len(answer.items):
         return False
+    if gold.source and answer.source and gold.source.names[1] and answer.source.names[1]:
+        return _two_relations(gold.source, answer.source, terms)  # a < b, b > a
+    if _other_variable(gold, answer):
+        return False
     # brackets say whether the ends of an interval belong to it; longer lists are vectors, however they are bracketed
     if len(gold.items) == 2 and (gold.left, gold.right) != (answer.left, answer.right):
         return False
     return both([same(g, a, terms) for g, a in zip(gold.items, answer.items, strict=True)])
+
+
+def _other_variable(gold: Ordered | Collection, answer: Ordered | Collection) -> bool:
+    """Whether inequalities speak of different variables."""
+    g, a = gold.variable, answer.variable
+    return g != a and bool(_VARIABLE.fullmatch(g) and _VARIABLE.fullmatch(a))
 
 
 def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
@@ -167,15 +194,31 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
     golds, answers = (_members(x) for x in (gold, answer))
     if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
         return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
+    if isinstance(gold, Collection) and isinstance(answer, Collection):
+        if _other_variable(gold, answer):
+            return False
+        if (gold.either or gold.union) != (answer.either or answer.union) and any(map(is_range, golds + answers)):
+            return False  # x < 2 or y > 3
     if _braced(gold) or _braced(answer):
         golds, answers = _distinct(golds, terms), _distinct(answers, terms)
     if max(len(golds), len(answers)) > MOST_ITEMS:
         return None
-    if terms.ordered and not (_braced(gold) or _braced(answer)):
+    if (terms.ordered and not (_braced(gold) or _braced(answer))) or _names_one_side(golds, answers):
         if len(golds) != len(answers):
             return False
         return both([same(g, a, terms) for g, a in zip(golds, answers, strict=True)])
     return assigned(golds, answers, lambda g, a: same(g, a, terms))
+
+
+def _names_one_side(golds: list[Form], answers: list[Form]) -> bool:
+    """Whether one side gives values of different names and the other bare values, which then count in their order.
+
+    x_1 and x_2 are the same name: they number the items of a list.
+    """
+    named, bare = sorted((golds, answers), key=lambda items: not any(isinstance(x, Relation) for x in items))
+    if any(isinstance(x, Relation) for x in bare) or not all(isinstance(x, Relation) for x in named):
+        return False
+    return len({x.names[0].partition("_")[0] for x in named if isinstance(x, Relation)}) > 1
 
 
 def _braced(form: Form) -> bool:
@@ -233,6 +276,8 @@ def _variables(form: Form) -> bool:
 
 def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | None:
     if set(gold.operators) == set(answer.operators) == {"="}:
+        if len(_equated(gold)) > 1 and _equated(answer) and _equated(gold) - _equated(answer):
+            return False  # x = y = 1 says more than x = 1
         if gold.names[0] and answer.names[0]:
             if gold.names[0] == answer.names[0]:
                 result = same(gold.sides[-1], answer.sides[-1], terms)
@@ -253,6 +298,11 @@ def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | Non
         turned = Relation((gold.operators[0],), answer.sides[::-1], answer.names[::-1])
         return _two_relations(gold, turned, terms)
     return False
+
+
+def _equated(r: Relation) -> set[str]:
+    """The variables that a chain of equations sets equal to its last side."""
+    return {name for name in r.names[:-1] if _VARIABLE.fullmatch(name)}
 
 
 def _renamed(gold: Relation, answer: Relation) -> Form | None:
