@@ -115,7 +115,7 @@ def _same_words(gold: Unit | None, answer: Unit | None) -> bool:
 
 
 def _may_be_minutes(tree: Tree) -> bool:
-    return tree[0] == "num" and tree[1].denominator == 1 and 10 <= tree[1] < 60
+    return tree[0] == "num" and tree[1].denominator == 1 and (10 <= tree[1] < 60 or tree[1] == 0)
 
 
 def _is_infinite(tree: Tree) -> int:

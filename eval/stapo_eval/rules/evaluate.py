@@ -56,6 +56,13 @@ def contains(tree: Tree, *kinds: str) -> bool:
     return any(contains(t, *kinds) for t in tree[1:] if isinstance(t, tuple))
 
 
+def angles_in_degrees(tree: Tree) -> bool:
+    """Whether a degree sign stands inside a function's argument, where it can only mean degrees."""
+    if tree[0] == "fn" and contains(tree, "deg"):
+        return True
+    return any(angles_in_degrees(t) for t in tree[1:] if isinstance(t, tuple))
+
+
 def inexact(x: Value) -> Value:
     """As a number of 60 digits."""
     return Real(x.numerator) / x.denominator if isinstance(x, Fraction) else x

@@ -13,7 +13,8 @@ from stapo_eval.rules.tokens import Meaningless, Token, Unreadable
 
 _DEEPEST = 40
 _STARTS = {"num", "sym", "fn", "open", "macro", "inf"}
-_INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "sinh": "arsinh", "cosh": "arcosh", "tanh": "artanh"}
+_INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "sinh": "arsinh", "cosh": "arcosh", "tanh": "artanh",
+            "cot": "arccot"}  # fmt: skip
 _ORDINALS = {"st", "nd", "rd", "th"}
 
 

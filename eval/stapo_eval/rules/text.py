@@ -157,11 +157,14 @@ def joined(cleaned: str) -> str:
     return cleaned
 
 
+_TRIGONOMETRIC = re.compile("sin|cos|tan|cot|sec|csc")
 _SPACE = re.compile(r"(?<!\d)\s|\s(?!\d)")  # not between digits: "7 3/4" is no "73/4"
 
 
 def key(text: str) -> str:
     """Normal form for comparing as text: equal keys mean the same answer, typeset differently."""
     text = _FONTS.sub(r"\1", joined(clean(text)))
-    text = text.replace(r"\deg", "").replace(r"\usd", "").replace(r"\%", "%")
+    if not _TRIGONOMETRIC.search(text):  # the sine of 30 is not that of 30 degrees
+        text = text.replace(r"\deg", "")
+    text = text.replace(r"\usd", "").replace(r"\%", "%")
     return _SPACE.sub("", text).rstrip(".")
