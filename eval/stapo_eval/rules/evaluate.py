@@ -15,7 +15,7 @@ from typing import Any
 import mpmath
 from mpmath.libmp import ComplexResult  # raised where a real function leaves the reals
 
-from stapo_eval.rules.expression import Tree
+from stapo_eval.rules.cursor import Tree
 from stapo_eval.rules.tokens import Meaningless, Unreadable
 
 DIGITS = 60
@@ -242,6 +242,8 @@ def _apply(tree: Tree, args: list[Value], reading: Reading) -> Value:
         return -a
     if kind == "*":
         return times(a, args[1])
+    if kind == "cross":  # any product that its order changes the sign of
+        return times(times(a, args[1]), inexact(a) - inexact(args[1]))
     if kind == "+":
         exact = isinstance(a, Fraction) and isinstance(args[1], Fraction)
         return a + args[1] if exact else inexact(a) + inexact(args[1])
