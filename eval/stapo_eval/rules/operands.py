@@ -9,6 +9,7 @@ from stapo_eval.rules.cursor import Cursor, Tree, literal, whole
 from stapo_eval.rules.tokens import Meaningless, Token, Unreadable
 
 DEEPEST = 40
+OPERATIONS = {"star", "ast", "bullet", "odot", "oplus"}
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan", "sinh": "arsinh", "cosh": "arcosh", "tanh": "artanh",
             "cot": "arccot"}  # fmt: skip
 
@@ -100,6 +101,8 @@ class Operands(Cursor):
         return literal(t.value)
 
     def symbol(self, name: str) -> Tree:
+        if name in OPERATIONS and self.at > 1 and self.tokens[self.at - 2].kind in ("sym", "num", "close"):
+            raise Meaningless("an operation of the answer's own")  # a \\star b is not b \\star a
         subscript = primes = ""
         while True:
             if self.is_next("op", "_"):

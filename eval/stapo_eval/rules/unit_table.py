@@ -47,7 +47,7 @@ NAMES = {
     "in": "inch", "inches": "inch", "ft": "foot", "feet": "foot", "yd": "yard", "mi": "mile", "sec": "s", "secs": "s",
     "min": "minute", "mins": "minute", "hr": "hour", "hrs": "hour", "h": "hour", "lb": "pound", "lbs": "pound",
     "oz": "ounce", "usd": "dollar", "USD": "dollar", "buck": "dollar", "deg": "degree", "yr": "year", "yrs": "year",
-    "u": "unit", "mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour", "people": "person", "AM": "am", "PM": "pm",
+    "u": "unit", "mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour", "people": "person", "AM": "am", "PM": "pm", "Kg": "kg",
     "Pm": "pm", "pm": "pm", "am": "am",
 }  # fmt: skip
 
@@ -73,5 +73,7 @@ def known(word: str) -> str | None:
     """The name in the table of a word as it is written, or in another case where that is no other unit (KM, Kg)."""
     if word in NAMES or word in SIZES:
         return NAMES.get(word, word)
-    others = _BY_LOWER.get(word.lower(), set()) if len(word) > 1 else set()
-    return NAMES.get(name, name) if len(others) == 1 and (name := next(iter(others))).islower() else None
+    if len(word) < 2 or any(word[:i] in SIZES and word[i:] in SIZES for i in range(1, min(len(word), 8))):
+        return None  # Nm is no nm
+    others = [name for name in _BY_LOWER.get(word.lower(), set()) if name != word]
+    return NAMES.get(others[0], others[0]) if len(others) == 1 and others[0].islower() else None

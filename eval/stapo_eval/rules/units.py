@@ -15,7 +15,8 @@ QUALIFIERS = {
     "negative", "positive", "squared", "cubed", "doubled", "tripled", "halved", "double", "triple", "twice",
     "factorial", "impossible", "undefined", "invalid", "infinite", "infinity", "incorrect", "nor", "neither", "but",
     "without", "excluding", "above", "below", "over", "under", "inclusive", "exclusive", "reciprocal", "inverse",
-    "repeating", "recurring", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "zillion",
+    "repeating", "recurring", "root", "power", "ones", "twos", "threes", "fours", "fives", "sixes", "sevens", "eights",
+    "nines", "tens", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "zillion",
 }  # fmt: skip
 # parts of one: "5 tenths" is a fraction
 PARTS = {
@@ -26,6 +27,7 @@ PARTS = {
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _FILLERS = {"of", "the", "a", "an", "approximately", "about", "exactly", "total", "in"}
 _HYPHEN = re.compile(r"(?<=[A-Za-z])-(?=[A-Za-z])")
+_SQUARED = re.compile(r"(?<![A-Za-z])([A-Za-z]{1,20}) (squared|cubed)(?![A-Za-z])")
 _PART = re.compile(r"([^\W\d_]+|\$)(?:\^\{?([+-]?\d)\}?)?|/")
 
 
@@ -68,12 +70,18 @@ def _says_more(word: str) -> bool:
     return lower in QUALIFIERS or lower in PARTS or lower.removesuffix("s") in PARTS
 
 
+def _squared(m: re.Match[str]) -> str:
+    """ "seconds squared" as a power; "5 squared" stays as it is."""
+    return f"{m[1]}^{2 if m[2] == 'squared' else 3}" if _singular(m[1]) in SIZES else m[0]
+
+
 def parse_unit(text: str) -> Unit | None:
     """The unit that words and powers spell: "cm^2", "square inches", "km/h", "miles per hour", "apples".
 
     None where the words say more than a unit ("or more", "mod 7").
     """
     words = _HYPHEN.sub(" ", text).replace("*", " ").strip()
+    words = _SQUARED.sub(_squared, words)
     if any(map(_says_more, re.findall(r"[^\W\d_]+", words))):
         return None
     sign, power_of_next = 1, 1
