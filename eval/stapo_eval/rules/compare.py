@@ -6,8 +6,7 @@ The gold answer comes first: where it says less than the answer (no unit, no nam
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 
 from stapo_eval.rules import evaluate, identity
 from stapo_eval.rules.cursor import Tree
@@ -25,22 +24,11 @@ from stapo_eval.rules.forms import (
 from stapo_eval.rules.forms import Sequence as Ordered
 from stapo_eval.rules.logic import assigned, both
 from stapo_eval.rules.ranges import is_range
-from stapo_eval.rules.units import Unit
+from stapo_eval.rules.values import Terms, quotient, ratios, scalars
 
-_HUNDRED = ("num", Fraction(100), None)
 _VARIABLE = re.compile(
     r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
 )
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a benchmark says about comparing: the unit of its golds, an absolute tolerance, ordered lists."""
-
-    unit: Unit | None = None
-    percent: bool = False
-    tolerance: Fraction | None = None
-    ordered: bool = False
 
 
 def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
@@ -48,7 +36,7 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
     if isinstance(gold, Relation) or isinstance(answer, Relation):
         return _relations(gold, answer, terms)
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
-        return _scalars(gold, answer, terms)
+        return scalars(gold, answer, terms)
     if isinstance(gold, Collection) or isinstance(answer, Collection):
         return _collections(gold, answer, terms)
     if isinstance(gold, Ordered) and isinstance(answer, Ordered):
@@ -65,102 +53,18 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
                 pairs = zip(cells, other.items, strict=True)
                 return both([same(x, y, terms) if one is gold else same(y, x, terms) for x, y in pairs])
     if isinstance(gold, Ratio) and isinstance(answer, Ratio):
-        return _ratios(gold, answer)
+        return ratios(gold, answer)
     if isinstance(gold, Words) and isinstance(answer, Words):
         return gold.words == answer.words
     if isinstance(gold, Based) and isinstance(answer, Based):
         return gold == answer
     for one, other in ((gold, answer), (answer, gold)):
         if isinstance(one, Ratio) and isinstance(other, Scalar) and len(one.parts) == 2:
-            quotient = _quotient(one)
-            return None if quotient is None else identity.equal(quotient, other.tree)
+            fraction = quotient(one)
+            return None if fraction is None else identity.equal(fraction, other.tree)
         if isinstance(one, Words) and isinstance(other, Scalar):  # "C" in text against the letter C
             return other.tree[0] == "sym" and one.words == (str(other.tree[1]).lower(),)
     return False
-
-
-def _quotient(r: Ratio) -> Tree | None:
-    a, b = r.parts
-    if any(isinstance(x, Scalar) and x.unit for x in r.parts):
-        return None
-    return ("/", a.tree, b.tree) if isinstance(a, Scalar) and isinstance(b, Scalar) else None
-
-
-def _ratios(gold: Ratio, answer: Ratio) -> bool | None:
-    g, a = gold.parts, answer.parts
-    if len(g) != len(a):
-        return False
-    if not all(isinstance(x, Scalar) for x in g + a):
-        return None
-    for x, y in zip(g, a, strict=True):
-        if not _same_words(x.unit, y.unit):  # type: ignore[union-attr]
-            return False
-    trees_g, trees_a = [x.tree for x in g], [x.tree for x in a]  # type: ignore[union-attr]
-    if len(g) == 2 and _may_be_minutes(trees_g[1]) and _may_be_minutes(trees_a[1]):
-        return both([_values(x, y, Terms()) for x, y in zip(trees_g, trees_a, strict=True)])  # 3:30 is not 1:10
-    return both(
-        [
-            identity.equal(("*", trees_g[i], trees_a[j]), ("*", trees_g[j], trees_a[i]))
-            for i in range(len(g))
-            for j in range(i)
-        ]
-    )
-
-
-def _same_words(gold: Unit | None, answer: Unit | None) -> bool:
-    """Whether what stands behind the parts of a ratio or a time agrees: units, "a.m.", "in favour of A"."""
-    if gold is None:
-        return answer is None or not answer.words or answer.words in (("am",), ("pm",))
-    return answer is None or (gold.agrees(answer) and gold.size == answer.size)
-
-
-def _may_be_minutes(tree: Tree) -> bool:
-    return tree[0] == "num" and tree[1].denominator == 1 and (10 <= tree[1] < 60 or tree[1] == 0)
-
-
-def _is_infinite(tree: Tree) -> int:
-    return 1 if tree == ("inf",) else -1 if tree == ("neg", ("inf",)) else 0
-
-
-def _values(gold: Tree, answer: Tree, terms: Terms) -> bool | None:
-    if _is_infinite(gold) or _is_infinite(answer):
-        return _is_infinite(gold) == _is_infinite(answer)
-    result = identity.equal(gold, answer)
-    if result is False and not evaluate.symbols(gold) | evaluate.symbols(answer):
-        if identity.rounds_to(answer, gold) or identity.rounds_to(gold, answer):
-            return True
-        if terms.tolerance is not None:
-            return identity.within(gold, answer, terms.tolerance)
-    return result
-
-
-def _scalars(gold: Scalar, answer: Scalar, terms: Terms) -> bool | None:
-    unit = gold.unit or terms.unit
-    percent = gold.percent or terms.percent
-    g, a = gold.tree, answer.tree
-    if unit is not None and answer.unit is not None and not answer.unit.generic and not unit.generic:
-        if not unit.agrees(answer.unit):
-            return False
-        if unit.size != answer.unit.size:
-            g, a = ("*", g, ("num", unit.size, None)), ("*", a, ("num", answer.unit.size, None))
-    result = _values(g, a, terms)
-    if result is False and _degrees(gold.unit) != _degrees(answer.unit) and None in (unit, answer.unit):
-        g, a = (("deg", x.tree) if _degrees(x.unit) else x.tree for x in (gold, answer))
-        return _values(g, a, terms)
-    if result is False and percent != answer.percent:
-        return _values(("/", g, _HUNDRED), a, terms) if percent else _values(g, ("/", a, _HUNDRED), terms)
-    if result and answer.percent and not percent and _below_one(g):
-        return False  # a bare 0.15 is a share: 0.15 % is another one
-    return result
-
-
-def _degrees(unit: Unit | None) -> bool:
-    return unit is not None and unit.dimensions == frozenset({("angle", 1)})
-
-
-def _below_one(tree: Tree) -> bool:
-    x = evaluate.constant(tree)
-    return isinstance(x, Fraction) and 0 < abs(x) < 1
 
 
 def _ordered(gold: Ordered, answer: Ordered, terms: Terms) -> bool | None:

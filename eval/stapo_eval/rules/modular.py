@@ -37,10 +37,12 @@ def residue(tree: Tree, prime: int) -> int | None:
     Raises:
         NotRational: it holds roots, functions, the imaginary unit or exponents that are no integers.
     """
-    kind = tree[0]
+    kind: str = tree[0]
     if kind == "num":
         return _divided(tree[1].numerator % prime, tree[1].denominator % prime, prime)
-    if kind == "sym" and tree[1] != "i":
+    if kind == "sym":
+        if tree[1] == "i":
+            raise NotRational("i")
         return _letter(tree[1], prime)
     if kind == "^":
         return _power(residue(tree[1], prime), _integer(tree[2]), prime)

@@ -47,8 +47,8 @@ NAMES = {
     "in": "inch", "inches": "inch", "ft": "foot", "feet": "foot", "yd": "yard", "mi": "mile", "sec": "s", "secs": "s",
     "min": "minute", "mins": "minute", "hr": "hour", "hrs": "hour", "h": "hour", "lb": "pound", "lbs": "pound",
     "oz": "ounce", "usd": "dollar", "USD": "dollar", "buck": "dollar", "deg": "degree", "yr": "year", "yrs": "year",
-    "u": "unit", "mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour", "people": "person", "AM": "am", "PM": "pm", "Kg": "kg",
-    "Pm": "pm", "pm": "pm", "am": "am",
+    "u": "unit", "mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour", "people": "person", "AM": "am", "PM": "pm",
+    "Kg": "kg", "Pm": "pm", "pm": "pm", "am": "am",
 }  # fmt: skip
 
 
