@@ -137,6 +137,8 @@ def _unit_text(tokens: list[Token]) -> str:
             text += t.value.strip("{")
         elif not (t.kind in ("open", "close") and t.value in "({"):
             raise Meaningless("more than a unit behind a number")
+    if fraction:
+        raise Meaningless("half a fraction of units")
     return text
 
 
