@@ -22,7 +22,7 @@ from stapo_eval.rules.numbers import is_whole, number, same_whole
 from stapo_eval.rules.reading import read
 from stapo_eval.rules.text import clean, joined, key
 from stapo_eval.rules.tokens import LONGEST, Meaningless, Unreadable
-from stapo_eval.rules.units import parse_unit
+from stapo_eval.rules.units import QUALIFIERS, parse_unit
 from stapo_results.errors import BadInput
 
 Gold = str | tuple[str, ...]
@@ -188,13 +188,16 @@ def _said_otherwise(gold: str, answer: str, options: Options) -> bool:
 
 
 def _changes_meaning(gold: str, answer: str) -> bool:
-    """Whether the answer holds words that were not understood and the gold does not have.
+    """Whether the answer holds words that were not understood and are not the gold's, in its order.
 
     math-verify would pass over them; a rule's negative is looked at by the judge, its positive by nobody.
     """
     g, a = clean(gold), clean(answer)
-    words = {w.lower() for w in _WORD.findall(a)} - {w.lower() for w in _WORD.findall(g)}
-    return not a or bool(words) or ("mod" in a and "mod" not in g)
+    words, golds = ([w.lower() for w in _WORD.findall(text)] for text in (a, g))
+    if not a or (words and words != golds) or ("mod" in a and "mod" not in g):
+        return True
+    changing = [w for w in golds if w in QUALIFIERS]
+    return bool(changing) and words != golds  # "5 or more" is not 5
 
 
 def full(gold: Gold, answer: str, options: Options) -> bool:

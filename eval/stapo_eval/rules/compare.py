@@ -5,8 +5,8 @@ The gold answer comes first: where it says less than the answer (no unit, no nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from fractions import Fraction
+import re
+from dataclasses import replace
 
 from stapo_eval.rules import evaluate, identity
 from stapo_eval.rules.cursor import Tree
@@ -23,19 +23,12 @@ from stapo_eval.rules.forms import (
 )  # fmt: skip
 from stapo_eval.rules.forms import Sequence as Ordered
 from stapo_eval.rules.logic import assigned, both
-from stapo_eval.rules.units import Unit
+from stapo_eval.rules.ranges import is_range
+from stapo_eval.rules.values import Terms, quotient, ratios, scalars
 
-_HUNDRED = ("num", Fraction(100), None)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a benchmark says about comparing: the unit of its golds, an absolute tolerance, ordered lists."""
-
-    unit: Unit | None = None
-    percent: bool = False
-    tolerance: Fraction | None = None
-    ordered: bool = False
+_VARIABLE = re.compile(
+    r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
+)
 
 
 def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
@@ -43,7 +36,7 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
     if isinstance(gold, Relation) or isinstance(answer, Relation):
         return _relations(gold, answer, terms)
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
-        return _scalars(gold, answer, terms)
+        return scalars(gold, answer, terms)
     if isinstance(gold, Collection) or isinstance(answer, Collection):
         return _collections(gold, answer, terms)
     if isinstance(gold, Ordered) and isinstance(answer, Ordered):
@@ -60,99 +53,37 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
                 pairs = zip(cells, other.items, strict=True)
                 return both([same(x, y, terms) if one is gold else same(y, x, terms) for x, y in pairs])
     if isinstance(gold, Ratio) and isinstance(answer, Ratio):
-        return _ratios(gold, answer)
+        return ratios(gold, answer)
     if isinstance(gold, Words) and isinstance(answer, Words):
         return gold.words == answer.words
     if isinstance(gold, Based) and isinstance(answer, Based):
         return gold == answer
     for one, other in ((gold, answer), (answer, gold)):
         if isinstance(one, Ratio) and isinstance(other, Scalar) and len(one.parts) == 2:
-            quotient = _quotient(one)
-            return None if quotient is None else identity.equal(quotient, other.tree)
+            fraction = quotient(one)
+            return None if fraction is None else identity.equal(fraction, other.tree)
         if isinstance(one, Words) and isinstance(other, Scalar):  # "C" in text against the letter C
             return other.tree[0] == "sym" and one.words == (str(other.tree[1]).lower(),)
     return False
 
 
-def _quotient(r: Ratio) -> Tree | None:
-    a, b = r.parts
-    return ("/", a.tree, b.tree) if isinstance(a, Scalar) and isinstance(b, Scalar) else None
-
-
-def _ratios(gold: Ratio, answer: Ratio) -> bool | None:
-    g, a = gold.parts, answer.parts
-    if len(g) != len(a):
-        return False
-    if not all(isinstance(x, Scalar) for x in g + a):
-        return None
-    trees_g, trees_a = [x.tree for x in g], [x.tree for x in a]  # type: ignore[union-attr]
-    if len(g) == 2 and _may_be_minutes(trees_g[1]) and _may_be_minutes(trees_a[1]):
-        return both([_values(x, y, Terms()) for x, y in zip(trees_g, trees_a, strict=True)])  # 3:30 is not 1:10
-    return both(
-        [
-            identity.equal(("*", trees_g[i], trees_a[j]), ("*", trees_g[j], trees_a[i]))
-            for i in range(len(g))
-            for j in range(i)
-        ]
-    )
-
-
-def _may_be_minutes(tree: Tree) -> bool:
-    return tree[0] == "num" and tree[1].denominator == 1 and 10 <= tree[1] < 60
-
-
-def _is_infinite(tree: Tree) -> int:
-    return 1 if tree == ("inf",) else -1 if tree == ("neg", ("inf",)) else 0
-
-
-def _values(gold: Tree, answer: Tree, terms: Terms) -> bool | None:
-    if _is_infinite(gold) or _is_infinite(answer):
-        return _is_infinite(gold) == _is_infinite(answer)
-    result = identity.equal(gold, answer)
-    if result is False and not evaluate.symbols(gold) | evaluate.symbols(answer):
-        if identity.rounds_to(answer, gold) or identity.rounds_to(gold, answer):
-            return True
-        if terms.tolerance is not None:
-            return identity.within(gold, answer, terms.tolerance)
-    return result
-
-
-def _scalars(gold: Scalar, answer: Scalar, terms: Terms) -> bool | None:
-    unit = gold.unit or terms.unit
-    percent = gold.percent or terms.percent
-    g, a = gold.tree, answer.tree
-    if unit is not None and answer.unit is not None and not answer.unit.generic and not unit.generic:
-        if unit.dimensions != answer.unit.dimensions:
-            return False
-        if unit.size != answer.unit.size:
-            g, a = ("*", g, ("num", unit.size, None)), ("*", a, ("num", answer.unit.size, None))
-    result = _values(g, a, terms)
-    if result is False and _degrees(gold.unit) != _degrees(answer.unit) and None in (unit, answer.unit):
-        g, a = (("deg", x.tree) if _degrees(x.unit) else x.tree for x in (gold, answer))
-        return _values(g, a, terms)
-    if result is False and percent != answer.percent:
-        return _values(("/", g, _HUNDRED), a, terms) if percent else _values(g, ("/", a, _HUNDRED), terms)
-    if result and answer.percent and not percent and _below_one(g):
-        return False  # a bare 0.15 is a share: 0.15 % is another one
-    return result
-
-
-def _degrees(unit: Unit | None) -> bool:
-    return unit is not None and unit.dimensions == frozenset({("angle", 1)})
-
-
-def _below_one(tree: Tree) -> bool:
-    x = evaluate.constant(tree)
-    return isinstance(x, Fraction) and 0 < abs(x) < 1
-
-
 def _ordered(gold: Ordered, answer: Ordered, terms: Terms) -> bool | None:
     if len(gold.items) != len(answer.items):
+        return False
+    if gold.source and answer.source and gold.source.names[1] and answer.source.names[1]:
+        return _two_relations(gold.source, answer.source, terms)  # a < b, b > a
+    if _other_variable(gold, answer):
         return False
     # brackets say whether the ends of an interval belong to it; longer lists are vectors, however they are bracketed
     if len(gold.items) == 2 and (gold.left, gold.right) != (answer.left, answer.right):
         return False
     return both([same(g, a, terms) for g, a in zip(gold.items, answer.items, strict=True)])
+
+
+def _other_variable(gold: Ordered | Collection, answer: Ordered | Collection) -> bool:
+    """Whether inequalities speak of different variables."""
+    g, a = gold.variable, answer.variable
+    return g != a and bool(_VARIABLE.fullmatch(g) and _VARIABLE.fullmatch(a))
 
 
 def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
@@ -167,15 +98,31 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
     golds, answers = (_members(x) for x in (gold, answer))
     if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
         return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
+    if isinstance(gold, Collection) and isinstance(answer, Collection):
+        if _other_variable(gold, answer):
+            return False
+        if (gold.either or gold.union) != (answer.either or answer.union) and any(map(is_range, golds + answers)):
+            return False  # x < 2 or y > 3
     if _braced(gold) or _braced(answer):
         golds, answers = _distinct(golds, terms), _distinct(answers, terms)
     if max(len(golds), len(answers)) > MOST_ITEMS:
         return None
-    if terms.ordered and not (_braced(gold) or _braced(answer)):
+    if (terms.ordered and not (_braced(gold) or _braced(answer))) or _names_one_side(golds, answers):
         if len(golds) != len(answers):
             return False
         return both([same(g, a, terms) for g, a in zip(golds, answers, strict=True)])
     return assigned(golds, answers, lambda g, a: same(g, a, terms))
+
+
+def _names_one_side(golds: list[Form], answers: list[Form]) -> bool:
+    """Whether one side gives values of different names and the other bare values, which then count in their order.
+
+    x_1 and x_2 are the same name: they number the items of a list.
+    """
+    named, bare = sorted((golds, answers), key=lambda items: not any(isinstance(x, Relation) for x in items))
+    if any(isinstance(x, Relation) for x in bare) or not all(isinstance(x, Relation) for x in named):
+        return False
+    return len({x.names[0].partition("_")[0] for x in named if isinstance(x, Relation)}) > 1
 
 
 def _braced(form: Form) -> bool:
@@ -233,6 +180,8 @@ def _variables(form: Form) -> bool:
 
 def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | None:
     if set(gold.operators) == set(answer.operators) == {"="}:
+        if len(_equated(gold)) > 1 and _equated(answer) and _equated(gold) - _equated(answer):
+            return False  # x = y = 1 says more than x = 1
         if gold.names[0] and answer.names[0]:
             if gold.names[0] == answer.names[0]:
                 result = same(gold.sides[-1], answer.sides[-1], terms)
@@ -253,6 +202,11 @@ def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | Non
         turned = Relation((gold.operators[0],), answer.sides[::-1], answer.names[::-1])
         return _two_relations(gold, turned, terms)
     return False
+
+
+def _equated(r: Relation) -> set[str]:
+    """The variables that a chain of equations sets equal to its last side."""
+    return {name for name in r.names[:-1] if _VARIABLE.fullmatch(name)}
 
 
 def _renamed(gold: Relation, answer: Relation) -> Form | None:

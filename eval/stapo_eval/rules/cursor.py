@@ -29,6 +29,11 @@ def whole(tree: Tree) -> int | None:
     return int(tree[1]) if tree[0] == "num" and tree[1].denominator == 1 and tree[2] is None else None
 
 
+def has_letters(tree: Tree) -> bool:
+    """Whether an expression holds a name."""
+    return tree[0] == "sym" or any(has_letters(t) for t in tree[1:] if isinstance(t, tuple))
+
+
 class Cursor:
     """A place in a list of tokens."""
 

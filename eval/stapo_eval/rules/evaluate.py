@@ -15,7 +15,7 @@ from typing import Any
 import mpmath
 from mpmath.libmp import ComplexResult  # raised where a real function leaves the reals
 
-from stapo_eval.rules.expression import Tree
+from stapo_eval.rules.cursor import Tree
 from stapo_eval.rules.tokens import Meaningless, Unreadable
 
 DIGITS = 60
@@ -54,6 +54,13 @@ def contains(tree: Tree, *kinds: str) -> bool:
     if tree[0] in kinds or (tree[0] in ("fn", "sym") and tree[1] in kinds):
         return True
     return any(contains(t, *kinds) for t in tree[1:] if isinstance(t, tuple))
+
+
+def angles_in_degrees(tree: Tree) -> bool:
+    """Whether a degree sign stands inside a function's argument, where it can only mean degrees."""
+    if tree[0] == "fn" and contains(tree, "deg"):
+        return True
+    return any(angles_in_degrees(t) for t in tree[1:] if isinstance(t, tuple))
 
 
 def inexact(x: Value) -> Value:
@@ -235,6 +242,8 @@ def _apply(tree: Tree, args: list[Value], reading: Reading) -> Value:
         return -a
     if kind == "*":
         return times(a, args[1])
+    if kind == "cross":  # any product that its order changes the sign of
+        return times(times(a, args[1]), inexact(a) - inexact(args[1]))
     if kind == "+":
         exact = isinstance(a, Fraction) and isinstance(args[1], Fraction)
         return a + args[1] if exact else inexact(a) + inexact(args[1])

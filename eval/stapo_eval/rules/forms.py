@@ -2,7 +2,7 @@ r"""The forms of answers: a number with a unit, a list, a tuple, a set, an inter
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from stapo_eval.rules.cursor import Tree
@@ -29,22 +29,28 @@ class Words:
 
 @dataclass(frozen=True)
 class Sequence:
-    """An ordered list in brackets: a point, a vector, an interval."""
+    """An ordered list in brackets: a point, a vector, an interval.
+
+    variable, source: what an inequality says is in the interval, and that inequality.
+    """
 
     left: str
     right: str
     items: tuple[Form, ...]
+    variable: str = field(default="", compare=False)
+    source: Relation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Collection:
     """Items whose order does not count. braces: a set, in which a repeated item counts once. union: of sets. either:
-    they stand between "or"s."""
+    they stand between "or"s. variable: what inequalities say is in the union."""
 
     items: tuple[Form, ...]
     braces: bool = False
     union: bool = False
     either: bool = False
+    variable: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

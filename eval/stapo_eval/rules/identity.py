@@ -10,13 +10,15 @@ import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 
-from stapo_eval.rules.cursor import Tree
+from stapo_eval.rules import modular
+from stapo_eval.rules.cursor import Tree, whole
 from stapo_eval.rules.evaluate import (
     AGREE,
     Reading,
     Real,
     Undefined,
     Value,
+    angles_in_degrees,
     constant,
     contains,
     divide,
@@ -46,15 +48,20 @@ def _coordinate(name: str, k: int, kind: str) -> Fraction:
     return -x if kind == "signed" and k % 3 and h // 8072 % 2 else x
 
 
-def _same_constant(pairs: list[tuple[Value, Value]]) -> bool:
-    ((a, b),) = pairs
-    if isinstance(a, Fraction) != isinstance(b, Fraction) and max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER:
-        return False  # off by one would not show in the digits of the other
-    return _close(a, b)
+def _is_large(pairs: list[tuple[Value, Value]]) -> bool:
+    """Whether off by one would not show in the digits of a value."""
+    return any(max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER for a, b in pairs)
 
 
 def _same_everywhere(pairs: list[tuple[Value, Value]]) -> bool:
     return all(_close(x, y) for x, y in pairs)
+
+
+def takes_root_of_square(tree: Tree) -> bool:
+    """Whether a square root of the square of a sum occurs, which is an absolute value."""
+    if tree[0] == "root" and whole(tree[1]) == 2 and tree[2][0] == "^" and whole(tree[2][2]) == 2:
+        return tree[2][1][0] == "+"
+    return any(takes_root_of_square(t) for t in tree[1:] if isinstance(t, tuple))
 
 
 def _value_or_none(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> Value | None:
@@ -74,7 +81,8 @@ def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[list[tuple[Valu
     real = bool(names) and not (contains(a, "i") or contains(b, "i"))
     steps = contains(a, "floor", "ceil") and contains(b, "floor", "ceil")
     # letters of a formula stand for positive quantities, unless it takes an absolute value
-    real_points = "signed" if contains(a, "abs") or contains(b, "abs") else "positive"
+    signed = [contains(t, "abs") or takes_root_of_square(t) for t in (a, b)]
+    real_points = "signed" if any(signed) else "positive"
     for kind in ("whole",) if steps else (real_points, "whole") if names else (real_points,):
         pairs, alone = [], [0, 0]
         for k in range(_POINTS if names else 1):
@@ -85,9 +93,11 @@ def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[list[tuple[Valu
             else:
                 alone[0] += x is not None
                 alone[1] += y is not None
-            if len(pairs) == _PLENTY:
+            if len(pairs) == _PLENTY and not any(signed):
                 break
         enough = _ENOUGH if names else 1
+        if any(signed) and max(alone) and min(alone) == 0:
+            return False  # ln|x| has a value where ln x has none
         if len(pairs) >= enough:
             return same(pairs)
         if not pairs and (max(alone) >= enough) and min(alone) == 0:
@@ -102,7 +112,17 @@ def equal(a: Tree, b: Tree) -> bool | None:
     """
     if a == b:
         return True
-    same = _same_everywhere if symbols(a) | symbols(b) else _same_constant
+
+    def same(pairs: list[tuple[Value, Value]]) -> bool:
+        if not _same_everywhere(pairs):
+            return False
+        if all(isinstance(x, Fraction) and isinstance(y, Fraction) for x, y in pairs):
+            return True
+        different = modular.differ(a, b)
+        if different is None and _is_large(pairs):
+            return all(isinstance(x, Fraction) == isinstance(y, Fraction) for x, y in pairs)
+        return not different
+
     results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
     return True if True in results else False if False in results else None
 
@@ -126,6 +146,8 @@ def proportional(a: Tree, b: Tree, *, positive: bool = False) -> bool | None:
 def _readings(a: Tree, b: Tree) -> list[Reading]:
     logs = (False, True) if contains(a, "log") or contains(b, "log") else (False,)
     degrees = (False, True) if contains(a, "deg") or contains(b, "deg") else (False,)
+    if angles_in_degrees(a) or angles_in_degrees(b):
+        degrees = (True,)
     return [Reading(log, degree) for log in logs for degree in degrees]
 
 

@@ -62,6 +62,7 @@ def _unsubscripted(tokens: list[Token]) -> list[Token]:
     return out
 
 
+ANYTHING = "it"  # what an inequality without a left side speaks of
 _FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
 
@@ -76,21 +77,22 @@ def as_interval(r: Relation) -> Form:
             if r.names[0] and isinstance(r.sides[1], Scalar):
                 op, bound = r.operators[0], r.sides[1]
                 if op in (">", ">="):
-                    return Sequence("(" if op == ">" else "[", ")", (bound, INFINITY))
-                return Sequence("(", ")" if op == "<" else "]", (REALS.items[0], bound))
+                    return Sequence("(" if op == ">" else "[", ")", (bound, INFINITY), r.names[0], r)
+                return Sequence("(", ")" if op == "<" else "]", (REALS.items[0], bound), r.names[0], r)
         elif len(r.operators) == 2 and r.names[1] and len({op[0] for op in r.operators}) == 1:
             if r.operators[0][0] == ">":
                 r = Relation(tuple(_FLIP[op] for op in r.operators[::-1]), r.sides[::-1], r.names[::-1])
             left, right = ("[" if r.operators[0] == "<=" else "("), ("]" if r.operators[1] == "<=" else ")")
-            return Sequence(left, right, (r.sides[0], r.sides[2]))
+            return Sequence(left, right, (r.sides[0], r.sides[2]), r.names[1])
     if r.operators == ("!=",) and r.names[0]:
-        return all_but(r.sides[1])
+        return all_but(r.sides[1], r.names[0])
     return r
 
 
-def all_but(point: Form) -> Form:
+def all_but(point: Form, variable: str = "") -> Form:
     low, high = REALS.items
-    return Collection((Sequence("(", ")", (low, point)), Sequence("(", ")", (point, high))), union=True)
+    parts = (Sequence("(", ")", (low, point)), Sequence("(", ")", (point, high)))
+    return Collection(parts, union=True, variable=variable)
 
 
 _MAGNITUDE = re.compile(r"\|[A-Za-z]\|")
@@ -106,6 +108,7 @@ def _around_zero(r: Relation) -> Form:
     low, high = replace(bound, tree=("neg", bound.tree)), bound
     if r.operators[0] in ("<", "<="):
         left, right = ("(", ")") if r.operators[0] == "<" else ("[", "]")
-        return Sequence(left, right, (low, high))
+        return Sequence(left, right, (low, high), r.names[0][1])
     left, right = ("(", ")") if r.operators[0] == ">" else ("[", "]")
-    return Collection((Sequence("(", right, (REALS.items[0], low)), Sequence(left, ")", (high, INFINITY))), union=True)
+    parts = (Sequence("(", right, (REALS.items[0], low)), Sequence(left, ")", (high, INFINITY)))
+    return Collection(parts, union=True, variable=r.names[0][1])

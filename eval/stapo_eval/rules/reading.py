@@ -15,8 +15,9 @@ from stapo_eval.rules.forms import (
     Sequence,
     Words,
 )
-from stapo_eval.rules.names import all_but, as_interval, name_of, spread_name
+from stapo_eval.rules.names import ANYTHING, all_but, as_interval, name_of, spread_name
 from stapo_eval.rules.quantity import quantity
+from stapo_eval.rules.ranges import conjoined
 from stapo_eval.rules.split import (
     depths_of,
     environment,
@@ -34,6 +35,7 @@ _LEADS = {
     "solutions", "hence",
 }  # fmt: skip
 _DEEPEST = 40
+_ORDERS = {"<", ">", "<=", ">=", "!="}
 _QUANTIFIERS = {"all", "every", "any", "each", "some"}
 
 
@@ -81,7 +83,7 @@ class _Builder:
             return forms[0]
         if not forms:
             raise Meaningless("nothing")
-        return Collection(spread_name(forms), either=set(between) == {"or"})
+        return conjoined(forms, between) or Collection(spread_name(forms), either=set(between) == {"or"})
 
     def item(self, tokens: list[Token]) -> Form:
         self.depth += 1
@@ -137,7 +139,7 @@ class _Builder:
         """What stands between braces: items, or a variable and the condition for it, {x : a < x < b}."""
         for i, t in enumerate(inner[:6]):
             if t.kind == "colon" and i and inner[0].kind == "sym" and any(u.kind == "rel" for u in inner[i:]):
-                return self.item(inner[i + 1 :])
+                return self.items(inner[i + 1 :], braces=False)
         return self.items(inner, braces=True) if inner else EMPTY
 
     def tuple_of(self, left: str, right: str, inner: list[Token]) -> Form | None:
@@ -180,13 +182,18 @@ class _Builder:
         return Matrix(tuple(tuple(self.item(c) for c in row) for row in cells), name in ("vmatrix", "Vmatrix"))
 
     def relation(self, sides: list[list[Token]], operators: list[str]) -> Form:
+        if not sides[-1] and operators[-1] in _ORDERS:
+            raise Meaningless("an inequality without a bound")
         if any(not s for s in sides[1:]) or "~" in operators:
             raise Unreadable("relation")
         if "mod" in operators:
             if operators.index("mod") != len(operators) - 1:
                 raise Meaningless("residue")
             return Sequence("mod", "mod", (self.item(sides[-2]), self.item(sides[-1])))
-        if not sides[0]:
+        unnamed = not sides[0] and operators[0] in _ORDERS
+        if unnamed:  # "\\ge 7" is a range, of what it does not say
+            sides = [[Token("word", ANYTHING)], *sides[1:]]
+        elif not sides[0]:
             sides, operators = sides[1:], operators[1:]
             if not operators:
                 return self.item(sides[0])

@@ -84,7 +84,10 @@ _LATEX: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
         (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
         (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
         (r"\\neq(?![A-Za-z])", r"\\ne "),
-        (r"(?<=\d)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?", lambda m: f" {m[1].lower()}m"),  # times of day
+        (
+            r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?",
+            lambda m: f"{m[1]} {m[2].lower()}m",
+        ),  # times of day
         (
             r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?",
             r" \\mod \1",
@@ -154,11 +157,14 @@ def joined(cleaned: str) -> str:
     return cleaned
 
 
+_TRIGONOMETRIC = re.compile("sin|cos|tan|cot|sec|csc")
 _SPACE = re.compile(r"(?<!\d)\s|\s(?!\d)")  # not between digits: "7 3/4" is no "73/4"
 
 
 def key(text: str) -> str:
     """Normal form for comparing as text: equal keys mean the same answer, typeset differently."""
     text = _FONTS.sub(r"\1", joined(clean(text)))
-    text = text.replace(r"\deg", "").replace(r"\usd", "").replace(r"\%", "%")
+    if not _TRIGONOMETRIC.search(text):  # the sine of 30 is not that of 30 degrees
+        text = text.replace(r"\deg", "")
+    text = text.replace(r"\usd", "").replace(r"\%", "%")
     return _SPACE.sub("", text).rstrip(".")

@@ -24,6 +24,7 @@ from stapo_eval.rules.vocabulary import (
     SAME_LETTER,
     SHORT_WORDS,
     TEXT_FONTS,
+    VECTORS,
 )
 
 LONGEST = 2000  # characters that are read; longer answers are compared as text
@@ -110,6 +111,7 @@ class _Reader:
         self.depth = 0  # of brackets that may hold a list
         self.fonts: list[int] = []  # brace depths at which a text font ends
         self.braces = 0
+        self.vectors = any(mark in text for mark in VECTORS)  # whose \\times depends on the order
 
     def add(self, kind: str, value: str, gap: bool) -> None:
         self.tokens.append(Token(kind, value, gap, bool(self.fonts)))
@@ -173,7 +175,7 @@ class _Reader:
             kind = CLOSING[name]
             self.add("bar", "|", gap) if kind in ("|", "||") else self.bracket("close", kind, gap)
         elif name in OPERATORS:
-            self.add("op", OPERATORS[name], gap)
+            self.add("op", "cross" if name == "times" and self.vectors else OPERATORS[name], gap)
         elif name in RELATIONS:
             self.add("rel", RELATIONS[name], gap)
         elif name in FUNCTIONS or name in ALIASES:
@@ -286,7 +288,8 @@ class _Reader:
                     self.tokens[bar] = Token("colon", ":")
         for i, t in enumerate(self.tokens):  # "5 min" is a time, "min(a, b)" a function
             after = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
-            if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or not after or after.kind in _ENDS):
+            ends = not after or after.kind in _ENDS or (i and after.kind == self.tokens[i - 1].kind == "num")
+            if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or ends):
                 self.tokens[i] = Token("word", t.value, t.gap, t.font)
         return self.tokens
 

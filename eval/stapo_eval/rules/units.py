@@ -6,76 +6,73 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-# quantity -> unit -> size in that quantity's first unit
-_TABLE: dict[str, dict[str, str]] = {
-    "length": {"m": "1", "cm": "1/100", "mm": "1/1000", "km": "1000", "nm": "1/1000000000", "inch": "127/5000",
-               "foot": "381/1250", "yard": "1143/1250", "mile": "201168/125"},
-    "time": {"s": "1", "ms": "1/1000", "minute": "60", "hour": "3600", "day": "86400", "week": "604800"},
-    "mass": {"g": "1", "mg": "1/1000", "kg": "1000", "pound": "45359237/100000", "ounce": "45359237/1600000"},
-    "volume": {"liter": "1", "ml": "1/1000"},
-    "money": {"dollar": "1", "cent": "1/100"},
-    "energy": {"J": "1", "kJ": "1000"},
-    "frequency": {"Hz": "1", "kHz": "1000", "MHz": "1000000", "GHz": "1000000000"},
-    "angle": {"degree": "1"},
-}  # fmt: skip
-_NAMES = {
-    "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm", "millimeter": "mm", "millimetre": "mm",
-    "kilometer": "km", "kilometre": "km", "nanometer": "nm", "in": "inch", "inches": "inch", "ft": "foot",
-    "feet": "foot", "yd": "yard", "mi": "mile", "sec": "s", "second": "s", "min": "minute", "mins": "minute",
-    "hr": "hour", "hrs": "hour", "h": "hour", "gram": "g", "kilogram": "kg", "milligram": "mg", "lb": "pound",
-    "lbs": "pound", "oz": "ounce", "litre": "liter", "L": "liter", "mL": "ml", "milliliter": "ml", "usd": "dollar",
-    "USD": "dollar", "buck": "dollar", "deg": "degree", "joule": "J", "hertz": "Hz", "yr": "year", "yrs": "year",
-    "u": "unit", "ms": "ms", "mph": "mile/hour", "kmh": "km/hour", "kph": "km/hour", "secs": "s", "people": "person",
-}  # fmt: skip
-_SIZES = {name: (quantity, Fraction(size)) for quantity, units in _TABLE.items() for name, size in units.items()}
+from stapo_eval.rules.unit_table import SIZES, known
+
 # words that change what the number says; behind a number they are no unit
 QUALIFIERS = {
     "or", "more", "less", "least", "most", "not", "mod", "modulo", "than", "if", "when", "except", "only", "no", "none",
     "never", "fewer", "greater", "smaller", "plus", "minus", "times", "and", "false", "wrong", "cannot", "half",
+    "negative", "positive", "squared", "cubed", "doubled", "tripled", "halved", "double", "triple", "twice",
+    "factorial", "impossible", "undefined", "invalid", "infinite", "infinity", "incorrect", "nor", "neither", "but",
+    "without", "excluding", "above", "below", "over", "under", "inclusive", "exclusive", "reciprocal", "inverse",
+    "repeating", "recurring", "root", "power", "ones", "twos", "threes", "fours", "fives", "sixes", "sevens", "eights",
+    "nines", "tens", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "zillion",
 }  # fmt: skip
-SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
-_FILLERS = {
-    "of",
-    "the",
-    "a",
-    "an",
-    "approximately",
-    "about",
-    "exactly",
-    "total",
-    "square",
-    "sq",
-    "cubic",
-    "cu",
-    "per",
-    "in",
-}
+# parts of one: "5 tenths" is a fraction
+PARTS = {
+    "halve", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth",
+    "thirteenth", "fourteenth", "fifteenth", "sixteenth", "twentieth", "thirtieth", "fiftieth", "hundredth",
+    "thousandth", "millionth", "billionth",
+}  # fmt: skip
+SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+_FILLERS = {"of", "the", "a", "an", "approximately", "about", "exactly", "total", "in"}
 _HYPHEN = re.compile(r"(?<=[A-Za-z])-(?=[A-Za-z])")
+_SQUARED = re.compile(r"(?<![A-Za-z])([A-Za-z]{1,20}) (squared|cubed)(?![A-Za-z])")
 _PART = re.compile(r"([^\W\d_]+|\$)(?:\^\{?([+-]?\d)\}?)?|/")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """size in the base units of `dimensions`, which are (quantity, power) pairs."""
+    """size in the base units of `dimensions`, which are (quantity, power) pairs.
+
+    words: those that the table of units does not have, in their order.
+    """
 
     size: Fraction
     dimensions: frozenset[tuple[str, int]]
+    words: tuple[str, ...] = ()
 
     @property
     def generic(self) -> bool:
         """ "units" says only that there is one."""
         return {name for name, _ in self.dimensions} <= {"unit"}
 
+    def agrees(self, other: Unit) -> bool:
+        """Whether both measure the same, in the same words where the words are no units."""
+        return self.dimensions == other.dimensions and self.words == other.words
+
 
 def _singular(word: str) -> str:
-    if word in _NAMES or word in _SIZES:
-        return _NAMES.get(word, word)
+    if name := known(word):
+        return name
+    if len(word) <= 3 and not word.islower():
+        return word  # a symbol: A is not a
     lower = word.lower()
     for ending, to in (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("s", "")):
         if lower.endswith(ending) and len(lower) > len(ending) + 1 and not lower.endswith("ss"):
             lower = lower[: -len(ending)] + to
             break
-    return _NAMES.get(lower, lower)
+    return known(lower) or lower
+
+
+def _says_more(word: str) -> bool:
+    lower = word.lower()
+    return lower in QUALIFIERS or lower in PARTS or lower.removesuffix("s") in PARTS
+
+
+def _squared(m: re.Match[str]) -> str:
+    """ "seconds squared" as a power; "5 squared" stays as it is."""
+    return f"{m[1]}^{2 if m[2] == 'squared' else 3}" if _singular(m[1]) in SIZES else m[0]
 
 
 def parse_unit(text: str) -> Unit | None:
@@ -84,10 +81,11 @@ def parse_unit(text: str) -> Unit | None:
     None where the words say more than a unit ("or more", "mod 7").
     """
     words = _HYPHEN.sub(" ", text).replace("*", " ").strip()
-    if any(w.lower() in QUALIFIERS for w in re.findall(r"[^\W\d_]+", words)):
+    words = _SQUARED.sub(_squared, words)
+    if any(map(_says_more, re.findall(r"[^\W\d_]+", words))):
         return None
     sign, power_of_next = 1, 1
-    size, dimensions = Fraction(1), {}
+    size, dimensions, unknown = Fraction(1), {}, []
     for m in _PART.finditer(words):
         word = m[1]
         if word is None or word.lower() == "per":
@@ -96,13 +94,18 @@ def parse_unit(text: str) -> Unit | None:
         if word.lower() in ("square", "sq", "cubic", "cu"):
             power_of_next = 2 if word.lower() in ("square", "sq") else 3
             continue
-        if word.lower() in _FILLERS and word != "in":
+        if word.lower() in _FILLERS and word not in ("in", "A"):
             continue
         power = sign * int(m[2] or power_of_next)
         power_of_next = 1
         for i, name in enumerate(_singular(word).split("/")):
             p = power if i == 0 else -power
-            quantity, own = _SIZES.get(name, (name, Fraction(1)))
+            own, quantities = SIZES.get(name, (Fraction(1), {name: 1}))
+            if name not in SIZES:
+                unknown.append(name)
             size *= own**p
-            dimensions[quantity] = dimensions.get(quantity, 0) + p
-    return Unit(size, frozenset((q, p) for q, p in dimensions.items() if p)) if dimensions else None
+            for quantity, times in quantities.items():
+                dimensions[quantity] = dimensions.get(quantity, 0) + p * times
+    if not dimensions:
+        return None
+    return Unit(size, frozenset((q, p) for q, p in dimensions.items() if p), tuple(unknown))

@@ -15,13 +15,13 @@ GREEK = {
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa",
     "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega",
     "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon", "Phi", "Psi", "Omega", "hbar", "ell", "odot",
-    "oplus", "angle", "triangle", "star", "ast", "perp", "parallel", "nabla", "partial", "aleph", "bullet", "prime",
+    "oplus", "angle", "triangle", "star", "ast", "nabla", "partial", "aleph", "bullet", "prime",
 }  # fmt: skip
 SAME_LETTER = {"varepsilon": "epsilon", "vartheta": "theta", "varphi": "phi", "varrho": "rho"}
 RELATIONS = {
     "=": "=", "<": "<", ">": ">", "le": "<=", "ge": ">=", "lt": "<", "gt": ">", "ne": "!=", "approx": "approx",
     "sim": "~", "equiv": "=", "in": "in", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to",
-    "mapsto": "to", "cong": "~", "mod": "mod", "pmod": "mod", "bmod": "mod",
+    "mapsto": "to", "cong": "~", "perp": "~", "parallel": "~", "mod": "mod", "pmod": "mod", "bmod": "mod",
 }  # fmt: skip
 OPENING = {"(": "(", "[": "[", "{": "{", r"\{": "set", "langle": "<", "lfloor": "floor", "lceil": "ceil",
             "lbrace": "set", "lbrack": "[", "lparen": "(", "lvert": "|", "lVert": "||"}  # fmt: skip
@@ -34,6 +34,7 @@ TEXT_FONTS = {"text", "textbf", "textit", "textrm", "textsf", "texttt", "mbox", 
 MATH_FONTS = {"boxed", "fbox", "mathbf", "boldsymbol", "bm", "mathit", "mathcal", "mathscr", "mathfrak", "pmb"}
 CURRENCY = {"usd": "dollar", "euro": "euro", "pounds": "pound", "yen": "yen", "pound": "pound"}
 ACCENTS = {"dot", "ddot", "hat", "bar", "tilde", "vec", "overline", "underline", "widehat", "overrightarrow"}
+VECTORS = (r"\vec", r"\hat", r"\mathbf", r"\boldsymbol", r"\bm", r"\pmb", r"\overrightarrow", r"\widehat")
 MACROS = {"frac", "binom", "sqrt", "begin", "end", "choose", "over"}
 PLAIN = {"pi": ("sym", "pi"), "inf": ("inf", ""), "infinity": ("inf", ""), "sqrt": ("macro", "sqrt"),
           "and": ("sep", "and"), "or": ("sep", "or"), "percent": ("pct", "%"), "np": ("skip", ""),
