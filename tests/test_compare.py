@@ -96,6 +96,9 @@ def test_other_problems_and_benchmarks_are_refused(tmp_path: Path) -> None:
     b = _write(tmp_path, "b", {("sums", "t1.0"): ["10", "11"], ("products", "t1.0"): ["10"]}, rows=4)
     with pytest.raises(BadInput, match="sums against products, sums"):
         _compare(a, b)
+    c = _write(tmp_path, "other", {("squares", "t1.0"): ["10"]})
+    with pytest.raises(BadInput, match="they have none in common"):
+        _compare(a, c)
     with pytest.raises(BadInput, match="3 against 2, 1 on one side only, first q2"):
         _compare(a, b, benchmarks=("sums",))
     with pytest.raises(BadInput, match="not in both"):
@@ -138,6 +141,10 @@ def test_what_else_differs_is_said_loudly(tmp_path: Path) -> None:
         "longest responses DIFFER on products, sums: 128 against 64",
         "DECODINGS DIFFER on products, sums: temperature 1.0, top-p 1.0 against temperature 0.6, top-p 1.0",
     ]
+    judged = _write(tmp_path, "c", FIRST, grader="ours, math-verify 0.9.0", judge=f"x sha256:{'ab' * 32}")
+    unjudged = _write(tmp_path, "d", FIRST, grader="ours, math-verify 0.9.0")
+    (warning,) = _compare(judged, unjudged)["t1.0"]["warnings"]
+    assert warning == "JUDGES DIFFER on products, sums: x sha256:abababababab against none"
     # pairing uses the problems' means, whatever N
     assert table["columns"][1]["problems"] == 4
 
@@ -170,11 +177,16 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys) -> None:
     row = next(x for x in text.splitlines() if x.split()[:1] == ["sums"])
     assert row.split() == ["sums", "4", "50.0", "8/16", "25.0", "4/16", "25.0", "10.2", "[-7.5,", "57.5]", "[6.2,",
                            "43.8]", "0.250", "0.500"]  # fmt: skip
+    assert f"first: {folders[0]}\nsecond: {folders[1]}\n" in text
     assert "a/mini/s0/step40 minus b/mini/s0/step40" in text
     first = out.read_bytes()
     assert json.loads(first)["tables"]["t1.0"]["average"]["difference"] == 0.125
     assert main(["compare", *folders, "--out", str(out)]) == 0
     assert out.read_bytes() == first
+    capsys.readouterr()
+    assert main(["compare", *folders, "--out", str(tmp_path)]) == 2  # before the tables
+    said = capsys.readouterr()
+    assert (said.out, "--out is a folder" in said.err) == ("", True)
     assert main(["compare", folders[0], "--out", str(out)]) == 2
     assert main(["compare", *folders, folders[0], "--out", str(out)]) == 2
     assert "one run or two" in capsys.readouterr().err

@@ -146,6 +146,9 @@ def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) 
     with pytest.raises(BadInput, match="safetensors"):
         find_model(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    with pytest.raises(BadInput, match=r"no tokenizer\.json in"):
+        make_engine("hf", find_model(str(tmp_path)))
+    (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot load"):
         make_engine("hf", find_model(str(tmp_path)))
 

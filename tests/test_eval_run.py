@@ -360,6 +360,9 @@ def test_an_interrupted_run_says_so_and_goes_on(
     ("option", "value", "message"),
     [
         ("benchmarks", "sums,nope", "unknown benchmark"),
+        ("benchmarks", "SUMS", "did you mean sums"),
+        ("benchmarks", "AIME24", "did you mean aime24"),
+        ("benchmarks", "longersum", "did you mean longer-sums"),
         ("settings", "t2", "unknown decoding setting"),
         ("model", "/nowhere", "no such folder"),
         ("model", "./nowhere", "no such folder"),

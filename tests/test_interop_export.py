@@ -113,6 +113,13 @@ def test_missing_samples_are_no_number_anywhere(world: Path) -> None:
     assert log["results"]["scores"][0]["unscored_samples"] == 1
 
 
+def test_an_undefined_metric_is_left_out_of_inspect_logs() -> None:
+    from stapo_eval.interop.inspect_log import _metric
+
+    assert _metric("stderr", float("nan")) == {}
+    assert _metric("stderr", 0.5) == {"stderr": {"name": "stderr", "value": 0.5}}
+
+
 def test_inspect_log(world: Path) -> None:
     log = json.loads(next(export(world, "inspect").glob("*-t1.0_*.json")).read_text())
     assert log["results"]["total_samples"] == 12

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stapo_eval.cost import cost, in_words
-from stapo_eval.show import print_summary
+from stapo_eval.show import percent, print_summary
 from stapo_eval.summary import averages, cell_record, ks, notes, summarise
 from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
 from stapo_results.schema import Cell, CellRecord, Run, Sample, Timing, Verdict
@@ -155,6 +155,10 @@ def test_averages_are_by_setting_and_count_benchmarks_alike() -> None:
     # SEs sqrt(.5 / 6) and .125: sqrt(.083333 + .015625) / 2
     assert whole["standard_error"] == pytest.approx(0.157288, abs=1e-6)
     assert (alone["setting"], alone["benchmarks"], alone["accuracy"]) == ("t0.7", 1, 0.875)
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    assert [percent(x) for x in (-0.0001, 0.0, -0.0, -0.001, None)] == ["0.0", "0.0", "0.0", "-0.1", "–"]
 
 
 def test_k_of_pass_and_majority() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
 from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
 
@@ -67,7 +67,10 @@ def load_cells(folder: Path) -> dict[tuple[str, str], CellRecord]:
 def _benchmarks(first: set[str], second: set[str], wanted: Sequence[str]) -> list[str]:
     if absent := [b for b in wanted if b not in first & second]:
         raise BadInput(
-            "a benchmark is not in both", found=", ".join(absent), expected=", ".join(sorted(first & second)) or "none"
+            "a benchmark is not in both",
+            found=", ".join(absent),
+            expected=", ".join(sorted(first & second)) or "none",
+            next_step="leave out --benchmarks, or name those that both have",
         )
     if wanted:
         return list(dict.fromkeys(wanted))
@@ -76,7 +79,9 @@ def _benchmarks(first: set[str], second: set[str], wanted: Sequence[str]) -> lis
             "the two hold different benchmarks: their averages would not compare",
             found=f"{', '.join(sorted(first))} against {', '.join(sorted(second))}",
             expected="the same benchmarks",
-            next_step=f"--benchmarks {','.join(sorted(first & second)) or 'NAMES'}   compares what both have",
+            next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
+            if first & second
+            else "evaluate one of them on the other's benchmarks: they have none in common",
         )
     return sorted(first)
 
@@ -156,7 +161,7 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
             "SAMPLES A PROBLEM": (a.n, b.n),
             "GRADERS": (a.grader, b.grader),
             "WAYS OF SCORING": (a.scored_by, b.scored_by),
-            "JUDGES": (a.judge, b.judge),
+            "JUDGES": (_judge(a), _judge(b)),
             "longest responses": (a.max_tokens, b.max_tokens),
             "engines": (a.engine, b.engine),
             "counts of text variants": (str(a.text_variants), str(b.text_variants)),
@@ -164,7 +169,7 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
         if not across_settings:
             sides["DECODINGS"] = (_decoding(a), _decoding(b))
         notes = [
-            (f"{name} DIFFER", f"{x or 'not recorded'} against {y or 'not recorded'}")
+            (f"{name} DIFFER", short_hashes(f"{x or 'not recorded'} against {y or 'not recorded'}"))
             for name, (x, y) in sides.items()
             if x != y
         ]
@@ -178,6 +183,12 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
     if all(p.first == p.second for p in pairs):
         out.append("both sides are THE SAME RECORDS")
     return out
+
+
+def _judge(record: CellRecord) -> str:
+    """Who judged; "" where the record is older than the field (it then has no grader
+    either), or does not say."""
+    return record.judge or ("none" if record.grader and record.scored_by == "rule" else "")
 
 
 def _decoding(record: CellRecord) -> str:

@@ -35,7 +35,10 @@ def parse_settings(text: str) -> dict[str, tuple[float, float]]:
     unknown = [n for n in names if n not in SETTINGS]
     if unknown or not names:
         raise BadInput(
-            "unknown decoding setting", found=", ".join(unknown) or text, expected="both, " + ", ".join(SETTINGS)
+            "unknown decoding setting",
+            found=", ".join(unknown) or text,
+            expected="both, " + ", ".join(SETTINGS),
+            next_step="leave out --settings for both",
         )
     return {n: SETTINGS[n] for n in dict.fromkeys(names)}
 

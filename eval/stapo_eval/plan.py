@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from stapo_eval.rules import check_preset
 from stapo_results import provenance, store, targets
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.sources import is_file_name
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import Cell, Labels, Run
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
@@ -208,11 +207,6 @@ def make_plan(options: RunOptions) -> Plan:
     return Plan(options, model, judge, labels, benchmarks, settings, out, run)
 
 
-def _short(text: str) -> str:
-    """The text with 12 digits of each hash: enough to tell two apart."""
-    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
-
-
 def settle(plan: Plan) -> tuple[Plan, Run | None]:
     """The plan with the run record of its folder, and that earlier record.
 
@@ -240,7 +234,7 @@ def settle(plan: Plan) -> tuple[Plan, Run | None]:
     if old.kind != "eval" or differing:
         raise BadInput(
             f"{plan.out} holds another run",
-            found=_short("; ".join(differing)) or f"a run of kind {old.kind}",
+            found=short_hashes("; ".join(differing)) or f"a run of kind {old.kind}",
             expected="the same parameters, to go on with it",
             next_step=f"stapo-eval judge --run {plan.out} --judge {plan.options.judge}   judges what is there"
             if plan.judge

@@ -18,7 +18,8 @@ _WIDTH = 160
 
 def percent(x: float | None, digits: int = 1) -> str:
     """A fraction in percent; an en dash where it is undefined."""
-    return "–" if x is None else f"{100 * x:.{digits}f}"
+    # plus 0.0: what rounds to zero has no sign
+    return "–" if x is None else f"{round(100 * x, digits) + 0.0:.{digits}f}"
 
 
 def interval(low: float | None, high: float | None, digits: int = 1) -> str:

@@ -5,6 +5,8 @@ Exit codes of every console command: 0 done, 1 the run failed, 2 bad input, 130 
 
 from __future__ import annotations
 
+import re
+
 
 class StapoError(Exception):
     """Base of the suite's errors. Pickles, because Ray carries exceptions between processes.
@@ -34,6 +36,11 @@ class StapoError(Exception):
 
     def __reduce__(self):
         return _rebuild, (type(self), self.what, self.found, self.expected, self.next_step)
+
+
+def short_hashes(text: str) -> str:
+    """The text with 12 digits of each hash: enough to tell two apart."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
 
 
 def _rebuild(cls: type[StapoError], what: str, found: object, expected: object, next_step: str) -> StapoError:

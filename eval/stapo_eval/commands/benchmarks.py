@@ -9,6 +9,7 @@ from typing import Literal
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.copies import add, write_copy
 from stapo_results.benchmarks.identity import shown
+from stapo_results.benchmarks.registry import did_you_mean
 from stapo_results.benchmarks.sources import parse_columns
 from stapo_results.errors import BadInput
 
@@ -58,13 +59,21 @@ class BenchmarksCommand:
     def _chosen(self, specs: dict[str, Spec]) -> dict[str, Spec]:
         names = [n.strip() for n in self.names.split(",") if n.strip()]
         if unknown := [n for n in names if n not in specs]:
-            raise BadInput("unknown benchmark", found=", ".join(unknown), expected=", ".join(specs))
+            raise BadInput(
+                "unknown benchmark",
+                found=", ".join(unknown),
+                expected=", ".join(specs),
+                next_step=f"{did_you_mean(unknown[0], specs)}stapo-eval benchmarks lists them",
+            )
         return {n: specs[n] for n in names} if names else specs
 
     def _add(self) -> int:
         folder = find_data_dir(self.data_dir)
         if folder is None or not self.names or "," in self.names:
-            raise BadInput("--add needs --data-dir DIR and one name as --names NAME")
+            raise BadInput(
+                "--add needs --data-dir DIR and one name as --names NAME",
+                next_step=f"stapo-eval benchmarks --add {self.add} --data-dir DIR --names NAME",
+            )
         path, spec = add(
             self.names,
             self.add,

@@ -45,6 +45,8 @@ class CompareCommand:
         else:
             pairs = pair_runs(cells[0], cells[1], settings, benchmarks)
         tables = {title: compare(p, across) for title, p in pairs.items()}
+        if not across:
+            print(f"first: {self.runs[0]}\nsecond: {self.runs[1]}")
         for title, table in tables.items():
             _print(title, table)
         store.write_json(self.out, {"schema_version": 1, "tables": tables})

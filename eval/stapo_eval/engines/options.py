@@ -63,14 +63,18 @@ def check_options(kind: str, options: EngineOptions) -> None:
         if getattr(options, name) <= 0:
             raise BadInput(f"--{name} is more than 0 seconds", found=getattr(options, name))
     if options.tensor_parallel > 1 and kind != "vllm":
-        raise BadInput("--tensor-parallel is for the engine vllm", found=f"--engine {kind}")
+        raise BadInput(
+            "--tensor-parallel is for the engine vllm",
+            found=f"--engine {kind}",
+            next_step="--engine vllm, or leave out --tensor-parallel",
+        )
 
 
 def check_url(url: str) -> None:
     """Raises BadInput for an address that is none, or that carries a secret into the records."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput("this is no address of an endpoint", found=url, expected="http://HOST:PORT/v1")
+        raise BadInput("this is no address of an endpoint", found=url, next_step="--url http://HOST:PORT/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadInput(
             "an address is recorded, so it holds no user, password or query",

@@ -22,7 +22,7 @@ def write(finished: Finished, out: Path) -> list[Path]:
     for cell in finished.cells:
         name = f"{finished.stamp}_{cell.task}-{cell.record.cell.setting}_{finished.run.run_id}.json".replace("+", "-")
         with replacing(out / name) as tmp, open(tmp, "w", encoding="utf-8") as f:
-            json.dump(_log(finished, cell), f, ensure_ascii=False, indent=1)
+            json.dump(_log(finished, cell), f, ensure_ascii=False, indent=1, allow_nan=False)
         written.append(out / name)
     return written
 
@@ -60,7 +60,8 @@ def _sample(a: Asked, index: int, model: str) -> dict[str, Any]:
 
 
 def _metric(name: str, value: float) -> dict[str, dict[str, Any]]:
-    return {name: {"name": name, "value": value}}
+    """The metric, or nothing where it is undefined: NaN is no JSON."""
+    return {} if math.isnan(value) else {name: {"name": name, "value": value}}
 
 
 def _log(finished: Finished, cell: FinishedCell) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def check_identity(
             f"{source} is not the benchmark {name}",
             found=", ".join(f"{what} {found}" for what, found, _ in differs),
             expected=", ".join(f"{what} {expected}" for what, _, expected in differs),
-            next_step="get the registered copy, or give --accept-variant: scores then say so",
+            next_step="get the registered copy; stapo-eval run --accept-variant takes this one, and scores then say so",
         )
     if differing and strict:
         raise BadInput(

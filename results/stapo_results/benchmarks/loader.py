@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results.benchmarks.identity import check_identity, text_hash
-from stapo_results.benchmarks.registry import check_name, describe, own_entries, packaged, registry
+from stapo_results.benchmarks.registry import (
+    check_name,
+    describe,
+    did_you_mean,
+    own_entries,
+    packaged,
+    registry,
+)
 from stapo_results.benchmarks.sources import Rows, check_columns, from_file, from_hub, is_file_name, value_at
 from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec
 from stapo_results.errors import BadInput
@@ -44,7 +51,7 @@ def load(
             "unknown benchmark",
             found=name,
             expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-            next_step="stapo-eval benchmarks lists them; --add registers one of your own",
+            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own",
         )
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -51,6 +52,13 @@ def _entries(text: str, where: str) -> dict[str, Spec]:
                 next_step="make the entry with `stapo-eval benchmarks --add FILE --data-dir DIR`",
             ) from None
     return specs
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "did you mean NAME? " for a name that is spelt almost like one that there is, capitals aside; else ""."""
+    plain = {re.sub(r"[^a-z0-9]", "", k): k for k in known}
+    close = get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), plain, n=1, cutoff=0.75)
+    return f"did you mean {plain[close[0]]}? " if close else ""
 
 
 def check_name(name: str, where: str) -> None:
