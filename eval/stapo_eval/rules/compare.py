@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from stapo_eval.rules import evaluate, identity
-from stapo_eval.rules.cursor import Tree
+from stapo_eval.rules import identity
 from stapo_eval.rules.forms import (
     MOST_ITEMS,
     Based,
@@ -24,6 +23,7 @@ from stapo_eval.rules.forms import (
 from stapo_eval.rules.forms import Sequence as Ordered
 from stapo_eval.rules.logic import assigned, both
 from stapo_eval.rules.ranges import is_range
+from stapo_eval.rules.trees import Tree, symbols
 from stapo_eval.rules.values import Terms, quotient, ratios, scalars
 
 _VARIABLE = re.compile(
@@ -175,7 +175,7 @@ def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
 
 
 def _variables(form: Form) -> bool:
-    return not isinstance(form, Scalar) or bool(evaluate.symbols(form.tree))
+    return not isinstance(form, Scalar) or bool(symbols(form.tree))
 
 
 def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | None:
@@ -215,7 +215,7 @@ def _renamed(gold: Relation, answer: Relation) -> Form | None:
     if len(g) != 4 or len(a) != 4 or g[0] != a[0] or g[1] + g[3] != "()" or a[1] + a[3] != "()":
         return None
     side = gold.sides[-1]
-    if not isinstance(side, Scalar) or evaluate.symbols(side.tree) - {g[2]} & {a[2]}:
+    if not isinstance(side, Scalar) or symbols(side.tree) - {g[2]} & {a[2]}:
         return None
     return replace(side, tree=_substituted(side.tree, g[2], a[2]))
 
@@ -237,6 +237,6 @@ def _equations(gold: Relation, answer: Relation) -> bool | None:
     g, a = _difference(gold), _difference(answer)
     if g is None or a is None:
         return False
-    if evaluate.symbols(g) != evaluate.symbols(a) or not evaluate.symbols(g):
+    if symbols(g) != symbols(a) or not symbols(g):
         return False
     return identity.proportional(g, a)

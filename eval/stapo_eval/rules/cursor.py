@@ -1,37 +1,8 @@
-"""Trees of expressions, and a cursor over tokens that the parser moves.
-
-A tree is a tuple: ("num", value, unit of its last decimal place or None), ("sym", name), ("inf",) and
-(operation, operands...).
-"""
+"""A cursor over tokens that the parser of expressions moves."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any
-
 from stapo_eval.rules.tokens import Meaningless, Token
-
-Tree = tuple[Any, ...]
-
-
-def literal(text: str) -> Tree:
-    """A number token with the unit of its last decimal place, which is what a rounded value may be off by."""
-    value = Fraction(text)
-    mantissa, _, exponent = text.lower().partition("e")
-    if "." not in mantissa or value.denominator == 1:
-        return ("num", value, None)
-    places = len(mantissa.partition(".")[2])
-    return ("num", value, Fraction(10) ** (int(exponent or 0) - places))
-
-
-def whole(tree: Tree) -> int | None:
-    """The integer that a tree writes out, else None."""
-    return int(tree[1]) if tree[0] == "num" and tree[1].denominator == 1 and tree[2] is None else None
-
-
-def has_letters(tree: Tree) -> bool:
-    """Whether an expression holds a name."""
-    return tree[0] == "sym" or any(has_letters(t) for t in tree[1:] if isinstance(t, tuple))
 
 
 class Cursor:

@@ -15,8 +15,8 @@ from typing import Any
 import mpmath
 from mpmath.libmp import ComplexResult  # raised where a real function leaves the reals
 
-from stapo_eval.rules.cursor import Tree
 from stapo_eval.rules.tokens import Meaningless, Unreadable
+from stapo_eval.rules.trees import Tree, symbols
 
 DIGITS = 60
 _mp = mpmath.MPContext()
@@ -40,27 +40,6 @@ class Reading:
 
     log10: bool = False
     degree: bool = False  # pi / 180, else 1
-
-
-def symbols(tree: Tree) -> frozenset[str]:
-    """Names of the variables of an expression (pi, e and i are none)."""
-    if tree[0] == "sym":
-        return frozenset() if tree[1] in ("pi", "e", "i") else frozenset((tree[1],))
-    return frozenset().union(*(symbols(t) for t in tree[1:] if isinstance(t, tuple)))
-
-
-def contains(tree: Tree, *kinds: str) -> bool:
-    """Whether an operation or the function or symbol of that name occurs."""
-    if tree[0] in kinds or (tree[0] in ("fn", "sym") and tree[1] in kinds):
-        return True
-    return any(contains(t, *kinds) for t in tree[1:] if isinstance(t, tuple))
-
-
-def angles_in_degrees(tree: Tree) -> bool:
-    """Whether a degree sign stands inside a function's argument, where it can only mean degrees."""
-    if tree[0] == "fn" and contains(tree, "deg"):
-        return True
-    return any(angles_in_degrees(t) for t in tree[1:] if isinstance(t, tuple))
 
 
 def inexact(x: Value) -> Value:

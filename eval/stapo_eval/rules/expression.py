@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from stapo_eval.rules.cursor import Tree, has_letters, literal, whole
 from stapo_eval.rules.operands import DEEPEST, Operands
 from stapo_eval.rules.tokens import Meaningless, Token
+from stapo_eval.rules.trees import Tree, has_letters, literal, whole
 
 _STARTS = {"num", "sym", "fn", "open", "macro", "inf"}
 _ORDINALS = {"st", "nd", "rd", "th"}

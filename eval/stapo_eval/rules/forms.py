@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from stapo_eval.rules.cursor import Tree
+from stapo_eval.rules.trees import Tree
 from stapo_eval.rules.units import Unit
 
 MOST_ITEMS = 64

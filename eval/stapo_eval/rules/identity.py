@@ -11,22 +11,19 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from stapo_eval.rules import modular
-from stapo_eval.rules.cursor import Tree, whole
 from stapo_eval.rules.evaluate import (
     AGREE,
     Reading,
     Real,
     Undefined,
     Value,
-    angles_in_degrees,
     constant,
-    contains,
     divide,
     inexact,
-    symbols,
     times,
     value,
 )  # fmt: skip
+from stapo_eval.rules.trees import Tree, angles_in_degrees, contains, symbols, takes_root_of_square
 
 _LARGEST_INTEGER = 10**35
 
@@ -55,13 +52,6 @@ def _is_large(pairs: list[tuple[Value, Value]]) -> bool:
 
 def _same_everywhere(pairs: list[tuple[Value, Value]]) -> bool:
     return all(_close(x, y) for x, y in pairs)
-
-
-def takes_root_of_square(tree: Tree) -> bool:
-    """Whether a square root of the square of a sum occurs, which is an absolute value."""
-    if tree[0] == "root" and whole(tree[1]) == 2 and tree[2][0] == "^" and whole(tree[2][2]) == 2:
-        return tree[2][1][0] == "+"
-    return any(takes_root_of_square(t) for t in tree[1:] if isinstance(t, tuple))
 
 
 def _value_or_none(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> Value | None:

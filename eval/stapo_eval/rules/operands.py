@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from fractions import Fraction
 
-from stapo_eval.rules.cursor import Cursor, Tree, literal, whole
+from stapo_eval.rules.cursor import Cursor
 from stapo_eval.rules.tokens import Meaningless, Token, Unreadable
+from stapo_eval.rules.trees import Tree, literal, whole
 
 DEEPEST = 40
 OPERATIONS = {"star", "ast", "bullet", "odot", "oplus"}

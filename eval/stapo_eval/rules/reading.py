@@ -25,6 +25,7 @@ from stapo_eval.rules.split import (
     has_signs,
     is_domain,
     is_interval,
+    resolved,
     sign_variants,
     split,
 )
@@ -233,7 +234,7 @@ def read(cleaned: str, *, merge: bool = True, tight: bool = False) -> Form:
     """
     if len(cleaned) > LONGEST:
         raise Meaningless("too long")
-    tokens = tokenize(cleaned, merge=merge)
+    tokens = resolved(tokenize(cleaned, merge=merge))
     if not tokens:
         raise Meaningless("nothing")
     try:

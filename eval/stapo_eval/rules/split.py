@@ -6,6 +6,27 @@ from itertools import product
 
 from stapo_eval.rules.tokens import Meaningless, Token, Unreadable
 
+_ENDS = {"close", "sep", "rel", "word"}
+
+
+def resolved(tokens: list[Token]) -> list[Token]:
+    """Tokens with those signs told apart whose meaning is in what stands around them."""
+    tokens = list(tokens)
+    for i in range(1, len(tokens) - 1):  # "(1,2)U(3,4)"
+        if tokens[i].value == "U" and (tokens[i - 1].kind, tokens[i + 1].kind) == ("close", "open"):
+            tokens[i] = Token("cup", "")
+    for i, t in enumerate(tokens[:-1]):  # {x | x > 0}: this bar is no absolute value
+        if t.kind == "open" and t.value == "set":
+            bar = next((j for j in range(i + 2, min(i + 6, len(tokens))) if tokens[j].kind == "bar"), None)
+            if bar is not None and tokens[i + 1].kind == "sym":
+                tokens[bar] = Token("colon", ":")
+    for i, t in enumerate(tokens):  # "5 min" is a time, "min(a, b)" a function
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        ends = not after or after.kind in _ENDS or (i and after.kind == tokens[i - 1].kind == "num")
+        if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or ends):
+            tokens[i] = Token("word", t.value, t.gap, t.font)
+    return tokens
+
 
 def depths_of(tokens: list[Token]) -> list[int]:
     """Depth of brackets before each token, half-open intervals included."""

@@ -59,7 +59,6 @@ _LEXEME = re.compile(
     re.S,
 )
 _PLAIN_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])")
-_ENDS = {"close", "sep", "rel", "word"}
 _ROMAN = re.compile(r"[IVX]{2,}")  # statements I, II and III
 _VOWEL = re.compile(r"[aeiouyAEIOUY]")
 
@@ -276,21 +275,6 @@ class _Reader:
             at, gap = end, False
             if len(self.tokens) > _MOST:
                 raise Meaningless("too long")
-        for i in range(1, len(self.tokens) - 1):  # "(1,2)U(3,4)"
-            if self.tokens[i].value == "U" and (self.tokens[i - 1].kind, self.tokens[i + 1].kind) == ("close", "open"):
-                self.tokens[i] = Token("cup", "")
-        for i, t in enumerate(self.tokens[:-1]):  # {x | x > 0}: this bar is no absolute value
-            if t.kind == "open" and t.value == "set":
-                bar = next(
-                    (j for j in range(i + 2, min(i + 6, len(self.tokens))) if self.tokens[j].kind == "bar"), None
-                )
-                if bar is not None and self.tokens[i + 1].kind == "sym":
-                    self.tokens[bar] = Token("colon", ":")
-        for i, t in enumerate(self.tokens):  # "5 min" is a time, "min(a, b)" a function
-            after = self.tokens[i + 1] if i + 1 < len(self.tokens) else None
-            ends = not after or after.kind in _ENDS or (i and after.kind == self.tokens[i - 1].kind == "num")
-            if t.kind == "fn" and t.value in ("min", "sec", "max") and (t.font or ends):
-                self.tokens[i] = Token("word", t.value, t.gap, t.font)
         return self.tokens
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stapo_eval.rules import evaluate, identity
-from stapo_eval.rules.cursor import Tree
 from stapo_eval.rules.forms import Ratio, Scalar
 from stapo_eval.rules.logic import both
+from stapo_eval.rules.trees import Tree, symbols
 from stapo_eval.rules.units import Unit
 
 _HUNDRED = ("num", Fraction(100), None)
@@ -73,7 +73,7 @@ def _values(gold: Tree, answer: Tree, terms: Terms) -> bool | None:
     if _is_infinite(gold) or _is_infinite(answer):
         return _is_infinite(gold) == _is_infinite(answer)
     result = identity.equal(gold, answer)
-    if result is False and not evaluate.symbols(gold) | evaluate.symbols(answer):
+    if result is False and not symbols(gold) | symbols(answer):
         if identity.rounds_to(answer, gold) or identity.rounds_to(gold, answer):
             return True
         if terms.tolerance is not None:
