@@ -60,7 +60,8 @@ def test_written_answers() -> None:
     outcomes = check(answers, "10^{10}+1")
     assert not any(o.rule for o in outcomes)
     reasons = Counter(o.reason for o in outcomes)
-    assert set(reasons) <= {"mismatch", "timeout", "memory", "error"}
+    assert set(reasons) <= {"mismatch", "no_answer", "timeout", "memory", "error"}
+    assert reasons["no_answer"] == sum(not a.strip() for a in answers) > 0
     assert reasons["mismatch"] > 0.9 * len(answers)
 
 
