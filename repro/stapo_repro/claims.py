@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro import labels
 from stapo_repro.evidence import AccuracyTerm, Evidence, Measure, Number, accuracy, measure
-from stapo_repro.paper import checkout
-from stapo_results.store import read_json
+from stapo_repro.paper import transcribed
 
 Verdict = Literal["holds", "opposite", "not distinguishable", "not run"]
 VERDICTS: dict[Verdict, str] = {
@@ -125,4 +124,4 @@ def load(path: Path | None = None) -> Claims:
     Raises:
         RecordError: the file is not there or does not validate.
     """
-    return read_json(path or checkout() / "results" / "paper" / "claims_ablation.json", Claims)
+    return transcribed("claims_ablation.json", Claims, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -113,6 +113,9 @@ class Hyperparameters(BaseModel):
             raise ValueError("two hyperparameters have one id")
         return self
 
+    def get(self, id: str) -> Hyperparameter:
+        return next(v for v in self.values if v.id == id)
+
 
 def checkout() -> Path:
     """The root of the checkout that this code runs from."""
@@ -124,28 +127,32 @@ def folder() -> Path:
     return checkout() / "results" / "paper"
 
 
-def load_hyperparameters(path: Path | None = None) -> Hyperparameters:
-    """The transcribed hyperparameters.
-
-    Raises:
-        RecordError: the file is not there or does not validate.
-    """
-    return read_json(path or folder() / "hyperparameters.json", Hyperparameters)
+Transcribed = TypeVar("Transcribed", bound=BaseModel)
 
 
-def load(path: Path | None = None) -> PaperTable:
-    """The transcribed table.
+def transcribed(name: str, kind: type[Transcribed], path: Path | None = None) -> Transcribed:
+    """A file of the transcribed numbers; `path` names another one of the same kind.
 
     Raises:
         BadInput: no such file (an installation without its checkout).
         RecordError: the file does not validate.
     """
-    path = path or folder() / "main_table.json"
+    path = path or folder() / name
     if not path.exists():
         raise BadInput(
-            "the paper's transcribed table is not there",
+            f"the paper's transcribed {Path(name).stem} is not there",
             found=path,
-            expected="results/paper/main_table.json of the checkout",
+            expected=f"results/paper/{name} of the checkout",
             next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
         )
-    return read_json(path, PaperTable)
+    return read_json(path, kind)
+
+
+def load_hyperparameters(path: Path | None = None) -> Hyperparameters:
+    """The transcribed hyperparameters; raises as `transcribed`."""
+    return transcribed("hyperparameters.json", Hyperparameters, path)
+
+
+def load(path: Path | None = None) -> PaperTable:
+    """The transcribed table; raises as `transcribed`."""
+    return transcribed("main_table.json", PaperTable, path)

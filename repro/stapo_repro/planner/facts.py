@@ -11,26 +11,24 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro import labels
-from stapo_repro.paper import checkout
+from stapo_repro.paper import load_hyperparameters, transcribed
 from stapo_results.benchmarks import registry
-from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.store import read_json
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Stated(_Part):
-    """The paper's own words on cost: GPUs, and days of one training."""
+@dataclass(frozen=True)
+class Stated:
+    """What the paper states on cost: GPUs, and days of one training."""
 
     gpus: int
     card: str
     days_low: float
     days_high: float
-    of: str
     where: str
 
 
@@ -79,10 +77,17 @@ class Budget(_Part):
 
     schema_version: Literal[1]
     source: str
-    stated: Stated
     settings: Settings
     judge: Judge
     models: dict[str, Model]
+
+    @property
+    def stated(self) -> Stated:
+        """Those of results/paper/hyperparameters.json."""
+        known = load_hyperparameters()
+        gpus, low, high = (known.get(name) for name in ("gpus", "days-low", "days-high"))
+        card = str(gpus.printed).split()[-1]
+        return Stated(int(str(gpus.value)), card, float(str(low.value)), float(str(high.value)), low.place)
 
 
 @cache
@@ -93,15 +98,7 @@ def load(path: Path | None = None) -> Budget:
         BadInput: no such file (an installation without its checkout).
         RecordError: it does not validate.
     """
-    path = path or checkout() / "results" / "paper" / "budget.json"
-    if not path.exists():
-        raise BadInput(
-            "the paper's transcribed budget is not there",
-            found=path,
-            expected="results/paper/budget.json of the checkout",
-            next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
-        )
-    return read_json(path, Budget)
+    return transcribed("budget.json", Budget, path)
 
 
 @dataclass(frozen=True)

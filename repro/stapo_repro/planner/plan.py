@@ -94,7 +94,7 @@ def paper_check(budget: Budget) -> Check:
             "the paper's machine is none of ours",
             found=f"{stated.gpus} {stated.card}",
             expected=f"{machine.gpus} {machine.card}",
-            next_step="correct results/paper/budget.json",
+            next_step="correct results/paper/hyperparameters.json",
         )
     days = {
         size: (hours.training(budget, "stapo", size, machine, machine.card, budget.settings.steps.value, ()).hours or 0)

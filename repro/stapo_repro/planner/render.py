@@ -94,9 +94,9 @@ def paper_words(plan: Plan, budget: Budget) -> str:
     sizes = ", ".join(f"{labels.PAPER_SIZES[size]} {days:.1f}" for size, days in c.days.items())
     verdict = "within" if c.within else "NOT within"
     return (
-        f"The paper states {c.low:g} to {c.high:g} days for {stated.of} ({stated.where}) on {stated.gpus} "
-        f"{stated.card}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: {verdict} what is stated. "
-        "The paper gives no days by size."
+        f"The paper states {c.low:g} to {c.high:g} days for one training, on average ({stated.where}), on "
+        f"{stated.gpus} {stated.card}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: "
+        f"{verdict} what is stated. The paper gives no days by size."
     )
 
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from stapo_repro.render.view import introduction, main_grid, stamp, state_of_paper_cells
 from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.tables import Table
+from stapo_repro.templating import template
 
 
-@cache
 def _template(name: str) -> Template:
-    environment = Environment(
-        loader=PackageLoader("stapo_repro.render", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)
+    return template("stapo_repro.render", name)
 
 
 def _values(table: Table, links: Mapping[str, str]) -> dict[str, object]:

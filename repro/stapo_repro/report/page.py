@@ -12,7 +12,7 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
 from stapo_repro import labels
@@ -20,6 +20,7 @@ from stapo_repro.audit.render import NOTE, with_reasons
 from stapo_repro.report.build import Report
 from stapo_repro.report.cells import CellView
 from stapo_repro.report.text import visible
+from stapo_repro.templating import template
 
 
 def _shown(value: object) -> object:
@@ -27,18 +28,8 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-@cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("stapo_repro.report", "templates"),
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("report.html.jinja")
+    return template("stapo_repro.report", "report.html.jinja", _shown)
 
 
 @cache
