@@ -1,0 +1,242 @@
+"""The token log: what single tokens of a training, or of responses that a model was asked about, looked like.
+
+    RUN/token_log/00000012.parquet            step 12: one row a logged token (TOKENS)
+    RUN/token_log/histogram/00000012.parquet  step 12: counts of all response tokens (HISTOGRAM)
+    RUN/token_log/tokenizer.json              the model's, so that ids can be read without it
+
+A token is *rare* when its response has a positive advantage and its probability is below tau_p: S2T's candidates,
+whatever the method does with them. Of rare tokens, those with an entropy below tau_h (`tau_h`: the q-quantile of the
+mini-batch's rare tokens) are what S2T silences; `silenced` says what this method did. In mode "on" the rows are the
+rare tokens and those of the ids in `Facts.watch` whose response has a positive advantage; in mode "full" all.
+
+Each file is written in one step and holds its schema version and `Facts` in its own metadata. Several steps may stand
+in one file (`stapo-repro collect` joins them): `step` is a column.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stapo_results import store
+from stapo_results.errors import RecordError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER, HISTOGRAMS, TOKENIZER = "token_log", "histogram", "tokenizer.json"
+_KEY = b"stapo_token_log"
+
+LOG10_P_EDGES = np.arange(-12.0, 0.01, 0.25)
+"""Edges of the histogram's bins of log10 p; bin i begins at edge i. What lies below the first edge is in bin 0."""
+ENTROPY_EDGES = np.arange(0.0, 12.51, 0.125)
+"""Edges of its bins of entropy, nats; what lies above the last edge is in the last bin."""
+
+TOKENS: dict[str, str] = {
+    "step": "int32",
+    "mini_batch": "int16",  # of the step, from 1
+    "prompt_id": "string",
+    "sample": "int16",  # of the prompt's responses, from 0
+    "position": "int32",  # in the response, from 0
+    "token": "int32",
+    "advantage": "float32",
+    "logprob": "float32",  # nats, under the policy that the selector judges by, as is entropy
+    "entropy": "float32",
+    "ratio": "float32",  # p / p_old as the update saw it
+    "clipped": "bool",  # the update's clip leaves the token no gradient
+    "collision": "float32",  # sum of squared probabilities under the current policy, as are the top tokens
+    "rare": "bool",
+    "silenced": "bool",
+    "tau_h": "float64",  # null where the mini-batch has no rare token
+    "top_tokens": "int32s",
+    "top_logprobs": "float32s",
+    "before": "int32s",  # the ids before it, prompt included, and after it
+    "after": "int32s",
+}
+HISTOGRAM: dict[str, str] = {
+    "step": "int32",
+    "mini_batch": "int16",
+    "sign": "int8",  # of the advantage: -1, 0, 1
+    "rare": "bool",
+    "below": "bool",  # entropy below tau_h
+    "silenced": "bool",
+    "log10_p": "int16",  # index of the bin
+    "entropy": "int16",
+    "tokens": "int64",
+    "norm_sum": "float64",  # of the tokens' gradient norms with respect to their logits (`gradient_norm`)
+}
+
+
+class Facts(BaseModel):
+    """What holds for all rows of a file.
+
+    left_out: rows that the bound on a step's rows, or on the log's size, kept out of this file; the histogram counts
+    them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    mode: Literal["on", "full"]
+    selector: str
+    tau_p: float
+    q: float
+    vocabulary: int
+    watch: tuple[int, ...] = ()
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class TokenLog:
+    """A log that was read whole: its rows, its histogram (TOKENS, HISTOGRAM), its facts with `left_out` summed."""
+
+    tokens: pa.Table
+    histogram: pa.Table
+    facts: Facts
+
+
+def gradient_norm(
+    advantage: np.ndarray, ratio: np.ndarray, clipped: np.ndarray, logprob: np.ndarray, collision: np.ndarray
+) -> np.ndarray:
+    """The norm of each token's gradient with respect to its logits: |w| sqrt(1 - 2 p + sum of p_n^2).
+
+    STAPO, the gradient decomposition lemma; w of its theorem: ratio x advantage, 0 where the clip takes hold. Without
+    the division by the number of tokens and without what silencing does.
+    """
+    factor = 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
+    weight = np.where(clipped, 0.0, np.abs(ratio.astype(np.float64) * advantage))
+    return weight * np.sqrt(np.maximum(factor, 0.0))
+
+
+def bins(logprob: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The histogram's bins (indices) of tokens: of log10 p and of entropy."""
+    log10_p = np.searchsorted(LOG10_P_EDGES, logprob.astype(np.float64) / np.log(10.0), side="right") - 1
+    in_nats = np.searchsorted(ENTROPY_EDGES, entropy.astype(np.float64), side="right") - 1
+    return log10_p.clip(0, len(LOG10_P_EDGES) - 2), in_nats.clip(0, len(ENTROPY_EDGES) - 2)
+
+
+def schema(columns: Mapping[str, str], facts: Facts | None = None) -> pa.Schema:
+    """The Arrow schema of TOKENS or HISTOGRAM, with the facts in its metadata."""
+    import pyarrow as pa
+
+    one = {
+        **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "float32", "float64", "string")},
+        "bool": pa.bool_(),
+    }
+    fields = [
+        pa.field(name, pa.list_(one[kind[:-1]]) if kind.endswith("s") else one[kind]) for name, kind in columns.items()
+    ]
+    return pa.schema(fields, metadata=None if facts is None else {_KEY: facts.model_dump_json().encode()})
+
+
+def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], facts: Facts) -> bytes:
+    """A table as Parquet. The same values give the same bytes (of one version of pyarrow)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = schema(columns, facts)
+    arrays = [pa.array(values[f.name], type=f.type) for f in wanted]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=wanted), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def shard_files(folder: Path, step: int) -> tuple[Path, Path]:
+    """Where a step's rows and its histogram stand below a log's folder."""
+    return folder / f"{step:08d}.parquet", folder / HISTOGRAMS / f"{step:08d}.parquet"
+
+
+def read(run: Path) -> TokenLog | None:
+    """The log of a run folder, in the order of its steps; None where there is none.
+
+    A last step with counts and without rows is one whose writing was interrupted: it is left out, and training writes
+    it again.
+
+    Raises:
+        RecordError: naming the file: it is damaged, of another schema, was written with other settings than the first,
+            or one of a step's two files is missing.
+    """
+    folder = run / FOLDER
+    rows = sorted(folder.glob("*.parquet"))
+    counts = sorted((folder / HISTOGRAMS).glob("*.parquet"))
+    if counts and not (rows and rows[-1].name >= counts[-1].name):
+        counts.pop()
+    if not rows and not counts:
+        return None
+    if lacking := {p.name for p in rows} ^ {p.name for p in counts}:
+        raise RecordError(
+            f"{folder}: files of the token log are missing",
+            found=f"{min(lacking)} stands only {'in' if min(lacking) in {p.name for p in counts} else 'outside'} "
+            f"{HISTOGRAMS}/",
+            expected="a file of rows and one of counts for each step",
+            next_step="copy the folder whole, or train from the last checkpoint again",
+        )
+    tokens, facts = _join(rows, TOKENS)
+    histogram, _ = _join(counts, HISTOGRAM)
+    return TokenLog(tokens, histogram, facts)
+
+
+def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:
+    import pyarrow as pa
+
+    parts, first, left_out = [], None, 0
+    for file in files:
+        table, facts = _read_file(file, columns)
+        same = facts.model_copy(update={"left_out": 0})
+        if first is not None and same != first:
+            raise RecordError(
+                f"{file}: written with other settings than {files[0].name}",
+                found=same.model_dump_json(),
+                expected=first.model_dump_json(),
+                next_step="read the logs of different runs apart",
+            )
+        first, left_out = same, left_out + facts.left_out
+        parts.append(table.replace_schema_metadata(None))
+    assert first is not None
+    return pa.concat_tables(parts), first.model_copy(update={"left_out": left_out})
+
+
+def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    again = "delete the step's two files and train from the last checkpoint, or take them from a backup"
+    try:
+        table = pq.read_table(io.BytesIO(file.read_bytes()))
+        facts = Facts.model_validate_json((table.schema.metadata or {}).get(_KEY, b"no facts"))
+    except (pa.ArrowInvalid, OSError, ValidationError) as e:
+        line = str(e).strip().splitlines()[0]
+        raise RecordError(
+            f"{file}: not a file of the token log", found=line, expected="Parquet of schema 1", next_step=again
+        ) from None
+    if not table.schema.equals(schema(columns)):
+        raise RecordError(
+            f"{file}: other columns than schema version 1 has",
+            found=", ".join(f"{f.name} {f.type}" for f in table.schema),
+            expected=", ".join(f"{f.name} {f.type}" for f in schema(columns)),
+            next_step="read it with the version of this project that wrote it",
+        )
+    return table, facts
+
+
+def write(folder: Path, step: int, tokens: Mapping[str, Any], histogram: Mapping[str, Any], facts: Facts) -> int:
+    """Write a step's two files, each in one step; the rows come last, so that they never stand alone.
+
+    Args:
+        folder: the log's own, RUN/token_log.
+        tokens, histogram: a sequence a column of TOKENS and HISTOGRAM.
+
+    Returns:
+        The bytes written.
+    """
+    rows_file, counts_file = shard_files(folder, step)
+    counts, rows = to_bytes(HISTOGRAM, histogram, facts), to_bytes(TOKENS, tokens, facts)
+    store.write_atomic(counts_file, counts)
+    store.write_atomic(rows_file, rows)
+    return len(counts) + len(rows)
