@@ -44,7 +44,7 @@ class Writer:
 
     def __init__(self, config: TokenLogConfig, facts: token_log.Facts):
         self.folder, self.facts, self.config = Path(config.folder), facts, config
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._waiting: queue.Queue[tuple[int, Sequence[Part]]] = queue.Queue(maxsize=2)
         self._written: int | None = None
         threading.Thread(target=self._work, name="token log", daemon=True).start()
@@ -73,7 +73,7 @@ class Writer:
             try:
                 if self._error is None:
                     self._write(step, parts)
-            except BaseException as e:  # raised again by put and flush, in the training's thread
+            except Exception as e:  # noqa: BLE001  raised again by put and flush, in the training's thread
                 self._error = e
             finally:
                 self._waiting.task_done()
