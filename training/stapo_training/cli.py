@@ -128,11 +128,9 @@ class TheoryCommand:
     """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens."""
 
     run: Path | None = None
-    """A training run's folder: how tight the bounds are on the tokens of its token log."""
+    """A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens."""
     out: Path | None = None
     """Folder for the record (run.json, theory.json); without it the tables are printed only."""
-    vocabulary: int | None = None
-    """Width of the run's logits; by default that of its checkpoint's config.json."""
     seed: int = 0
     """Decides the random distributions."""
     draws: int = 3
@@ -141,10 +139,9 @@ class TheoryCommand:
     def __call__(self) -> int:
         from stapo_training.theory.run import Plan, run
 
-        for name, value, least in (("--draws", self.draws, 1), ("--vocabulary", self.vocabulary, 2)):
-            if value is not None and value < least:
-                raise BadInput(f"{name} is too small", found=value, expected=f"{least} or more", next_step="raise it")
-        run(Plan(self.seed, self.draws), source=self.run, out=self.out, vocabulary=self.vocabulary)
+        if self.draws < 1:
+            raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
+        run(Plan(self.seed, self.draws), source=self.run, out=self.out)
         return 0
 
 
