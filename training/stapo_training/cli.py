@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,9 +102,9 @@ class BenchCommand:
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
-    part: Literal["training", "tokens"] = "training"
+    part: Literal["training", "tokens", "token-log"] = "training"
     """training: the ways of selecting, against JustRL's update. tokens: token statistics, against the matrix product
-    alone and veRL's functions; on the GPU where there is one."""
+    alone and veRL's functions; on the GPU where there is one. token-log: what the log adds to the miniature's step."""
     repeats: int = 5
     """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -118,6 +118,13 @@ class BenchCommand:
             return 0
         from stapo_training.bench import Plan, run
 
+        if self.part == "token-log":
+            from stapo_training import bench_token_log
+
+            plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
+            little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
+            bench_token_log.run(self.out, replace(plan, **little) if self.quick else plan)
+            return 0
         small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
         run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
         return 0

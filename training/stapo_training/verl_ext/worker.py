@@ -86,12 +86,13 @@ class SelectingTrainingWorker(TrainingWorker):
         return output
 
     def log_tokens(self, config: TokenLogConfig, clip: tuple[float, float]) -> None:
-        """Keep a token log from now on; the first rank writes it, beside the training.
+        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.
 
         Raises:
             BadInput: sequence parallelism, under which no rank has a token's logits.
         """
         engine = self.engine
+        engine.token_log, self._writer = None, None
         if config.mode == "off":
             return
         if engine.use_ulysses_sp:
