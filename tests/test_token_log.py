@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -296,3 +297,27 @@ def test_a_mini_batch_without_rare_tokens_has_no_threshold(tmp_path: Path) -> No
     log = token_log.read(tmp_path)
     assert log is not None
     assert log.tokens["tau_h"].to_pylist() == [None] * 4
+
+
+ACTOR = SimpleNamespace(
+    use_fused_kernels=False,
+    ulysses_sequence_parallel_size=1,
+    fsdp_config=SimpleNamespace(ulysses_sequence_parallel_size=1),
+)
+
+
+def test_settings_that_cannot_be_are_refused_with_what_to_set() -> None:
+    given = {"mode": "on", "folder": "x"}
+    assert token_log_writer.token_log_from(given, ACTOR).mode == "on"
+    with pytest.raises(BadInput, match=r"token_log\.mode") as caught:
+        token_log_writer.token_log_from({"mode": "some", "folder": "x"}, ACTOR)
+    assert caught.value.found == "some"
+    with pytest.raises(BadInput, match=r"token_log\.most_row:"):
+        token_log_writer.token_log_from(given | {"most_row": 3}, ACTOR)
+    sharded = SimpleNamespace(**vars(ACTOR) | {"ulysses_sequence_parallel_size": 2})
+    fused = SimpleNamespace(**vars(ACTOR) | {"use_fused_kernels": True})
+    for actor, key in ((sharded, "ulysses_sequence_parallel_size"), (fused, "use_fused_kernels")):
+        with pytest.raises(BadInput, match=f"{key} leaves the token log without logits") as caught:
+            token_log_writer.token_log_from(given, actor)
+        assert caught.value.next_step == "set actor_rollout_ref.token_log.mode=off"
+        assert token_log_writer.token_log_from(given | {"mode": "off"}, actor).mode == "off"

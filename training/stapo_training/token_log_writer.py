@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stapo_results import token_log
-from stapo_results.errors import RunFailed
+from stapo_results.errors import BadInput, RunFailed
 from stapo_training.token_rows import Columns, joined_counts, joined_rows
 
 Part = tuple[Columns, Columns]
@@ -33,7 +33,40 @@ class TokenLogConfig(BaseModel):
     folder: str
     watch: tuple[int, ...] = ()
     most_rows: int = Field(50_000, ge=1)
-    largest_gib: float = Field(4.0, gt=0)
+    largest_gib: float = Field(2.0, gt=0)
+
+
+def token_log_from(config: Mapping[str, Any], actor: Any) -> TokenLogConfig:
+    """The validated token log of a configuration.
+
+    Args:
+        actor: `actor_rollout_ref.actor`; the log reads logits of whole sequences.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    try:
+        log = TokenLogConfig.model_validate(dict(config))
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise BadInput(
+            f"actor_rollout_ref.token_log.{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            found=first.get("input"),
+            next_step="correct the override; docs/tokens.md explains the keys",
+        ) from None
+    sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
+    for key, found, allowed in (
+        ("use_fused_kernels", actor.use_fused_kernels, False),
+        ("ulysses_sequence_parallel_size", sharded, 1),
+    ):
+        if log.mode != "off" and found != allowed:
+            raise BadInput(
+                f"actor_rollout_ref.actor.{key} leaves the token log without logits",
+                found=found,
+                expected=allowed,
+                next_step="set actor_rollout_ref.token_log.mode=off",
+            )
+    return log
 
 
 class Writer:

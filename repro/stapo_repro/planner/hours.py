@@ -17,7 +17,7 @@ from stapo_results.throughput import CARDS, Sampling, Update
 GIB = 2**30
 STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 moments
 EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
-LOGS_GIB = 1.0  # metrics, logs, token statistics of a training
+LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
 SHORTEST = 20  # steps; a shorter training says how long starting takes

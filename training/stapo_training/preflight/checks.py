@@ -27,6 +27,7 @@ from stapo_training.preflight.fit import Plan, check_fit, plan_from
 from stapo_training.preflight.machine import Node
 from stapo_training.preflight.memory import GIB, Moment
 from stapo_training.preflight.shapes import find_shape
+from stapo_training.token_log_writer import token_log_from
 
 T = TypeVar("T")
 
@@ -89,6 +90,7 @@ def examine_settings(config: Any) -> Report:
     """The checks that need no machine, no data and no model: selector and sizes."""
     report = Report(Facts(Path(config.run.out).resolve(), Path(config.actor_rollout_ref.model.path), [], 0))
     report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
+    report.attempt(token_log_from, config.actor_rollout_ref.token_log, config.actor_rollout_ref.actor)
     report.attempt(check_sizes, config)
     report.settings_refused = bool(report.problems)
     return report
@@ -124,6 +126,7 @@ def examine(config: Any) -> Report:
         int(config.trainer.save_freq),
         config.trainer.max_actor_ckpt_to_keep,
         machine.free_disk(out),
+        0.0 if config.actor_rollout_ref.token_log.mode == "off" else config.actor_rollout_ref.token_log.largest_gib,
     )
     report.attempt(check_disk, report.checkpoints, out)
     return report

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from stapo_results.errors import BadInput
 from stapo_training.preflight.memory import GIB, MASTER, MOMENTS
 
-LOGS_GIB = 1.0  # metrics, logs, token statistics
+LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     """Size of one in GiB, how many the run makes in all, how many are on disk at the end, and the free GiB.
+
+    `logs`: GiB that metrics, logs and the token log may take.
 
     `whole`: GiB at most. An old checkpoint goes when the new one is complete, so for a moment there is one more.
     """
@@ -22,19 +24,26 @@ class Checkpoints:
     made: int
     kept: int
     free: float
+    logs: float = LOGS_GIB
 
     @property
     def whole(self) -> float:
-        return min(self.made, self.kept + 1) * self.each + LOGS_GIB
+        return min(self.made, self.kept + 1) * self.each + self.logs
 
     @property
     def fitting(self) -> int:
         """How many the free disk holds."""
-        return max(0, int((self.free - LOGS_GIB) / self.each)) if self.each else self.made
+        return max(0, int((self.free - self.logs) / self.each)) if self.each else self.made
 
 
 def plan_checkpoints(
-    parameters: int, contents: Collection[str], steps: int, every: int, keep: int | None, free: float
+    parameters: int,
+    contents: Collection[str],
+    steps: int,
+    every: int,
+    keep: int | None,
+    free: float,
+    token_log: float = 0.0,
 ) -> Checkpoints:
     """The checkpoints of a run, as veRL writes them.
 
@@ -45,10 +54,11 @@ def plan_checkpoints(
         steps, every: run.steps and trainer.save_freq (0 or less: none); the last step is always saved.
         keep: trainer.max_actor_ckpt_to_keep; None keeps all.
         free: GiB.
+        token_log: GiB at most.
     """
     size = sum({"model": MASTER, "optimizer": MOMENTS, "hf_model": MASTER}.get(c, 0) for c in contents)
     made = -(-steps // every) if every > 0 else 0
-    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, free)
+    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, free, LOGS_GIB + token_log)
 
 
 def check_disk(c: Checkpoints, where: object) -> None:
@@ -57,11 +67,11 @@ def check_disk(c: Checkpoints, where: object) -> None:
     Raises:
         BadInput: with the arithmetic.
     """
-    need = 2 * c.each + LOGS_GIB
+    need = 2 * c.each + c.logs
     if c.free < need:
         raise BadInput(
             f"too little disk is free for {where}",
             found=f"{c.free:.2f} GiB",
-            expected=f"at least {need:.2f} GiB: two checkpoints of {c.each:.2f} GiB and {LOGS_GIB:g} GiB of logs",
+            expected=f"at least {need:.2f} GiB: two checkpoints of {c.each:.2f} GiB and {c.logs:g} GiB of logs",
             next_step="free some space or choose another run.out",
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 from torch.distributed.fsdp import OffloadPolicy
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
@@ -19,10 +18,10 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from stapo_results import token_log
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import selector_from
-from stapo_training.token_log_writer import Part, TokenLogConfig, Writer
+from stapo_training.token_log_writer import Part, TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.selection import gather, old_statistics
@@ -86,22 +85,11 @@ class SelectingTrainingWorker(TrainingWorker):
         return output
 
     def log_tokens(self, config: TokenLogConfig, clip: tuple[float, float]) -> None:
-        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.
-
-        Raises:
-            BadInput: sequence parallelism, under which no rank has a token's logits.
-        """
+        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training."""
         engine = self.engine
         engine.token_log, self._writer = None, None
         if config.mode == "off":
             return
-        if engine.use_ulysses_sp:
-            raise BadInput(
-                "the token log needs whole sequences on a rank",
-                found=f"ulysses_sequence_parallel_size={engine.engine_config.ulysses_sequence_parallel_size}",
-                expected="1",
-                next_step="set actor_rollout_ref.token_log.mode=off",
-            )
         engine.token_log, engine.clip = config, clip
         if dist.get_rank() == 0:
             tokenizer = self.model_config.tokenizer.backend_tokenizer.to_str()
@@ -185,7 +173,7 @@ class StapoWorker(ActorRolloutRefWorker):
             actor = self.config.actor
             self.actor.engine.selector = selector_from(self.config.selector, actor)
             clip = (actor.clip_ratio_low, actor.clip_ratio_high)
-            self.actor.log_tokens(TokenLogConfig.model_validate(OmegaConf.to_container(self.config.token_log)), clip)
+            self.actor.log_tokens(token_log_from(self.config.token_log, actor), clip)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
     def flush_log(self) -> None:
