@@ -90,6 +90,28 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     return files
 
 
+def planted_tables(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
+    """What the masks silence of the miniature's planted words, in two forms and on its page.
+
+    Of the committed records the main part's runs and the ablation's, each in a section; of named folders all runs.
+    """
+    from stapo_repro import planted_runs, render_planted
+
+    parts = [("The miniature", *main_roots(records))]
+    if not records:
+        parts.append(("The mask ablation in miniature", ablation_roots(records), ()))
+    found = [planted_runs.section(load_training_runs(roots, skip), title) for title, roots, skip in parts]
+    sections = [s for s in found if s is not None]
+    folder = out or checkout() / "results" / "tables"
+    files = {
+        folder / "planted.md": render_planted.to_markdown(sections).encode(),
+        folder / "planted.json": render_planted.to_json(sections).encode(),
+    }
+    if page := _page(None, out, "docs/tokens-planted.md"):
+        files[page] = generated.replace_block(page, "planted", render_planted.page_block(sections))
+    return files
+
+
 def audit_page(out: Path | None) -> dict[Path, bytes]:
     """The block of the audit's page; nothing where the tables go elsewhere."""
     from stapo_repro.audit import render, run
