@@ -49,7 +49,7 @@ class Tables:
                 files |= outputs.main_tables(self.records, self.out, self.readme)
             else:
                 files |= outputs.ablation_tables(self.records, self.out, self.page)
-        files |= outputs.planted_tables(self.records, self.out) | outputs.audit_page(self.out)
+        files |= outputs.planted_tables(self.of, self.records, self.out) | outputs.audit_page(self.out)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 

@@ -90,18 +90,19 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     return files
 
 
-def planted_tables(records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
+def planted_tables(of: Part | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """What the masks silence of the miniature's planted words, in two forms and on its page.
 
-    Of the committed records the main part's runs and the ablation's, each in a section; of named folders all runs.
+    One file for both experiments, a section each: from the committed records always both.
     """
     from stapo_repro import planted_runs, render_planted
 
-    parts = [("The miniature", *main_roots(records))]
-    if not records:
-        parts.append(("The mask ablation in miniature", ablation_roots(records), ()))
-    found = [planted_runs.section(load_training_runs(roots, skip), title) for title, roots, skip in parts]
-    sections = [s for s in found if s is not None]
+    sections = []
+    for part in parts(of if records else None, records):
+        roots, skip = main_roots(records) if part == "main" else (ablation_roots(records), ())
+        title = "The miniature" if part == "main" else "The mask ablation in miniature"
+        if (section := planted_runs.section(load_training_runs(roots, skip), title)) is not None:
+            sections.append(section)
     folder = out or checkout() / "results" / "tables"
     files = {
         folder / "planted.md": render_planted.to_markdown(sections).encode(),

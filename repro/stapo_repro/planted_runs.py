@@ -1,4 +1,4 @@
-"""Runs whose token log marks planted words: what each silenced, and what every mask would silence of JustRL's tokens."""
+"""Runs whose token log marks planted words: what each silenced, and what every mask would of JustRL's tokens."""
 
 from __future__ import annotations
 
@@ -118,9 +118,9 @@ def _trained(run: TrainingRun, log: token_log.TokenLog) -> Trained:
 
 def _on_same(run: TrainingRun, log: token_log.TokenLog) -> list[OnSame]:
     first, facts = int(np.min(log.histogram["step"].to_numpy())), log.facts
-    parts = [(f"All tokens of {_label(run)}", None)]
+    parts: list[tuple[str, int | None]] = [(f"All tokens of {_label(run)}", None)]
     if first == 1:  # a longer log's first step was sampled by a trained policy
-        parts.append((f"Step 1 of {_label(run)}: responses of the base model", first))
+        parts.append((f"Base model: step 1 of {_label(run)}", first))
     out = []
     for title, step in parts:
         tokens = planted.tokens_of(log, step)
@@ -137,7 +137,7 @@ def _words(run: TrainingRun, ids: Sequence[int]) -> tuple[str, ...]:
 
     try:
         known = Tokenizer.from_str(file.read_text(encoding="utf-8"))
-    except Exception as e:  # noqa: BLE001: the library raises bare Exception
+    except Exception as e:  # noqa: BLE001  the library raises no narrower class
         raise RecordError(
             f"{file}: not a tokenizer", found=str(e).splitlines()[0], next_step="collect the run again"
         ) from None

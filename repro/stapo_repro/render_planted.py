@@ -107,7 +107,7 @@ def _on_same(same: OnSame) -> list[str]:
 
 
 def _said(same: OnSame) -> str:
-    """In words: what S2T silences, beside the two masks that silence as many tokens."""
+    """In words: what S2T silences, and how much more of it is planted than of two masks that silence as many tokens."""
     m = same.compared.masks[planted.S2T].precision
     if m.value is None:
         return "S2T silences none of these tokens."
@@ -115,7 +115,7 @@ def _said(same: OnSame) -> str:
     for name in planted.OTHERS:
         d = same.compared.precision[name]
         if d.low is None or d.high is None:
-            parts.append(f"the difference to {SELECTORS[name]} has no interval")
+            parts.append(f"against {SELECTORS[name]} {_points(d)} points, without an interval")
             continue
         side = "above 0" if d.low > 0 else "below 0" if d.high < 0 else "0 is within"
         parts.append(f"against {SELECTORS[name]} {_points(d, '{} points ({} to {}, ')}{side})")
@@ -126,7 +126,7 @@ def _said(same: OnSame) -> str:
 
 
 def _tokens(count: float) -> str:
-    return f"{count:,.0f}" if count == int(count) else f"{count:,.1f}"
+    return f"{count:,.0f}" if abs(count - round(count)) < 1e-6 else f"{count:,.1f}"  # sums of fractions
 
 
 def _percent(share: Share) -> str:

@@ -158,7 +158,7 @@ def _parquet(table: pa.Table) -> bytes:
         buffer,
         compression="zstd",
         compression_level=9,
-        use_dictionary=[leaf for leaf in leaves.values() if leaf not in measured],
+        use_dictionary=[leaf for leaf in leaves.values() if leaf not in measured],  # pyright: ignore[reportArgumentType]
         column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),
     )
     return buffer.getvalue()

@@ -98,7 +98,7 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     batch = np.searchsorted(batches, _key(v["step"], v["mini_batch"])).clip(0, max(0, len(batches) - 1))
     in_correct = np.where(h["sign"] > 0, h["tokens"], 0)
     correct, rare, silenced = (
-        np.bincount(of_count, weights=in_correct * flag, minlength=len(batches))
+        np.bincount(of_count, weights=in_correct * flag, minlength=len(batches)).astype(np.float64)
         for flag in (np.ones(len(of_count)), h["rare"], h["silenced"])
     )
     _check(log, batches, batch, v, rare, silenced)
@@ -194,7 +194,7 @@ def compare(tokens: Tokens, q: float) -> Compared:
 
 def _sums(tokens: Tokens, masks: Mapping[str, Array]) -> Sums:
     """By prompt: the junk, the rare junk, and of each mask the tokens, the junk and the rare junk that it silences."""
-    columns = {"junk": tokens.junk, "rare junk": tokens.junk & tokens.rare}
+    columns: dict[str, NDArray] = {"junk": tokens.junk, "rare junk": tokens.junk & tokens.rare}
     for name, weight in masks.items():
         columns[name] = weight
         columns[f"{name} junk"] = weight * tokens.junk
