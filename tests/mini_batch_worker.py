@@ -22,6 +22,7 @@ SELECTORS = (
     "keep_all",
 )
 MICRO = "micro_batch_size_per_gpu"
+WATCHED = (7, 11, 40)
 SPLITS = {
     "micro 1": {"micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False},
     "micro 4": {"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False},
@@ -61,14 +62,27 @@ class ByHand:
         from transformers import AutoModelForCausalLM
 
         self.model = AutoModelForCausalLM.from_pretrained(model_path).float()
-        logps, entropies = [], []
+        logps, entropies, collisions, tops = [], [], [], []
         for s in batch:
             start = len(s["prompts"]) - 1
             logits = self.model(s["input_ids"][None]).logits[0, start:-1] / temperature
             logp = torch.log_softmax(logits, -1)
             logps.append(logp[torch.arange(len(s["responses"])), s["responses"]])
             entropies.append(-(logp.exp() * logp).sum(-1).detach().double().numpy())
+            collisions.append(logp.detach().double().exp().square().sum(-1).numpy())
+            tops.append(logp.detach().topk(5))
         self.logp, self.entropy = torch.cat(logps), np.concatenate(entropies)
+        self.collision = np.concatenate(collisions)
+        self.top_id = torch.cat([t.indices for t in tops]).numpy()
+        self.top_logp = torch.cat([t.values for t in tops]).numpy()
+        self.number = np.concatenate([np.full(len(s["responses"]), int(s["number"])) for s in batch])
+        self.position = np.concatenate([np.arange(len(s["responses"])) for s in batch])
+        self.token = torch.cat([s["responses"] for s in batch]).numpy()
+        self.context = [
+            (s["input_ids"][: len(s["prompts"]) + i].tolist(), s["responses"][i + 1 :].tolist())
+            for s in batch
+            for i in range(len(s["responses"]))
+        ]
         self.advantage = torch.cat([s["advantages"] for s in batch])
         self.old = torch.cat([s["old_log_probs"] for s in batch])
         self.reference = torch.cat([s["ref_log_prob"] for s in batch])
@@ -108,6 +122,53 @@ class ByHand:
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
         return loss.item(), torch.cat([g.flatten() for g in gradients])
 
+    def log_problems(self, found: dict, counted: dict, policy: str, keep: np.ndarray, q: float, mode: str) -> list[str]:
+        """What a token log says otherwise than the calculation by hand."""
+        current, old = self.logp.detach().numpy(), self.old.numpy()
+        logp, h = (current, self.entropy) if policy == "current" else (old, self.old_entropy)
+        a = self.advantage.numpy()
+        rare = (a > 0) & (np.exp(logp.astype(float)) < TAU_P)
+        at = np.flatnonzero(np.ones(len(a)) if mode == "full" else rare | ((a > 0) & np.isin(self.token, WATCHED)))
+        at = at[np.lexsort((self.position[at], self.number[at]))]
+        ratio = np.exp(current - old)
+        clipped = ((a > 0) & (ratio > 1 + CLIP[1])) | ((a < 0) & (ratio < 1 - CLIP[0]))
+        expected = {
+            "sample": self.number, "prompt_id": np.array([f"p{n:02d}" for n in self.number]), "position": self.position,
+            "token": self.token, "advantage": a, "logprob": logp, "entropy": h, "ratio": ratio, "clipped": clipped,
+            "collision": self.collision, "rare": rare, "silenced": ~keep, "top_tokens": self.top_id,
+            "top_logprobs": self.top_logp, "tau_h": np.full(len(a), np.quantile(h[rare], q)),
+        }  # fmt: skip
+        wrong = []
+        for name, values in expected.items():
+            if len(found[name]) != len(at):
+                return [f"{name}: {len(found[name])} rows, {len(at)} by hand"]
+            got, want = np.array(list(found[name])), values[at]
+            same = np.allclose(got, want, rtol=2e-5, atol=2e-6) if want.dtype.kind == "f" else np.array_equal(got, want)
+            wrong += [] if same else [f"{name}: {got[:4]} and not {want[:4]}"]
+        for name, part in (("before", 0), ("after", 1)):
+            got = [list(x) for x in found[name]]
+            wrong += (
+                []
+                if got == [self.context[i][part][-24:] if part == 0 else self.context[i][part][:8] for i in at]
+                else [name]
+            )
+        factor = 1 - 2 * np.exp(logp.astype(float)) + self.collision
+        norm = np.where(clipped, 0, np.abs(ratio * a)) * np.sqrt(factor)
+        below = h < np.quantile(h[rare], q)
+        for sign in (-1, 1):
+            for flags in np.ndindex(2, 2, 2):
+                here = (np.sign(a) == sign) & (rare == flags[0]) & (below == flags[1]) & (~keep == flags[2])
+                there = counted["sign"] == sign
+                for name, value in zip(("rare", "below", "silenced"), flags, strict=True):
+                    there = there & (counted[name] == bool(value))
+                if counted["tokens"][there].sum() != here.sum():
+                    wrong.append(f"{sign} {flags}: {counted['tokens'][there].sum()} counted, {here.sum()} by hand")
+                if not np.isclose(counted["norm_sum"][there].sum(), norm[here].sum(), rtol=1e-4):
+                    wrong.append(
+                        f"{sign} {flags}: norms {counted['norm_sum'][there].sum()}, {norm[here].sum()} by hand"
+                    )
+        return wrong
+
 
 def _keys(s: dict[str, torch.Tensor]) -> np.ndarray:
     """token_keys with Python's integers."""
@@ -125,11 +186,16 @@ def _keys(s: dict[str, torch.Tensor]) -> np.ndarray:
 
 def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **settings) -> dict:
     """One mini-batch; the gradient that the optimizer would have been given, instead of its step."""
+    from verl.utils import tensordict_utils as tu
+
     from stapo_training.verl_ext import local
 
     mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
     sizes = {"global_batch_size": len(batch), "mini_batch_size": len(batch), "use_remove_padding": False}
     data = local.batch(mine, **sizes | settings)
+    names = [int(s["number"]) for s in mine]
+    tu.assign_non_tensor_stack(data, "session_id", names)
+    tu.assign_non_tensor_stack(data, "extra_info", [{"problem_id": f"p{n:02d}"} for n in names])
     gradient = []
 
     def instead_of_a_step() -> float:
@@ -155,8 +221,10 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
+    from stapo_training import token_rows
     from stapo_training.configuration import compose
     from stapo_training.methods import SelectorConfig
+    from stapo_training.token_log_writer import TokenLogConfig
     from stapo_training.verl_ext import local
 
     batch = sequences()
@@ -165,11 +233,16 @@ def main() -> None:
     w = local.build(compose(base))
     hands = {t: ByHand(model_path, batch, t) for t in (1.0, 0.7)}
 
-    def case(name: str, selector: dict, batch: list = batch, w=w, kl=0.0, loss_mode="vanilla", **settings) -> None:
+    def case(
+        name: str, selector: dict, batch: list = batch, w=w, kl=0.0, loss_mode="vanilla", log="off", **settings
+    ) -> None:
         chosen = SelectorConfig(**{"tau_p": TAU_P, "q": Q, "share": SHARE, "seed": SEED} | selector)
         w.engine.selector, engine = chosen, w.engine.engine_config
         engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
+        on = TokenLogConfig(mode=log, folder="unused", watch=WATCHED)
+        engine_log, w.engine.token_log, w.engine.clip = w.engine.token_log, None if log == "off" else on, CLIP
         found = step(w, batch, rank, ranks, **settings)
+        w.engine.token_log = engine_log
         hand = hands[settings.get("temperature", 1.0)]
         in_order = sorted(batch, key=lambda s: int(s["number"]))
         response = torch.cat([s["response_mask"] for s in in_order]).bool().numpy()
@@ -183,6 +256,12 @@ def main() -> None:
         keep, candidates = (np.any(m, axis=0) for m in zip(*masks, strict=True))
         loss, gradient = hand.gradient(keep, loss_mode, kl)
         difference = found.pop("gradient") - gradient
+        if log != "off":
+            parts = [[]] * ranks
+            dist.all_gather_object(parts, w.engine.logged)
+            rows, _ = token_rows.joined_rows([r for of_rank in parts for r, _ in of_rank], 10**6)
+            counted = token_rows.joined_counts([c for of_rank in parts for _, c in of_rank])
+            found["log"] = hand.log_problems(rows, counted, chosen.policy, keep, chosen.q, log)
         if rank == 0:
             tokens = int(response.sum())
             expected = {"loss": loss, "kept": int(keep.sum()), "candidates": int(candidates.sum()), "tokens": tokens}
@@ -215,6 +294,13 @@ def main() -> None:
     ]
     for form in ("two_pass", "speculative"):
         case(f"S2T, {form}, rejected rows", plain | {"form": form}, batch=rejected, **SPLITS["micro 4"])
+    for name in SELECTORS:
+        case(f"log, {name}", {"name": name}, log="on", **SPLITS["micro 4"])
+    case("log, S2T old", plain | {"policy": "old"}, log="on", **SPLITS["micro 4"])
+    case("log, S2T two_pass", plain | {"form": "two_pass"}, log="on", **SPLITS["micro 1"])
+    case("log, S2T micro_batch", plain | {"scope": "micro_batch"}, log="on", **SPLITS["micro 4"])
+    case("log, S2T packed at 0.7", plain, log="on", use_remove_padding=True, temperature=0.7, **SPLITS["dynamic"])
+    case("log, S2T full, reversed", plain, log="full", batch=batch[::-1], **SPLITS["micro 4"])
     actor = "actor_rollout_ref.actor"
     kl = ["use_kl_loss=true", "kl_loss_type=low_var_kl", "kl_loss_coef=0.3"]
     checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
 import torch
 
-from stapo_results import provenance, store
+from stapo_results import provenance, store, token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, Theory
 from stapo_training import cli
-from stapo_training.theory import cases, gradient, report, tightness
+from stapo_training.theory import cases, gradient, report
 from stapo_training.theory.cases import batches
 from stapo_training.theory.run import Plan, check, run
 from stapo_training.theory.statements import STATEMENTS, Tally
@@ -136,28 +134,25 @@ TOKENS = [
 ]
 
 
-def training_run(folder: Path, tokens: list[tuple[float, ...]] | None, leave_out: str = "") -> Path:
-    """A run's record, and a token log in two shards."""
-    config = {"actor_rollout_ref": {"selector": {"tau_p": 0.3, "q": 0.5}, "model": {"path": "nowhere"}}}
-    store.write_json(folder / "run.json", provenance.new_run("train", config, seeds={"run": 0}, deterministic=True))
-    if tokens is not None:
-        p, h, a, c = zip(*tokens, strict=True)
-        columns = {
-            "logprob": [math.log(x) for x in p],
-            "entropy": h,
-            "advantage": a,
-            "collision": c,
-            "step": [1] * len(p),
-        }
-        table = pa.table({k: pa.array(v, pa.float32()) for k, v in columns.items() if k != leave_out})
-        (folder / "token_log").mkdir()
-        pq.write_table(table.slice(0, 2), folder / "token_log/0.parquet")
-        pq.write_table(table.slice(2), folder / "token_log/1.parquet")
+def training_run(folder: Path, tokens: list[tuple[float, ...]] | None, vocabulary: int = 4) -> Path:
+    """A run's record, and a token log of two steps with one threshold."""
+    store.write_json(folder / "run.json", provenance.new_run("train", {}, seeds={"run": 0}, deterministic=True))
+    facts = token_log.Facts(mode="full", selector="silence_spurious", tau_p=0.3, q=0.5, vocabulary=vocabulary)
+    rare = [h for p, h, a, _ in tokens or () if p < 0.3 and a > 0]
+    tau_h = float(np.quantile(rare, 0.5)) if rare else None
+    for step, part in enumerate((tokens[:2], tokens[2:]) if tokens else (), 1):
+        p, h, a, c = zip(*part, strict=True) if part else ([], [], [], [])
+        known = {"logprob": [math.log(x) for x in p], "entropy": h, "advantage": a, "collision": c}
+        known |= {"step": [step] * len(p), "ratio": [1.0] * len(p), "tau_h": [tau_h] * len(p)}
+        empty = {"prompt_id": "", "clipped": False, "rare": False, "silenced": False}
+        empty |= {name: [] for name in ("top_tokens", "top_logprobs", "before", "after")}
+        rows = {name: known.get(name, [empty.get(name, 0)] * len(p)) for name in token_log.TOKENS}
+        token_log.write(folder / "token_log", step, rows, {name: [] for name in token_log.HISTOGRAM}, facts)
     return folder
 
 
-def measured(folder: Path, vocabulary: int | None = 4) -> Theory:
-    return run(Plan(draws=1, vocabularies=(2,)), source=folder, vocabulary=vocabulary, say=quiet)
+def measured(folder: Path) -> Theory:
+    return run(Plan(draws=1, vocabularies=(2,)), source=folder, say=quiet)
 
 
 def test_quadrants_by_hand(tmp_path: Path) -> None:
@@ -165,7 +160,7 @@ def test_quadrants_by_hand(tmp_path: Path) -> None:
     assert result.missing == []
     assert result.source["tokens"] == 5
     assert result.source["tokens with A > 0"] == 4
-    assert result.source["tau_h"] == pytest.approx((H_SPIKE + LN4) / 2, rel=1e-5)
+    assert result.source["tau_h, median"] == pytest.approx((H_SPIKE + LN4) / 2, rel=1e-5)
     spurious, kept, sure, open_ = result.quadrants
     assert [q.tokens for q in result.quadrants] == [1, 1, 1, 1]
     # 1 - 0.2 + 0.52 = 1.32, between 0.8 + e^-H and 1.8 - 3 H^2 / (4 ln^2 4)
@@ -209,26 +204,25 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
     assert result.quadrants == []
     assert "token_log/*.parquet" in result.missing[0]
     assert "not run, missing: token_log" in report.report(result)
-    result = measured(training_run(tmp_path / "b", TOKENS, leave_out="collision"))
-    assert result.missing == ["column collision of token_log/0.parquet"]
     result = measured(training_run(tmp_path / "c", TOKENS[2:4]))
-    assert result.missing == ["an entropy threshold: q = 0.5 of 0 tokens with A > 0, p < tau_p"]
+    assert result.missing == ["an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p"]
 
 
-def test_the_vocabulary_is_the_checkpoints(tmp_path: Path) -> None:
+def test_clip_and_ratio_are_in_the_norm(tmp_path: Path) -> None:
     folder = training_run(tmp_path, TOKENS)
-    with pytest.raises(BadInput, match="vocabulary is not known"):
-        measured(folder, None)
-    config = folder / "checkpoints/global_step_2/actor/huggingface/config.json"
-    config.parent.mkdir(parents=True)
-    config.write_text(json.dumps({"vocab_size": 4}))
-    assert measured(folder, None).source["vocabulary"] == 4
+    log = token_log.read(folder)
+    assert log is not None
+    rows = log.tokens.slice(0, 2).to_pydict()
+    rows["ratio"], rows["clipped"] = [0.5, 2.0], [False, True]
+    token_log.write(folder / "token_log", 1, rows, {name: [] for name in token_log.HISTOGRAM}, log.facts)
+    spurious, kept, *_ = measured(folder).quadrants
+    assert spurious.values["norm_mean"] == pytest.approx(0.5 * math.sqrt(1.32), rel=1e-5)
+    assert kept.values["norm_mean"] == 0.0
 
 
 def test_impossible_statistics_are_refused(tmp_path: Path) -> None:
-    folder = training_run(tmp_path / "a", TOKENS)
     with pytest.raises(BadInput, match="2 tokens of the token log have a entropy") as e:
-        measured(folder, 3)  # H = ln 4 is more than ln 3
+        measured(training_run(tmp_path / "a", TOKENS, vocabulary=3))  # H = ln 4 is more than ln 3
     assert e.value.expected == "-1e-05 to 1.0986 (vocabulary 3)"
     with pytest.raises(BadInput, match="logprob"):
         measured(training_run(tmp_path / "b", [*TOKENS, (1.5, 1.0, 1.0, 0.5)]))
@@ -243,16 +237,14 @@ def test_the_command_ends_as_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     assert command("--draws", "0") == 2
     assert command("--run", str(tmp_path / "none")) == 2
-    (tmp_path / "run/token_log").mkdir(parents=True)
-    training_run(tmp_path / "run", None)
-    (tmp_path / "run/token_log/0.parquet").write_bytes(b"no parquet")
-    assert command("--run", str(tmp_path / "run"), "--vocabulary", "4") == 2
-    assert "cannot be read" in capsys.readouterr().err
+    training_run(tmp_path / "run", TOKENS)
+    (tmp_path / "run/token_log/00000001.parquet").write_bytes(b"no parquet")
+    assert command("--run", str(tmp_path / "run")) == 2
+    assert "not a file of the token log" in capsys.readouterr().err
 
 
 def test_the_columns_are_those_that_the_page_names() -> None:
     page = (ROOT / "docs/theory.md").read_text()
-    assert all(f"`{c}`" in page for c in tightness.COLUMNS)
     assert all(f"`{v}`" in page for v in report.COLUMNS.values())
 
 
@@ -272,7 +264,7 @@ def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path)
     sampled_N[::5] = p_NV[::5].argmin(-1)  # rare ones, of which sampling gives few
     p_N = p_NV.gather(-1, sampled_N[:, None]).squeeze(-1)
     tokens = zip(p_N.tolist(), entropy(logits_NV).tolist(), [0.94] * 1600, p_NV.square().sum(-1).tolist(), strict=True)
-    result = measured(training_run(tmp_path, list(tokens)), vocabulary)
+    result = measured(training_run(tmp_path, list(tokens), vocabulary))
     assert sum(q.tokens for q in result.quadrants) == 1600
     assert all(q.values["broken_bounds"] == 0 for q in result.quadrants if q.tokens)
     assert all(q.values["lower_q05"] <= 1.001 and q.values["upper_median"] >= 0.999 for q in result.quadrants[:2])

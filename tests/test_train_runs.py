@@ -16,7 +16,7 @@ import psutil
 import pytest
 from test_step_metrics import unexplained
 
-from stapo_results import store
+from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
 from stapo_training.watch.alarms import Alarm
 
@@ -71,6 +71,14 @@ def weights(out: Path, model: Path) -> bytes:
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return (model / "model.safetensors").read_bytes()
+
+
+def same_log(out: Path, whole: Path) -> None:
+    """Metrics and token log are the uninterrupted run's, byte for byte."""
+    assert (out / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    one, other = ({p.relative_to(f): p.read_bytes() for p in (f / "token_log").rglob("*.*")} for f in (out, whole))
+    assert sorted(one) == sorted(other)
+    assert [name for name in one if one[name] != other[name]] == []
 
 
 def survivors(out: Path, patience: float = 0) -> list[str]:
@@ -133,11 +141,35 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
     assert survivors(out, patience=30) == []
 
 
+def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path, bytes]) -> None:
+    out, _ = whole
+    log = token_log.read(out)
+    assert log is not None
+    rows, counts = log.tokens.to_pylist(), log.histogram.to_pylist()
+    metrics = {m.step: m.values for m in store.read(out / "metrics.jsonl", StepMetrics)}
+    for step in range(1, STEPS + 1):
+        mini_batches = len({c["mini_batch"] for c in counts if c["step"] == step})
+        assert mini_batches == 2
+        for name, flag in (("silenced", "silenced"), ("candidate", "rare")):
+            logged = metrics[step][f"actor/selector/{name}_tokens"] * mini_batches  # veRL's mean over them
+            assert sum(r[flag] for r in rows if r["step"] == step) == logged, (step, name)
+            assert sum(c["tokens"] for c in counts if c["step"] == step and c[flag]) == logged, (step, name)
+        assert sum(c["tokens"] for c in counts if c["step"] == step) == metrics[step]["actor/selector/tokens"] * 2
+    assert sum(r["silenced"] for r in rows) > 0
+    junk = [r for r in rows if r["token"] in log.facts.watch]
+    assert len(junk) > 0
+    assert all(r["prompt_id"].startswith("mini-add-train-") and 0 <= r["sample"] < 4 for r in rows)
+    # a rank's token stands where the log says: the context of one is the token before the next
+    tokens = {(r["step"], r["prompt_id"], r["sample"], r["position"]): r for r in rows}
+    pairs = [(r, tokens.get((*k[:3], k[3] + 1))) for k, r in tokens.items()]
+    assert all(n["before"][-1] == r["token"] and r["after"][0] == n["token"] for r, n in pairs if n)
+
+
 def test_the_same_command_twice_gives_the_same_bytes(skilled_base: Path, whole, tmp_path: Path) -> None:
     out, expected = whole
     train(skilled_base, tmp_path / "again")
     assert weights(tmp_path / "again", tmp_path / "model") == expected
-    assert (tmp_path / "again" / "metrics.jsonl").read_bytes() == (out / "metrics.jsonl").read_bytes()
+    same_log(tmp_path / "again", out)
 
 
 def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(skilled_base: Path, whole) -> None:
@@ -178,7 +210,7 @@ def test_kill_9_and_the_same_command_end_in_the_same_bytes(
     assert store.read_json(killed / "run.json", Run).status == "running"
     train(skilled_base, killed)
     assert weights(killed, tmp_path / "model") == expected
-    assert metrics.read_bytes() == (out / "metrics.jsonl").read_bytes()
+    same_log(killed, out)
     assert any("resumed" in n for n in store.read_json(killed / "run.json", Run).notes)
 
 
@@ -205,7 +237,7 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     train(skilled_base, out)
     assert "resumed" in store.read_json(out / "run.json", Run).notes[0]
     assert weights(out, tmp_path / "model") == expected
-    assert (out / "metrics.jsonl").read_bytes() == (whole[0] / "metrics.jsonl").read_bytes()
+    same_log(out, whole[0])
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_no_process(skilled_base: Path, tmp_path: Path) -> None:
@@ -251,7 +283,7 @@ def test_an_alarm_stops_the_run_and_the_same_command_goes_on_past_it(skilled_bas
     assert alarm.line in (out / "STATUS.md").read_text()
     train(skilled_base, out, *low, "alarms.stop=[]")  # alarms may change; the rest of the configuration may not
     assert weights(out, tmp_path / "model") == whole[1]
-    assert (out / "metrics.jsonl").read_bytes() == (whole[0] / "metrics.jsonl").read_bytes()
+    same_log(out, whole[0])
     assert len(list((out / "tensorboard").glob("events.*"))) == 2  # one an attempt
     logged = [json.loads(line) for line in (out / "verl-metrics-0.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged] == list(range(alarm.step + 1))
@@ -289,3 +321,9 @@ def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) ->
     else:
         assert last["silenced_share"] == 0.0
     assert ("actor/kl_loss" in last) == (method == "grpo")
+    log = token_log.read(tmp_path / "run")
+    assert log is not None
+    counts = [c for c in log.histogram.to_pylist() if c["step"] == STEPS]
+    silenced = sum(c["tokens"] for c in counts if c["silenced"])
+    assert silenced == last.get("actor/selector/silenced_tokens", 0) * 2
+    assert any(r["rare"] for r in log.tokens.to_pylist())

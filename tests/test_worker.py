@@ -50,7 +50,7 @@ def ranks_and_found(request: pytest.FixtureRequest, tiny_base: Path) -> tuple[in
 
 def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(ranks_and_found) -> None:
     _, found = ranks_and_found
-    assert len(found) == 6 * 8 + 7 + 3 + 2 + 2
+    assert len(found) == 6 * 8 + 7 + 3 + 2 + 2 + (6 + 5)
     for name, case in found.items():
         hand = case["hand"]
         # the gradient, element by element: the norm of the difference over the norm
@@ -58,7 +58,8 @@ def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(ranks_an
         assert case["loss"] == pytest.approx(hand["loss"], rel=1e-5, abs=1e-7), name
         if "KL" not in name:  # pg_loss is the policy's part alone
             assert case["pg_loss"] == pytest.approx(hand["loss"], rel=1e-5, abs=1e-7), name
-        if not name.startswith("keep_all"):
+        assert case.get("log", []) == [], name
+        if "keep_all" not in name:
             assert (case["kept_tokens"], case["candidate_tokens"]) == (hand["kept"], hand["candidates"]), name
             assert case["tokens"] == hand["tokens"], name
     # the cases are real ones: some candidates are silenced and some kept, and the guess is wrong about some

@@ -23,6 +23,7 @@ from typing import Any
 from stapo_results import provenance, store
 from stapo_results.schema import Bench, BenchRow, Run
 from stapo_results.seeds import derive_seed
+from stapo_training.token_log_writer import TokenLogConfig
 
 GOALS = {"old": (1.02, None), "speculative": (1.08, 1.03)}
 """(update, whole step) a way of selecting may cost as a multiple of JustRL's."""
@@ -52,12 +53,14 @@ class Plan:
 class Timing:
     """One way of selecting in one repeat.
 
-    update: seconds. redone: of each mini-batch, the share of its tokens that were run again. candidates: share of all
-    response tokens. drift: the largest distance of a guessed threshold from the true one, nats. moved: veRL's
-    ppo_kl of the last mini-batch, mean of log pi_old - log pi, without its sign.
+    update: seconds; written: until the token log is on disk too. redone: of each mini-batch, the share of its
+    tokens that were run again. candidates: share of all response tokens. drift: the largest distance of a guessed
+    threshold from the true one, nats. moved: veRL's ppo_kl of the last mini-batch, mean of log pi_old - log pi,
+    without its sign.
     """
 
     update: float
+    written: float = 0.0
     redone: list[float] = field(default_factory=list)
     candidates: float = 0.0
     drift: float = 0.0
@@ -169,7 +172,8 @@ class Step:
         count = max(2, round(share * len(self.sequences) * self.plan.response_tokens))
         return float(logp.sort().values[count].exp())
 
-    def run(self, selector: dict[str, Any]) -> Timing:
+    def run(self, selector: dict[str, Any], log: TokenLogConfig | None = None) -> Timing:
+        """The four steps with a selector, and with a token log where one is given."""
         from stapo_training.methods import SelectorConfig
 
         worker, torch = self.worker, self.torch
@@ -178,10 +182,13 @@ class Step:
                 p.copy_(w)
         worker.engine.optimizer.state.clear()
         worker.engine.selector = SelectorConfig(**selector)
+        worker.log_tokens(log or TokenLogConfig.model_validate({"mode": "off", "folder": ""}), (0.2, 0.28))
         data = self.local.batch(self.sequences, **self.settings)
         began = time.perf_counter()
         output = worker.train_mini_batch(data)
         timing = Timing(time.perf_counter() - began)
+        worker.flush_log()
+        timing.written = time.perf_counter() - began
         logged = self.local.metrics(output)
         kl = logged["actor/ppo_kl"]
         timing.moved = abs(float(kl[-1] if isinstance(kl, list) else kl))
@@ -209,8 +216,8 @@ def ways(plan: Plan, tau_p: dict[float, float]) -> dict[str, tuple[float | None,
     return made
 
 
-def run(out: Path, plan: Plan, say: Callable[[str], None] = print) -> Bench:
-    """Measure, print a table, write the record to `out`."""
+def prepare_process() -> None:
+    """Make this process the only rank of a CPU training, with OMP_NUM_THREADS threads (2 by default)."""
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
@@ -219,6 +226,12 @@ def run(out: Path, plan: Plan, say: Callable[[str], None] = print) -> Bench:
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     import stapo_training.verl_ext.platform  # noqa: F401  # veRL asks for its platform when it is first imported
 
+
+def run(out: Path, plan: Plan, say: Callable[[str], None] = print) -> Bench:
+    """Measure, print a table, write the record to `out`."""
+    import torch
+
+    prepare_process()
     began = time.perf_counter()
     record = provenance.new_run(
         "bench", {"part": "training", **asdict(plan)}, seeds={"run": plan.seed}, deterministic=False

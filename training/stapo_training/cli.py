@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,9 +102,9 @@ class BenchCommand:
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
-    part: Literal["training", "tokens"] = "training"
+    part: Literal["training", "tokens", "token-log"] = "training"
     """training: the ways of selecting, against JustRL's update. tokens: token statistics, against the matrix product
-    alone and veRL's functions; on the GPU where there is one."""
+    alone and veRL's functions; on the GPU where there is one. token-log: what the log adds to the miniature's step."""
     repeats: int = 5
     """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -118,6 +118,13 @@ class BenchCommand:
             return 0
         from stapo_training.bench import Plan, run
 
+        if self.part == "token-log":
+            from stapo_training import bench_token_log
+
+            plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
+            little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
+            bench_token_log.run(self.out, replace(plan, **little) if self.quick else plan)
+            return 0
         small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
         run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
         return 0
@@ -128,11 +135,9 @@ class TheoryCommand:
     """Check the paper's lemmas and bounds by number: on random and extreme distributions, and on a run's tokens."""
 
     run: Path | None = None
-    """A training run's folder: how tight the bounds are on the tokens of its token log."""
+    """A folder with a token log, of a training or of a probe: how tight the bounds are on its tokens."""
     out: Path | None = None
     """Folder for the record (run.json, theory.json); without it the tables are printed only."""
-    vocabulary: int | None = None
-    """Width of the run's logits; by default that of its checkpoint's config.json."""
     seed: int = 0
     """Decides the random distributions."""
     draws: int = 3
@@ -141,10 +146,9 @@ class TheoryCommand:
     def __call__(self) -> int:
         from stapo_training.theory.run import Plan, run
 
-        for name, value, least in (("--draws", self.draws, 1), ("--vocabulary", self.vocabulary, 2)):
-            if value is not None and value < least:
-                raise BadInput(f"{name} is too small", found=value, expected=f"{least} or more", next_step="raise it")
-        run(Plan(self.seed, self.draws), source=self.run, out=self.out, vocabulary=self.vocabulary)
+        if self.draws < 1:
+            raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
+        run(Plan(self.seed, self.draws), source=self.run, out=self.out)
         return 0
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
-from stapo_training import bench, bench_tokens, configuration
+from stapo_training import bench, bench_token_log, bench_tokens, configuration
 from stapo_training.theory import report as theory
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
@@ -219,12 +219,13 @@ def render(docs: Path) -> dict[Path, str]:
     records = docs.resolve().parent / "results" / "records"
     measured = bench.page_block(records / "bench" / "training")
     tokens = bench_tokens.page_block(records / "bench" / "tokens")
+    log = bench_token_log.page_block(records / "bench" / "token-log")
     checked = theory.page_block(records / "theory")
     return {
         page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
         docs / "resolved.md": resolved_page(),
         selection: replace_block(selection.read_text(), "bench", measured),
-        statistics: replace_block(statistics.read_text(), "bench", tokens),
+        statistics: replace_block(replace_block(statistics.read_text(), "bench", tokens), "bench-token-log", log),
         docs / "theory.md": replace_block((docs / "theory.md").read_text(), "theory", checked),
     }
 

@@ -36,6 +36,16 @@ def of_size(key: str, *, _root_: Any) -> Any:
     return table[size][key]
 
 
+def junk_ids() -> Any:
+    """`${junk_ids:}`: the token ids of the words that the miniature's base model was taught to drop in anywhere."""
+    from omegaconf import OmegaConf
+
+    from stapo_training.miniature.tokenizer import JUNK, pieces
+
+    ids_of = {piece: i for i, (piece, _) in enumerate(pieces())}
+    return OmegaConf.create([ids_of[word] for word in JUNK])
+
+
 def own_error(error: BaseException | None) -> BadInput | None:
     """The BadInput that one of these functions raised, out of the exceptions OmegaConf wraps around it."""
     while error is not None and not isinstance(error, BadInput):
@@ -47,5 +57,5 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, portion, of_size):
+    for function in (per_rank, portion, of_size, junk_ids):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -114,16 +114,20 @@ def score_logits(
     *,
     temperature_T: torch.Tensor | None = None,
     k: int = 5,
-    tokens: int = TOKENS,
-    vocabulary: int = VOCABULARY,
+    tokens: int | None = None,
+    vocabulary: int | None = None,
 ) -> TokenDistribution:
     """The same from logits that are there already, of any floating type; no float32 copy of all of them is made.
+
+    The tiles that are not given are a CPU's cache's, or whole rows on a GPU, which wants few and large operations.
 
     Raises:
         ValueError: as `score_tokens_reference`.
     """
+    on_cpu = logits_TV.device.type == "cpu"
+    tokens, vocabulary = tokens or (TOKENS if on_cpu else 128), vocabulary or (VOCABULARY if on_cpu else 2**20)
     _check_chosen(chosen_T, len(logits_TV), logits_TV.shape[1], k)
-    running = _Running(chosen_T, k, vocabulary)
+    running = _Running(chosen_T, k, min(vocabulary, logits_TV.shape[1]))
     with torch.autocast(logits_TV.device.type, enabled=False):
         for start in range(0, len(logits_TV), tokens):
             rows = slice(start, min(start + tokens, len(logits_TV)))

@@ -48,6 +48,10 @@ class TokenStats:
                 )
         return None
 
+    def clone(self) -> TokenStats:
+        """The same numbers in memory of their own."""
+        return self.take(torch.arange(len(self.logprob_N), device=self.logprob_N.device))
+
     def take(self, index: torch.Tensor | slice) -> TokenStats:
         """The statistics of some of the tokens."""
         key_N = None if self.key_N is None else self.key_N[index]
@@ -62,17 +66,34 @@ def entropy(logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None) 
     Also under autocast, whose matrix products are of lower precision: none is used. In chunks, so that no float32 copy
     of all logits exists. A logit of -inf is a probability of 0. temperature_N divides the logits (None: 1).
     """
+    return _moments(logits_NV, temperature_N, None)
+
+
+def entropy_and_collision(
+    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`entropy`, and the sum of squared probabilities (N,), float32: a sixth more time."""
+    collision_N = torch.empty(len(logits_NV), dtype=torch.float32, device=logits_NV.device)
+    return _moments(logits_NV, temperature_N, collision_N), collision_N
+
+
+def _moments(
+    logits_NV: torch.Tensor, temperature_N: torch.Tensor | None, collision_N: torch.Tensor | None
+) -> torch.Tensor:
     rows, vocabulary = logits_NV.shape
     out_N = torch.empty(rows, dtype=torch.float32, device=logits_NV.device)
     size = max(1, _CHUNK.get(logits_NV.device.type, 2**25) // vocabulary)
-    for first in range(0, rows, size):
-        x = logits_NV[first : first + size].float()
-        if temperature_N is not None:
-            x = x / temperature_N[first : first + size].unsqueeze(-1)
-        y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
-        e = y.exp()
-        z = e.sum(-1)
-        out_N[first : first + size] = z.log() - e.mul_(y).sum(-1) / z
+    with torch.autocast(logits_NV.device.type, enabled=False):  # it would take the dot in bfloat16
+        for first in range(0, rows, size):
+            x = logits_NV[first : first + size].float()
+            if temperature_N is not None:
+                x = x / temperature_N[first : first + size].unsqueeze(-1)
+            y = (x - x.amax(-1, keepdim=True)).clamp_(min=_LOGIT_FLOOR)
+            e = y.exp()
+            z = e.sum(-1)
+            if collision_N is not None:
+                collision_N[first : first + size] = torch.linalg.vecdot(e, e) / (z * z)
+            out_N[first : first + size] = z.log() - e.mul_(y).sum(-1) / z
     return out_N
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from stapo_results import progress, provenance, store
-from stapo_results.schema import Theory, TheoryQuadrant, TheoryRow
+from stapo_results.schema import Theory, TheoryRow
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
 from stapo_training.theory.checks import Checks
@@ -49,7 +49,6 @@ def run(
     *,
     source: Path | None = None,
     out: Path | None = None,
-    vocabulary: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Theory:
     """Check, print the tables, and write run.json and theory.json to `out` where one is given.
@@ -58,14 +57,8 @@ def run(
     """
     torch.set_num_threads(1)
     began = time.perf_counter()
-    of = tightness.read_source(source, vocabulary) if source else None
-    found: list[TheoryQuadrant] = []
-    numbers: dict[str, float] = {}
-    missing: list[str] = []
-    if source and of:
-        tokens, missing = tightness.read_tokens(source, of.vocabulary)
-        if tokens is not None:
-            found, numbers, missing = tightness.quadrants(tokens, of)
+    of = tightness.read_source(source) if source else None
+    found, numbers, missing = tightness.quadrants(of) if of else ([], {}, [])
     parent = of.run.run_id if of else ""
     record = provenance.new_run("theory", asdict(plan), seeds={"run": plan.seed}, deterministic=True, parent_run=parent)
     result = Theory(

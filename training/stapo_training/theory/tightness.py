@@ -1,25 +1,23 @@
 """How tight the theorem's bounds are on the tokens of a run, by quadrant of probability and entropy.
 
-Reads RUN/token_log/*.parquet. The columns' precision decides what can be said: statistics are logged in float32, so a
-squared norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolved and enters no ratio.
+Reads the token log (`stapo_results.token_log`) of a training or of a probe. Its statistics are float32, so a squared
+norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolved and enters no ratio.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, TheoryQuadrant
 from stapo_results.store import read_json
 from stapo_training.selectors import quantile
 from stapo_training.theory.gradient import lower_factor, printed_factor, upper_factor
 
-COLUMNS = ("logprob", "entropy", "advantage", "collision")
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""
 ROUNDING = 1e-5
@@ -28,85 +26,54 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Tokens:
-    """N logged tokens, float64: log-probability, entropy (nats), advantage, collision probability."""
+    """N logged tokens, float64: log-probability, entropy (nats), advantage, collision probability, gradient norm,
+    S2T's entropy threshold of its mini-batch (NaN: it has none)."""
 
     logprob_N: torch.Tensor
     entropy_N: torch.Tensor
     advantage_N: torch.Tensor
     collision_N: torch.Tensor
+    norm_N: torch.Tensor
+    tau_h_N: torch.Tensor
 
     def take(self, index: torch.Tensor) -> Tokens:
-        return Tokens(self.logprob_N[index], self.entropy_N[index], self.advantage_N[index], self.collision_N[index])
+        return Tokens(*(getattr(self, f.name)[index] for f in fields(self)))
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a run's tokens come from: its record, the softmax's width, S2T's thresholds."""
+    """A run's record and its token log; None where it has none."""
 
     run: Run
-    vocabulary: int
-    tau_p: float
-    q: float
+    facts: token_log.Facts | None = None
+    tokens: Tokens | None = None
 
 
-def read_source(folder: Path, vocabulary: int | None) -> Source:
-    """The run's record and what of its settings the quadrants need.
+def read_source(folder: Path) -> Source:
+    """A run with its tokens.
 
     Raises:
-        BadInput: no training run, or its model's vocabulary is found neither in a checkpoint nor in `vocabulary`.
+        BadInput: no run, or a log with values that no softmax over its vocabulary gives.
+        RecordError: a damaged log.
     """
     if not (folder / "run.json").is_file():
         raise BadInput(
-            "no training run",
+            "no run with a token log",
             found=folder,
-            expected="a folder with run.json",
-            next_step="name the run.out of a training",
+            expected="a folder with run.json and token_log/",
+            next_step="name the run.out of a training, or the --out of stapo-train probe",
         )
     run = read_json(folder / "run.json", Run)
-    actor: dict[str, Any] = run.config.get("actor_rollout_ref", {})
-    selector = actor.get("selector", {})
-    if vocabulary is None:
-        model = Path(str(actor.get("model", {}).get("path", "")))
-        places = [*sorted(folder.glob("checkpoints/*/actor/huggingface/config.json")), model / "config.json"]
-        there = [p for p in places if p.is_file()]
-        if not there:
-            raise BadInput(
-                "the size of the run's vocabulary is not known: C_V depends on it",
-                found=f"no config.json in a checkpoint of {folder}, none in {model}",
-                next_step="give it with --vocabulary (config.json's vocab_size: the width of the logits)",
-            )
-        vocabulary = int(json.loads(there[0].read_text())["vocab_size"])
-    return Source(run, vocabulary, float(selector.get("tau_p", 0.002)), float(selector.get("q", 0.75)))
-
-
-def read_tokens(folder: Path, vocabulary: int) -> tuple[Tokens | None, list[str]]:
-    """(the tokens of RUN/token_log, what is missing): no tokens where a shard or a column is not there.
-
-    Raises:
-        BadInput: a shard is no Parquet file, or holds values that no softmax over the vocabulary gives.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    shards = sorted((folder / "token_log").glob("*.parquet"))
-    if not shards:
-        return None, [f"token_log/*.parquet (per token: {', '.join(COLUMNS)}); metrics.jsonl holds means only"]
-    columns: dict[str, list[torch.Tensor]] = {c: [] for c in COLUMNS}
-    for shard in shards:
-        try:
-            lacking = [c for c in COLUMNS if c not in pq.read_schema(shard).names]
-            if lacking:
-                return None, [f"column {c} of token_log/{shard.name}" for c in lacking]
-            table = pq.read_table(shard, columns=list(COLUMNS))
-        except pa.ArrowInvalid as e:
-            raise BadInput(
-                "a shard of the token log cannot be read", found=f"{shard}: {e}", next_step="delete it, or train again"
-            ) from None
-        for c in COLUMNS:
-            columns[c].append(torch.from_numpy(table[c].to_numpy().astype("float64")))
-    t = Tokens(*(torch.cat(columns[c]) for c in COLUMNS))
-    _refuse_impossible(t, folder, vocabulary)
-    return t, []
+    log = token_log.read(folder)
+    if log is None:
+        return Source(run)
+    wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h")
+    c = {name: log.tokens[name].to_numpy() for name in wanted}
+    norm = token_log.gradient_norm(c["advantage"], c["ratio"], c["clipped"], c["logprob"], c["collision"])
+    known = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"])
+    t = Tokens(*(torch.from_numpy(x.astype("float64")) for x in known))
+    _refuse_impossible(t, folder, log.facts.vocabulary)
+    return Source(run, log.facts, t)
 
 
 def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
@@ -122,41 +89,47 @@ def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
         if wrong_N.any():
             raise BadInput(
                 f"{int(wrong_N.sum())} tokens of the token log have a {name} that no softmax gives",
-                found=f"{values_N[wrong_N][:3].tolist()} in {folder / 'token_log'}",
+                found=f"{values_N[wrong_N][:3].tolist()} in {folder / token_log.FOLDER}",
                 expected=f"{low:.5g} to {high:.5g} (vocabulary {vocabulary:,})",
-                next_step="check --vocabulary, or the run that wrote the log",
+                next_step="see whether the model had diverged; if not, the log is damaged",
             )
 
 
-def quadrants(tokens: Tokens, source: Source) -> tuple[list[TheoryQuadrant], dict[str, float], list[str]]:
+def quadrants(source: Source) -> tuple[list[TheoryQuadrant], dict[str, float], list[str]]:
     """(the four quadrants of the tokens with A > 0, numbers of the whole, what is missing).
 
-    tau_h is the q-quantile of the entropies of all logged tokens with A > 0 and p < tau_p: one for the run, where
-    Algorithm 1 has one a mini-batch.
+    Entropies are parted at tau_h of the token's own mini-batch, as Algorithm 1 does.
     """
-    positive = tokens.take(tokens.advantage_N > 0)
-    rare_N = positive.logprob_N.exp() < source.tau_p
-    tau_h = quantile(positive.entropy_N[rare_N], source.q)
+    if source.tokens is None or source.facts is None:
+        return [], {}, [f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only"]
+    facts, vocabulary = source.facts, source.facts.vocabulary
+    positive = source.tokens.take(source.tokens.advantage_N > 0)
     whole = {
-        "vocabulary": float(source.vocabulary),
-        "tau_p": source.tau_p,
-        "q": source.q,
-        "tokens": float(len(tokens.logprob_N)),
+        "vocabulary": float(vocabulary),
+        "tau_p": facts.tau_p,
+        "q": facts.q,
+        "tokens": float(len(source.tokens.logprob_N)),
         "tokens with A > 0": float(len(positive.logprob_N)),
     }
-    if not rare_N.any() or not 0 < source.q < 1:
-        return [], whole, [f"an entropy threshold: q = {source.q} of {int(rare_N.sum())} tokens with A > 0, p < tau_p"]
-    low_N = positive.entropy_N < tau_h
+    positive = positive.take(~positive.tau_h_N.isnan())
+    if not len(positive.logprob_N):
+        return [], whole, ["an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p"]
+    rare_N, low_N = positive.logprob_N.exp() < facts.tau_p, positive.entropy_N < positive.tau_h_N
     parts = {
         "p < tau_p, H < tau_h": positive.take(rare_N & low_N),
         "p < tau_p, H >= tau_h": positive.take(rare_N & ~low_N),
         "p >= tau_p, H < tau_h": positive.take(~rare_N & low_N),
         "p >= tau_p, H >= tau_h": positive.take(~rare_N & ~low_N),
     }
-    found = [_quadrant(name, part, source.vocabulary) for name, part in parts.items()]
+    found = [_quadrant(name, part, vocabulary) for name, part in parts.items()]
     spurious, kept = list(parts.values())[:2]
-    whole |= {"tau_h": tau_h} | _ordered(spurious, kept, source.vocabulary)
-    return found, {k: float(f"{v:.6g}") for k, v in whole.items()}, []
+    thresholds = positive.tau_h_N.isfinite()
+    if thresholds.any():
+        whole["tau_h, median"] = float(positive.tau_h_N[thresholds].median())
+    whole |= _ordered(spurious, kept, vocabulary)
+    only = "most tokens with p >= tau_p: token_log.mode=full logs them"
+    missing = [] if facts.mode == "full" else [only]
+    return found, {k: float(f"{v:.6g}") for k, v in whole.items()}, missing
 
 
 def _factors(t: Tokens, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -178,7 +151,7 @@ def _quadrant(name: str, t: Tokens, vocabulary: int) -> TheoryQuadrant:
     values = {
         "probability_median": t.logprob_N.exp().median(),
         "entropy_median": t.entropy_N.median(),
-        "norm_mean": (t.advantage_N.abs() * factor_N.clamp(min=0.0).sqrt()).mean(),
+        "norm_mean": t.norm_N.mean(),
         "entropy_rises_share": (t.logprob_N + t.entropy_N < 0).double().mean(),
         "broken_bounds": broken_N.sum(),
         "unresolved": (~resolved_N).sum(),

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,9 @@ from stapo_results.errors import RunFailed
 from stapo_training import redo
 from stapo_training.methods import SelectorConfig
 from stapo_training.selectors import INFINITY, Selection
-from stapo_training.token_stats import TokenStats, entropy, response_positions
+from stapo_training.token_log_writer import Part, TokenLogConfig
+from stapo_training.token_stats import TokenStats, response_positions
+from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.selection import (
     ROW,
     Batch,
@@ -43,15 +46,15 @@ from stapo_training.verl_ext.selection import (
     RedoLoss,
     SelectingLoss,
     Watch,
+    WatchingLoss,
     cut,
     gather,
     old_statistics,
     set_mask,
 )
+from stapo_training.verl_ext.token_watch import TokenWatch
 
 _VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
-_ROWS = 2**26
-"""Logits that are picked out at a time: 128 MiB in bfloat16."""
 
 
 class SelectingEngine(_VeRLEngine):
@@ -64,10 +67,14 @@ class SelectingEngine(_VeRLEngine):
     """The threshold of the step's mini-batch before; the worker clears it when a step begins."""
     step = 0
     mini_batch = 0
-    """Where the training stands, for messages; the worker sets both."""
+    """Where the training stands, for messages and the token log; the worker sets both."""
+    token_log: TokenLogConfig | None = None
+    clip: tuple[float, float] = (0.0, 0.0)
+    """The policy loss's range below and above 1; the token log alone reads it."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
 
     # statistics from logits
@@ -84,57 +91,52 @@ class SelectingEngine(_VeRLEngine):
             tu.assign_non_tensor(micro_batch, calculate_entropy=False)
         result = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         offsets = micro_batch["input_ids"].offsets()
+        packed = partial(
+            PackedLogits,
+            output.logits,
+            output_args,
+            offsets,
+            gather=partial(self._gather_and_unpad_packed, pad_size=output_args["pad_size"])
+            if self.use_ulysses_sp
+            else None,
+        )
         if ours:
             every = torch.arange(int(offsets[-1]), device=offsets.device)
-            flat = self._entropy(output, output_args, offsets, every)
+            flat = packed(every, every).entropy()
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
-        if isinstance(logits_processor_func, SelectingLoss):
-            position_N = response_positions(offsets, micro_batch["response_mask"].offsets())
+        if isinstance(logits_processor_func, WatchingLoss):
+            position_M = response_positions(offsets, micro_batch["response_mask"].offsets())
             logits_processor_func.observe(
                 micro_batch[ROW],
-                result["log_probs"].values().detach()[position_N].float(),
-                lambda chosen_N: self._entropy(output, output_args, offsets, position_N[chosen_N]),
+                result["log_probs"].values().detach()[position_M].float(),
+                packed(position_M, micro_batch["responses"].values()),
             )
         return result
-
-    @torch.no_grad()
-    def _entropy(self, output: Any, output_args: dict, offsets: torch.Tensor, position_M: torch.Tensor) -> torch.Tensor:
-        """The entropies (M,) at positions of the packed sequences, at the rollout's temperature."""
-        logits, unit = output.logits, output_args.get("temperature_is_one", False)
-        if self.use_ulysses_sp:  # each rank holds a slice of the packed sequence: all entropies, then gathered
-            every = entropy(logits.squeeze(0), None if unit else output_args["temperature_rmpad"])
-            return self._gather_and_unpad_packed(every, output_args["pad_size"])[position_M]
-        parts = [torch.empty(0, device=logits.device)]
-        for position in position_M.split(max(1, _ROWS // logits.shape[-1])):
-            if "temperature_rmpad" in output_args:
-                rows, temperature = logits[0, position], output_args["temperature_rmpad"][position]
-            else:
-                sequence = torch.searchsorted(offsets, position, right=True) - 1
-                rows = logits[sequence, position - offsets[sequence]]
-                temperature = output_args["temperature"][sequence]
-            parts.append(entropy(rows, None if unit else temperature))
-        return torch.cat(parts)
 
     # training
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
-        if forward_only or self.selector is None or not self.selector.selects:
+        s = self.selector
+        if forward_only or s is None or not (s.selects or self.token_log):
             return super().forward_backward_batch(data, loss_function, forward_only)
         began = time.perf_counter()
-        s = self.selector
         self.mini_batch += 1
+        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
+        watch = Watch(data, s, get_device_id())
+        if not s.selects:
+            return self._train_all(data, loss_function, watch)
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it
         data["loss_mask"] = data["response_mask"]
-        watch = Watch(data, s, get_device_id())
         old = self._old(data)
         known = self._known_before(data, watch, old)
+        judged = old if s.policy == "old" else watch.stats().clone() if s.plan == "two_pass" else None
+        log = self._token_watch(data, judged)
         guess = self._guess(old) if s.plan == "guessed" else None
         decide = Decision(s, watch, old, known, guess)
         if known is not None:
             self._mask(data, watch, known)
-        watched = known is None or s.log_agreement
-        data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
-        loss: Any = SelectingLoss(loss_function, watch, decide) if watched else loss_function
+        watched = known is None or s.log_agreement or log is not None
+        loss: Any = SelectingLoss(loss_function, watch, log, decide=decide) if watched else loss_function
         seconds = time.perf_counter() - began
         outputs = super().forward_backward_batch(data, loss, forward_only=False)
         began = time.perf_counter()
@@ -151,11 +153,32 @@ class SelectingEngine(_VeRLEngine):
         if s.log_agreement:
             metrics |= self._agreement(watch, old, decide.local_keep_N)
         metrics |= self._counts(watch, chosen, entropies=s.log_entropy and (watched or s.plan == "two_pass"))
+        if log is not None:
+            self._log_tokens(log, data, watch, chosen.keep_N)
         if s.policy == "current" and s.scope == "mini_batch":
             self.last_threshold = chosen.threshold
         metrics["seconds"] = seconds + time.perf_counter() - began
         self.selection_metrics = metrics
         return outputs
+
+    def _train_all(self, data: Batch, loss_function: Any, watch: Watch) -> Any:
+        """veRL's own training of a method that silences nothing; what it trains is logged."""
+        log = self._token_watch(data, None)
+        outputs = super().forward_backward_batch(data, WatchingLoss(loss_function, watch, log), forward_only=False)
+        assert log is not None
+        self._log_tokens(log, data, watch, watch.response_N)
+        return outputs
+
+    def _token_watch(self, data: Batch, judged: TokenStats | None) -> TokenWatch | None:
+        if self.token_log is None:
+            return None
+        assert self.selector is not None
+        return TokenWatch(data, self.token_log, self.selector, self.clip, judged, get_device_id())
+
+    def _log_tokens(self, log: TokenWatch, data: Batch, watch: Watch, keep_N: torch.Tensor) -> None:
+        group = self.get_data_parallel_group()
+        part = log.finish(data, watch.stats(), keep_N, lambda v: gather(v, group), self.step, self.mini_batch)
+        self.logged.append(part)
 
     def _mask(self, data: Batch, watch: Watch, known: Selection) -> None:
         """Numerator and denominator of the loss count what is kept alone."""

@@ -16,6 +16,8 @@ from stapo_training.methods import SelectorConfig
 from stapo_training.redo import Redo
 from stapo_training.selectors import INFINITY, Selection
 from stapo_training.token_stats import TokenStats, spans, token_keys
+from stapo_training.verl_ext.logits import PackedLogits
+from stapo_training.verl_ext.token_watch import TOP, TokenWatch
 
 Batch = Any
 """A TensorDict of veRL's: jagged tensors, one row a sequence, and settings. Its own type says nothing of either."""
@@ -139,30 +141,55 @@ class Decision:
 
 
 @dataclass
-class SelectingLoss:
-    """veRL's loss behind a mask that is decided micro-batch by micro-batch.
-
-    decide: (a micro-batch's statistics, their index in the mini-batch) -> the tokens to keep. The engine calls
-    `observe` with a micro-batch's statistics just before it calls the loss.
-    """
+class WatchingLoss:
+    """veRL's loss unchanged, called with every micro-batch after `observe` has seen its statistics."""
 
     loss: Callable
     watch: Watch
-    decide: Callable[[TokenStats, torch.Tensor], torch.Tensor]
+    log: TokenWatch | None = None
     index: torch.Tensor = field(init=False)
+    """Where the micro-batch's tokens stand in the mini-batch."""
+
+    def observe(self, rows_B: torch.Tensor, logprob_M: torch.Tensor, logits: PackedLogits) -> None:
+        """Record a micro-batch's log-probabilities, the entropies that the selector wants, and what is to be logged."""
+        w, self.index = self.watch, self.watch.index(rows_B)
+        w.logprob_N[self.index] = logprob_M
+        if self.log is None:
+            wanted = w.selector.wants_entropy(self.stats())
+            w.entropy_N[self.index[wanted]] = logits.entropy(wanted)
+            return
+        every = w.response_N[self.index]
+        found = logits.entropy_and_collision(every)
+        w.entropy_N[self.index[every]], self.log.collision_N[self.index[every]] = found
+        wanted = self.log.wanted(self.stats(), self.index)
+        if wanted.any():
+            self.log.see(self.index[wanted], *logits.most_probable(wanted, TOP))
+
+    def stats(self) -> TokenStats:
+        """The micro-batch's statistics so far."""
+        return self.watch.stats().take(self.index)
+
+    def __call__(self, model_output: dict, data: Batch, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
+        return self.loss(model_output=model_output, data=data, dp_group=dp_group)
+
+
+@dataclass
+class SelectingLoss(WatchingLoss):
+    """veRL's loss behind a mask that is decided micro-batch by micro-batch.
+
+    decide: (a micro-batch's statistics, their index in the mini-batch) -> the tokens to keep.
+    """
+
+    decide: Callable[[TokenStats, torch.Tensor], torch.Tensor] = field(kw_only=True)
     keep_N: torch.Tensor = field(init=False)
     """What was decided so far, over the mini-batch's tokens."""
 
     def __post_init__(self) -> None:
         self.keep_N = torch.zeros_like(self.watch.response_N)
 
-    def observe(self, rows_B: torch.Tensor, logprob_N: torch.Tensor, entropy_of: Callable) -> None:
-        """Record a micro-batch's log-probabilities, and the entropies that the selector wants."""
-        w, self.index = self.watch, self.watch.index(rows_B)
-        w.logprob_N[self.index] = logprob_N
-        wanted = w.selector.wants_entropy(w.stats().take(self.index))
-        w.entropy_N[self.index[wanted]] = entropy_of(wanted)
-        self.keep_N[self.index] = self.decide(w.stats().take(self.index), self.index)
+    def observe(self, rows_B: torch.Tensor, logprob_M: torch.Tensor, logits: PackedLogits) -> None:
+        super().observe(rows_B, logprob_M, logits)
+        self.keep_N[self.index] = self.decide(self.stats(), self.index)
 
     def __call__(self, model_output: dict, data: Batch, dp_group: Any = None) -> tuple[torch.Tensor, dict]:
         masked = data.copy()

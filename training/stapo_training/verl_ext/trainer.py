@@ -16,8 +16,10 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
 from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
+from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_training.run_folder import RunFolder
+from stapo_training.token_log_writer import discard_after
 from stapo_training.verl_ext import agent_loop, rollout
 from stapo_training.verl_ext.balance import balanced_order
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
@@ -113,6 +115,7 @@ class StapoTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         super().on_train_begin()
         resumed_at = self.global_steps - 1
+        discard_after(self.folder.path / token_log.FOLDER, resumed_at)
         for done in self.folder.steps:  # the alarms' memory of an earlier attempt
             if 0 < done.step <= resumed_at:
                 self._watch, _ = alarms.observe(
@@ -201,6 +204,7 @@ class StapoTrainer(PPOTrainerSync):
         self._step_seconds.append(seconds)
         self._write_status()
         if fatal:
+            self.actor_rollout_wg.flush_log()
             self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
             raise stopped_by(fatal)
 

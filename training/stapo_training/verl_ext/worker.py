@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import OmegaConf
 from torch.distributed.fsdp import OffloadPolicy
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
@@ -16,8 +18,11 @@ from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from stapo_results.errors import RunFailed
+from stapo_results import token_log
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.store import write_atomic
 from stapo_training.methods import selector_from
+from stapo_training.token_log_writer import Part, TokenLogConfig, Writer
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.selection import gather, old_statistics
@@ -62,10 +67,12 @@ class SelectingTrainingWorker(TrainingWorker):
             # veRL would ask for "cpu:gloo,cpu:gloo", which torch refuses; it leaves an existing group alone
             dist.init_process_group("gloo")
         super().__init__(config)
+        self._writer: Writer | None = None
 
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; what spans its mini-batches is settled here."""
         engine, s = self.engine, self.engine.selector
+        engine.logged.clear()
         engine.last_threshold = engine.batch_threshold = None
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
         if s is not None and s.selects and (s.scope == "batch" or s.log_agreement):
@@ -73,7 +80,61 @@ class SelectingTrainingWorker(TrainingWorker):
             if stats is not None:
                 group = engine.get_data_parallel_group()
                 engine.batch_threshold = s.select(stats, pool=lambda v: gather(v, group)).threshold
-        return super().train_mini_batch(data)
+        output = super().train_mini_batch(data)
+        if engine.token_log is not None:
+            self._write_log()
+        return output
+
+    def log_tokens(self, config: TokenLogConfig, clip: tuple[float, float]) -> None:
+        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.
+
+        Raises:
+            BadInput: sequence parallelism, under which no rank has a token's logits.
+        """
+        engine = self.engine
+        engine.token_log, self._writer = None, None
+        if config.mode == "off":
+            return
+        if engine.use_ulysses_sp:
+            raise BadInput(
+                "the token log needs whole sequences on a rank",
+                found=f"ulysses_sequence_parallel_size={engine.engine_config.ulysses_sequence_parallel_size}",
+                expected="1",
+                next_step="set actor_rollout_ref.token_log.mode=off",
+            )
+        engine.token_log, engine.clip = config, clip
+        if dist.get_rank() == 0:
+            tokenizer = self.model_config.tokenizer.backend_tokenizer.to_str()
+            write_atomic(Path(config.folder) / token_log.TOKENIZER, tokenizer)
+            s = engine.selector
+            facts = token_log.Facts(
+                mode=config.mode,
+                selector=s.name,
+                tau_p=s.tau_p,
+                q=s.q,
+                vocabulary=self.model_config.hf_config.vocab_size,
+                watch=config.watch,
+            )
+            self._writer = Writer(config, facts)
+
+    def _write_log(self) -> None:
+        ranks = dist.get_world_size(self.engine.get_data_parallel_group())
+        parts: list[list[Part]] = [[]] * ranks
+        dist.all_gather_object(parts, self.engine.logged, group=self.engine.get_data_parallel_group())
+        if self._writer is not None:
+            self._writer.put(self.engine.step, [p for of_rank in parts for p in of_rank])
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]  # veRL makes its modes at run time
+    def flush_log(self) -> None:
+        """Wait until the token log is on disk."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """veRL's; a step that a resumed run goes on from has its part of the token log."""
+        self.flush_log()
+        return super().save_checkpoint(*args, **kwargs)
 
     def train_batch(self, data: Any) -> Any:
         """One optimizer step on one mini-batch, with what its selection logs."""
@@ -121,4 +182,12 @@ class StapoWorker(ActorRolloutRefWorker):
                     expected="SelectingEngine",
                     next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
                 )
-            self.actor.engine.selector = selector_from(self.config.selector, self.config.actor)
+            actor = self.config.actor
+            self.actor.engine.selector = selector_from(self.config.selector, actor)
+            clip = (actor.clip_ratio_low, actor.clip_ratio_high)
+            self.actor.log_tokens(TokenLogConfig.model_validate(OmegaConf.to_container(self.config.token_log)), clip)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
+    def flush_log(self) -> None:
+        """Wait until the token log is on disk: before a run that an alarm ends leaves no checkpoint."""
+        self.actor.flush_log()

@@ -1,0 +1,298 @@
+"""The token log's files, rows and counts: literal numbers, invariance to how a step is spread, damage, bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results import token_log
+from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_results.token_log import Facts
+from stapo_training import token_log_writer, token_rows
+from stapo_training.token_log_writer import TokenLogConfig, Writer
+from stapo_training.token_rows import MiniBatch
+
+FACTS = Facts(mode="on", selector="silence_spurious", tau_p=0.002, q=0.75, vocabulary=100, watch=(7,))
+
+
+def two_sequences() -> MiniBatch:
+    """Prompts (1, 2) and (3,), responses (4, 5, 6) with A = 2 and (7, 8) with A = -1; the last token is not its own."""
+    p = np.log(np.array([0.5, 0.001, 0.25, 0.001, 0.5]))
+    return MiniBatch(
+        step=3,
+        number=2,
+        prompt_id_B=["b", "a"],
+        sample_B=[0, 5],
+        ids=np.array([1, 2, 4, 5, 6, 3, 7, 8]),
+        end_B=np.array([5, 8]),
+        response_B=np.array([3, 2]),
+        response_N=np.array([True, True, True, True, False]),
+        advantage_N=np.array([2.0, 2.0, 2.0, -1.0, -1.0], "float32"),
+        logprob_N=p.astype("float32"),
+        entropy_N=np.array([0.7, 0.1, 0.3, 0.1, 0.1], "float32"),
+        ratio_N=np.array([1.0, 1.5, 1.0, 0.5, 1.0], "float32"),
+        clipped_N=np.array([False, True, False, False, False]),
+        collision_N=np.array([0.5, 0.9, 0.4, 0.9, 0.5], "float32"),
+        rare_N=np.array([False, True, False, False, False]),
+        silenced_N=np.array([False, True, False, False, False]),
+        top_id_NK=np.array([[4, 9], [8, 5], [6, 1], [0, 0], [0, 0]]),
+        top_logprob_NK=np.zeros((5, 2), "float32"),
+        tau_h=0.2,
+    )
+
+
+def test_rows_have_the_tokens_place_and_context() -> None:
+    found = token_rows.rows(two_sequences(), np.array([False, True, False, True, False]))
+    assert found["prompt_id"] == ["b", "a"]
+    assert (found["sample"], found["position"].tolist(), found["token"].tolist()) == ([0, 5], [1, 0], [5, 7])
+    assert [x.tolist() for x in found["before"]] == [[1, 2, 4], [3]]
+    assert [x.tolist() for x in found["after"]] == [[6], [8]]
+    assert [x.tolist() for x in found["top_tokens"]] == [[8, 5], [0, 0]]
+    assert found["silenced"].tolist() == [True, False]
+    assert (found["step"].tolist(), found["mini_batch"].tolist(), found["tau_h"]) == ([3, 3], [2, 2], [0.2, 0.2])
+
+
+def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
+    m = two_sequences()
+    long = replace(
+        m,
+        ids=np.arange(100),
+        end_B=np.array([60, 100]),
+        response_B=np.array([40, 10]),
+        **{
+            name: np.resize(getattr(m, name), (50, *getattr(m, name).shape[1:]))
+            for name in vars(m)
+            if name.endswith(("_N", "_NK"))
+        },
+    )
+    chosen = np.zeros(50, bool)
+    chosen[[0, 39, 40]] = True
+    found = token_rows.rows(long, chosen)
+    assert found["token"].tolist() == [20, 59, 90]
+    assert [x.tolist() for x in found["before"]] == [list(range(20)), list(range(35, 59)), list(range(66, 90))]
+    assert [x.tolist() for x in found["after"]] == [list(range(21, 29)), [], list(range(91, 99))]
+
+
+def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> None:
+    found = token_rows.counts(two_sequences())
+    rows = {
+        (int(s), bool(r), bool(b), bool(x)): (int(n), float(norm))
+        for s, r, b, x, n, norm in zip(
+            *(found[k] for k in ("sign", "rare", "below", "silenced", "tokens", "norm_sum")), strict=True
+        )
+        if (int(s), bool(r)) != (1, False)
+    }
+    # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9)
+    assert rows == {
+        (1, True, True, True): (1, 0.0),
+        (-1, False, True, False): (1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
+    }
+    others = [
+        (float(token_log.LOG10_P_EDGES[i]), float(token_log.ENTROPY_EDGES[j]), int(n), float(norm))
+        for s, r, i, j, n, norm in zip(
+            *(found[k] for k in ("sign", "rare", "log10_p", "entropy", "tokens", "norm_sum")), strict=True
+        )
+        if (int(s), bool(r)) == (1, False)
+    ]
+    # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7
+    assert others == [
+        (-0.75, 0.25, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
+        (-0.5, 0.625, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
+    ]
+    assert found["tokens"].sum() == 4  # the fifth is not a response token
+
+
+def test_gradient_norm_is_autograds() -> None:
+    torch.manual_seed(0)
+    for advantage, old_shift, clip in ((1.62, 0.1, False), (-0.54, -0.2, False), (1.62, -0.4, True)):
+        logits = torch.randn(11, dtype=torch.float64, requires_grad=True)
+        logp = logits.log_softmax(-1)
+        ratio = (logp[3] - (logp[3].detach() + old_shift)).exp()
+        surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+        (gradient,) = torch.autograd.grad(surrogate, logits)
+        r = np.array([ratio.item()])
+        a = np.array([advantage])
+        clipped = token_rows.clipped(a, r, 0.2, 0.28)
+        assert clipped.tolist() == [clip]
+        found = token_log.gradient_norm(
+            a, r, clipped, logp[3:4].detach().numpy(), np.array([logp.detach().exp().square().sum().item()])
+        )
+        assert found[0] == pytest.approx(float(gradient.norm()), rel=1e-9, abs=1e-12)
+
+
+@given(st.floats(-40, 0), st.floats(0, 20))
+def test_every_token_has_a_bin_that_holds_it(logprob: float, entropy: float) -> None:
+    (i,), (j,) = token_log.bins(np.array([logprob]), np.array([entropy]))
+    log10_p = logprob / math.log(10)
+    assert i == 0 or token_log.LOG10_P_EDGES[i] <= log10_p
+    assert log10_p < token_log.LOG10_P_EDGES[i + 1] or i == len(token_log.LOG10_P_EDGES) - 2
+    assert token_log.ENTROPY_EDGES[j] <= entropy
+    assert entropy < token_log.ENTROPY_EDGES[j + 1] or j == len(token_log.ENTROPY_EDGES) - 2
+
+
+def test_parts_of_two_ranks_give_the_rows_and_counts_of_one() -> None:
+    m = two_sequences()
+    first = replace(
+        m, prompt_id_B=["b"], sample_B=[0], ids=m.ids[:5], end_B=m.end_B[:1], response_B=m.response_B[:1],
+        **{name: getattr(m, name)[:3] for name in vars(m) if name.endswith(("_N", "_NK"))},
+    )  # fmt: skip
+    second = replace(
+        m, prompt_id_B=["a"], sample_B=[5], ids=m.ids[5:], end_B=m.end_B[1:] - 5, response_B=m.response_B[1:],
+        **{name: getattr(m, name)[3:] for name in vars(m) if name.endswith(("_N", "_NK"))},
+    )  # fmt: skip
+    whole = token_log.to_bytes(
+        token_log.TOKENS, token_rows.joined_rows([token_rows.rows(m, m.response_N)], 9)[0], FACTS
+    )
+    for parts in ((first, second), (second, first)):
+        rows, left_out = token_rows.joined_rows([token_rows.rows(p, p.response_N) for p in parts], 9)
+        assert left_out == 0
+        assert token_log.to_bytes(token_log.TOKENS, rows, FACTS) == whole
+        counts = token_rows.joined_counts([token_rows.counts(p) for p in parts])
+        alone = token_rows.joined_counts([token_rows.counts(m)])
+        assert {k: v.tolist() for k, v in counts.items()} == {k: pytest.approx(v.tolist()) for k, v in alone.items()}
+    assert rows["prompt_id"] == ["a", "b", "b", "b"]
+
+
+def test_a_bound_keeps_rows_evenly_and_says_how_many_are_gone() -> None:
+    m = two_sequences()
+    rows, left_out = token_rows.joined_rows([token_rows.rows(m, m.response_N)], 2)
+    assert (rows["token"], left_out) == ([7, 5], 2)  # of 7, 4, 5, 6: the first and the third
+
+
+def part(step: int = 3) -> token_log_writer.Part:
+    m = replace(two_sequences(), step=step)
+    return token_rows.rows(m, m.response_N), token_rows.counts(m)
+
+
+def config(tmp_path: Path, **more: object) -> TokenLogConfig:
+    return TokenLogConfig.model_validate({"folder": str(tmp_path / "token_log"), **more})
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    writer = Writer(config(tmp_path), FACTS)
+    for step in (1, 2):
+        writer.put(step, [part(step)])
+    writer.flush()
+    log = token_log.read(tmp_path)
+    assert log is not None
+    assert log.facts == FACTS
+    assert log.tokens["step"].to_pylist() == [1] * 4 + [2] * 4
+    assert log.tokens["token"].to_pylist()[:4] == [7, 4, 5, 6]
+    assert log.tokens["before"].to_pylist()[2] == [1, 2, 4]
+    assert log.histogram["tokens"].to_numpy().sum() == 8
+
+
+def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
+    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part()[0]], 9)[0], FACTS))
+    writer = Writer(config(tmp_path, largest_gib=one / 2**30), FACTS)
+    for step in (1, 2):
+        writer.put(step, [part(step)])
+    writer.flush()
+    log = token_log.read(tmp_path)
+    assert log is not None
+    assert (set(log.tokens["step"].to_pylist()), log.facts.left_out) == ({1}, 4)
+    assert set(log.histogram["step"].to_pylist()) == {1, 2}
+    # a resumed run makes step 2 again, and ends in the same bytes: its own old file is not counted
+    before = {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")}
+    again = Writer(config(tmp_path, largest_gib=one / 2**30), FACTS)
+    again.put(2, [part(2)])
+    again.flush()
+    assert {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")} == before
+
+
+def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
+    (tmp_path / "token_log").write_text("a file where the folder should be")
+    writer = Writer(config(tmp_path), FACTS)
+    writer.put(1, [part(1)])
+    with pytest.raises(RunFailed, match="token log could not be written") as caught:
+        writer.flush()
+    assert "token_log.mode=off" in caught.value.next_step
+    with pytest.raises(RunFailed):
+        writer.put(2, [part(2)])
+
+
+def test_steps_after_a_checkpoint_are_discarded(tmp_path: Path) -> None:
+    folder = tmp_path / "token_log"
+    for step in (1, 2, 3):
+        rows, counts = part(step)
+        token_log.write(folder, step, rows, counts, FACTS)
+    token_log_writer.discard_after(folder, 1)
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.parquet")) == [
+        "00000001.parquet",
+        "histogram/00000001.parquet",
+    ]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    for step in (1, 2):
+        rows, counts = part(step)
+        token_log.write(tmp_path / "token_log", step, rows, counts, FACTS)
+    return tmp_path
+
+
+def test_no_log_is_none(tmp_path: Path) -> None:
+    assert token_log.read(tmp_path) is None
+
+
+def test_a_last_step_whose_rows_were_not_written_is_left_out(written: Path) -> None:
+    (written / "token_log/00000002.parquet").unlink()
+    log = token_log.read(written)
+    assert log is not None
+    assert set(log.histogram["step"].to_pylist()) == set(log.tokens["step"].to_pylist()) == {1}
+
+
+@pytest.mark.parametrize("gone", ["00000001.parquet", "histogram/00000001.parquet", "histogram/00000002.parquet"])
+def test_a_missing_file_is_named(written: Path, gone: str) -> None:
+    (written / "token_log" / gone).unlink()
+    with pytest.raises(RecordError, match="files of the token log are missing") as caught:
+        token_log.read(written)
+    assert Path(gone).name in str(caught.value.found)
+
+
+def test_a_truncated_file_is_refused_by_name(written: Path) -> None:
+    file = written / "token_log/00000002.parquet"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(RecordError, match=r"00000002\.parquet: not a file of the token log"):
+        token_log.read(written)
+
+
+def test_a_file_of_another_version_or_without_facts_is_refused(written: Path) -> None:
+    file = written / "token_log/00000002.parquet"
+    table = pq.read_table(file)
+    later = {b"stapo_token_log": b'{"schema_version":2}'}
+    for metadata in (later, {}):
+        pq.write_table(table.replace_schema_metadata(metadata), file)
+        with pytest.raises(RecordError, match="not a file of the token log"):
+            token_log.read(written)
+
+
+def test_a_file_with_other_columns_or_settings_is_refused(written: Path) -> None:
+    file = written / "token_log/00000002.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(0, "step", pa.array([2.0] * 4)), file)
+    with pytest.raises(RecordError, match="other columns than schema version 1"):
+        token_log.read(written)
+    rows, counts = part(2)
+    token_log.write(written / "token_log", 2, rows, counts, FACTS.model_copy(update={"tau_p": 0.02}))
+    with pytest.raises(BadInput, match=r"00000002\.parquet: written with other settings than 00000001\.parquet"):
+        token_log.read(written)
+
+
+def test_a_mini_batch_without_rare_tokens_has_no_threshold(tmp_path: Path) -> None:
+    m = replace(two_sequences(), tau_h=None, rare_N=np.zeros(5, bool))
+    counts = token_rows.counts(m)
+    assert not counts["below"].any()
+    token_log.write(tmp_path / "token_log", 1, token_rows.rows(m, m.response_N), counts, FACTS)
+    log = token_log.read(tmp_path)
+    assert log is not None
+    assert log.tokens["tau_h"].to_pylist() == [None] * 4

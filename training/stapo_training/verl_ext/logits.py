@@ -1,0 +1,80 @@
+"""A micro-batch's logits as veRL's engine packs them, read at the positions of response tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stapo_training.token_distribution import TokenDistribution, score_logits
+from stapo_training.token_stats import entropy, entropy_and_collision
+
+_AT_A_TIME = 2**26
+"""Logits that are picked out at a time: 128 MiB in bfloat16."""
+
+
+@dataclass(frozen=True)
+class PackedLogits:
+    """The logits at M positions of packed sequences, at the rollout's temperature. Nothing here has a gradient.
+
+    Attributes:
+        logits: (1, all tokens, V) with sequences one after the other, or (B, longest, V) padded.
+        settings: the engine's output arguments: temperatures, which of the two forms it is.
+        offsets: (B + 1,) where the sequences begin in the packed form.
+        position_M, token_M: places in the packed form, and the tokens that were chosen there.
+        gather: with sequence parallelism each rank holds a slice: from the slice's numbers to all of them.
+    """
+
+    logits: torch.Tensor
+    settings: Mapping[str, Any]
+    offsets: torch.Tensor
+    position_M: torch.Tensor
+    token_M: torch.Tensor
+    gather: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    @torch.no_grad()
+    def entropy(self, chosen_M: torch.Tensor | None = None) -> torch.Tensor:
+        """The entropies at some of the positions (None: all), nats, float32."""
+        if self.gather is not None:
+            every = entropy(self.logits.squeeze(0), None if self._unit else self.settings["temperature_rmpad"])
+            return self.gather(every)[self._at(chosen_M)]
+        return torch.cat([entropy(*part) for part in self._parts(self._at(chosen_M))])
+
+    @torch.no_grad()
+    def entropy_and_collision(self, chosen_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`entropy`, and the sums of squared probabilities."""
+        parts = [entropy_and_collision(*part) for part in self._parts(self._at(chosen_M))]
+        return torch.cat([h for h, _ in parts]), torch.cat([c for _, c in parts])
+
+    @torch.no_grad()
+    def most_probable(self, chosen_M: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The k most probable tokens at some of the positions: ids and log-probabilities, (chosen, k)."""
+        found: list[TokenDistribution] = []
+        tokens = iter(self.token_M[chosen_M].split(self._rows))
+        for rows, temperature in self._parts(self._at(chosen_M)):
+            found.append(score_logits(rows, next(tokens), temperature_T=temperature, k=k))
+        return torch.cat([f.top_id_TK for f in found]), torch.cat([f.top_logprob_TK for f in found])
+
+    @property
+    def _unit(self) -> bool:
+        return bool(self.settings.get("temperature_is_one", False))
+
+    @property
+    def _rows(self) -> int:
+        return max(1, _AT_A_TIME // self.logits.shape[-1])
+
+    def _at(self, chosen_M: torch.Tensor | None) -> torch.Tensor:
+        return self.position_M if chosen_M is None else self.position_M[chosen_M]
+
+    def _parts(self, position: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """(logits, temperatures; None: 1) at positions, a part of them at a time; at least one part."""
+        for part in position.split(self._rows):
+            if "temperature_rmpad" in self.settings:
+                rows, temperature = self.logits[0, part], self.settings["temperature_rmpad"][part]
+            else:
+                sequence = torch.searchsorted(self.offsets, part, right=True) - 1
+                rows = self.logits[sequence, part - self.offsets[sequence]]
+                temperature = self.settings["temperature"][sequence]
+            yield rows, None if self._unit else temperature

@@ -1,0 +1,117 @@
+"""What the token log wants to know of a mini-batch, collected while its micro-batches pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from stapo_training import selectors, token_rows
+from stapo_training.methods import SelectorConfig
+from stapo_training.token_log_writer import Part, TokenLogConfig
+from stapo_training.token_stats import TokenStats
+
+TOP = 5
+"""Most probable tokens that a row names."""
+
+
+class TokenWatch:
+    """Buffers over a mini-batch's N response tokens, on one rank.
+
+    Args:
+        judged: the statistics that the selector judges by, where the pass that is watched does not make them.
+        clip: the policy loss's range, (low, high).
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        config: TokenLogConfig,
+        selector: SelectorConfig,
+        clip: tuple[float, float],
+        judged: TokenStats | None,
+        device: Any,
+    ):
+        self.config, self.selector, self.clip, self.judged = config, selector, clip, judged
+        self.token_N = data["responses"].values().to(device)
+        self.watched_N = torch.isin(self.token_N, torch.tensor(config.watch, dtype=torch.long, device=device))
+        count = len(self.token_N)
+        self.collision_N = torch.full((count,), float("nan"), device=device)
+        self.top_id_NK = torch.zeros(count, TOP, dtype=torch.long, device=device)
+        self.top_logprob_NK = torch.full((count, TOP), float("nan"), device=device)
+
+    def wants(self, stats: TokenStats, index_M: torch.Tensor | None = None) -> torch.Tensor:
+        """Of some tokens (M,) with these statistics: those that get a row."""
+        if self.config.mode == "full":
+            return stats.response_N
+        watched_M = self.watched_N if index_M is None else self.watched_N[index_M]
+        return self._rare(stats) | (watched_M & stats.response_N & (stats.advantage_N > 0))
+
+    def _rare(self, stats: TokenStats) -> torch.Tensor:
+        return selectors.rare_in_correct(stats, self.selector.tau_p)
+
+    def wanted(self, passing: TokenStats, index_M: torch.Tensor) -> torch.Tensor:
+        """`wants` of a micro-batch that passes, by what the selector judges by."""
+        return self.wants(passing if self.judged is None else self.judged.take(index_M), index_M)
+
+    def see(self, index_M: torch.Tensor, top_id_MK: torch.Tensor, top_logprob_MK: torch.Tensor) -> None:
+        """Keep the most probable tokens at some tokens."""
+        self.top_id_NK[index_M], self.top_logprob_NK[index_M] = top_id_MK, top_logprob_MK
+
+    def finish(
+        self, data: Any, passed: TokenStats, keep_N: torch.Tensor, pool: selectors.Pool, step: int, number: int
+    ) -> Part:
+        """This rank's rows and counts of the mini-batch.
+
+        Args:
+            passed: the current policy's statistics. keep_N: what was trained. pool: over the ranks.
+            step, number: of the rollout step and, in it, of the mini-batch.
+        """
+        judged = passed if self.judged is None else self.judged
+        s = self.selector
+        tau_h = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool).threshold
+        any_rare = pool(self._rare(judged).sum()[None]).sum() > 0
+        old_N = data["old_log_probs"].values().float().to(passed.logprob_N.device)
+        ratio_N = _numpy((passed.logprob_N - old_N).exp())
+        ids = data["input_ids"]
+        answer_B = data["responses"].offsets().diff()
+        prompts, samples = _names(data)
+        m = token_rows.MiniBatch(
+            step=step,
+            number=number,
+            prompt_id_B=prompts,
+            sample_B=samples,
+            ids=_numpy(ids.values()),
+            end_B=_numpy(ids.offsets()[1:]),
+            response_B=_numpy(answer_B),
+            response_N=_numpy(judged.response_N),
+            advantage_N=_numpy(judged.advantage_N),
+            logprob_N=_numpy(judged.logprob_N),
+            entropy_N=_numpy(judged.entropy_N),
+            ratio_N=ratio_N,
+            clipped_N=token_rows.clipped(_numpy(judged.advantage_N), ratio_N, *self.clip),
+            collision_N=_numpy(self.collision_N),
+            rare_N=_numpy(self._rare(judged)),
+            silenced_N=_numpy(judged.response_N & ~keep_N),
+            top_id_NK=_numpy(self.top_id_NK),
+            top_logprob_NK=_numpy(self.top_logprob_NK),
+            tau_h=tau_h if any_rare else None,
+        )
+        return token_rows.rows(m, _numpy(self.wants(judged))), token_rows.counts(m)
+
+
+def _numpy(values: torch.Tensor) -> np.ndarray:
+    return values.detach().cpu().numpy()
+
+
+def _names(data: Any) -> tuple[list[str], list[int]]:
+    """(problem id, sample) of each sequence, as the data set and the agent loop left them; "" and 0 without them."""
+    count = len(data)
+    info = data.get("extra_info")
+    found = [{}] * count if info is None else [x if isinstance(x, dict) else {} for x in info.tolist()]
+    sample = data.get("session_id")
+    return (
+        [str(x.get("problem_id", "")) for x in found],
+        [0] * count if sample is None else [int(x) for x in sample.tolist()],
+    )
