@@ -114,7 +114,7 @@ def test_one_step_alone(tmp_path):
 
 
 def test_rows_that_were_left_out_are_refused(tmp_path):
-    with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*higher bound on the log's rows"):
+    with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
         planted.tokens_of(read(tmp_path, HAND, left_out=3))
 
 

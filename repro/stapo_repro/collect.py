@@ -49,7 +49,7 @@ def paths_in(value: Any) -> list[str]:
     return _ABSOLUTE.findall(value) if isinstance(value, str) else []
 
 
-def collect(run: Path, out: Path) -> list[Path]:
+def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
     Taken are run.json, metrics.jsonl, cells/*.json and the token log (all steps joined into one pair of files), each
@@ -58,6 +58,7 @@ def collect(run: Path, out: Path) -> list[Path]:
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
         out: a folder below results/records.
+        token_logs: False leaves them behind, as bundles for others do.
 
     Returns:
         The files written.
@@ -101,7 +102,8 @@ def collect(run: Path, out: Path) -> list[Path]:
             written[metrics.relative_to(root)] = "".join(
                 store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)
             )
-            written |= {name.parent / log: data for log, data in token_log.join(path.parent).items()}
+            log = token_log.join(path.parent) if token_logs else {}
+            written |= {name.parent / file: data for file, data in log.items()}
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_text(encoding="utf-8")

@@ -121,7 +121,8 @@ def _said(same: OnSame) -> str:
         parts.append(f"against {SELECTORS[name]} {_points(d, '{} points ({} to {}, ')}{side})")
     return (
         f"Of the {_tokens(m.whole)} tokens that S2T silences here {_tokens(m.part)} are planted words "
-        f"({_percent(m)}). Precision: {'; '.join(parts)}."
+        f"({_percent(m)}), of all {_tokens(same.base.rare.whole)} rare tokens {_tokens(same.base.rare.part)} "
+        f"({_percent(same.base.rare)}). Precision: {'; '.join(parts)}."
     )
 
 

@@ -134,7 +134,7 @@ def _check(log: TokenLog, batches: NDArray, batch: NDArray, v: Mapping, rare: Ar
         "the token log does not hold every rare and every planted token: shares of them would be wrong",
         found=f"{log.facts.left_out} rows left out" + (f"; {where}" if foreign or len(wrong) else ""),
         expected="a row for each of them",
-        next_step="train again with a higher bound on the log's rows, or leave the run out of --records",
+        next_step="train again with larger token_log.most_rows and token_log.largest_gib, or leave out the run's log",
     )
 
 
