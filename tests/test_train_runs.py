@@ -110,7 +110,7 @@ def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from stapo_training.miniature.pretrain import Recipe
 
     out = tmp_path_factory.mktemp("base") / "base"
-    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=400))
+    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
     return out
 
 
