@@ -407,7 +407,7 @@ def test_command_writes_checks_and_notices_a_change(tmp_path):
     arguments = ("tables", "--of", "ablation", "--records", records, "--out", out, "--page", page)
     done = cli(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in out.iterdir()) == ["ablation.json", "ablation.md"]
+    assert sorted(p.name for p in out.iterdir()) == ["ablation.json", "ablation.md", "planted.json", "planted.md"]
     assert page.read_text().startswith("before\n<!-- generated:ablation -->\n## The paper's claims")
     assert page.read_text().endswith("<!-- /generated:ablation -->\nafter\n")
     assert cli(*arguments, "--check", cwd=tmp_path).returncode == 0

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+from synthetic_log import Others, Token, write
 
 from stapo_repro.collect import collect, paths_in, shorten
-from stapo_results import store
+from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics
 
@@ -80,3 +81,47 @@ def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
 def test_what_counts_as_a_path() -> None:
     assert paths_in({"a": ["x=/a/b", "https://host/x", "a/b", "/dev"]}) == ["/a/b"]
     assert shorten(["/r/x/y", {"k": "v=/r/x"}, 3], "/r/x") == ["RUN/y", {"k": "v=RUN"}, 3]
+
+
+def make_log(folder: Path, **options: object) -> None:
+    make_run(folder)
+    tokens = [Token("a", junk=True, step=s, batch=b, entropy=s / 8) for s in (1, 2, 3) for b in (1, 2)]
+    write(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
+    (folder / "token_log" / "tokenizer.json").write_text("{}")
+
+
+def test_the_token_log_comes_along_as_one_pair_of_files(tmp_path: Path) -> None:
+    make_log(tmp_path / "run" / "train" / "stapo-s0", left_out=2)
+    collect(tmp_path / "run", tmp_path / "out")
+    copy = tmp_path / "out" / "train" / "stapo-s0"
+    assert sorted(p.relative_to(copy).as_posix() for p in (copy / "token_log").rglob("*.*")) == [
+        "token_log/00000001.parquet", "token_log/histogram/00000001.parquet", "token_log/tokenizer.json"]  # fmt: skip
+    one, other = token_log.read(tmp_path / "run" / "train" / "stapo-s0"), token_log.read(copy)
+    assert one is not None
+    assert other is not None
+    assert one == other
+    assert (other.facts.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
+
+
+def test_a_log_has_one_record_however_its_steps_were_split(tmp_path: Path) -> None:
+    """Split by step, whole, and collected a second time: the same bytes."""
+    make_log(tmp_path / "split")
+    make_log(tmp_path / "whole", split=False)
+    for name in ("split", "whole"):
+        collect(tmp_path / name, tmp_path / f"{name}-out")
+    collect(tmp_path / "split-out", tmp_path / "again-out")
+
+    def content(name: str) -> dict[str, bytes]:
+        folder = tmp_path / f"{name}-out" / "token_log"
+        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")}
+
+    assert len(content("split")) == 3
+    assert content("split") == content("whole") == content("again")
+
+
+def test_a_damaged_log_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    make_log(tmp_path / "run")
+    (tmp_path / "run" / "token_log" / "00000002.parquet").write_bytes(b"half a fi")
+    with pytest.raises(RecordError, match=r"00000002\.parquet: not a file of the token log"):
+        collect(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import synthetic_log
 import synthetic_records as synthetic
 from bundles import contents, members, run_folder
 
@@ -92,6 +93,12 @@ def test_without_responses(run: Path, tmp_path: Path) -> None:
     pack([run], tmp_path / "a.zip", responses=False)
     assert [n for n in members(tmp_path / "a.zip") if n.endswith(("samples.jsonl", "verdicts.jsonl"))] == []
     assert unpack(tmp_path / "a.zip", tmp_path / "shared").written == 5
+
+
+def test_a_token_log_stays_behind(run: Path, bundle: Path, tmp_path: Path) -> None:
+    synthetic_log.write(run / "train" / "stapo-s0", [synthetic_log.Token("a")])
+    pack([run], tmp_path / "b.zip")
+    assert (tmp_path / "b.zip").read_bytes() == bundle.read_bytes()
 
 
 def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:

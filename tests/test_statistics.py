@@ -22,6 +22,7 @@ from stapo_results.statistics import (
     parse_verdicts,
     pass_at_k,
     problem_means,
+    resampled_sums,
     sign_flip_p,
     variance_components,
 )
@@ -313,3 +314,24 @@ def test_verdict_letters():
 def test_bad_input_is_named(call, message):
     with pytest.raises(BadInput, match=message):
         call()
+
+
+def test_draws_of_two_clusters_and_their_chances():
+    """Clusters (1, 10) and (3, 0): the four draws give (2, 20), (4, 10) twice, (6, 0)."""
+    drawn = resampled_sums([[1, 10], [3, 0]], resamples=40_000)
+    kinds, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert kinds.tolist() == [[2, 20], [4, 10], [6, 0]]
+    # standard errors of the shares 1/4 and 1/2: 0.0022 and 0.0025
+    np.testing.assert_allclose(counts / 40_000, [0.25, 0.5, 0.25], atol=0.0125)
+
+
+def test_draws_of_clusters_do_not_depend_on_the_other_quantities():
+    values = np.arange(30.0).reshape(10, 3)
+    np.testing.assert_array_equal(resampled_sums(values)[:, 1:], resampled_sums(values[:, 1:]))
+    assert not np.array_equal(resampled_sums(values, seed=1), resampled_sums(values))
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 2.0], np.zeros((0, 2))])
+def test_no_clusters_are_refused(values):
+    with pytest.raises(BadInput, match="clusters must be rows"):
+        resampled_sums(values)

@@ -26,7 +26,8 @@ Of = Annotated[
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON) and the ablation's (Markdown, JSON) from records."""
+    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON), the ablation's and that of planted words (Markdown,
+    JSON) from records."""
 
     records: Roots = ()
     of: Of = None
@@ -48,7 +49,7 @@ class Tables:
                 files |= outputs.main_tables(self.records, self.out, self.readme)
             else:
                 files |= outputs.ablation_tables(self.records, self.out, self.page)
-        files |= outputs.audit_page(self.out)
+        files |= outputs.planted_tables(self.of, self.records, self.out) | outputs.audit_page(self.out)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 

@@ -1,4 +1,4 @@
-"""From a finished run to records that can be committed: verdicts, curves and provenance, without a machine's paths."""
+"""From a finished run to records that can be committed, without a machine's paths: verdicts, curves, token log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stapo_results import store
+from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
 
@@ -49,15 +49,16 @@ def paths_in(value: Any) -> list[str]:
     return _ABSOLUTE.findall(value) if isinstance(value, str) else []
 
 
-def collect(run: Path, out: Path) -> list[Path]:
+def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are run.json, metrics.jsonl and cells/*.json, each read as its record first; responses, times and
-    checkpoints stay behind.
+    Taken are run.json, metrics.jsonl, cells/*.json and the token log (all steps joined into one pair of files), each
+    read as its record first; responses, times and checkpoints stay behind.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
         out: a folder below results/records.
+        token_logs: False leaves them behind, as bundles for others do.
 
     Returns:
         The files written.
@@ -67,7 +68,7 @@ def collect(run: Path, out: Path) -> list[Path]:
         RecordError: for a broken record, or one that still names a path of this machine.
     """
     root = run.resolve()
-    written: dict[Path, str] = {}
+    written: dict[Path, str | bytes] = {}
     for path in sorted(root.rglob("run.json")):
         if "set-aside" in path.relative_to(root).parts:
             continue  # what a stage made before it was made anew
@@ -101,6 +102,8 @@ def collect(run: Path, out: Path) -> list[Path]:
             written[metrics.relative_to(root)] = "".join(
                 store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)
             )
+            log = token_log.join(path.parent) if token_logs else {}
+            written |= {name.parent / file: data for file, data in log.items()}
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_text(encoding="utf-8")
@@ -110,6 +113,6 @@ def collect(run: Path, out: Path) -> list[Path]:
             expected="run.json files of trainings and evaluations",
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
-    for name, text in written.items():
-        store.write_atomic(out / name, text)
+    for name, data in written.items():
+        store.write_atomic(out / name, data)
     return [out / name for name in written]

@@ -90,6 +90,29 @@ def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None
     return files
 
 
+def planted_tables(of: Part | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
+    """What the masks silence of the miniature's planted words, in two forms and on its page.
+
+    One file for both experiments, a section each: from the committed records always both.
+    """
+    from stapo_repro import planted_runs, render_planted
+
+    sections = []
+    for part in parts(of if records else None, records):
+        roots, skip = main_roots(records) if part == "main" else (ablation_roots(records), ())
+        title = "The miniature" if part == "main" else "The mask ablation in miniature"
+        if (section := planted_runs.section(load_training_runs(roots, skip), title)) is not None:
+            sections.append(section)
+    folder = out or checkout() / "results" / "tables"
+    files = {
+        folder / "planted.md": render_planted.to_markdown(sections).encode(),
+        folder / "planted.json": render_planted.to_json(sections).encode(),
+    }
+    if page := _page(None, out, "docs/tokens-planted.md"):
+        files[page] = generated.replace_block(page, "planted", render_planted.page_block(sections))
+    return files
+
+
 def audit_page(out: Path | None) -> dict[Path, bytes]:
     """The block of the audit's page; nothing where the tables go elsewhere."""
     from stapo_repro.audit import render, run

@@ -34,7 +34,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A training run's curves: method, size, seed, and metrics by step."""
+    """A training run's curves: method, size, seed, and metrics by step. `folder` may hold its token log."""
 
     method: str
     size: str
@@ -43,6 +43,7 @@ class TrainingRun:
     status: str
     steps: list[StepMetrics]
     run_id: str = ""
+    folder: Path = Path()
 
 
 def _content_hash(record: CellRecord) -> str:
@@ -199,9 +200,8 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 steps[line.step] = line
             method, size, seed = _labels(run, run_file)
             where = path.parent.relative_to(root).as_posix()
-            runs.append(
-                TrainingRun(method, size, seed, where, run.status, [steps[k] for k in sorted(steps)], run.run_id)
-            )
+            curve = [steps[k] for k in sorted(steps)]
+            runs.append(TrainingRun(method, size, seed, where, run.status, curve, run.run_id, path.parent))
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 

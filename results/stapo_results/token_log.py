@@ -72,6 +72,9 @@ HISTOGRAM: dict[str, str] = {
     "norm_sum": "float64",  # of the tokens' gradient norms with respect to their logits (`gradient_norm`)
 }
 
+# values that hardly repeat: a dictionary of them only costs room, and their bytes compress better column by column
+_MEASURED = ("logprob", "entropy", "ratio", "collision", "top_logprobs", "norm_sum")
+
 
 class Facts(BaseModel):
     """What holds for all rows of a file.
@@ -138,12 +141,26 @@ def schema(columns: Mapping[str, str], facts: Facts | None = None) -> pa.Schema:
 def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], facts: Facts) -> bytes:
     """A table as Parquet. The same values give the same bytes (of one version of pyarrow)."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     wanted = schema(columns, facts)
-    arrays = [pa.array(values[f.name], type=f.type) for f in wanted]
+    return _parquet(pa.Table.from_arrays([pa.array(values[f.name], type=f.type) for f in wanted], schema=wanted))
+
+
+def _parquet(table: pa.Table) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    leaves = {f.name: f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in table.schema}
+    measured = [leaves[name] for name in _MEASURED if name in leaves]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=wanted), buffer, compression="zstd")
+    pq.write_table(
+        table,
+        buffer,
+        compression="zstd",
+        compression_level=9,
+        use_dictionary=[leaf for leaf in leaves.values() if leaf not in measured],  # pyright: ignore[reportArgumentType]
+        column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),
+    )
     return buffer.getvalue()
 
 
@@ -162,13 +179,45 @@ def read(run: Path) -> TokenLog | None:
         RecordError: naming the file: it is damaged, of another schema, was written with other settings than the first,
             or one of a step's two files is missing.
     """
+    rows, counts = _shards(run / FOLDER)
+    if not rows:
+        return None
+    tokens, facts = _join(rows, TOKENS)
+    histogram, _ = _join(counts, HISTOGRAM)
+    return TokenLog(tokens, histogram, facts)
+
+
+def join(run: Path) -> dict[str, bytes]:
+    """The log of a run folder as one pair of files that can stand among records: the same rows, counts and facts.
+
+    Returns:
+        Path below the run's folder -> content: rows and counts, named after the first step, and the tokenizer where
+        there is one. The same log gives the same bytes, however its steps were split into files. Empty without a log.
+
+    Raises:
+        RecordError: as `read`.
+    """
+    log = read(run)
+    if log is None:
+        return {}
     folder = run / FOLDER
+    first = int(_shards(folder)[0][0].stem)
+    files: dict[str, bytes] = {}
+    pair = zip(shard_files(folder, first), ((log.tokens, TOKENS), (log.histogram, HISTOGRAM)), strict=True)
+    for path, (table, columns) in pair:
+        whole = table.combine_chunks().replace_schema_metadata(schema(columns, log.facts).metadata)
+        files[path.relative_to(run).as_posix()] = _parquet(whole)
+    if (tokenizer := folder / TOKENIZER).exists():
+        files[tokenizer.relative_to(run).as_posix()] = tokenizer.read_bytes()
+    return files
+
+
+def _shards(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of rows and of counts of a log's folder, a pair a step; as `read`."""
     rows = sorted(folder.glob("*.parquet"))
     counts = sorted((folder / HISTOGRAMS).glob("*.parquet"))
     if counts and not (rows and rows[-1].name >= counts[-1].name):
         counts.pop()
-    if not rows and not counts:
-        return None
     if lacking := {p.name for p in rows} ^ {p.name for p in counts}:
         raise RecordError(
             f"{folder}: files of the token log are missing",
@@ -177,9 +226,7 @@ def read(run: Path) -> TokenLog | None:
             expected="a file of rows and one of counts for each step",
             next_step="copy the folder whole, or train from the last checkpoint again",
         )
-    tokens, facts = _join(rows, TOKENS)
-    histogram, _ = _join(counts, HISTOGRAM)
-    return TokenLog(tokens, histogram, facts)
+    return rows, counts
 
 
 def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:

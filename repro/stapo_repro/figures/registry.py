@@ -12,6 +12,7 @@ from stapo_repro.figures import (
     lengths,
     masks,
     pareto,
+    planted,
     sensitivity,
     token_entropy,
     training,
@@ -39,6 +40,7 @@ FAMILIES = (
     Family("token-entropy", token_entropy.token_entropy),
     Family("silenced-share", training.silenced_share),
     Family("sensitivity", sensitivity.sensitivity),
+    Family("planted", planted.planted_words),
     Family("judge", judging.judge, ("main",)),
     Family("lengths", lengths.length, ("main",)),
 )

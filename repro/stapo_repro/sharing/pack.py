@@ -45,7 +45,7 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".packing-") as folder:
         tree = Path(folder)
         for run, name in zip(runs, names, strict=True):
-            collect(run, tree / name)
+            collect(run, tree / name, token_logs=False)  # no reader of a bundle should have to trust a Parquet file
             if responses:
                 _responses(run, tree / name)
         manifest = _manifest(tree, names)

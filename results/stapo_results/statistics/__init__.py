@@ -8,7 +8,7 @@ from stapo_results.statistics.comparison import Paired, paired, paired_average
 from stapo_results.statistics.estimates import LEVEL, Estimate, average, clustered, parse_verdicts, problem_means
 from stapo_results.statistics.power import Bounds, Design, difference_se, minimal_detectable
 from stapo_results.statistics.repeated import Variance, majority_at_k, pass_at_k, sampling_se, variance_components
-from stapo_results.statistics.resampling import RESAMPLES, bootstrap, holm, sign_flip_p
+from stapo_results.statistics.resampling import RESAMPLES, bootstrap, holm, resampled_sums, sign_flip_p
 
 __all__ = [
     "LEVEL",
@@ -30,6 +30,7 @@ __all__ = [
     "parse_verdicts",
     "pass_at_k",
     "problem_means",
+    "resampled_sums",
     "sampling_se",
     "sign_flip_p",
     "variance_components",

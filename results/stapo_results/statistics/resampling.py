@@ -1,4 +1,4 @@
-"""Bootstrap over problems, sign-flip permutation, Holm's correction.
+"""Bootstrap over problems or other clusters, sign-flip permutation, Holm's correction.
 
 The random draws use the raw stream of PCG64, which numpy keeps unchanged between its versions (NEP 19), so the same
 scores give the same bytes in every table.
@@ -64,6 +64,30 @@ def bootstrap(
             totals[start : start + rows] += a.take(index).mean(axis=1)
     low, high = np.quantile(totals / len(arrays), [0.5 - level / 2, 0.5 + level / 2])
     return float(low), float(high)
+
+
+def resampled_sums(
+    values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0
+) -> NDArray[np.float64]:  # fmt: skip
+    """Sums of K quantities over C clusters drawn with replacement (resamples, K): for ratios of sums and differences.
+
+    All quantities of a draw are of the same clusters, so what is formed of them is paired. A cluster whose values are
+    all 0 moves no ratio of such sums.
+    """
+    values = np.asarray(values_CK, dtype=np.float64)
+    if values.ndim != 2 or len(values) == 0:
+        raise BadInput("clusters must be rows of quantities", found=f"shape {values.shape}", expected="(C, K), C > 0")
+    clusters = len(values)
+    stream = np.random.PCG64(seed)
+    out = np.empty((resamples, values.shape[1]))
+    block = max(1, _DRAWS_AT_ONCE // clusters)
+    for start in range(0, resamples, block):
+        rows = min(block, resamples - start)
+        index = _uniform_indices(stream, clusters, rows * clusters).reshape(rows, clusters)
+        index += np.arange(rows)[:, None] * clusters
+        times = np.bincount(index.ravel(), minlength=rows * clusters).reshape(rows, clusters)
+        out[start : start + rows] = times.astype(np.float64) @ values
+    return out
 
 
 def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> float:

@@ -1,0 +1,196 @@
+"""Precision and recall against planted words, worked out by hand; the masks against the trainer's selectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_log import Others, Token, with_thresholds, write
+
+from stapo_repro.tokens import planted
+from stapo_repro.tokens.planted import FULL, HIGH, RANDOM, S2T
+from stapo_results import token_log
+from stapo_results.errors import BadInput, RecordError
+
+# Mini-batch 1: rare tokens with entropies 0.1 0.2 0.3 0.4, the first and the last junk; one frequent junk token.
+# Mini-batch 2: one rare token, junk. q = 0.75: tau_h is 0.325 and 0.9, the 0.25-quantile 0.175 and 0.9.
+HAND = with_thresholds(
+    [
+        Token("a", junk=True, entropy=0.1),
+        Token("b", entropy=0.2),
+        Token("b", entropy=0.3),
+        Token("a", junk=True, entropy=0.4),
+        Token("a", junk=True, rare=False, entropy=0.05),
+        Token("b", junk=True, entropy=0.9, batch=2),
+    ],
+    0.75,
+)
+
+
+def read(folder, tokens, others=(), **more) -> token_log.TokenLog:
+    write(folder, tokens, others, **more)
+    log = token_log.read(folder)
+    assert log is not None
+    return log
+
+
+def parts(measured: planted.Measured) -> list[tuple[float, float]]:
+    return [(s.part, s.whole) for s in (measured.precision, measured.recall, measured.rare_recall)]
+
+
+def test_every_mask_on_the_hand_worked_tokens(tmp_path):
+    tokens = planted.tokens_of(read(tmp_path, HAND, [Others(correct=14), Others(correct=80, batch=2)]))
+    masks = planted.compare(tokens, 0.75).masks
+    assert parts(masks[S2T]) == [(1, 3), (1, 4), (1, 3)]  # 0.1, 0.2, 0.3; a token alone is kept
+    assert parts(masks[FULL]) == [(3, 5), (3, 4), (3, 3)]
+    assert parts(masks[HIGH]) == [(1, 3), (1, 4), (1, 3)]  # 0.2, 0.3, 0.4
+    assert parts(masks[RANDOM]) == [(1.5, 3), (1.5, 4), (1.5, 3)]  # floor(3) of 4: 3/4 each; floor(0.75) of 1: none
+    base = planted.base_rates(tokens)
+    assert (base.correct.part, base.correct.whole, base.correct.over) == (4, 100, "mini-batches")
+    assert (base.rare.part, base.rare.whole, base.rare.over) == (3, 5, "prompts")
+
+
+def test_intervals_of_two_prompts_are_those_of_their_four_draws(tmp_path):
+    """Draws aa, ab, ba, bb. FullMask's precision: 2/2, 3/5, 1/3. S2T minus random: 1 - 1, 1/3 - 1/2, 0 - 0."""
+    compared = planted.compare(planted.tokens_of(read(tmp_path, HAND)), 0.75)
+    full = compared.masks[FULL].precision
+    assert (full.value, full.low, full.high, full.clusters) == (0.6, pytest.approx(1 / 3), 1.0, 2)
+    d = compared.precision[RANDOM]
+    np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 6, -1 / 6, 0], atol=1e-15)
+    # recall of S2T 1/4 (a: 1 of 3, b: 0 of 1), of random 1.5/4 (a: 1.5 of 3, b: 0 of 1): -1/6, -1/8, 0
+    d = compared.recall[RANDOM]
+    np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 8, -1 / 6, 0], atol=1e-15)
+
+
+def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
+    tokens = [Token(p, junk=True, entropy=e) for p, e in zip("abc", (0.1, 0.2, 0.3), strict=True)]
+    full = planted.compare(planted.tokens_of(read(tmp_path, tokens)), 0.75).masks[FULL].precision
+    assert full.value == full.high == 1.0
+    assert full.low == pytest.approx(0.025 ** (1 / 3))  # 0.2924
+    one = planted.compare(planted.tokens_of(read(tmp_path / "one", tokens[:1])), 0.75).masks[FULL].precision
+    assert (one.value, one.low, one.high) == (1.0, None, None)
+
+
+def test_as_trained_counts_what_the_run_silenced(tmp_path):
+    tokens = planted.tokens_of(read(tmp_path, HAND, [Others(correct=94, wrong=50)]))
+    own = planted.as_trained(tokens)
+    assert parts(own) == [(1, 3), (1, 4), (1, 3)]
+    assert own.precision.over == "prompts"
+
+
+def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
+    """20-Entropy: 40 + 20 silenced tokens without a row, 2 junk ones with; wrong responses do not count."""
+    tokens = [replace(t, silenced=t.junk and t.batch == 1 and t.rare) for t in HAND]
+    tokens.append(Token("c", junk=True, rare=False, advantage=-1.0, silenced=True))
+    others = [Others(correct=60, silenced=40, wrong=30), Others(correct=30, silenced=20, batch=2)]
+    own = planted.as_trained(planted.tokens_of(read(tmp_path, tokens, others, selector="top_entropy", mode="full")))
+    assert parts(own) == [(2, 62), (2, 4), (2, 3)]
+    assert (own.precision.over, own.recall.over) == ("mini-batches", "prompts")
+    # batch 1: 2 of 42, batch 2: 0 of 20
+    assert (own.precision.low, own.precision.high) == (0.0, pytest.approx(2 / 42))
+
+
+def test_a_run_that_silences_nothing(tmp_path):
+    log = read(tmp_path, [replace(t, silenced=False) for t in HAND], selector="keep_all")
+    own = planted.as_trained(planted.tokens_of(log))
+    assert parts(own) == [(0, 0), (0, 4), (0, 3)]
+    assert (own.precision.value, own.precision.low, own.recall.value) == (None, None, 0.0)
+
+
+def test_a_log_without_any_token_of_interest(tmp_path):
+    tokens = planted.tokens_of(read(tmp_path, [], [Others(correct=10)]))
+    assert [s.value for s in (planted.base_rates(tokens).correct, planted.base_rates(tokens).rare)] == [0.0, None]
+    assert planted.compare(tokens, 0.75).precision[RANDOM].value is None
+
+
+def test_one_step_alone(tmp_path):
+    log = read(tmp_path, [*HAND, *(replace(t, step=2) for t in HAND[:2])], [Others(correct=10, step=2)])
+    tokens = planted.tokens_of(log, 2)
+    assert planted.base_rates(tokens).correct.whole == 12
+    assert parts(planted.compare(tokens, 0.75).masks[FULL]) == [(1, 2), (1, 1), (1, 1)]
+
+
+def test_rows_that_were_left_out_are_refused(tmp_path):
+    with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
+        planted.tokens_of(read(tmp_path, HAND, left_out=3))
+
+
+def test_a_rare_token_without_a_row_is_refused_by_mini_batch(tmp_path):
+    write(tmp_path / "whole", HAND)
+    write(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
+    rows, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)
+    counts.write_bytes(token_log.shard_files(tmp_path / "whole" / "token_log", 1)[1].read_bytes())
+    assert rows.exists()
+    log = token_log.read(tmp_path / "short")
+    assert log is not None
+    with pytest.raises(RecordError, match="step 1, mini-batch 1: 3 rows of 4 rare tokens"):
+        planted.tokens_of(log)
+
+
+def test_a_log_without_planted_words_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="marks no planted words"):
+        planted.tokens_of(read(tmp_path, HAND, watch=()))
+
+
+entropies = st.lists(st.integers(0, 6).map(lambda k: k / 8), min_size=1, max_size=12)
+some_q = st.sampled_from([0.0, 0.25, 0.5, 0.7, 0.75, 1.0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(entropies, min_size=1, max_size=3), some_q)
+def test_masks_are_those_of_the_trainers_selectors(groups, q):
+    """Ties at the threshold, one candidate, q = 0 and 1: the same tokens as the torch selectors choose."""
+    torch = pytest.importorskip("torch")
+    from stapo_training import selectors
+    from stapo_training.token_stats import TokenStats
+
+    entropy = np.array([e for g in groups for e in g])
+    batch = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+    n, yes = len(entropy), np.ones(len(entropy), bool)
+    tau_h, expected = np.empty(n), {S2T: np.empty(n), HIGH: np.empty(n), RANDOM: np.empty(n)}
+    for b in range(len(groups)):
+        at = batch == b
+        m = int(at.sum())
+        stats = TokenStats(
+            logprob_N=torch.full((m,), -9.0), entropy_N=torch.tensor(entropy[at], dtype=torch.float32),
+            advantage_N=torch.ones(m), response_N=torch.ones(m, dtype=torch.bool),
+            key_N=torch.arange(m, dtype=torch.float64),
+        )  # fmt: skip
+        chosen = selectors.silence_spurious(stats, tau_p=0.002, q=q)
+        tau_h[at], expected[S2T][at] = chosen.threshold, ~chosen.keep_N.numpy()
+        expected[HIGH][at] = ~selectors.silence_high_entropy(stats, tau_p=0.002, q=q).keep_N.numpy()
+        expected[RANDOM][at] = (~selectors.silence_random(stats, tau_p=0.002, q=q).keep_N.numpy()).sum() / m
+    tokens = planted.Tokens(batch, np.zeros(n, int), yes, yes, yes, entropy, tau_h, np.ones(1), np.ones(1))
+    found = planted.weights(tokens, q)
+    for name, want in expected.items():
+        np.testing.assert_allclose(found[name], want, atol=1e-12, err_msg=name)
+
+
+def test_the_closed_form_of_the_random_mask_is_the_mean_of_its_draws(tmp_path):
+    rng = np.random.default_rng(7)
+    made = [
+        Token(f"p{rng.integers(9)}", junk=bool(rng.random() < 0.4), entropy=float(rng.random()), batch=b)
+        for b, size in ((1, 7), (2, 3), (3, 11))
+        for _ in range(size)
+    ]
+    tokens = planted.tokens_of(read(tmp_path, with_thresholds(made, 0.75)))
+    expected = planted.compare(tokens, 0.75).masks[RANDOM].precision
+    hits, silenced = [], 5 + 2 + 8
+    for _ in range(20_000):
+        chosen = [rng.permutation(np.flatnonzero(tokens.batch == b))[:k] for b, k in ((0, 5), (1, 2), (2, 8))]
+        hits.append(tokens.junk[np.concatenate(chosen)].sum())
+    assert expected.whole == pytest.approx(silenced)
+    # the mean of 20,000 draws, to five of its standard errors
+    assert abs(expected.part - np.mean(hits)) < 5 * np.std(hits) / np.sqrt(len(hits))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(len(HAND))), st.booleans())
+def test_neither_the_order_of_rows_nor_an_empty_prompt_changes_a_number(tmp_path_factory, order, more):
+    first = planted.compare(planted.tokens_of(read(tmp_path_factory.mktemp("a"), HAND)), 0.75)
+    rows = [HAND[i] for i in order] + [Token("z", rare=False, entropy=0.2)] * more
+    other = planted.compare(planted.tokens_of(read(tmp_path_factory.mktemp("b"), rows, mode="full")), 0.75)
+    assert first == other

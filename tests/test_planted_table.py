@@ -1,0 +1,133 @@
+"""The table, the page and the figure of planted words, from records in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+from synthetic_log import Others, Token, with_thresholds, write
+
+from stapo_repro import outputs, paper, planted_runs, render_planted
+from stapo_repro.records import load_training_runs
+from stapo_results.errors import RecordError
+
+TOKENS = with_thresholds(
+    [
+        Token("a", junk=True, entropy=0.1),
+        Token("b", entropy=0.2),
+        Token("b", entropy=0.3),
+        Token("a", junk=True, entropy=0.4),
+        Token("a", junk=True, rare=False, entropy=0.05),
+        Token("c", junk=True, entropy=0.9, step=2),
+    ],
+    0.75,
+)
+OTHERS = [Others(correct=14), Others(correct=80, step=2)]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """JustRL and STAPO with logs, 20-Entropy with frequent silenced tokens, GRPO without a log."""
+    root = tmp_path / "records"
+    for method in ("grpo", "justrl", "stapo", "entropy20"):
+        synthetic.training_run(root, method, steps=2)
+    write(root / "stapo-s0", TOKENS, OTHERS)
+    none = [replace(t, silenced=False) for t in TOKENS]
+    write(root / "justrl-s0", none, OTHERS, selector="keep_all")
+    write(root / "entropy20-s0", none, [replace(o, silenced=10) for o in OTHERS], selector="top_entropy")
+    return root
+
+
+def test_rows_of_the_table(records):
+    text = outputs.planted_tables(None, [records], Path("x"))[Path("x/planted.md")].decode()
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2] == (
+        "| 20-Entropy, seed 0 | all but the top entropies | 20 | 0.00 % †<br><sub>0.00 to 84.19; 0 of 20</sub> "
+        "| 0.00 %<br><sub>0.00 to 84.19; 0 of 4</sub> | 0.00 %<br><sub>0 of 3</sub> | 4.00 % (60.00 %) |"
+    )  # 1 - sqrt(0.025) = 0.8419: two mini-batches, two prompts
+    assert rows[3] == "| JustRL, seed 0 | none | 0 | n/a | 0 of 4 | 0 of 3 | 4.00 % (60.00 %) |"
+    assert rows[4].startswith("| STAPO, seed 0 | S2T | 3 | 33.33 %<br><sub>0.00 to 100.00; 1 of 3</sub> | 25.00 %")
+    assert any(r.startswith("| random | 3 | 50.00 %<br>") and "1.5 of 3" in r for r in rows)
+    assert "† over mini-batches" in text
+    assert "SYNTHETIC RECORDS" in text
+    assert "### All tokens of JustRL, seed 0" in text
+    assert "### Base model: step 1 of JustRL, seed 0" in text
+    assert "GRPO" not in text
+
+
+def test_json_holds_the_same_numbers(records):
+    data = json.loads(outputs.planted_tables(None, [records], Path("x"))[Path("x/planted.json")])
+    (section,) = data["sections"]
+    assert [t["method"] for t in section["trained"]] == ["entropy20", "justrl", "stapo"]
+    found = section["on_same"][0]["compared"]["masks"]["silence_spurious"]["precision"]
+    assert (found["part"], found["whole"], found["value"]) == (1, 3, 0.33333333)
+    assert section["on_same"][0]["compared"]["precision"]["silence_random"]["value"] == -0.16666667
+
+
+def test_the_same_records_give_the_same_bytes(records):
+    assert outputs.planted_tables(None, [records], Path("x")) == outputs.planted_tables(None, [records], Path("x"))
+
+
+def test_records_of_the_ablation_are_called_so(records):
+    text = outputs.planted_tables("ablation", [records], Path("x"))[Path("x/planted.md")].decode()
+    assert "## The mask ablation in miniature, SYNTHETIC RECORDS" in text
+    assert "## The miniature" not in text
+
+
+def test_without_a_log_the_table_says_so(tmp_path):
+    synthetic.training_run(tmp_path, "stapo", steps=2)
+    files = outputs.planted_tables(None, [tmp_path], Path("x"))
+    assert b"not run: `stapo-repro miniature`, then `stapo-repro collect`" in files[Path("x/planted.md")]
+    assert json.loads(files[Path("x/planted.json")]) == {"schema_version": 1, "sections": []}
+
+
+def test_a_log_of_a_real_model_marks_nothing_and_is_no_row(tmp_path):
+    synthetic.training_run(tmp_path, "stapo", steps=2)
+    write(tmp_path / "stapo-s0", TOKENS, watch=())
+    assert planted_runs.section(load_training_runs([tmp_path]), "x") is None
+
+
+def test_runs_of_two_base_models_are_refused(records):
+    write(records / "stapo-s0", TOKENS, OTHERS, watch=(4, 6, 7))
+    with pytest.raises(RecordError, match=r"other planted words[\s\S]*stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
+        planted_runs.section(load_training_runs([records]), "x")
+
+
+def test_the_words_come_from_the_logs_tokenizer_and_stay_text(records):
+    from tokenizers import Tokenizer, models
+
+    words = {f"w{i}": i for i in range(16)} | {"<b>|`": 4, "*hmm": 5}
+    vocabulary = {w: i for w, i in words.items() if w not in ("w4", "w5")}
+    file = records / "entropy20-s0" / "token_log" / "tokenizer.json"
+    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(file))
+    section = planted_runs.section(load_training_runs([records]), "x")
+    assert section is not None
+    assert section.words == ("<b>|`", "*hmm")
+    assert "Planted: &lt;b>\\|\\`, \\*hmm." in render_planted.page_block([section])
+    file.write_text("{")
+    with pytest.raises(RecordError, match=r"tokenizer\.json: not a tokenizer"):
+        planted_runs.section(load_training_runs([records]), "x")
+
+
+def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_path):
+    pytest.importorskip("matplotlib")
+    from stapo_repro import figures
+
+    def drawn(root: Path):
+        material = figures.Material.of("main", [], load_training_runs([root]), paper.load())
+        return figures.draw(material, ["planted"], ["svg"])
+
+    (found,) = drawn(records)
+    assert found.name == "miniature_planted"
+    assert found.title == "What the masks silence of the planted words (miniature), SYNTHETIC RECORDS"
+    svg = found.files["svg"].decode()
+    # heading, 20-Entropy, JustRL (silences none), STAPO; heading, four masks; heading, four masks
+    marks = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', svg))
+    assert marks == sorted([1, 3, 5, 6, 7, 8, 10, 11, 12, 13] * 2)
+    assert "over mini-batches" in found.caption
+    synthetic.training_run(tmp_path / "bare", "stapo", steps=2)
+    assert drawn(tmp_path / "bare") == []
