@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 from stapo_repro import ablation, generated, paper, render_figures
 from stapo_repro.paper import checkout
-from stapo_repro.records import Loaded, TrainingRun, load_cells, load_training_runs
+from stapo_repro.records import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
     from stapo_repro.figures import Drawn
+    from stapo_results.schema import Theory
 
 Part = Literal["main", "ablation"]
 
@@ -131,12 +132,13 @@ def figures(
     """
     roots, skip = main_roots(records) if part == "main" else (ablation_roots(records), ())
     kinds = ("svg", "png", "pdf") if pdf else ("svg", "png")
-    return draw(part, load_cells(roots, skip), load_training_runs(roots, skip), only, kinds)
+    theory = load_theory(roots) if part == "main" else []
+    return draw(part, load_cells(roots, skip), load_training_runs(roots, skip), only, kinds, theory)
 
 
 def draw(
     part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], only: Sequence[str] = (),
-    kinds: Sequence[str] = ("svg",),
+    kinds: Sequence[str] = ("svg",), theory: Sequence[Theory] = (),
 ) -> list[Drawn]:  # fmt: skip
     """The figures of records that were read already.
 
@@ -149,7 +151,7 @@ def draw(
         if e.name != "matplotlib":
             raise
         raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
-    return package.draw(package.Material.of(part, cells, runs, paper.load()), only, kinds)
+    return package.draw(package.Material.of(part, cells, runs, paper.load(), theory), only, kinds)
 
 
 def figure_files(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stapo_repro import labels
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics
+from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, Theory
 from stapo_results.store import read, read_json, to_line
 
 
@@ -203,6 +203,15 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             curve = [steps[k] for k in sorted(steps)]
             runs.append(TrainingRun(method, size, seed, where, run.status, curve, run.run_id, path.parent))
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
+
+
+def load_theory(roots: Sequence[Path]) -> list[Theory]:
+    """Every `theory.json` below the roots.
+
+    Raises:
+        RecordError: one that does not validate.
+    """
+    return [read_json(path, Theory) for root in roots for path in _below(root, "theory.json", ())]
 
 
 def _labels(run: Run, where: Path) -> tuple[str, str, int]:

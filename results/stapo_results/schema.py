@@ -250,7 +250,10 @@ class TheoryQuadrant(BaseModel):
 
 
 class Theory(Record):
-    """What the theory check found. `missing` names what a run would have to log for the quadrants."""
+    """What the theory check found, also on the tokens of `source_run`, a model of `source_size`.
+
+    `missing` names what that run would have to log for the quadrants.
+    """
 
     run_id: str
     seed: int
@@ -258,6 +261,7 @@ class Theory(Record):
     vocabularies: list[int]
     rows: list[TheoryRow]
     source_run: str = ""
+    source_size: str = ""
     source: dict[str, float] = {}
     quadrants: list[TheoryQuadrant] = []
     missing: list[str] = []

@@ -22,6 +22,7 @@ from stapo_repro.paper import PaperTable
 from stapo_repro.records import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average_score, score_all
 from stapo_results.errors import BadInput
+from stapo_results.schema import Theory
 
 Part = Literal["main", "ablation"]
 Kind = Literal["miniature", "ablation", "paper", "other"]
@@ -84,6 +85,7 @@ class Material:
         cells: evaluations, of final checkpoints alone (see `records.final_step`).
         runs: trainings.
         evidence: the ablation's, whose intervals cover the choice of seeds too; None in the main part.
+        theory: checks of the paper's statements, some with a run's tokens.
     """
 
     part: Part
@@ -91,16 +93,20 @@ class Material:
     runs: Sequence[TrainingRun]
     paper: PaperTable
     evidence: ev.Evidence | None = None
+    theory: Sequence[Theory] = ()
 
     @classmethod
-    def of(cls, part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> Material:
+    def of(
+        cls, part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable,
+        theory: Sequence[Theory] = (),
+    ) -> Material:  # fmt: skip
         """Order the records of one part.
 
         Raises:
             RecordError: records that cannot stand side by side (see `scores.score` and `evidence.gather`).
         """
         final, _ = final_step(cells)
-        return cls(part, final, runs, paper, ev.gather(cells, runs) if part == "ablation" else None)
+        return cls(part, final, runs, paper, ev.gather(cells, runs) if part == "ablation" else None, theory)
 
     @cached_property
     def scores(self) -> dict[ScoreKey, Score]:

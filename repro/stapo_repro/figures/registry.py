@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stapo_repro.figures import (
     against_paper,
+    bounds,
     differences,
     judging,
     lengths,
@@ -41,6 +42,7 @@ FAMILIES = (
     Family("silenced-share", training.silenced_share),
     Family("sensitivity", sensitivity.sensitivity),
     Family("planted", planted.planted_words),
+    Family("bounds", bounds.gradient_bounds, ("main",)),
     Family("judge", judging.judge, ("main",)),
     Family("lengths", lengths.length, ("main",)),
 )

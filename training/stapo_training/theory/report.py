@@ -80,4 +80,15 @@ def page_block(folder: Path) -> str:
             "",
             f"`{r.statement}` fails ({r.reading}). Worst: {r.where} ({_numbers(r.numbers)}). It needs: {r.needs}.",
         ]
+    if result.quadrants:
+        cells = [
+            [
+                q.quadrant,
+                f"{q.tokens:,}",
+                *(f"{q.values[k]:.3g}" if k in q.values else "no token" for k in COLUMNS.values()),
+            ]
+            for q in result.quadrants
+        ]
+        lines += ["", f"Tokens of run {result.source_run} with A > 0 ({_numbers(result.source)}):", ""]
+        lines += _table(["quadrant", "tokens", *COLUMNS], cells)
     return "\n".join(lines)

@@ -1,0 +1,69 @@
+"""How far the theorem's bounds are from the gradient norms of a run's tokens, by quadrant."""
+
+from __future__ import annotations
+
+from matplotlib.lines import Line2D
+
+from stapo_repro import labels
+from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, legend, sheet
+from stapo_repro.figures.material import Material
+from stapo_results.schema import Theory
+
+_LOWER, _UPPER = "#0072B2", "#D55E00"
+_LEFT = 0.03  # of the axis: what lies further left is drawn at its edge
+
+
+def gradient_bounds(material: Material) -> list[Sketch]:
+    """One figure a theory record that has a run's tokens; nothing without one."""
+    return [_figure(t, i) for i, t in enumerate(t for t in material.theory if any(q.tokens for q in t.quadrants))]
+
+
+def _figure(theory: Theory, number: int) -> Sketch:
+    miniature = theory.source_size == labels.MINI
+    title = f"How tight the gradient bounds are, by quadrant{' (miniature)' if miniature else ''}"
+    figure = sheet(title, 2.6)
+    norm, bounds = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
+    names = [q.quadrant.replace("tau_p", r"$\tau_p$").replace("tau_h", r"$\tau_h$") for q in theory.quadrants]
+    norm.set_yticks([-i for i in range(len(names))], [n.replace(">=", r"$\geq$").replace("<", "$<$") for n in names])
+    for i, q in enumerate(theory.quadrants):
+        if not q.tokens:
+            for axes in (norm, bounds):
+                axes.annotate("no token", (0.02, -i), xycoords=("axes fraction", "data"), va="center", color=GREY)
+            continue
+        v = q.values
+        norm.barh(-i, v["norm_mean"], height=0.5, color="#999999")
+        norm.annotate(f"{v['norm_mean']:.3g}  ({q.tokens:,})", (v["norm_mean"], -i), xytext=(3, 0), size=SMALL,
+                      textcoords="offset points", va="center")  # fmt: skip
+        if "lower_median" not in v:
+            continue
+        for colour, middle, end, marker in (
+            (_LOWER, v["lower_median"], v["lower_q05"], ">"),
+            (_UPPER, v["upper_median"], v["upper_q95"], "<"),
+        ):
+            at, far = max(middle, _LEFT), max(end, _LEFT)
+            bounds.plot([at, far], [-i, -i], color=colour, linewidth=1.5, solid_capstyle="butt")
+            bounds.plot([at], [-i], marker, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.5)
+        if share := v["lower_says_nothing_share"]:
+            bounds.annotate(f"not above 0 for {share:.0%}", (_LEFT, -i), xytext=(2, 7), textcoords="offset points",
+                            size=SMALL, color=_LOWER, va="center")  # fmt: skip
+    norm.set_xlabel("mean gradient norm (tokens)")
+    norm.margins(x=0.6)
+    bounds.set_xscale("log")
+    bounds.set_xlabel("bound / squared norm: median, and the far 5 %")
+    bounds.axvline(1, color="black", linewidth=0.9, zorder=1)
+    for axes in (norm, bounds):
+        bare(axes)
+        axes.set_ylim(-len(names) + 0.4, 0.6)
+    legend(figure, [
+        Line2D([], [], color=_LOWER, marker=">", label="lower bound"),
+        Line2D([], [], color=_UPPER, marker="<", label="upper bound"),
+        Line2D([], [], color="black", linewidth=0.9, label="the norm itself"),
+    ])  # fmt: skip
+    where = " of the miniature: a tiny model on additions, not a result of the paper" if miniature else ""
+    caption = (
+        f"Tokens with a positive advantage of run {theory.source_run}{where}. Left: mean norm of the gradient with "
+        "respect to the logits. Right: the theorem's bounds as multiples of each token's squared norm (1: tight), of "
+        "tokens whose norm float32 resolves. The thresholds are those of the token's own mini-batch."
+    )
+    name = "miniature_bounds" if miniature else "bounds"
+    return Sketch(f"{name}_{number + 1}" if number else name, title, figure, caption)

@@ -1,0 +1,63 @@
+"""The figure of the theorem's bounds: what stands in it is the record's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stapo_repro import figures, paper
+from stapo_repro.figures.material import Material
+from stapo_repro.records import load_theory
+from stapo_results import store
+from stapo_results.schema import Theory, TheoryQuadrant
+
+FULL = {
+    "norm_mean": 0.871,
+    "lower_median": 0.96,
+    "lower_q05": 0.91,
+    "upper_median": 1.02,
+    "upper_q95": 1.11,
+    "lower_says_nothing_share": 0.0,
+}
+
+
+def record(size: str = "mini", tokens: int = 132) -> Theory:
+    quadrants = [
+        TheoryQuadrant(quadrant="p < tau_p, H < tau_h", tokens=tokens, values=FULL if tokens else {}),
+        TheoryQuadrant(quadrant="p < tau_p, H >= tau_h", tokens=0),
+        TheoryQuadrant(
+            quadrant="p >= tau_p, H < tau_h",
+            tokens=9000 if tokens else 0,
+            values=FULL | {"lower_median": -1.0, "lower_q05": -3.0, "lower_says_nothing_share": 0.83} if tokens else {},
+        ),
+    ]
+    return Theory(run_id="a", seed=0, draws=1, vocabularies=[2], rows=[], source_run="b", source_size=size,
+                  quadrants=quadrants)  # fmt: skip
+
+
+def drawn(*theory: Theory) -> list[figures.Drawn]:
+    material = Material.of("main", [], [], paper.load(), theory)
+    return figures.draw(material, only=["bounds"], kinds=["svg"])
+
+
+def test_norms_counts_and_empty_quadrants_are_shown() -> None:
+    (figure,) = drawn(record())
+    svg = figure.files["svg"].decode()
+    assert figure.name == "miniature_bounds"
+    assert "(miniature)" in figure.title
+    assert "not a result of the paper" in figure.caption
+    for text in ("0.871  (132)", "0.871  (9,000)", "not above 0 for 83%"):
+        assert f"<!-- {text} -->" in svg
+    assert svg.count("<!-- no token -->") == 2  # one quadrant, both panels
+
+
+def test_a_model_of_the_papers_is_no_miniature_and_nothing_is_drawn_without_tokens() -> None:
+    first, second = drawn(record("qwen3-8b"), record("qwen3-8b"))
+    assert (first.name, second.name) == ("bounds", "bounds_2")
+    assert "miniature" not in (first.title + first.caption).lower()
+    assert drawn(record(tokens=0)) == []
+    assert drawn() == []
+
+
+def test_records_are_found_below_the_roots(tmp_path: Path) -> None:
+    store.write_json(tmp_path / "theory/theory.json", record())
+    assert load_theory([tmp_path]) == [record()]
