@@ -161,7 +161,7 @@ class Run(Record):
     """One command that was run: what, with what, on what."""
 
     run_id: str
-    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench", "theory"]
+    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench", "theory", "probe"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]

@@ -255,7 +255,8 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]
 
     again = "delete the step's two files and train from the last checkpoint, or take them from a backup"
     try:
-        table = pq.read_table(io.BytesIO(file.read_bytes()))
+        # without pyarrow's threads: beside torch they abort every second process at its end (pyarrow 26, torch 2.13)
+        table = pq.ParquetFile(io.BytesIO(file.read_bytes()), pre_buffer=False).read(use_threads=False)
         facts = Facts.model_validate_json((table.schema.metadata or {}).get(_KEY, b"no facts"))
     except (pa.ArrowInvalid, OSError, ValidationError) as e:
         line = str(e).strip().splitlines()[0]

@@ -11,6 +11,7 @@ import tyro
 
 from stapo_results.console import run_main
 from stapo_results.errors import BadInput
+from stapo_training.probe.options import Options
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
                        [--dry-run] [--config-only]
@@ -153,6 +154,17 @@ class TheoryCommand:
 
 
 @dataclass(frozen=True)
+class Probe(Options):
+    """Score existing responses with a model: the token log of a training, without a training. See docs/probe.md."""
+
+    def __call__(self) -> int:
+        from stapo_training.probe.run import probe
+
+        probe(self)
+        return 0
+
+
+@dataclass(frozen=True)
 class Configs:
     """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
 
@@ -172,14 +184,15 @@ def main() -> int:
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
     commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand, "configs": Configs}
-    commands["theory"] = TheoryCommand
+    commands |= {"theory": TheoryCommand, "probe": Probe}
     if argv[:1] not in ([c] for c in commands):
         print(
-            "usage: stapo-train base | data | run | export | theory | bench | configs  (each with --help)\n\n"
+            "usage: stapo-train base | data | run | export | probe | theory | bench | configs  (each with --help)\n\n"
             "  base     the miniature's base model, training data and benchmarks\n"
             "  data     a prompt set as training data, and the benchmark problems in it\n"
             "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
             "  export   a checkpoint as a Hugging Face folder\n"
+            "  probe    rare and spurious tokens in responses that exist already\n"
             "  theory   the paper's lemmas and bounds, checked by number\n"
             "  bench    what each way of selecting costs, and what token statistics do\n"
             "  configs  the documentation's tables of what methods, sizes and machines resolve to"

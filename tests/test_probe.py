@@ -1,0 +1,524 @@
+"""`stapo-train probe` against plain transformers in float64, numpy, and the evaluation's own log-probabilities."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import eval_model
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results import progress, store, token_log
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run, Sample, Verdict
+from stapo_training import cli
+from stapo_training.probe import model_files, run, telling
+from stapo_training.probe.encoding import Tokens
+from stapo_training.probe.options import Options
+from stapo_training.probe.run import probe
+from stapo_training.probe.scoring import Scorer, batches
+
+TAU_P, Q = 0.004, 0.6137
+SAMPLES = 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eval_model.build(tmp_path_factory.mktemp("model"))
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+LINES = [
+    {
+        "messages": [{"role": "user", "content": f"What is {i} + {i}?"}],
+        "response": f"{k}: it is{'...' * i} \\boxed{{{i + k % 2}}}." + "!" * (7 * k),
+        "correct": k % 2 == 0,
+        "finish_reason": "length" if k == 3 else "stop",
+    }
+    for i in range(5)
+    for k in range(4)
+]
+
+
+def options(model: Path, folder: Path, **more: Any) -> Options:
+    known = {"model": model, "data": folder / "data.jsonl", "out": folder / "out", "tau_p": TAU_P, "q": Q}
+    return Options(**(known | {"mini_batch": 8, "batch_tokens": 256} | more))
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A probe of LINES: 20 responses in mini-batches of 8, 8 and 4."""
+    folder = tmp_path_factory.mktemp("probe")
+    write(folder / "data.jsonl", LINES)
+    probe(options(model, folder, watch=("!",)), say=lambda text: None)
+    return folder
+
+
+def by_float64(model: Path, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per response what a float64 model says of each token, from its full logits, one sequence at a time."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    plain = AutoModelForCausalLM.from_pretrained(model).double().eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    found = []
+    for line in lines:
+        text = f"<|im_start|>{line['messages'][0]['content']}<|im_end|><|im_start|>"
+        prompt = tokenizer(text, add_special_tokens=False).input_ids
+        response = tokenizer(line["response"], add_special_tokens=False).input_ids
+        response += [2] if line["finish_reason"] == "stop" else []
+        with torch.no_grad():
+            logits = plain(torch.tensor([prompt + response])).logits[0]
+        logp = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+        found.append(
+            {
+                "prompt": prompt,
+                "response": response,
+                "logprob": logp[range(len(response)), response].numpy(),
+                "entropy": -(logp.exp() * logp).sum(-1).numpy(),
+                "collision": logp.exp().square().sum(-1).numpy(),
+                "top": logp.topk(5),
+            }
+        )
+    return found
+
+
+def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Path) -> None:
+    """Rows, contexts, S2T's threshold and verdict, and the counts, worked out apart from the code under test."""
+    log = token_log.read(finished / "out")
+    assert log is not None
+    rows = log.tokens.to_pylist()
+    exact = by_float64(model, LINES)
+    # two of four responses are right: +-1 / (unbiased std sqrt(4 / 3))
+    advantage = [0.75**0.5 * (1 if k % 2 == 0 else -1) for _ in range(5) for k in range(4)]
+    bang, seen, total = exact[-1]["response"][-1], 0, 0
+    for step in (1, 2, 3):
+        mine = [r for r in rows if r["step"] == step]
+        members = range((step - 1) * 8, min(step * 8, 20))
+        rare = [
+            (i, t)
+            for i in members
+            for t, lp in enumerate(exact[i]["logprob"])
+            if advantage[i] > 0 and lp < np.log(TAU_P)
+        ]
+        tau_h = float(np.quantile([exact[i]["entropy"][t] for i, t in rare], Q))
+        watched = [
+            (i, t)
+            for i in members
+            for t, token in enumerate(exact[i]["response"])
+            if token == bang and advantage[i] > 0 and (i, t) not in rare
+        ]
+        assert len(rare) > 20
+        assert len(mine) == len(rare) + len(watched)
+        place = {(i, t): r for r in mine for i in members for t in [r["position"]] if _is(r, i)}
+        assert set(place) == {*rare, *watched}
+        for (i, t), r in place.items():
+            x, ids = exact[i], exact[i]["prompt"] + exact[i]["response"]
+            at = len(x["prompt"]) + t
+            assert (r["token"], r["mini_batch"]) == (ids[at], 1)
+            assert r["before"] == ids[max(0, at - 24) : at]
+            assert r["after"] == ids[at + 1 : at + 9]
+            assert r["advantage"] == pytest.approx(advantage[i], rel=1e-5)
+            assert r["logprob"] == pytest.approx(x["logprob"][t], abs=1e-4)
+            assert r["entropy"] == pytest.approx(x["entropy"][t], abs=1e-5)
+            assert r["collision"] == pytest.approx(x["collision"][t], rel=1e-3)
+            assert r["top_tokens"] == x["top"].indices[t].tolist()
+            assert r["top_logprobs"] == pytest.approx(x["top"].values[t].tolist(), abs=1e-4)
+            assert (r["ratio"], r["clipped"], r["rare"]) == (1.0, False, (i, t) in rare)
+            assert r["tau_h"] == pytest.approx(tau_h, abs=1e-5)
+            assert abs(x["entropy"][t] - tau_h) > 2e-5 or (i, t) not in rare, "the case says nothing at the threshold"
+            assert r["silenced"] == (r["rare"] and x["entropy"][t] < tau_h)
+        seen += len(watched)
+        counts = [c for c in log.histogram.to_pylist() if c["step"] == step]
+        assert sum(c["tokens"] for c in counts) == sum(len(exact[i]["response"]) for i in members)
+        assert sum(c["tokens"] for c in counts if c["rare"]) == len(rare)
+        assert sum(c["tokens"] for c in counts if c["silenced"]) == sum(r["silenced"] for r in mine)
+        total += sum(c["norm_sum"] for c in counts)
+    assert seen > 0
+    norms = [
+        abs(a) * np.sqrt(1 - 2 * np.exp(x["logprob"]) + x["collision"]).sum()
+        for a, x in zip(advantage, exact, strict=True)
+    ]
+    assert total == pytest.approx(sum(norms), rel=1e-4)
+
+
+def _is(row: dict[str, Any], i: int) -> bool:
+    """Whether a row is of response i of LINES: the ids of the prompts are made from their texts."""
+    text = json.dumps(LINES[i]["messages"], sort_keys=True)
+    name = f"prompt-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return (row["prompt_id"], row["sample"]) == (name, i % 4)
+
+
+def test_the_record_says_where_it_comes_from(model: Path, finished: Path, capsys: pytest.CaptureFixture) -> None:
+    out = finished / "out"
+    record = store.read_json(out / "run.json", Run)
+    assert (record.kind, record.status, record.deterministic) == ("probe", "done", True)
+    assert record.revisions == {
+        "model": f"sha256:{store.sha256_file(model / 'model.safetensors')}",
+        "tokenizer": f"sha256:{store.sha256_file(model / 'tokenizer.json')}",
+        "data": f"sha256:{store.sha256_file(finished / 'data.jsonl')}",
+    }
+    assert (out / "token_log/tokenizer.json").read_bytes() == (model / "tokenizer.json").read_bytes()
+    log = token_log.read(out)
+    assert log is not None
+    assert (log.facts.selector, log.facts.mode, log.facts.tau_p, log.facts.q) == ("silence_spurious", "on", TAU_P, Q)
+    assert log.facts.vocabulary == json.loads((model / "config.json").read_text())["vocab_size"]
+    before = (out / "run.json").read_bytes()
+    probe(options(model, finished, watch=("!",)))
+    said = capsys.readouterr().out
+    assert "is finished; nothing was done" in said
+    assert said.endswith(f"next: stapo-repro tokens {out}\n")
+    assert (out / "run.json").read_bytes() == before
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*") if p.is_file() and p.name[0] != "."}
+
+
+@pytest.mark.parametrize("stop", ["interrupt", "kill"])
+def test_cut_off_between_mini_batches_it_goes_on_to_the_same_bytes(
+    model: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    shutil.copy(finished / "data.jsonl", tmp_path)
+    mine = options(model, tmp_path, watch=("!",))
+    write_step, error = token_log.write, KeyboardInterrupt if stop == "interrupt" else SystemExit
+
+    def cut(folder: Path, step: int, *rest: Any) -> int:
+        if step == 2:
+            if stop == "kill":  # the counts are there, the rows are not
+                name = token_log.shard_files(folder, 2)[1]
+                store.write_atomic(name, token_log.to_bytes(token_log.HISTOGRAM, rest[1], rest[2]))
+            raise error
+        return write_step(folder, step, *rest)
+
+    with monkeypatch.context() as m:
+        m.setattr(token_log, "write", cut)
+        if stop == "kill":  # a killed process closes no record
+            m.setattr(run.provenance, "close_run", lambda *args, **kwargs: None)
+        with pytest.raises(error):
+            probe(mine, say=lambda text: None)
+    status = store.read_json(mine.out / "run.json", Run).status
+    assert status == ("interrupted" if stop == "interrupt" else "running")
+    assert [p.name for p in sorted((mine.out / "token_log").glob("*.parquet"))] == ["00000001.parquet"]
+    first = (mine.out / "token_log/00000001.parquet").stat().st_mtime_ns
+    probe(mine, say=lambda text: None)
+    assert (mine.out / "token_log/00000001.parquet").stat().st_mtime_ns == first
+    assert files(mine.out / "token_log") == files(finished / "out/token_log")
+    record = store.read_json(mine.out / "run.json", Run)
+    assert (record.status, record.notes[0]) == ("done", "resumed after an interruption")
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_it_ends_in_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    """SIGKILL of the real command as soon as some mini-batches are on disk, twice."""
+    write(tmp_path / "data.jsonl", [line | {"prompt_id": f"p{i}"} for i, line in enumerate(LINES * 20)])
+    probe(options(model, tmp_path, mini_batch=1), say=lambda text: None)
+    args = ["--model", model, "--data", tmp_path / "data.jsonl", "--out", tmp_path / "killed", "--mini-batch", 1]
+    args += ["--tau-p", TAU_P, "--q", Q, "--batch-tokens", 256, "--threads", 1]
+    command = [sys.executable, "-m", "stapo_training.cli", "probe", *map(str, args)]
+    log = tmp_path / "killed/token_log"
+    for least in (3, 150):
+        child = subprocess.Popen(command)
+        while child.poll() is None and len(list(log.glob("*.parquet"))) < least:
+            time.sleep(0.002)
+        child.kill()
+        assert child.wait() == -9
+    subprocess.run(command, check=True)
+    assert files(log) == files(tmp_path / "out/token_log")
+    assert store.read_json(tmp_path / "killed/run.json", Run).notes == ["resumed after an interruption"] * 2
+
+
+def test_a_finished_probe_makes_again_what_is_gone(model: Path, finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "copy")
+    (tmp_path / "copy/out/token_log/00000002.parquet").unlink()
+    said: list[str] = []
+    probe(options(model, tmp_path / "copy", watch=("!",)), say=said.append)
+    assert files(tmp_path / "copy/out/token_log") == files(finished / "out/token_log")
+    assert "nothing was done" not in said[0]
+
+
+def test_two_writers_are_refused(model: Path, finished: Path) -> None:
+    with FileLock(finished / "out/.lock"), pytest.raises(BadInput, match="another command is writing"):
+        probe(options(model, finished, watch=("!",)))
+
+
+def test_a_line_a_minute_and_the_drivers_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 70 s 30 of 200 are new, 50 done in all: 150 more take 350 s."""
+    now = [0.0]
+    monkeypatch.setattr(telling.time, "monotonic", lambda: now[0])
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "progress.json"))
+    said: list[str] = []
+    lines = telling.Lines(200, before=20, say=said.append)
+    for second, finished in ((30, 10), (70, 30), (90, 40)):
+        now[0] = second
+        lines.tell(finished)
+    assert said == ["50 of 200 responses, about 6 min left"]
+    assert progress.read(tmp_path / "progress.json") == {"stage": "probe", "done": 60, "total": 200, "values": {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"q": 0.5}, "q: 0.6137 there, 0.5 now"), ({"mini_batch": 4}, "mini_batch: 8 there, 4 now"),
+     ({"watch": ()}, "watch"), ({"no_eos": True}, "no_eos: False there, True now")],
+)  # fmt: skip
+def test_other_options_in_the_same_folder_are_refused(model: Path, finished: Path, change: dict, named: str) -> None:
+    before = files(finished / "out")
+    with pytest.raises(BadInput) as caught:
+        probe(options(model, finished, **({"watch": ("!",)} | change)))
+    assert named in str(caught.value)
+    assert "give another --out" in str(caught.value)
+    assert files(finished / "out") == before
+
+
+def test_other_data_and_a_foreign_folder_are_refused(model: Path, finished: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data.jsonl", LINES[:8])
+    with pytest.raises(BadInput, match="data: 'sha256:"):
+        probe(options(model, tmp_path, out=finished / "out", watch=("!",)))
+    (tmp_path / "out/token_log").mkdir(parents=True)
+    with pytest.raises(BadInput, match="token log without a run record"):
+        probe(options(model, tmp_path))
+
+
+def test_full_mode_and_the_bound_on_rows(model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data.jsonl", LINES[:8])
+    probe(options(model, tmp_path, mode="full"), say=lambda text: None)
+    whole = token_log.read(tmp_path / "out")
+    probe(options(model, tmp_path, mode="full", most_rows=50, out=tmp_path / "few"), say=lambda text: None)
+    few = token_log.read(tmp_path / "few")
+    assert whole is not None
+    assert few is not None
+    tokens = sum(whole.histogram["tokens"].to_pylist())
+    assert (whole.tokens.num_rows, whole.facts.left_out) == (tokens, 0)
+    assert (few.tokens.num_rows, few.facts.left_out) == (50, tokens - 50)
+    assert few.histogram.equals(whole.histogram)
+    rows = {json.dumps(r) for r in whole.tokens.to_pylist()}
+    assert all(json.dumps(r) in rows for r in few.tokens.to_pylist())
+
+
+# the model
+
+
+def _rows(vocabulary: int, lengths: list[tuple[int, int]]) -> list[Tokens]:
+    draw = np.random.default_rng(0)
+    return [Tokens(*(draw.integers(0, vocabulary, n, dtype=np.int32) for n in pair)) for pair in lengths]
+
+
+def _architectures() -> dict[str, Any]:
+    from transformers import GemmaConfig, GPT2Config, LlamaConfig, PhiConfig
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 1100, "max_position_embeddings": 64, "initializer_range": 0.4}
+    return {
+        "llama": LlamaConfig(**sizes, tie_word_embeddings=False),
+        "phi": PhiConfig(**sizes),  # its output layer has a bias
+        "gemma": GemmaConfig(**sizes, num_key_value_heads=1, head_dim=16),
+        "gpt2": GPT2Config(vocab_size=1100, n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.4),
+    }
+
+
+def _saved(config: Any, folder: Path, **changes: Any) -> tuple[model_files.ModelFolder, Any]:
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    made = AutoModelForCausalLM.from_config(config)
+    head = made.get_output_embeddings()
+    if getattr(head, "bias", None) is not None:
+        torch.nn.init.normal_(head.bias)
+    made.save_pretrained(folder)
+    return model_files.ModelFolder(folder, config.vocab_size, 64, None), made.double().eval()
+
+
+@pytest.mark.parametrize("name", ["llama", "phi", "gemma", "gpt2"])
+def test_any_model_with_a_plain_output_layer(name: str, tmp_path: Path) -> None:
+    folder, plain = _saved(_architectures()[name], tmp_path)
+    rows = _rows(1100, [(3, 9), (20, 1), (1, 0), (1, 40), (7, 5)])
+    scorer = Scorer(folder, dtype="fp32", device="cpu")
+    scorer.check(rows[0])
+    found = scorer.score(rows, batch_tokens=60, temperature=0.8)
+    at = 0
+    for row in rows:
+        ids = torch.from_numpy(np.concatenate([row.prompt, row.response])).long()
+        with torch.no_grad():
+            logp = (plain(ids[None]).logits[0] / 0.8).log_softmax(-1)[len(row.prompt) - 1 : len(ids) - 1]
+        here = slice(at, at + len(row.response))
+        chosen = logp.gather(1, torch.from_numpy(row.response).long()[:, None]).squeeze(-1)
+        assert found.logprob_N[here] == pytest.approx(chosen.numpy(), abs=1e-4)
+        assert found.entropy_N[here] == pytest.approx(-(logp.exp() * logp).sum(-1).numpy(), abs=1e-4)
+        at += len(row.response)
+    assert len(found.logprob_N) == at == 55
+
+
+def test_the_batch_around_a_response_changes_nothing_but_rounding(model: Path) -> None:
+    folder = model_files.find(model)
+    rows = _rows(folder.vocabulary, [(5, n) for n in (1, 30, 2, 77, 14, 140, 3)])
+    scorer = Scorer(folder, dtype="fp32", device="cpu")
+    alone = scorer.score(rows, batch_tokens=1)
+    for tokens in (100, 300, 100_000):
+        together = scorer.score(rows, batch_tokens=tokens)
+        for name in ("logprob_N", "entropy_N", "collision_N", "top_logprob_NK"):
+            assert getattr(together, name) == pytest.approx(getattr(alone, name), abs=2e-5)
+    backwards = scorer.score(rows[::-1], batch_tokens=300)
+    assert backwards.logprob_N[:3] == pytest.approx(alone.logprob_N[-3:], abs=2e-5)
+    rough = Scorer(folder, dtype="bf16", device="cpu").score(rows, batch_tokens=300)
+    assert 1e-4 < np.abs(rough.logprob_N - alone.logprob_N).mean() < 0.3
+
+
+@given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 100))
+def test_batches_hold_each_sequence_once_and_keep_the_bound(lengths: list[int], tokens: int) -> None:
+    made = list(batches(lengths, tokens))
+    assert sorted(i for b in made for i in b) == list(range(len(lengths)))
+    assert all(len(b) == 1 or len(b) * max(lengths[i] for i in b) <= tokens for b in made)
+
+
+def test_a_model_that_caps_its_logits_is_refused(tmp_path: Path) -> None:
+    from transformers import Gemma2Config
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma2Config(**sizes, vocab_size=300, num_key_value_heads=1, head_dim=16, initializer_range=2.0)
+    folder, _ = _saved(config, tmp_path)
+    with pytest.raises(BadInput, match="not its hidden states times its output matrix") as caught:
+        Scorer(folder, dtype="fp32", device="cpu").check(_rows(300, [(8, 8)])[0])
+    assert "Gemma2ForCausalLM" in str(caught.value)
+
+
+def test_weights_that_lack_a_tensor_are_refused_not_drawn(model: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, tmp_path / "model")
+    file = tmp_path / "model/model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(BadInput, match=r"model\.layers\.0\.mlp\.up_proj\.weight"):
+        Scorer(model_files.find(tmp_path / "model"), dtype="fp32", device="cpu")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BadInput, match="cannot be loaded"):
+        Scorer(model_files.find(tmp_path / "model"), dtype="fp32", device="cpu")
+
+
+def test_weights_that_are_not_finite_fail_by_name(model: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, tmp_path / "model")
+    file = tmp_path / "model/model.safetensors"
+    tensors = load_file(file)
+    tensors["model.norm.weight"][3] = float("inf")
+    save_file(tensors, file, metadata={"format": "pt"})
+    write(tmp_path / "data.jsonl", LINES[:4])
+    with pytest.raises(RunFailed, match=r"mini-batch 1: the logprob of .* is not finite") as caught:
+        probe(options(tmp_path / "model", tmp_path), say=lambda text: None)
+    assert "check the model's weights" in str(caught.value)
+    assert store.read_json(tmp_path / "out/run.json", Run).status == "failed"
+
+
+# an evaluation
+
+
+@pytest.fixture(scope="module")
+def evaluated(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real evaluation of the tiny model: 2 benchmarks x 6 problems x 16 samples of 2 tokens, temperature 1."""
+    from stapo_eval.options import RunOptions
+    from stapo_eval.run import run as evaluate
+
+    root = tmp_path_factory.mktemp("evaluation")
+    eval_model.benchmarks(root / "data")
+    evaluate(
+        RunOptions(
+            model=str(model),
+            benchmarks="sums,longer-sums",
+            data_dir=str(root / "data"),
+            settings="t1.0",
+            n=SAMPLES,
+            max_tokens=2,
+            threads=1,
+            out=str(root / "run"),
+        )
+    )
+    return root
+
+
+def test_an_evaluation_end_to_end(model: Path, evaluated: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """The probe's log-probabilities are those that the engine drew with, wherever the text gives the same tokens."""
+    out = tmp_path / "out"
+    args = ["--model", str(model), "--data", str(evaluated / "run/samples.jsonl"), "--out", str(out)]
+    args += ["--mode", "full", "--threads", "1"]
+    monkeypatch.setattr("sys.argv", ["stapo-train", "probe", *args])
+    assert cli.main() == 0
+    assert f"next: stapo-repro tokens {out}" in capsys.readouterr().out
+    record = store.read_json(out / "run.json", Run)
+    assert record.parent_run == store.read_json(evaluated / "run/run.json", Run).run_id
+    assert {"data:sums", "data:longer-sums", "verdicts"} <= record.revisions.keys()
+    assert not any("prompts" in note for note in record.notes), "the prompts are those that the evaluation counted"
+    log = token_log.read(out)
+    assert log is not None
+    sums: dict[tuple[str, int], list[float]] = {}
+    advantage = {}
+    for r in log.tokens.to_pylist():
+        key = (r["prompt_id"], r["sample"])
+        sums.setdefault(key, []).append(r["logprob"])
+        advantage[key] = r["advantage"]
+    samples = list(store.read(evaluated / "run/samples.jsonl", Sample))
+    verdicts = {
+        (v.problem_id, v.sample_index): v.correct for v in store.read(evaluated / "run/verdicts.jsonl", Verdict)
+    }
+    compared = 0
+    for s in samples:
+        key = (f"{s.cell.split('/')[-3]}/t1.0/{s.problem_id}", s.sample_index)
+        if key not in sums:  # two special tokens, which leave no text
+            continue
+        reward = np.array([1.0 if verdicts[s.problem_id, i] else -1.0 for i in range(SAMPLES)])
+        expected = (reward[s.sample_index] - reward.mean()) / (reward.std(ddof=1) + 1e-6)
+        assert advantage[key] == pytest.approx(expected, rel=1e-5)
+        if s.finish_reason == "length" and "\ufffd" not in s.response and len(sums[key]) == s.response_tokens:
+            compared += 1
+            assert s.logprob_sum == pytest.approx(sum(sums[key]), abs=1e-4)
+    assert len({round(a, 3) for a in advantage.values()}) > 2
+    assert compared >= 10
+
+
+def test_an_evaluation_that_does_not_fit_is_refused(model: Path, evaluated: Path, tmp_path: Path) -> None:
+    def copy(name: str) -> Path:
+        shutil.copytree(evaluated / "run", tmp_path / name)
+        return tmp_path / name
+
+    def refused(folder: Path, **more: Any) -> str:
+        with pytest.raises(BadInput) as caught:
+            probe(Options(model=model, data=folder / "samples.jsonl", out=tmp_path / "out", **more))
+        return str(caught.value)
+
+    bare = copy("bare")
+    (bare / "verdicts.jsonl").unlink()
+    assert "has no verdicts beside it" in refused(bare)
+    cut = copy("cut")
+    kept = (cut / "verdicts.jsonl").read_text().splitlines(keepends=True)
+    (cut / "verdicts.jsonl").write_text("".join(kept[:5] + kept[6:]))
+    assert "samples.jsonl:6: the sample has no verdict" in refused(cut)
+    eval_model.benchmarks(tmp_path / "other", problems=3)
+    other = refused(copy("other-data"), data_dir=tmp_path / "other")
+    assert "is not the copy of sums that the evaluation was made with" in other
+    alone = copy("alone")
+    (alone / "run.json").unlink()
+    assert "samples.jsonl:49: the benchmark sums has no problem sums-3" in refused(alone, data_dir=tmp_path / "other")
+    assert not (tmp_path / "out/run.json").exists()

@@ -1,0 +1,360 @@
+"""What `stapo-train probe` reads: forms of lines, advantages, ids, and the message of each bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import eval_model
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results.errors import BadInput
+from stapo_training import cli
+from stapo_training.data.rows import write_parquet
+from stapo_training.miniature.tokenizer import build_tokenizer
+from stapo_training.probe import encoding, model_files, responses
+from stapo_training.probe.model_files import ModelFolder
+from stapo_training.probe.options import Options
+from stapo_training.probe.run import probe
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eval_model.build(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def folder(model: Path) -> ModelFolder:
+    return model_files.find(model)
+
+
+def write(path: Path, lines: list[Any]) -> Path:
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
+    return path
+
+
+def read(tmp_path: Path, lines: list[Any], **more: Any) -> list[responses.Response]:
+    return responses.read(write(tmp_path / "data.jsonl", lines), **more).rows
+
+
+def line(**more: Any) -> dict[str, Any]:
+    return {"prompt": "one", "response": "two"} | more
+
+
+# advantages
+
+
+def test_the_papers_advantages_of_eight_responses(tmp_path: Path) -> None:
+    """Appendix of the paper: G = 8, of which 1 to 7 are right."""
+    lines = [line(prompt=f"p{right}", correct=k < right) for right in range(9) for k in range(8)]
+    rows = read(tmp_path, lines)
+    of = {right: [r.advantage for r in rows[8 * right : 8 * right + 8]] for right in range(9)}
+    assert [round(of[right][0], 2) for right in range(1, 8)] == [2.47, 1.62, 1.21, 0.94, 0.72, 0.54, 0.35]
+    assert [round(of[right][7], 2) for right in range(1, 8)] == [-0.35, -0.54, -0.72, -0.94, -1.21, -1.62, -2.47]
+    assert of[0] == of[8] == [0.0] * 8
+
+
+def test_rewards_by_hand_a_group_of_one_and_equal_rewards(tmp_path: Path) -> None:
+    """(0, 1, 5): mean 2, unbiased std sqrt(7). Three times 0.1 has a mean that is not 0.1 in floating point."""
+    given_ = [("a", 0), ("b", 0.1), ("a", 1), ("c", 3.5), ("b", 0.1), ("a", 5), ("b", 0.1)]
+    found = [r.advantage for r in read(tmp_path, [line(prompt=p, reward=x) for p, x in given_])]
+    a = [x / math.sqrt(7) for x in (-2, -1, 3)]
+    assert found == pytest.approx([a[0], 0.0, a[1], 0.0, 0.0, a[2], 0.0], rel=1e-5)
+    assert found[1] == found[3] == found[4] == found[6] == 0.0
+
+
+def test_given_advantages_are_taken_and_unknown_ones_only_when_asked(tmp_path: Path) -> None:
+    both = [line(advantage=-0.25, reward=3, correct=True), line(advantage=7, reward=1, correct=False)]
+    assert [r.advantage for r in read(tmp_path, both)] == [-0.25, 7.0]
+    assert [r.advantage for r in read(tmp_path, [line()] * 2, all_positive=True)] == [1.0, 1.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=24), st.randoms())
+def test_advantages_do_not_depend_on_the_order_and_sum_to_nothing(rewards: list[tuple[int, int]], random: Any) -> None:
+    def rows(pairs: list[tuple[int, int]]) -> list[responses.Response]:
+        return responses.with_advantages([responses.Response("", str(p), 0, "", "", ("reward", r)) for p, r in pairs])
+
+    shuffled = random.sample(rewards, len(rewards))
+    by_pair = {(r.prompt_id, r.signal[1]): r.advantage for r in rows(rewards)}
+    for r in rows(shuffled):
+        assert r.advantage == pytest.approx(by_pair[r.prompt_id, r.signal[1]], abs=1e-9)
+        same = [x.advantage for x in rows(rewards) if x.prompt_id == r.prompt_id]
+        assert sum(same) == pytest.approx(0.0, abs=1e-9)
+        assert not any(same) or sum(a * a for a in same) / (len(same) - 1) == pytest.approx(1.0, rel=1e-4)
+
+
+# forms
+
+
+def test_groups_and_samples_of_plain_lines(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "q"}]
+    lines = [
+        line(prompt_id=7, correct=True),
+        {"messages": chat, "response": "x", "correct": False},
+        line(prompt_id=7, correct=False, finish_reason="length", more="ignored"),
+        {"messages": chat, "response_tokens": [5, 6], "correct": True, "sample": 9},
+    ]
+    rows = read(tmp_path, lines)
+    assert [(r.prompt_id, r.sample, r.stopped, r.tokens) for r in rows[::2]] == [
+        ("7", 0, True, None),
+        ("7", 1, False, None),
+    ]
+    assert rows[1].prompt_id == rows[3].prompt_id != "7"
+    assert [(r.sample, r.tokens) for r in rows[1::2]] == [(0, None), (9, (5, 6))]
+    assert [r.prompt for r in rows[:2]] == ["one", chat]
+
+
+def test_verls_dump_is_grouped_by_step_and_input(tmp_path: Path) -> None:
+    lines = [
+        {"input": i, "output": f"o{k}", "gts": "1", "score": s, "step": step, "uid": f"u_{k}_0"}
+        for step, i, k, s in [(1, "a", 0, 1.0), (1, "b", 0, -1.0), (1, "a", 1, -1.0), (2, "a", 0, 1.0)]
+    ]
+    rows = read(tmp_path, lines)
+    assert [round(r.advantage, 4) for r in rows] == [0.7071, 0.0, -0.7071, 0.0]
+    assert rows[0].prompt_id == rows[2].prompt_id
+    assert len({r.prompt_id for r in rows}) == 3
+    assert [(r.sample, r.text) for r in rows] == [(0, "o0"), (0, "o0"), (1, "o1"), (0, "o0")]
+    assert all(r.stripped for r in rows)
+
+
+@pytest.mark.slow
+def test_verl_writes_the_keys_that_are_read(tmp_path: Path) -> None:
+    """The installed veRL's own writer."""
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    PPOTrainer._write_generations(["in"] * 2, ["x", "y"], ["g"] * 2, [1.0, 0.0], {}, str(tmp_path), 3)
+    rows = responses.read(tmp_path / "3.jsonl").rows
+    assert [(r.prompt, r.text, round(r.advantage, 4)) for r in rows] == [("in", "x", 0.7071), ("in", "y", -0.7071)]
+
+
+def test_parquet_gives_what_json_lines_give(tmp_path: Path) -> None:
+    lines = [line(prompt=f"p{i // 2}", reward=float(i), response_tokens=None if i else [3]) for i in range(4)]
+    write_parquet(tmp_path / "data.parquet", lines)
+    rows = responses.read(tmp_path / "data.parquet").rows
+    same = read(tmp_path, lines)
+    assert [(r.prompt_id, r.text, r.tokens, r.advantage) for r in rows] == [
+        (r.prompt_id, r.text, r.tokens, r.advantage) for r in same
+    ]
+
+
+# ids
+
+
+def test_the_end_of_turn_stands_behind_what_ended(tmp_path: Path, folder: ModelFolder) -> None:
+    finish = ["stop", "length", None]
+    lines = [line(correct=True, response="ab", finish_reason=f) for f in finish]
+    lines += [line(correct=True, response="ab<|im_end|>"), line(correct=True, response_tokens=[9, 8])]
+    rows = read(tmp_path, lines)
+    ab = folder.tokenizer("ab").input_ids
+    found = [x.response.tolist() for x in encoding.encode(rows, folder).rows]
+    assert found == [[*ab, 2], ab, [*ab, 2], [*ab, 2], [9, 8]]
+    without = [x.response.tolist() for x in encoding.encode(rows, folder, end_of_turn=False).rows]
+    assert without == [ab, ab, ab, [*ab, 2], [9, 8]]
+
+
+def test_a_prompt_is_text_as_it_stands_or_a_chat_in_its_template(tmp_path: Path, folder: ModelFolder) -> None:
+    lines = [
+        {"prompt": "<|im_start|>hi<|im_end|><|im_start|>", "response": "x", "correct": True},
+        {"messages": [{"role": "user", "content": "hi"}], "response": "x", "correct": True},
+        {"prompt": "hi", "response": "x", "correct": True},
+    ]
+    hi = folder.tokenizer("hi").input_ids
+    found = [x.prompt.tolist() for x in encoding.encode(read(tmp_path, lines), folder).rows]
+    assert found == [[1, *hi, 2, 1], [1, *hi, 2, 1], hi]
+
+
+@pytest.mark.parametrize("message", ["What is 12 + 7?", "line\nuser\nassistant\n", "  spaces  ", "é ∑"])
+def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> None:
+    """With a template like Qwen's, whose roles stay in the text when the special tokens are taken out."""
+    tokenizer = build_tokenizer()
+    folder = ModelFolder(Path(), len(tokenizer), None, tokenizer)
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+    )
+    ids = tokenizer(chat, add_special_tokens=False).input_ids
+    dumped = tokenizer.decode(ids, skip_special_tokens=True)
+    assert dumped == f"user\n{message}\nassistant\n"
+    row = responses.Response("", "p", 0, dumped, "1", ("reward", 1.0), stripped=True)
+    found = encoding.encode([row], folder)
+    assert found.rows[0].prompt.tolist() == ids
+    assert found.notes == []
+
+
+def test_a_dumped_prompt_that_is_no_single_message_is_taken_as_it_is() -> None:
+    tokenizer = build_tokenizer()
+    folder = ModelFolder(Path(), len(tokenizer), None, tokenizer)
+    row = responses.Response(
+        "", "p", 0, "system\nBe brief.\nuser\nhi\nassistant\n", "1", ("reward", 1.0), stripped=True
+    )
+    found = encoding.encode([row], folder)
+    assert found.rows[0].prompt.tolist() == tokenizer(row.prompt, add_special_tokens=False).input_ids
+    assert found.notes == [
+        "1 of 1 prompts are scored without the special tokens that the dump left out: they are not one user message in "
+        "the model's chat template"
+    ]
+
+
+def test_watched_tokens_by_id_and_by_text(folder: ModelFolder) -> None:
+    box = folder.tokenizer(r"\boxed{1}").input_ids
+    assert encoding.watched(["7", r"\boxed{1}", "7"], folder) == tuple(sorted({7, *box}))
+    for bad, found in (("two", "3 tokens: ['t', 'w', 'o']"), ("99999", "id 99999 of 283"), ("", "id ")):
+        with pytest.raises(BadInput, match="is not one token") as caught:
+            encoding.watched([bad], folder)
+        assert found in str(caught.value)
+
+
+# bad input
+
+LONE = '{"prompt": "p", "response": "\\ud800", "correct": true}'
+BAD_LINES: dict[str, tuple[list[Any], str, str]] = {
+    "no object": ([line(correct=True), "3"], ":2 is not an object", "int"),
+    "no JSON": ([line(correct=True), "{"], ":2 is not a JSON line", ""),
+    "empty": ([], "holds no response", ""),
+    "no response": ([{"prompt": "p", "correct": True}], ":1: not a response", "response (text) or response_tokens"),
+    "two prompts": ([line(messages=[{"role": "user", "content": "x"}])], ":1: not a response", "one of prompt"),
+    "no message": ([{"messages": [], "response": "x"}], ":1: not a response", "messages: List should have at least 1"),
+    "text for a number": ([line(reward="high")], ":1: not a response", "reward: Input should be a valid number"),
+    "number for a verdict": ([line(correct=1)], ":1: not a response", "correct: Input should be a valid boolean"),
+    "not finite": ([line(reward=1), line(reward=math.nan)], ":2: not a response", "reward: Input should be a finite"),
+    "a count for ids": ([line(response_tokens=12, correct=True)], ":1: not a response", "response_tokens: Input"),
+    "negative id": ([line(response_tokens=[-1], correct=True)], ":1: not a response", "response_tokens.0: Input"),
+    "lone surrogate": ([LONE], ":1: not a response", "half a character at 0"),
+    "sample beyond the log": ([line(sample=32768, correct=True)], ":1: not a response", "less than 32768"),
+    "no score": ([{"input": "a", "output": "b"}], ":1: not a response", "score: Field required"),
+    "nothing known": ([line()], "nothing says how good", "no advantage, reward or correct"),
+    "mixed": ([line(correct=True), line(reward=1)], ":2: lines of one file differ", "reward, and correct at"),
+    "twice": ([line(sample=3, correct=True)] * 2, ":2: sample 3 of prompt-", "stands twice"),
+    "two prompts, one id": (
+        [line(prompt_id="p", correct=True), line(prompt_id="p", prompt="other", correct=True)],
+        ":2: the prompt_id p stands at two prompts",
+        "another prompt at",
+    ),
+    "empty prompt": ([line(prompt="", correct=True)], ":1: the prompt has no token", ""),
+    "foreign id": ([line(response_tokens=[1, 283], correct=True)], ":1: the response has a token", "id 283"),
+    "huge id": ([line(response_tokens=[10**12], correct=True)], ":1: the response has a token", "id 2147483647"),
+    "too long": ([line(correct=True), line(correct=True, response="x" * 509)], ":2: prompt and response", "3 + 510"),
+    "roles": ([{"messages": [{"role": "user"}], "response": "x"}], ":1: not a response", "messages.0.content: Field"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_each_bad_line_is_named_before_the_model_is_loaded(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, what, found = BAD_LINES[name]
+    data = write(tmp_path / "data.jsonl", lines)
+    monkeypatch.setattr("stapo_training.probe.run.Scorer", None)
+    with pytest.raises(BadInput) as caught:
+        probe(Options(model=model, data=data, out=tmp_path / "out"))
+    text = str(caught.value)
+    assert what in text
+    assert found in text
+    assert str(data) in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_longest_that_fits_is_scored(model: Path, tmp_path: Path) -> None:
+    """512 positions: 3 of the prompt, 508 of the text, 1 of the end of turn."""
+    data = write(tmp_path / "data.jsonl", [line(correct=True, response="x" * 508)])
+    probe(Options(model=model, data=data, out=tmp_path / "out", threads=1), say=lambda text: None)
+    assert (tmp_path / "out/token_log/00000001.parquet").exists()
+
+
+def test_all_positive_is_not_silently_ignored(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--all-positive is for responses of which nothing is known"):
+        read(tmp_path, [line(correct=True)], all_positive=True)
+
+
+def _without(*names: str) -> Any:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def _config(**values: Any) -> Any:
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | values))
+
+    return change
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def _remote(folder: Path) -> None:
+    """A model whose code would have to be run: it must not be."""
+    (folder / "evil.py").write_text("raise SystemExit('was run')")
+    auto = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
+    _config(model_type="evil", auto_map=auto, architectures=["M"])(folder)
+
+
+BAD_MODELS = {
+    "no tokenizer": (_without("tokenizer.json"), "no tokenizer.json"),
+    "no config": (_without("config.json"), "no config.json"),
+    "pickled weights": (_pickled, "no model.safetensors"),
+    "own code": (_remote, "cannot be loaded"),
+    "foreign tokenizer": (_config(vocab_size=100), "283 tokens, 100 logits"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MODELS)
+def test_each_bad_model_folder_is_named(name: str, model: Path, tmp_path: Path) -> None:
+    change, expected = BAD_MODELS[name]
+    shutil.copytree(model, tmp_path / "model")
+    change(tmp_path / "model")
+    with pytest.raises(BadInput) as caught:
+        model_files.find(tmp_path / "model")
+    assert expected in str(caught.value)
+    assert "next:" in str(caught.value)
+
+
+def test_a_model_without_template_or_end_is_told_so(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").unlink(missing_ok=True)
+    settings = tmp_path / "model/tokenizer_config.json"
+    known = json.loads(settings.read_text())
+    settings.write_text(json.dumps({k: v for k, v in known.items() if k not in ("chat_template", "eos_token")}))
+    bare = model_files.find(tmp_path / "model")
+    chat = read(tmp_path, [{"messages": [{"role": "user", "content": "x"}], "response": "y", "correct": True}])
+    with pytest.raises(BadInput, match="names no eos_token"):
+        encoding.encode(chat, bare)
+    with pytest.raises(BadInput, match="no chat template"):
+        encoding.encode(chat, bare, end_of_turn=False)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--tau-p", "0"], "--tau-p is out of range"),
+        (["--q", "1.5"], "--q is out of range"),
+        (["--mini-batch", "0"], "--mini-batch is out of range"),
+        (["--temperature", "0"], "--temperature is out of range"),
+        (["--device", "cuda"], "--device cuda, and torch finds no GPU"),
+        (["--data", "DIR"], "--data is a folder"),
+        (["--data", "none.jsonl"], "--data: no such file"),
+        (["--model", "none"], "--model is no folder"),
+    ],
+)
+def test_bad_options_end_with_exit_code_2(
+    args: list[str], message: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    data = write(tmp_path / "data.jsonl", [line(correct=True)])
+    given_ = {"--model": str(model), "--data": str(data), "--out": str(tmp_path / "out")}
+    given_ |= {args[0]: args[1].replace("DIR", str(tmp_path))}
+    monkeypatch.setattr("sys.argv", ["stapo-train", "probe", *(x for pair in given_.items() for x in pair)])
+    assert cli.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert message in said
+    assert "next:" in said

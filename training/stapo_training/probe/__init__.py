@@ -1,0 +1,1 @@
+"""Scoring responses that exist already: the token log of a training, without a training (`stapo-train probe`)."""

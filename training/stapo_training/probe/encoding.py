@@ -1,0 +1,215 @@
+"""From texts to the ids that a model is asked about.
+
+The response's text is tokenised by itself and put behind the prompt's ids. Which ids the model really drew is not
+known from text: a word at the seam, or one that the model spelt in other pieces, comes out as the tokenizer would
+write it. Lines with ids of their own have no such loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stapo_results.errors import BadInput
+from stapo_training.probe.model_files import ModelFolder, first_line
+from stapo_training.probe.responses import Response
+
+_AT_ONCE = 1024
+_MARK = "MESSAGE0"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The ids (int32) of one prompt and of the response to it."""
+
+    prompt: np.ndarray
+    response: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.response)
+
+
+@dataclass
+class Encoded:
+    """The ids of all responses in their order, and what a reader of the record should know of them."""
+
+    rows: list[Tokens]
+    notes: list[str] = field(default_factory=list)
+
+
+def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = True) -> Encoded:
+    """Tokenise, and check that every id and every length fits the model.
+
+    Args:
+        end_of_turn: put the tokenizer's eos_token behind the text of a response that the model ended itself.
+
+    Raises:
+        BadInput: naming file and line: no chat template for a chat, an empty prompt, an id beyond the vocabulary, a
+            sequence beyond the model's positions.
+    """
+    tokenizer = model.tokenizer
+    end = tokenizer.eos_token_id
+    if end_of_turn and end is None and any(r.stopped and r.tokens is None for r in rows):
+        raise BadInput(
+            f"the tokenizer in {model.path} names no eos_token",
+            expected="the token that ends a response",
+            next_step="set eos_token in tokenizer_config.json, or give --no-eos: the texts then end without one",
+        )
+    prompts = _Prompts(tokenizer)
+    found = Encoded([])
+    for r, ids in zip(rows, _response_ids(rows, tokenizer), strict=True):
+        if r.tokens is None and end_of_turn and r.stopped and (not len(ids) or ids[-1] != end):
+            ids = np.concatenate([ids, np.array([end], dtype=np.int32)])
+        row = Tokens(prompts(r), ids)
+        _check(row, r, model)
+        found.rows.append(row)
+    _check_longest(found.rows, rows, model)
+    found.notes += prompts.notes() + _recount(rows, found.rows)
+    return found
+
+
+def _ids(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
+    # special tokens that a text spells out are read as such, and none is added
+    return [np.array(x, dtype=np.int32) for x in tokenizer(texts, add_special_tokens=False).input_ids]
+
+
+def _response_ids(rows: Sequence[Response], tokenizer: Any) -> Iterator[np.ndarray]:
+    for first in range(0, len(rows), _AT_ONCE):
+        part = rows[first : first + _AT_ONCE]
+        texts = iter(_ids(tokenizer, [r.text for r in part if r.tokens is None] or [""]))
+        for r in part:
+            if r.tokens is None:
+                yield next(texts)
+            else:
+                # an id beyond int32 is beyond every vocabulary as well
+                yield np.array([min(t, 2**31 - 1) for t in r.tokens], dtype=np.int32)
+
+
+class _Prompts:
+    """Ids of prompts, each made once.
+
+    A dump's prompt has lost its special tokens. Where what is left is what the chat template leaves of one user
+    message, the template is put around that message again; the result has to give the same text.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self.tokenizer = tokenizer
+        self.known: dict[str, np.ndarray] = {}
+        self.bare: set[str] = set()
+        self._frame: tuple[str, str] | None = None
+
+    def __call__(self, r: Response) -> np.ndarray:
+        if r.prompt_id not in self.known:
+            self.known[r.prompt_id] = self._make(r)
+        return self.known[r.prompt_id]
+
+    def _make(self, r: Response) -> np.ndarray:
+        if not isinstance(r.prompt, str):
+            return self._chat(r.prompt, r.where)
+        if r.stripped:
+            if (ids := self._restored(r.prompt, r.where)) is not None:
+                return ids
+            self.bare.add(r.prompt_id)
+        return _ids(self.tokenizer, [r.prompt])[0]
+
+    def _chat(self, messages: list[dict[str, str]], where: str) -> np.ndarray:
+        if not self.tokenizer.chat_template:
+            raise BadInput(
+                f"{where}: a chat, and the model's tokenizer has no chat template",
+                expected="chat_template in the model's folder, or prompts as the model saw them",
+                next_step="add the family's chat_template.jinja to the folder, or give prompt instead of messages",
+            )
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as e:  # noqa: BLE001  a template may refuse a chat with any error
+            raise BadInput(
+                f"{where}: the model's chat template refuses the chat",
+                found=first_line(e),
+                next_step="correct the messages (roles: " + ", ".join(m["role"] for m in messages) + ")",
+            ) from None
+        return _ids(self.tokenizer, [text])[0]
+
+    def _plain(self, ids: np.ndarray) -> str:
+        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+
+    def _restored(self, text: str, where: str) -> np.ndarray | None:
+        if not self.tokenizer.chat_template:
+            return None
+        if self._frame is None:
+            before, _, after = self._plain(self._chat([{"role": "user", "content": _MARK}], where)).partition(_MARK)
+            self._frame = before, after
+        before, after = self._frame
+        if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after)):
+            return None
+        message = text[len(before) : len(text) - len(after)]
+        ids = self._chat([{"role": "user", "content": message}], where)
+        return ids if self._plain(ids) == text else None
+
+    def notes(self) -> list[str]:
+        if not self.bare:
+            return []
+        return [
+            f"{len(self.bare)} of {len(self.known)} prompts are scored without the special tokens that the dump left "
+            "out: they are not one user message in the model's chat template"
+        ]
+
+
+def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
+    if not len(row.prompt):
+        raise BadInput(
+            f"{r.where}: the prompt has no token", expected="what the model saw first", next_step="complete the line"
+        )
+    for name, ids in (("prompt", row.prompt), ("response", row.response)):
+        if len(ids) and int(ids.max()) >= model.vocabulary:
+            raise BadInput(
+                f"{r.where}: the {name} has a token that the model does not know",
+                found=f"id {int(ids.max())}",
+                expected=f"ids below {model.vocabulary:,}",
+                next_step="check that the responses are those of this model",
+            )
+
+
+def _check_longest(found: Sequence[Tokens], rows: Sequence[Response], model: ModelFolder) -> None:
+    at = max(range(len(found)), key=lambda i: len(found[i]))
+    if model.positions is not None and len(found[at]) > model.positions:
+        raise BadInput(
+            f"{rows[at].where}: prompt and response are longer than the model can see",
+            found=f"{len(found[at].prompt):,} + {len(found[at].response):,} tokens",
+            expected=f"at most {model.positions:,} (max_position_embeddings in config.json)",
+            next_step="leave out such lines",
+        )
+
+
+def _recount(rows: Sequence[Response], found: Sequence[Tokens]) -> list[str]:
+    """Whether texts gave as many tokens as the evaluation counted: the part of them that is surely not as it was."""
+    both = [(r.counted, (len(s.prompt), len(s.response))) for r, s in zip(rows, found, strict=True) if r.counted]
+    notes = []
+    for i, name in enumerate(("prompts", "responses")):
+        if other := sum(said[i] != is_now[i] for said, is_now in both if said):
+            notes.append(f"{other} of {len(both)} {name} have another number of tokens than the evaluation counted")
+    return notes
+
+
+def watched(given: Sequence[str], model: ModelFolder) -> tuple[int, ...]:
+    """The ids of --watch: a number is an id, any other text has to be one token.
+
+    Raises:
+        BadInput: an id beyond the vocabulary, a text of several tokens.
+    """
+    ids = set()
+    for text in given:
+        number = text.isascii() and text.isdigit()
+        found = [int(text)] if number else _ids(model.tokenizer, [text])[0].tolist()
+        if len(found) != 1 or found[0] >= model.vocabulary:
+            pieces = [model.tokenizer.decode([i]) for i in found if i < model.vocabulary]
+            raise BadInput(
+                f"--watch {text!r} is not one token",
+                found=f"{len(found)} tokens: {pieces}" if pieces else f"id {text} of {model.vocabulary:,}",
+                expected="an id, or a text that is one token (most words begin with a space)",
+                next_step="give each token by its id",
+            )
+        ids.add(int(found[0]))
+    return tuple(sorted(ids))

@@ -1,0 +1,49 @@
+"""The options of `stapo-train probe`; the command line and the run's record are made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options with the help that the command line shows."""
+
+    model: Path
+    """Folder with config.json, tokenizer.json and *.safetensors."""
+    data: Path
+    """Responses, .jsonl or .parquet: samples.jsonl of stapo-eval run, veRL's rollout dump, or plain lines."""
+    out: Path
+    """Folder to make; the same command goes on with an interrupted probe."""
+    data_dir: Path | None = None
+    """Folder with the benchmarks' files, for samples.jsonl; by default where the evaluation found them."""
+    tau_p: float = 0.002
+    """A token of a response with a positive advantage is rare below this probability."""
+    q: float = 0.75
+    """The share of a mini-batch's rare tokens that S2T silences, those of lowest entropy."""
+    mini_batch: int = 512
+    """Responses, in the order of the file, that share one entropy threshold."""
+    mode: Literal["on", "full"] = "on"
+    """on: rows for rare and watched tokens, counts for all. full: rows for all."""
+    watch: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ID|TEXT ...")] = ()
+    """Tokens that get rows wherever the advantage is positive: ids, or texts of one token."""
+    most_rows: int = 50_000
+    """Rows of a mini-batch; of more, as many are kept, evenly spread. The counts have all."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Of weights and hidden states; the statistics are float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: the GPU where there is one."""
+    batch_tokens: int = 16_384
+    """Tokens scored at a time, padding included."""
+    temperature: float = 1.0
+    """Divides the logits."""
+    threads: int = 0
+    """Of the CPU; 0 leaves it to torch."""
+    no_eos: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Put no end-of-turn token behind the texts of finished responses."""
+    all_positive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Lines without correct, reward and advantage get the advantage 1."""
