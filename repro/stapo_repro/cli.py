@@ -13,6 +13,7 @@ from stapo_repro.commands.plan import Plan
 from stapo_repro.commands.report import Report
 from stapo_repro.commands.run import Run
 from stapo_repro.commands.share import Pack, Unpack
+from stapo_repro.commands.tokens import Tokens
 from stapo_results.console import run_main
 
 Roots = Annotated[
@@ -169,6 +170,7 @@ _COMMANDS = {
     "ablation": Ablation,
     "run": Run,
     "collect": Collect,
+    "tokens": Tokens,
     "plan": Plan,
     "pack": Pack,
     "unpack": Unpack,

@@ -1,0 +1,395 @@
+"""`stapo-repro tokens`: counts and norms worked out by hand, the comparison with the metrics, odd logs, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+import token_logs as logs
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("wordcloud")
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.text import Text
+
+from stapo_repro import cli
+from stapo_repro.tokens import build, clouds, density, figures, labelling, material, page, quadrants, ranking, silencing
+from stapo_repro.tokens.cases import choose
+from stapo_results import token_log
+from stapo_results.errors import BadInput, RecordError, RunFailed
+
+# p = e^-7 = 0.00091 is rare, e^-6 = 0.0025 is not; of two entropies the one below 0.5 is silenced
+SILENCED = logs.row()
+KEPT = logs.row(entropy=2.0, silenced=False, token=logs.ids("8")[0], position=6)
+FREQUENT = logs.row(logprob=-0.01, entropy=0.3, rare=False, silenced=False, position=7)
+WRONG = logs.row(advantage=-1.0, rare=False, silenced=False, position=8)
+
+
+def load(run: Path, steps: str = "") -> material.Material:
+    return material.load(run, steps)
+
+
+def command(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tokens", *map(str, args)])
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out, said.err
+
+
+def test_quadrants_by_hand(tmp_path: Path):
+    # |A| sqrt(1 - 2 p + collision): with A = 1, p -> 0 and a collision of 0.44, 1.2; twice that with A = 2
+    tiny = {"logprob": -40.0, "collision": 0.44}
+    rows = [
+        logs.row(**tiny),
+        logs.row(**tiny, advantage=2.0, position=6),
+        logs.row(**tiny, position=7, mini_batch=2),
+        logs.row(**tiny, position=8, entropy=0.9, silenced=False),
+        logs.row(**tiny, position=9, clipped=True, entropy=0.9, silenced=False),
+        WRONG,
+        FREQUENT,
+    ]
+    found = quadrants.build(load(logs.write(tmp_path, rows)))
+    assert [(q.rare, q.below, q.tokens) for q in found] == [
+        (False, False, 0),
+        (False, True, 1),
+        (True, False, 2),
+        (True, True, 3),
+    ]
+    assert [q.share for q in found] == [0, 1 / 6, 2 / 6, 3 / 6]
+    assert found[0].norm is None
+    kept, silenced = found[2].norm, found[3].norm
+    assert kept
+    assert silenced
+    assert kept.mean == pytest.approx(0.6)  # one of the two is clipped
+    assert kept.low is None, "both are of one mini-batch"
+    # mini-batch 1: sum 3.6 of 2 tokens; mini-batch 2: 1.2 of 1. Mean 1.6; residuals 0.4 and -0.4;
+    # se = sqrt(2 / 1 x 0.32) / 3 = 0.26667; t(1 degree of freedom) = 12.7062
+    assert silenced.mean == pytest.approx(1.6)
+    assert silenced.high == pytest.approx(1.6 + 12.7062 * 0.8 / 3, rel=1e-5)
+    assert [q.rank for q in found] == [None, 3, 2, 1]
+
+
+def test_ratio_by_hand():
+    # 1 of 1 and 9 of 3: mean 2.5, residuals -1.5 and 1.5, se = sqrt(2 x 4.5) / 4 = 0.75
+    found = quadrants.ratio(np.array([1.0, 9.0]), np.array([1, 3]))
+    assert found.mean == 2.5
+    assert found.low == pytest.approx(2.5 - 12.70620 * 0.75, rel=1e-5)
+
+
+def test_entropy_change_has_the_sign_of_the_lemma():
+    # a policy (0.7, 0.2, 0.1): H = 0.8018; log p + H = 0.445, -0.808, -1.501
+    p = np.array([0.7, 0.2, 0.1])
+    entropy = -(p * np.log(p)).sum()
+    assert quadrants.entropy_rises(np.log(p), np.full(3, entropy)).tolist() == [False, True, True]
+    # and so does the entropy itself, after a step of the natural gradient: the logit of the token alone grows
+    for token, rises in enumerate([False, True, True]):
+        logits = np.log(p)
+        logits[token] += 1e-4
+        after = np.exp(logits) / np.exp(logits).sum()
+        assert (-(after * np.log(after)).sum() > entropy) == rises
+
+
+def test_a_bin_decides_only_where_all_its_points_agree():
+    surely, perhaps = quadrants.rising_bins()
+    log10_p, entropy = token_log.bins(np.log([0.99, 0.002, 0.3]), np.array([0.05, 1.0, 12.6]))
+    # p = 0.99 falls with H = 0.05 and rises with H = 0.001, in one bin; rare tokens rise; the last bin has no upper end
+    assert surely[log10_p, entropy].tolist() == [False, True, False]
+    assert perhaps[log10_p, entropy].tolist() == [True, True, False]
+
+
+@given(st.floats(-30, 0), st.floats(0, 14))
+def test_bins_never_contradict_the_sign(logprob: float, entropy: float):
+    surely, perhaps = quadrants.rising_bins()
+    at = token_log.bins(np.array([logprob]), np.array([entropy]))
+    rises = bool(quadrants.entropy_rises(np.array(logprob), np.array(entropy)))
+    assert surely[at][0] <= rises <= perhaps[at][0]
+
+
+def test_rows_decide_the_sign_and_bins_bound_it(tmp_path: Path):
+    sure = logs.row(logprob=-0.01, entropy=0.05, rare=False, silenced=False)  # log p + H = 0.04: falls
+    full = quadrants.build(load(logs.write(tmp_path / "full", [sure, SILENCED])))
+    assert (full[1].rises, full[1].rises_from) == ((0.0, 0.0), "rows")
+    assert (full[3].rises, full[3].rises_from) == ((1.0, 1.0), "rows")
+    on = quadrants.build(load(logs.write(tmp_path / "on", [SILENCED], [sure], mode="on")))
+    assert (on[1].rises, on[1].rises_from) == ((0.0, 1.0), "bins")
+    assert (on[3].rises, on[3].rises_from) == ((1.0, 1.0), "rows")
+
+
+def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
+    rows = [SILENCED, KEPT, logs.row(mini_batch=2), logs.row(step=2), WRONG]
+    run = logs.write(tmp_path, rows)
+    logs.metrics(run, {1: 1.0, 2: 1.0})  # step 1: a mean of 1 over two mini-batches is two tokens
+    found = silencing.by_step(load(run))
+    assert [(c.step, c.mini_batches, c.tokens, c.rare, c.region, c.silenced, c.in_rows, c.metric) for c in found] == [
+        (1, 2, 4, 3, 2, 2, 2, 2),
+        (2, 1, 1, 1, 1, 1, 1, 1),
+    ]
+    assert silencing.statement(load(run), found) == "silenced: 3 in the log, 3 in the metrics: equal in each of 2 steps"
+
+
+def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = logs.write(tmp_path, [SILENCED, logs.row(step=2)])
+    logs.metrics(run, {1: 1.0, 2: 3.0})
+    code, _, said = command(capsys, run)
+    assert code == 1
+    assert "step 2: the token log and the run's metrics count different silenced tokens" in said
+    assert "1 in the log" in said
+    assert "3, actor/selector/silenced_tokens x 1 mini-batches" in said
+    assert not (run / "tokens").exists()
+    assert silencing.by_step(load(run, ":1"))[0].metric == 1
+
+
+def test_the_metrics_last_attempt_counts_and_a_part_of_a_step_is_found(tmp_path: Path):
+    run = logs.write(tmp_path, [SILENCED])
+    logs.metrics(run, {1: 7.0})
+    logs.metrics(run, {1: 1.0})
+    assert silencing.by_step(load(run))[0].metric == 1
+    logs.metrics(run, {1: 1.5})  # two mini-batches with three silenced tokens, of which the log has one
+    with pytest.raises(RunFailed, match="step 1: the metrics' silenced tokens are no whole number"):
+        silencing.by_step(load(run))
+
+
+def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: Path):
+    with pytest.raises(RunFailed, match="step 1: the log's rows and its counts"):
+        silencing.by_step(load(logs.write(tmp_path / "a", [SILENCED], [logs.row(position=9)])))
+    log = load(logs.write(tmp_path / "b", [SILENCED], [logs.row(position=9)], left_out=1))
+    said = silencing.statement(log, silencing.by_step(log))
+    assert "1 rows of the whole log were left out at its bound: rows hold 1 of the silenced tokens, counts all" in said
+
+
+def test_a_step_that_counts_nothing_is_a_zero_and_one_without_metrics_is_said(tmp_path: Path):
+    run = logs.write(tmp_path, [KEPT, logs.row(step=2)])
+    logs.metrics(run, {1: 0.0})
+    log = load(run)
+    found = silencing.by_step(log)
+    assert [c.metric for c in found] == [0, None]
+    assert "1 in the log, 0 of them in the 1 of 2 steps that have metrics, 0 in the metrics" in silencing.statement(
+        log, found
+    )
+
+
+def test_thresholds_by_step(tmp_path: Path):
+    rows = [SILENCED, logs.row(mini_batch=2, tau_h=0.7), logs.row(mini_batch=3, tau_h=1.5), logs.row(step=2)]
+    rows.append(logs.row(step=3, tau_h=None, rare=False, silenced=False))
+    log = load(logs.write(tmp_path, rows))
+    assert silencing.thresholds(log) == [silencing.Threshold(1, 0.5, 0.7, 1.5), silencing.Threshold(2, 0.5, 0.5, 0.5)]
+    assert silencing.spread(log) == silencing.Threshold(0, 0.5, 0.6, 1.5)
+
+
+def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
+    rows = [r | {"silenced": False} for r in (SILENCED, KEPT, FREQUENT)]
+    log = load(logs.write(tmp_path, rows, selector="keep_all"))
+    would, keeps = ranking.ranked(log)
+    assert (would.part, would.counts) == ("S2T would silence", {"7": 1})
+    assert (keeps.part, keeps.counts) == ("S2T would keep", {"8": 1})
+    (said,) = page.notices(log, silencing.by_step(log))
+    assert "Shown is what S2T would silence" in said
+
+
+def test_a_mask_is_taken_at_its_word(tmp_path: Path):
+    # the high-entropy mask silences the other one of the two
+    rows = [SILENCED | {"silenced": False}, KEPT | {"silenced": True}]
+    silenced, kept = ranking.ranked(load(logs.write(tmp_path, rows, selector="silence_high_entropy")))
+    assert (silenced.counts, kept.counts) == ({"8": 1}, {"7": 1})
+
+
+@pytest.mark.parametrize(("frequent", "scale"), [(1, "linear"), (30, "symlog")])
+def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
+    tmp_path: Path, frequent: int, scale: str
+):
+    rows = [SILENCED, *(FREQUENT | {"silenced": True, "position": 9 + i} for i in range(frequent))]
+    log = load(logs.write(tmp_path, rows, selector="top_entropy"))
+    counts = silencing.by_step(log)
+    axes = figures.silenced_share(log, counts).figure.axes[0]
+    assert axes.get_yscale() == scale
+    lines = {str(line.get_gid()): float(np.asarray(line.get_ydata())[0]) for line in axes.lines}
+    share = 100 / (frequent + 1)
+    assert lines == pytest.approx({"rare": share, "region": share, "silenced": 100})
+
+
+def test_ranking_is_by_count_then_text(tmp_path: Path):
+    tokens = [logs.ids(c)[0] for c in "993311 "]
+    rows = [logs.row(token=t, position=i) for i, t in enumerate(tokens)]
+    silenced, kept = ranking.ranked(load(logs.write(tmp_path, rows)))
+    assert list(silenced.counts.items()) == [("1", 2), ("3", 2), ("9", 2), (" ", 1)]
+    assert kept.total == 0
+
+
+def test_cases_begin_with_the_least_likely_silenced_ones(tmp_path: Path):
+    rows = [logs.row(logprob=-7.0 - i / 10, position=i) for i in range(4)]
+    rows += [KEPT | {"logprob": -8.0 - i, "position": 10 + i} for i in range(3)]
+    log = load(logs.write(tmp_path, rows))
+    assert [c.position for c in choose(log, 3)] == [3, 2, 12]
+    assert [c.part for c in choose(log, 6)] == ["silenced"] * 4 + ["kept"] * 2
+    assert [c.position for c in choose(log, 100)] == [3, 2, 1, 0, 12, 11, 10]
+    one = choose(log, 1)[0]
+    assert one.before == "What is 12 + 30?"
+    assert one.after == "\n\n4"
+    assert one.probability == pytest.approx(math.exp(-7.3))
+    assert one.top[0] == ("3", pytest.approx(math.exp(-0.1)))
+
+
+def test_steps_take_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = logs.write(tmp_path, [logs.row(step=k) for k in (1, 2, 3, 4)])
+    assert [c.step for c in silencing.by_step(load(run, "2:3"))] == [2, 3]
+    assert [c.step for c in silencing.by_step(load(run, "3:"))] == [3, 4]
+    for wrong in ("3:2", "a:b", "3", "-1:4", "1:2:3"):
+        with pytest.raises(BadInput, match="--steps is no range of steps"):
+            load(run, wrong)
+    code, _, said = command(capsys, run, "--steps", "7:9")
+    assert code == 2
+    assert "steps of 1 to 4" in said
+
+
+def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path):
+    rows = logs.random_rows(3, 200)
+    apart = load(logs.write(tmp_path / "a" / "run", rows))
+    joined = tmp_path / "b" / "run" / token_log.FOLDER
+    columns = {name: [r[name] for r in rows] for name in token_log.TOKENS}
+    token_log.write(joined, 3, columns, logs.histogram(rows), logs.facts())
+    (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
+    together = load(tmp_path / "b" / "run")
+    for part in (silencing.by_step, silencing.thresholds, quadrants.build, ranking.ranked, lambda m: choose(m, 20)):
+        assert part(apart) == part(together)
+    assert [c.step for c in silencing.by_step(together)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "The log is empty: no response token was counted."),
+        ([WRONG | {"tau_h": None}], "No token of the log is rare"),
+    ],
+)
+def test_logs_without_rare_tokens_give_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[dict], said: str
+):
+    run = logs.write(tmp_path, rows)
+    code, out, _ = command(capsys, run)
+    assert code == 0
+    assert said in out
+    html = (run / "tokens" / "index.html").read_text()
+    assert said in html
+    assert "The log has no rare token." in html
+    value = json.loads((run / "tokens" / "tokens.json").read_text())
+    assert value["cases"] == []
+    assert value["threshold"]["all"] is None
+
+
+@pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
+def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
+    rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
+    log = load(logs.write(tmp_path, rows, q=q))
+    assert silencing.spread(log) is None
+    assert silencing.thresholds(log) == []
+    outlined = [p for p in density.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
+    assert len(outlined) == int(q == 1)
+    assert [c.region for c in silencing.by_step(log)] == [int(q == 1)] * 3
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A run folder and the files of its analysis."""
+    rows = logs.random_rows(2, 400)
+    run = tmp_path_factory.mktemp("run")
+    logs.write(run, [r for r in rows if r["rare"]], [r for r in rows if not r["rare"]], mode="on")
+    return run, build.build(load(run)).files
+
+
+def test_the_command_writes_the_same_bytes_again(
+    analysed: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+):
+    run, files = analysed
+    sample = run.parent / "sample.csv"
+    assert command(capsys, run, "--export-labels", sample, "--labels-sample", "4", "--seed", "2")[0] == 0
+    assert sample.read_bytes() == labelling.export(load(run), 4, 2)
+    assert {p.name: p.read_bytes() for p in (run / "tokens").iterdir()} == files
+    assert {"index.html", "tokens.json", "taxonomy.tex", "cases.tex", "tokens_clouds.svg", "ranked.csv"} < set(files)
+
+
+def test_page_holds_every_figure_and_loads_nothing(analysed: tuple[Path, dict[str, bytes]]):
+    html = unescape(analysed[1]["index.html"].decode())
+    for name in ("density", "quadrants", "silenced_share", "threshold", "clouds"):
+        assert html.count(f'<figure id="f-tokens_{name}">') == 1
+    assert "default-src 'none'" in html
+    assert not re.search(r"<script|<img|<link| src=|url\((?!#)|@import", html)
+
+
+def test_density_colours_stand_for_counts():
+    assert density.level_edges(0) == [1]
+    assert density.level_edges(1) == [1, 3]
+    assert density.level_edges(3) == [1, 3, 10]
+    assert density.level_edges(250) == [1, 3, 10, 30, 100, 300]
+
+
+def test_a_cloud_places_all_words_in_the_largest_letters_that_fit():
+    counts = {f"word{i}": 40 - i for i in range(12)}
+    placed = clouds.layout(counts)
+    assert [word for word, *_ in placed] == list(counts)
+    sizes = [size for _, size, _, _ in placed]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] in clouds._SIZES
+    assert placed == clouds.layout(counts)
+
+
+def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
+    counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
+    log = load(logs.write(tmp_path, [SILENCED]))
+    sketch = clouds.clouds(log, [ranking.Ranked("silenced", counts), ranking.Ranked("kept", {})])
+    labels = sketch.figure.axes[1].get_yticklabels()
+    assert [t.get_text() for t in labels] == [
+        *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
+    ]
+    sketch.figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
+
+
+@pytest.mark.parametrize("different", [1, 4])
+def test_too_few_words_make_no_cloud(tmp_path: Path, different: int):
+    rows = [logs.row(token=logs.ids("3456")[i], position=i) for i in range(different)]
+    log = load(logs.write(tmp_path, rows))
+    drawn = clouds.clouds(log, ranking.ranked(log)).figure
+    texts = [t.get_text() for t in drawn.findobj(Text)]
+    assert f"only {different} different tokens: no cloud" in texts
+    assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
+    assert [p for p in drawn.findobj(PathPatch) if p.get_gid()] == []
+
+
+def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    code, _, said = command(capsys, tmp_path)
+    assert code == 2
+    assert "has no token log" in said
+    assert "stapo-train probe" in said
+    run = logs.write(tmp_path / "run", [SILENCED])
+    tokenizer = run / token_log.FOLDER / token_log.TOKENIZER
+    tokenizer.write_text('{"version": "1.0"}')
+    with pytest.raises(RecordError, match="not a tokenizer"):
+        load(run)
+    tokenizer.unlink()
+    with pytest.raises(RecordError, match="the token log has no tokenizer"):
+        load(run)
+    code, _, said = command(capsys, run, "--top", "-1")
+    assert (code, "--top is a number of cases" in said) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_million_rows_take_under_a_minute(tmp_path: Path):
+    rows = logs.random_rows(1, 1000, batches=1)
+    columns = {name: [r[name] for r in rows] * 1000 for name in token_log.TOKENS}
+    columns["step"] = [1 + i // 100_000 for i in range(1_000_000)]
+    histogram = {name: values * 1000 for name, values in logs.histogram(rows).items()}
+    histogram["step"] = columns["step"]
+    folder = logs.write(tmp_path, []) / token_log.FOLDER
+    token_log.write(folder, 1, columns, histogram, logs.facts())
+    del columns, histogram
+    began = time.monotonic()
+    analysis = build.build(load(tmp_path))
+    assert time.monotonic() - began < 60
+    assert json.loads(analysis.files["tokens.json"])["silenced"][9]["tokens"] == 100_000
