@@ -91,12 +91,12 @@ def _counts(rows: list[Token], others: list[Others]) -> dict[str, list]:
         log10_p, entropy = (int(b[0]) for b in token_log.bins(np.log([_p(t)]), np.array([t.entropy])))
         below = t.tau_h is not None and t.entropy < t.tau_h
         sign = (t.advantage > 0) - (t.advantage < 0)
-        seen[t.step, t.batch, sign, t.rare, below, t.silenced, log10_p, entropy] += 1
+        seen[t.step, t.batch, sign, t.rare, below, t.silenced, math.log(_p(t)) + t.entropy < 0, log10_p, entropy] += 1
     for o in others:
         for sign, silenced, count in ((1, False, o.correct - o.silenced), (1, True, o.silenced), (-1, False, o.wrong)):
             if count:
-                seen[o.step, o.batch, sign, False, False, silenced, 47, 0] += count
-    names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "log10_p", "entropy")
+                seen[o.step, o.batch, sign, False, False, silenced, False, 47, 0] += count
+    names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "rises", "log10_p", "entropy")
     keys = sorted(seen)
     columns = {name: [key[i] for key in keys] for i, name in enumerate(names)}
     return {**columns, "tokens": [seen[k] for k in keys], "norm_sum": [0.5 * seen[k] for k in keys]}

@@ -18,6 +18,7 @@ WINGS = textwrap.dedent(
     import sys
     from pathlib import Path
     import synthetic_records as synthetic
+    import token_logs
     command, arguments = sys.argv[1], sys.argv[2:]
     named = dict(a.split("=") for a in arguments if "=" in a)
     after = lambda name: Path(arguments[arguments.index(name) + 1])
@@ -29,6 +30,7 @@ WINGS = textwrap.dedent(
         out = Path(named["run.out"])
         synthetic.training_run(out.parent, named["method"], int(named["run.seed"]), int(named["run.steps"]))
         (out / "checkpoints").mkdir()
+        token_logs.write(out, [token_logs.row(step=k) for k in range(1, int(named["run.steps"]) + 1)])
     elif command == "export":
         after("--out").mkdir(parents=True)
         (after("--out") / "weights").write_text("w")
@@ -70,12 +72,13 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     assert "62.50 (62.50)" in text
     assert "STAPO minus base on mini-add: +50.0 points (50.0 to 50.0)" in text
     assert "peak memory" in text
-    for name in ("tables/main_table.md", "figures/miniature_training_curves.png", "stages.jsonl"):
+    made = ("tables/main_table.md", "figures/miniature_training_curves.png", "tokens/stapo-s0/index.html")
+    for name in (*made, "stages.jsonl"):
         assert (out / name).stat().st_size > 0
     ledger = (out / "stages.jsonl").read_bytes()
     assert driver_main(miniature(out, quick=True)) == 0
     assert (out / "stages.jsonl").read_bytes() == ledger
-    assert capsys.readouterr().out.count("finished before") == 2 * 10  # each stage kept, and said so in the summary
+    assert capsys.readouterr().out.count("finished before") == 2 * 11  # each stage kept, and said so in the summary
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ def test_stages_of_the_miniature(tmp_path, monkeypatch):
         *(f"eval/{r}" for r in runs),
         "tables",
         "figures",
+        *(f"tokens/{r}" for r in runs if r.startswith("stapo")),
     ]
 
 

@@ -105,11 +105,13 @@ def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> N
         if (int(s), bool(r)) == (1, False)
     ]
     # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7
-    assert others == [
+    assert sorted(others) == [
         (-0.75, 0.25, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
         (-0.5, 0.625, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
     ]
     assert found["tokens"].sum() == 4  # the fifth is not a response token
+    # log p + H: log 0.5 + 0.7 = 0.007 falls; log 0.25 + 0.3, and the two with log 0.001, rise
+    assert found["tokens"][found["rises"]].sum() == 3
 
 
 def test_gradient_norm_is_autograds() -> None:

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import token_logs as logs
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
@@ -88,7 +86,7 @@ def test_entropy_change_has_the_sign_of_the_lemma():
     # a policy (0.7, 0.2, 0.1): H = 0.8018; log p + H = 0.445, -0.808, -1.501
     p = np.array([0.7, 0.2, 0.1])
     entropy = -(p * np.log(p)).sum()
-    assert quadrants.entropy_rises(np.log(p), np.full(3, entropy)).tolist() == [False, True, True]
+    assert token_log.entropy_rises(np.log(p), np.full(3, entropy)).tolist() == [False, True, True]
     # and so does the entropy itself, after a step of the natural gradient: the logit of the token alone grows
     for token, rises in enumerate([False, True, True]):
         logits = np.log(p)
@@ -97,30 +95,13 @@ def test_entropy_change_has_the_sign_of_the_lemma():
         assert (-(after * np.log(after)).sum() > entropy) == rises
 
 
-def test_a_bin_decides_only_where_all_its_points_agree():
-    surely, perhaps = quadrants.rising_bins()
-    log10_p, entropy = token_log.bins(np.log([0.99, 0.002, 0.3]), np.array([0.05, 1.0, 12.6]))
-    # p = 0.99 falls with H = 0.05 and rises with H = 0.001, in one bin; rare tokens rise; the last bin has no upper end
-    assert surely[log10_p, entropy].tolist() == [False, True, False]
-    assert perhaps[log10_p, entropy].tolist() == [True, True, False]
-
-
-@given(st.floats(-30, 0), st.floats(0, 14))
-def test_bins_never_contradict_the_sign(logprob: float, entropy: float):
-    surely, perhaps = quadrants.rising_bins()
-    at = token_log.bins(np.array([logprob]), np.array([entropy]))
-    rises = bool(quadrants.entropy_rises(np.array(logprob), np.array(entropy)))
-    assert surely[at][0] <= rises <= perhaps[at][0]
-
-
-def test_rows_decide_the_sign_and_bins_bound_it(tmp_path: Path):
-    sure = logs.row(logprob=-0.01, entropy=0.05, rare=False, silenced=False)  # log p + H = 0.04: falls
-    full = quadrants.build(load(logs.write(tmp_path / "full", [sure, SILENCED])))
-    assert (full[1].rises, full[1].rises_from) == ((0.0, 0.0), "rows")
-    assert (full[3].rises, full[3].rises_from) == ((1.0, 1.0), "rows")
-    on = quadrants.build(load(logs.write(tmp_path / "on", [SILENCED], [sure], mode="on")))
-    assert (on[1].rises, on[1].rises_from) == ((0.0, 1.0), "bins")
-    assert (on[3].rises, on[3].rises_from) == ((1.0, 1.0), "rows")
+def test_the_share_of_rising_tokens_is_exact_in_either_mode(tmp_path: Path):
+    falls = logs.row(logprob=-0.01, entropy=0.05, rare=False, silenced=False)  # log p + H = 0.04
+    more = [falls, falls, falls | {"logprob": -0.06}]
+    for mode in ("full", "on"):
+        rows, counted = ([*more, SILENCED], []) if mode == "full" else ([SILENCED], more)
+        found = quadrants.build(load(logs.write(tmp_path / mode, rows, counted, mode=mode)))
+        assert [q.rises for q in found] == [None, pytest.approx(1 / 3), None, 1.0]
 
 
 def test_silenced_tokens_equal_the_metrics(tmp_path: Path):

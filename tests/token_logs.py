@@ -67,6 +67,7 @@ def histogram(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         "rare": [r["rare"] for r in rows],
         "below": (entropy < tau).tolist(),
         "silenced": [r["silenced"] for r in rows],
+        "rises": [r["logprob"] + r["entropy"] < 0 for r in rows],
         "log10_p": log10_p.tolist(),
         "entropy": in_nats.tolist(),
         "tokens": [1] * len(rows),

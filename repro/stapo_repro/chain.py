@@ -15,6 +15,7 @@ from typing import Literal
 
 from stapo_repro import labels
 from stapo_repro.stages import Stage
+from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record
 
@@ -161,7 +162,7 @@ def _script_of(environment: Path, name: str) -> str:
 
 
 def make_stages(p: Plan) -> Stages:
-    """All stages in order: base, train each, export each, evaluate base and each, tables, figures."""
+    """All stages in order: base, train each, export each, evaluate base and each, tables, figures, STAPO's tokens."""
     train, evaluate, repro = (console_script(f"stapo-{x}") for x in ("train", "eval", "repro"))
     out, base = p.out, p.out / "base"
     names = [(m, s, f"{m}-s{s}") for s in p.seeds for m in p.methods]
@@ -177,9 +178,8 @@ def make_stages(p: Plan) -> Stages:
         folder = out / "train" / name
         command = (train, "run", f"method={method}", "size=mini", "hardware=cpu", "task=mini-add", f"run.seed={seed}",
                    f"run.steps={p.steps}", f"run.base={base}", f"run.out={folder}")  # fmt: skip
-        stages.append(
-            Stage(f"train/{name}", command, folder, (folder / "metrics.jsonl", folder / "checkpoints"), ("base",))
-        )
+        outputs = (folder / "metrics.jsonl", folder / "checkpoints", folder / token_log.FOLDER)
+        stages.append(Stage(f"train/{name}", command, folder, outputs, ("base",)))
     for _, _, name in names:
         folder = out / "models" / name
         command = (train, "export", "--checkpoint", f"{out / 'train' / name}", "--out", f"{folder}")
@@ -198,10 +198,14 @@ def make_stages(p: Plan) -> Stages:
         records.append(f"{out / 'eval-real'}")
     evaluated, trained = tuple(s.name for s in evaluations), tuple(f"train/{name}" for _, _, name in names)
     tables, figures = out / "tables", out / "figures"
-    made_of = (*evaluated, *trained) if p.kind == "ablation" else evaluated  # its table holds entropies too
+    made_of = (*evaluated, *trained)
     stages.append(Stage("tables", (repro, "tables", *records, "--out", f"{tables}"), tables, (tables,), made_of))
-    drawn_of = (*evaluated, *trained)
-    stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), drawn_of))
+    stages.append(Stage("figures", (repro, "figures", *records, "--out", f"{figures}"), figures, (figures,), made_of))
+    for method, _, name in names:
+        if method == "stapo" and p.kind == "miniature":
+            folder = out / "tokens" / name
+            command = (repro, "tokens", f"{out / 'train' / name}", "--out", f"{folder}")
+            stages.append(Stage(f"tokens/{name}", command, folder, (folder,), (f"train/{name}",)))
     return stages
 
 

@@ -66,6 +66,7 @@ HISTOGRAM: dict[str, str] = {
     "rare": "bool",
     "below": "bool",  # entropy below tau_h
     "silenced": "bool",
+    "rises": "bool",  # `entropy_rises`
     "log10_p": "int16",  # index of the bin
     "entropy": "int16",
     "tokens": "int64",
@@ -115,6 +116,15 @@ def gradient_norm(
     factor = 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
     weight = np.where(clipped, 0.0, np.abs(ratio.astype(np.float64) * advantage))
     return weight * np.sqrt(np.maximum(factor, 0.0))
+
+
+def entropy_rises(logprob: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    """Whether a natural policy gradient step on a token with a positive advantage raises the entropy.
+
+    STAPO, the lemma on the entropy update: the change is -eta p (log p - E[log p]) (A - E[A]), and E[log p] = -H. For
+    an advantage above its expectation it is positive where log p + H < 0.
+    """
+    return logprob.astype(np.float64) + entropy.astype(np.float64) < 0
 
 
 def bins(logprob: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -98,7 +98,9 @@ def counts(m: MiniBatch) -> Columns:
     r = m.response_N
     log10_p, entropy = token_log.bins(m.logprob_N[r], m.entropy_N[r])
     below = m.entropy_N[r] < (-np.inf if m.tau_h is None else m.tau_h)
-    keys = np.stack([np.sign(m.advantage_N[r]), m.rare_N[r], below, m.silenced_N[r], log10_p, entropy], 1).astype(int)
+    rises = token_log.entropy_rises(m.logprob_N[r], m.entropy_N[r])
+    flags = (np.sign(m.advantage_N[r]), m.rare_N[r], below, m.silenced_N[r], rises)
+    keys = np.stack([*flags, log10_p, entropy], 1).astype(int)
     norm = token_log.gradient_norm(m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_N[r], m.collision_N[r])
     return _counted(m.step, m.number, keys, np.ones(len(keys), int), norm)
 
@@ -106,7 +108,7 @@ def counts(m: MiniBatch) -> Columns:
 def _counted(step: int, number: int, keys: np.ndarray, tokens: np.ndarray, norm: np.ndarray) -> Columns:
     found, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)
-    sign, rare, below, silenced, log10_p, entropy = found.reshape(-1, 6).T
+    sign, rare, below, silenced, rises, log10_p, entropy = found.reshape(-1, 7).T
     return {
         "step": np.full(len(found), step),
         "mini_batch": np.full(len(found), number),
@@ -114,6 +116,7 @@ def _counted(step: int, number: int, keys: np.ndarray, tokens: np.ndarray, norm:
         "rare": rare.astype(bool),
         "below": below.astype(bool),
         "silenced": silenced.astype(bool),
+        "rises": rises.astype(bool),
         "log10_p": log10_p,
         "entropy": entropy,
         "tokens": np.bincount(group, tokens, len(found)).astype(int),
@@ -142,7 +145,7 @@ def joined_counts(parts: Sequence[Mapping[str, Any]]) -> Columns:
     out = []
     for number in np.unique(whole["mini_batch"]):
         here = {name: values[whole["mini_batch"] == number] for name, values in whole.items()}
-        names = ("sign", "rare", "below", "silenced", "log10_p", "entropy")
+        names = ("sign", "rare", "below", "silenced", "rises", "log10_p", "entropy")
         keys = np.stack([here[name].astype(int) for name in names], 1)
         out.append(_counted(int(here["step"][0]), int(number), keys, here["tokens"], here["norm_sum"]))
     return {name: np.concatenate([part[name] for part in out]) for name in token_log.HISTOGRAM}

@@ -63,14 +63,7 @@ def _norm(q: Quadrant) -> str:
 def _change(q: Quadrant) -> str:
     if q.rises is None:
         return "no token"
-    low, high = q.rises
-    if low == high:
-        return f"↑ at {100 * low:.4g} %" if low > 0.5 else f"↓ at {100 * (1 - low):.4g} %"
-    if low > 0.5:
-        return f"↑ at {100 * low:.4g} % or more (by bins)"
-    if high < 0.5:
-        return f"↓ at {100 * (1 - high):.4g} % or more (by bins)"
-    return f"not decided: ↑ at {100 * low:.3g} to {100 * high:.3g} % (by bins)"
+    return f"↑ at {100 * q.rises:.4g} %" if q.rises > 0.5 else f"↓ at {100 * (1 - q.rises):.4g} %"
 
 
 def _record(q: Quadrant, counts: Counter[str] | None) -> dict[str, Plain]:
@@ -85,9 +78,7 @@ def _record(q: Quadrant, counts: Counter[str] | None) -> dict[str, Plain]:
         "gradient_norm_high": norm.high if norm else None,
         "mini_batches": norm.clusters if norm else 0,
         "gradient_norm_rank": q.rank,
-        "entropy_rises_at_least": q.rises[0] if q.rises else None,
-        "entropy_rises_at_most": q.rises[1] if q.rises else None,
-        "entropy_rises_from": q.rises_from,
+        "entropy_rises": q.rises,
         "labelled": sum(counts.values()) if counts else 0,
     }
     for name in CATEGORIES:
@@ -106,11 +97,6 @@ def _notes(material: Material, quadrants: Sequence[Quadrant], labels: Labels | N
         "Entropy change: share of the tokens at which a gradient step raises (↑) or lowers (↓) the entropy, by the "
         "sign of log p + H (the paper's lemma on entropy, for an advantage above its expectation).",
     ]
-    if any(q.rises_from == "bins" and q.tokens for q in quadrants):
-        notes.append(
-            "By bins: not all of the quadrant's tokens are logged one by one. A bin of the histogram counts where all "
-            "its points have one sign; mode full logs every token and decides."
-        )
     if labels is None:
         how = "stapo-repro tokens RUN --export-labels FILE.csv, fill in the column category, then --labels FILE.csv."
         return (*notes, f"Spurious risk is judged by reading: {how}")
