@@ -21,6 +21,7 @@ FULL = {
 
 
 def record(size: str = "mini", tokens: int = 132) -> Theory:
+    about = {"kind": "train", "method": "stapo", "size": size, "seed": "0", "steps": "10", "code_commit": "c"}
     quadrants = [
         TheoryQuadrant(quadrant="p < tau_p, H < tau_h", tokens=tokens, values=FULL if tokens else {}),
         TheoryQuadrant(quadrant="p < tau_p, H >= tau_h", tokens=0),
@@ -30,7 +31,7 @@ def record(size: str = "mini", tokens: int = 132) -> Theory:
             values=FULL | {"lower_median": -1.0, "lower_q05": -3.0, "lower_says_nothing_share": 0.83} if tokens else {},
         ),
     ]
-    return Theory(run_id="a", seed=0, draws=1, vocabularies=[2], rows=[], source_run="b", source_size=size,
+    return Theory(run_id="a", seed=0, draws=1, vocabularies=[2], rows=[], source_run="b", source_about=about,
                   quadrants=quadrants)  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_norms_counts_and_empty_quadrants_are_shown() -> None:
     svg = figure.files["svg"].decode()
     assert figure.name == "miniature_bounds"
     assert "(miniature)" in figure.title
-    assert "not a result of the paper" in figure.caption
+    assert "the STAPO train run b, 10 steps of the miniature: a tiny model" in figure.caption
     for text in ("0.871  (132)", "0.871  (9,000)", "not above 0 for 83%"):
         assert f"<!-- {text} -->" in svg
     assert svg.count("<!-- no token -->") == 2  # one quadrant, both panels

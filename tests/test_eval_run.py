@@ -21,7 +21,7 @@ from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.options import RunOptions
 from stapo_eval.run import run
-from stapo_results import store
+from stapo_results import store, targets
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Run, Sample, Timing, Verdict
 from stapo_results.seeds import derive_seed
@@ -232,7 +232,7 @@ def test_a_copy_whose_prompts_differ_does_not_go_on(world: Path, finished: Path,
 
 
 def test_two_writers_are_refused(world: Path, tmp_path: Path) -> None:
-    with running.one_writer(tmp_path), pytest.raises(BadInput, match="another command"):
+    with targets.one_writer(tmp_path, "--out"), pytest.raises(BadInput, match="another command"):
         run(_options(world, tmp_path))
 
 

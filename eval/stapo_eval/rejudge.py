@@ -16,10 +16,10 @@ from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.plan import Plan, find_judge, identity
-from stapo_eval.run import carry_out, one_writer
+from stapo_eval.run import carry_out
 from stapo_eval.sampling import load_samples
 from stapo_eval.show import print_summary
-from stapo_results import provenance, store
+from stapo_results import provenance, store, targets
 from stapo_results.benchmarks import Benchmark, find_data_dir, load
 from stapo_results.benchmarks.loader import name_of_file
 from stapo_results.benchmarks.sources import is_file_name
@@ -135,12 +135,12 @@ def rejudge(options: JudgeOptions, say: Callable[[str], None] = print) -> dict[s
     source = Path(options.run)
     if not (source / "run.json").exists():
         raise BadInput(f"{source} holds no run", expected="the --out of stapo-eval run", next_step="stapo-eval run ...")
-    with one_writer(source):
+    with targets.one_writer(source, "the run"):
         old = store.read_json(source / "run.json", Run)
         if old.kind != "eval":
             raise BadInput(f"{source} is no evaluation", found=f"a run of kind {old.kind}")
         out = _copied(source, Path(options.out)) if options.out else source
-    with one_writer(out):
+    with targets.one_writer(out, "--out"):
         plan = _plan(old, options, out)
         store.set_aside(out / "judgements.jsonl", Judgement)
         store.set_aside(out / "timings.jsonl", Timing)

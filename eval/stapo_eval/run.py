@@ -12,13 +12,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Key, make_engine
@@ -29,27 +26,8 @@ from stapo_eval.sampling import context_note, drop_errors, generate, load_sample
 from stapo_eval.scoring import verdicts_of, write_records
 from stapo_eval.show import print_summary
 from stapo_results import provenance, store, targets
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import RunFailed
 from stapo_results.schema import Run, Sample
-
-
-@contextmanager
-def one_writer(out: Path) -> Iterator[None]:
-    """Holds the run folder's lock; raises BadInput where another process has it."""
-    targets.check_folder(out, "--out")
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BadInput(
-            f"another command is writing to {out}", next_step="wait until it ends, or give another --out"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
 
 # how long the engine worked is a note of each attempt: a record from before it was measured has none
 _BUSY = "engine busy {:.3f} s of {:.3f} s of generating"
@@ -75,7 +53,7 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
         BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
     """
     plan = make_plan(options)
-    with one_writer(plan.out):
+    with targets.one_writer(plan.out, "--out"):
         plan, old = settle(plan)
         set_aside_damaged(plan)
         again = plan.options.retry_errors and drop_errors(plan)
@@ -96,7 +74,7 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
 
 
 def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
-    """Do what the folder lacks, with its run record kept true to the end; call it under `one_writer`.
+    """Do what the folder lacks, with its run record kept true to the end; call it under `targets.one_writer`.
 
     Args:
         old: the folder's earlier run record, whose wall time is added to.

@@ -250,9 +250,10 @@ class TheoryQuadrant(BaseModel):
 
 
 class Theory(Record):
-    """What the theory check found, also on the tokens of `source_run`, a model of `source_size`.
+    """What the theory check found, also on the tokens of `source_run`.
 
-    `missing` names what that run would have to log for the quadrants.
+    `source_about`: that run's kind, method, size, seed, steps and code, since its folder is not among the records.
+    `missing` names what it would have to log for the quadrants.
     """
 
     run_id: str
@@ -261,7 +262,7 @@ class Theory(Record):
     vocabularies: list[int]
     rows: list[TheoryRow]
     source_run: str = ""
-    source_size: str = ""
+    source_about: dict[str, str] = {}
     source: dict[str, float] = {}
     quadrants: list[TheoryQuadrant] = []
     missing: list[str] = []

@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from stapo_results.errors import BadInput
 
@@ -26,6 +30,28 @@ def check_folder(path: str | os.PathLike, flag: str) -> None:
     if Path(path).exists() and not Path(path).is_dir():
         raise BadInput(f"{flag} is a file", found=path, expected="a folder", next_step=f"give another {flag}")
     _probe(Path(path).absolute(), path, flag)
+
+
+@contextmanager
+def one_writer(folder: Path, flag: str) -> Iterator[None]:
+    """Holds the lock of a run's folder, which is made where it does not exist.
+
+    Raises:
+        BadInput: another process has it, or nothing can be written there.
+    """
+    check_folder(folder, flag)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(
+            f"another command is writing to {folder}", next_step=f"wait until it ends, or give another {flag}"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _probe(folder: Path, path: str | os.PathLike, flag: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +15,7 @@ from stapo_training.selectors import Selection
 from stapo_training.token_stats import TokenStats
 
 Select = Callable[..., Selection]
+M = TypeVar("M", bound=BaseModel)
 
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
 """veRL's policy losses in which a token's term depends on no other token's mask, and which aggregate as they are told
@@ -105,6 +106,24 @@ class SelectorConfig(BaseModel):
         return "guessed" if self.form == "speculative" and self.name != "top_entropy" else "two_pass"
 
 
+def validated(kind: type[M], config: Mapping[str, Any], where: str, next_step: str) -> M:
+    """A part of the Hydra configuration as its model.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    try:
+        return kind.model_validate(dict(config))
+    except ValidationError as e:
+        first = e.errors()[0]
+        raise BadInput(
+            f"{where}.{'.'.join(map(str, first['loc']))}: {first['msg']}",
+            found=first.get("input"),
+            expected=", ".join(kind.model_fields) if first["type"] == "extra_forbidden" else None,
+            next_step=next_step,
+        ) from None
+
+
 def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfig:
     """The validated selector of a configuration.
 
@@ -114,16 +133,9 @@ def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfi
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
-    try:
-        selector = SelectorConfig.model_validate(dict(config))
-    except ValidationError as e:
-        first = e.errors()[0]
-        raise BadInput(
-            f"actor_rollout_ref.selector.{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            found=first.get("input"),
-            expected=", ".join(SelectorConfig.model_fields) if first["type"] == "extra_forbidden" else None,
-            next_step="choose a method=... overlay or correct the override",
-        ) from None
+    selector = validated(
+        SelectorConfig, config, "actor_rollout_ref.selector", "choose a method=... overlay or correct the override"
+    )
     if actor is not None and selector.selects:
         _check_loss(selector, actor)
     return selector

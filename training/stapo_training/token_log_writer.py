@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RunFailed
+from stapo_training.methods import validated
 from stapo_training.token_rows import Columns, joined_counts, joined_rows
 
 Part = tuple[Columns, Columns]
@@ -45,15 +46,8 @@ def token_log_from(config: Mapping[str, Any], actor: Any) -> TokenLogConfig:
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
-    try:
-        log = TokenLogConfig.model_validate(dict(config))
-    except ValidationError as e:
-        first = e.errors()[0]
-        raise BadInput(
-            f"actor_rollout_ref.token_log.{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            found=first.get("input"),
-            next_step="correct the override; docs/tokens.md explains the keys",
-        ) from None
+    cure = "correct the override; docs/training.md explains the keys"
+    log = validated(TokenLogConfig, config, "actor_rollout_ref.token_log", cure)
     sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
     for key, found, allowed in (
         ("use_fused_kernels", actor.use_fused_kernels, False),

@@ -18,8 +18,15 @@ def gradient_bounds(material: Material) -> list[Sketch]:
     return [_figure(t, i) for i, t in enumerate(t for t in material.theory if any(q.tokens for q in t.quadrants))]
 
 
+def _source(theory: Theory) -> str:
+    own = theory.source_about
+    method = labels.method_label(own["method"]) + " " if "method" in own else ""
+    steps = f", {own['steps']} steps" if "steps" in own else ""
+    return f"the {method}{own.get('kind', '')} run {theory.source_run}{steps}"
+
+
 def _figure(theory: Theory, number: int) -> Sketch:
-    miniature = theory.source_size == labels.MINI
+    miniature = theory.source_about.get("size") == labels.MINI
     title = f"How tight the gradient bounds are, by quadrant{' (miniature)' if miniature else ''}"
     figure = sheet(title, 2.6)
     norm, bounds = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
@@ -61,7 +68,7 @@ def _figure(theory: Theory, number: int) -> Sketch:
     ])  # fmt: skip
     where = " of the miniature: a tiny model on additions, not a result of the paper" if miniature else ""
     caption = (
-        f"Tokens with a positive advantage of run {theory.source_run}{where}. Left: mean norm of the gradient with "
+        f"Tokens with a positive advantage of {_source(theory)}{where}. Left: mean norm of the gradient with "
         "respect to the logits. Right: the theorem's bounds as multiples of each token's squared norm (1: tight), of "
         "tokens whose norm float32 resolves. The thresholds are those of the token's own mini-batch."
     )

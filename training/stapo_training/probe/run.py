@@ -8,13 +8,11 @@ OUT/token_log/tokenizer.json  the model's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 from stapo_results import provenance, store, targets, token_log
 from stapo_results.errors import BadInput, short_hashes
@@ -65,7 +63,7 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     plan = _plan(options)
-    with _one_writer(options.out):
+    with targets.one_writer(options.out, "--out"):
         run, spent = _settle(plan)
         todo = [step for step in range(1, plan.steps + 1) if not _is_there(options.out, step)]
         if run.status == "done" and not todo:
@@ -118,22 +116,6 @@ def _plan(o: Options) -> Plan:
     )
     run = run.model_copy(update={"notes": [*found.notes, *encoded.notes]})
     return Plan(o, model, found, encoded, facts, device, run)
-
-
-@contextmanager
-def _one_writer(out: Path) -> Iterator[None]:
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BadInput(
-            f"another command is writing to {out}", next_step="wait until it ends, or give another --out"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _is_there(out: Path, step: int) -> bool:

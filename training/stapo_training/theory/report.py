@@ -89,6 +89,7 @@ def page_block(folder: Path) -> str:
             ]
             for q in result.quadrants
         ]
-        lines += ["", f"Tokens of run {result.source_run} with A > 0 ({_numbers(result.source)}):", ""]
+        about = ", ".join(f"{k} {v}" for k, v in result.source_about.items())
+        lines += ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.", ""]
         lines += _table(["quadrant", "tokens", *COLUMNS], cells)
     return "\n".join(lines)

@@ -68,7 +68,7 @@ def run(
         vocabularies=list(plan.vocabularies),
         rows=check(plan, say),
         source_run=parent,
-        source_size=str(of.run.config.get("run", {}).get("size", "")) if of else "",
+        source_about=tightness.about(of.run) if of else {},
         source=numbers,
         quadrants=found,
         missing=missing,

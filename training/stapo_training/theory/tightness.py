@@ -76,6 +76,13 @@ def read_source(folder: Path) -> Source:
     return Source(run, log.facts, t)
 
 
+def about(run: Run) -> dict[str, str]:
+    """What the record says of a run whose folder does not stand beside it."""
+    own = run.config.get("run", {})
+    named = {k: str(own[k]) for k in ("method", "size", "seed", "steps") if k in own}
+    return {"kind": run.kind, **named, "code_commit": run.code_commit + ("+dirty" if run.code_dirty else "")}
+
+
 def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
     widest = float(torch.tensor(float(vocabulary)).log())
     limits = {
