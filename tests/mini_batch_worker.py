@@ -152,7 +152,7 @@ class ByHand:
                 if got == [self.context[i][part][-24:] if part == 0 else self.context[i][part][:8] for i in at]
                 else [name]
             )
-        factor = 1 - 2 * np.exp(logp.astype(float)) + self.collision
+        factor = 1 - 2 * np.exp(current.astype(float)) + self.collision
         norm = np.where(clipped, 0, np.abs(ratio * a)) * np.sqrt(factor)
         below = h < np.quantile(h[rare], q)
         for sign in (-1, 1):
@@ -240,7 +240,7 @@ def main() -> None:
         w.engine.selector, engine = chosen, w.engine.engine_config
         engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
         on = TokenLogConfig(mode=log, folder="unused", watch=WATCHED)
-        engine_log, w.engine.token_log, w.engine.clip = w.engine.token_log, None if log == "off" else on, CLIP
+        engine_log, w.engine.token_log, w.engine.clip = w.engine.token_log, None if log == "off" else on, (*CLIP, 1e9)
         found = step(w, batch, rank, ranks, **settings)
         w.engine.token_log = engine_log
         hand = hands[settings.get("temperature", 1.0)]
@@ -259,8 +259,8 @@ def main() -> None:
         if log != "off":
             parts = [[]] * ranks
             dist.all_gather_object(parts, w.engine.logged)
-            rows, _ = token_rows.joined_rows([r for of_rank in parts for r, _ in of_rank], 10**6)
-            counted = token_rows.joined_counts([c for of_rank in parts for _, c in of_rank])
+            rows, _ = token_rows.joined_rows([p.rows for of_rank in parts for p in of_rank], 10**6)
+            counted = token_rows.joined_counts([p.counts for of_rank in parts for p in of_rank])
             found["log"] = hand.log_problems(rows, counted, chosen.policy, keep, chosen.q, log)
         if rank == 0:
             tokens = int(response.sum())

@@ -17,18 +17,20 @@ FULL = {
     "upper_median": 1.02,
     "upper_q95": 1.11,
     "lower_says_nothing_share": 0.0,
+    "unresolved": 0.0,
 }
 
 
 def record(size: str = "mini", tokens: int = 132) -> Theory:
     about = {"kind": "train", "method": "stapo", "size": size, "seed": "0", "steps": "10", "code_commit": "c"}
+    negative = {"lower_median": -1.0, "lower_q05": -3.0, "lower_says_nothing_share": 0.83, "unresolved": 8000.0}
     quadrants = [
         TheoryQuadrant(quadrant="p < tau_p, H < tau_h", tokens=tokens, values=FULL if tokens else {}),
         TheoryQuadrant(quadrant="p < tau_p, H >= tau_h", tokens=0),
         TheoryQuadrant(
             quadrant="p >= tau_p, H < tau_h",
             tokens=9000 if tokens else 0,
-            values=FULL | {"lower_median": -1.0, "lower_q05": -3.0, "lower_says_nothing_share": 0.83} if tokens else {},
+            values=(FULL | negative) if tokens else {},
         ),
     ]
     return Theory(run_id="a", seed=0, draws=1, vocabularies=[2], rows=[], source_run="b", source_about=about,
@@ -46,7 +48,7 @@ def test_norms_counts_and_empty_quadrants_are_shown() -> None:
     assert figure.name == "miniature_bounds"
     assert "(miniature)" in figure.title
     assert "the STAPO train run b, 10 steps of the miniature: a tiny model" in figure.caption
-    for text in ("0.871  (132)", "0.871  (9,000)", "not above 0 for 83%"):
+    for text in ("0.871  (132)", "0.871  (9,000)", "not above 0 for 83%, of 1,000 tokens that are resolved"):
         assert f"<!-- {text} -->" in svg
     assert svg.count("<!-- no token -->") == 2  # one quadrant, both panels
 

@@ -134,10 +134,13 @@ TOKENS = [
 ]
 
 
-def training_run(folder: Path, tokens: list[tuple[float, ...]] | None, vocabulary: int = 4) -> Path:
+def training_run(
+    folder: Path, tokens: list[tuple[float, ...]] | None, vocabulary: int = 4, **facts_more: object
+) -> Path:
     """A run's record, and a token log of two steps with one threshold."""
     store.write_json(folder / "run.json", provenance.new_run("train", {}, seeds={"run": 0}, deterministic=True))
-    facts = token_log.Facts(mode="full", selector="silence_spurious", tau_p=0.3, q=0.5, vocabulary=vocabulary)
+    own = {"mode": "full", "selector": "silence_spurious", "tau_p": 0.3, "q": 0.5, "vocabulary": vocabulary}
+    facts = token_log.Facts.model_validate(own | facts_more)
     rare = [h for p, h, a, _ in tokens or () if p < 0.3 and a > 0]
     tau_h = float(np.quantile(rare, 0.5)) if rare else None
     for step, part in enumerate((tokens[:2], tokens[2:]) if tokens else (), 1):
@@ -193,10 +196,10 @@ def test_a_broken_bound_and_an_unresolved_norm_are_counted(tmp_path: Path) -> No
     assert sure.values["unresolved"] == 2  # 1 - 1.4 + 0.35 < 0 is no squared norm, and (1e-4)^2 is below float32
 
 
-def test_an_empty_quadrant_is_not_run(tmp_path: Path) -> None:
+def test_an_empty_quadrant_says_so(tmp_path: Path) -> None:
     result = measured(training_run(tmp_path, TOKENS[:3]))
     assert (result.quadrants[3].tokens, result.quadrants[3].values) == (0, {})
-    assert "not run" in report.report(result).splitlines()[-1]
+    assert "no token" in report.report(result).splitlines()[-1]
 
 
 def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
@@ -206,6 +209,38 @@ def test_what_a_run_lacks_is_named(tmp_path: Path) -> None:
     assert "not run, missing: token_log" in report.report(result)
     result = measured(training_run(tmp_path / "c", TOKENS[2:4]))
     assert result.missing == ["an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p"]
+
+
+def test_a_mini_batch_without_a_threshold_counts_as_not_below_and_the_median_is_over_mini_batches(
+    tmp_path: Path,
+) -> None:
+    folder = training_run(tmp_path, [*TOKENS[:2], *[TOKENS[2]] * 5])
+    log = token_log.read(folder)
+    assert log is not None
+    empty = {name: [] for name in token_log.HISTOGRAM}
+    rows = log.tokens.slice(2, 5).to_pydict()
+    for step, tau_h in ((3, 0.5), (4, None)):
+        rows["step"], rows["tau_h"] = [step] * 5, [tau_h] * 5
+        token_log.write(folder / "token_log", step, rows, empty, log.facts)
+    result = measured(folder)
+    assert sum(q.tokens for q in result.quadrants) == result.source["tokens with A > 0"] == 17
+    assert result.quadrants[3].tokens == 10  # 5 of them without a threshold
+    # one threshold in steps 1 and 2, 0.5 in step 3: the middle of three, however many tokens each has
+    assert result.source["tau_h, median"] == pytest.approx((H_SPIKE + LN4) / 2, rel=1e-5)
+
+
+def test_what_a_log_cannot_tell_is_said_and_shown_on_the_page(tmp_path: Path) -> None:
+    on = measured(training_run(tmp_path / "a", TOKENS, mode="on", left_out=3, loss="gspo"))
+    assert [q.quadrant for q in on.quadrants] == ["p < tau_p, H < tau_h", "p < tau_p, H >= tau_h"]
+    assert [m.split(":")[0] for m in on.missing] == [
+        "tokens with p >= tau_p",
+        "6 rows that the log's bounds left out",
+        "the clip of the loss gspo",
+    ]
+    store.write_json(tmp_path / "theory.json", on)
+    assert all(m in report.page_block(tmp_path) for m in on.missing)
+    old = measured(training_run(tmp_path / "b", TOKENS, policy="old"))
+    assert (old.quadrants, old.missing[0].split(":")[0]) == ([], "the current policy's entropies")
 
 
 def test_clip_and_ratio_are_in_the_norm(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def two_sequences() -> MiniBatch:
         advantage_N=np.array([2.0, 2.0, 2.0, -1.0, -1.0], "float32"),
         logprob_N=p.astype("float32"),
         entropy_N=np.array([0.7, 0.1, 0.3, 0.1, 0.1], "float32"),
+        logprob_now_N=p.astype("float32"),
         ratio_N=np.array([1.0, 1.5, 1.0, 0.5, 1.0], "float32"),
         clipped_N=np.array([False, True, False, False, False]),
         collision_N=np.array([0.5, 0.9, 0.4, 0.9, 0.5], "float32"),
@@ -126,7 +127,7 @@ def test_gradient_norm_is_autograds() -> None:
         a = np.array([advantage])
         clipped = token_rows.clipped(a, r, 0.2, 0.28)
         assert clipped.tolist() == [clip]
-        found = token_log.gradient_norm(
+        found = token_rows.gradient_norm(
             a, r, clipped, logp[3:4].detach().numpy(), np.array([logp.detach().exp().square().sum().item()])
         )
         assert found[0] == pytest.approx(float(gradient.norm()), rel=1e-9, abs=1e-12)
@@ -165,15 +166,59 @@ def test_parts_of_two_ranks_give_the_rows_and_counts_of_one() -> None:
     assert rows["prompt_id"] == ["a", "b", "b", "b"]
 
 
+def test_modes_choose_rows_and_a_bound_thins_them_before_they_are_made() -> None:
+    m = two_sequences()
+    assert token_rows.logged(m, "on", (), 9).rows["token"].tolist() == [5]  # the rare one
+    assert token_rows.logged(m, "on", (4, 7), 9).rows["token"].tolist() == [4, 5]  # 7 stands where A < 0
+    found = token_rows.logged(m, "full", (), 2)
+    assert (found.rows["token"].tolist(), found.left_out) == ([4, 6], 2)
+    assert found.counts["tokens"].sum() == 4
+
+
+def test_the_norm_is_the_current_policys_where_the_old_one_judges() -> None:
+    m = two_sequences()
+    moved = replace(
+        m,
+        logprob_now_N=np.log(np.array([0.9, 0.001, 0.25, 0.001, 0.5])),
+        collision_N=np.array([0.82, 0.9, 0.4, 0.9, 0.5]),
+    )
+    counts = token_rows.counts(moved)
+    here = (counts["sign"] == 1) & ~counts["rare"] & ~counts["below"] & (counts["entropy"] == 5)
+    assert counts["norm_sum"][here].tolist() == [pytest.approx(2 * np.sqrt(1 - 1.8 + 0.82), rel=1e-6)]
+
+
+def test_below_is_compared_as_the_selector_compares() -> None:
+    """A threshold between two neighbouring float32 numbers: the lower one is below it, and is silenced."""
+    low, high = np.float32(0.5), np.nextafter(np.float32(0.5), np.float32(1))
+    tau_h = float(low) + 0.25 * (float(high) - float(low))
+    m = replace(two_sequences(), entropy_N=np.array([0.7, low, high, 0.1, 0.1], "float32"), tau_h=tau_h)
+    counts = token_rows.counts(m)
+    assert counts["below"][counts["rare"]].tolist() == [True]
+    assert counts["below"][(counts["sign"] == 1) & ~counts["rare"]].tolist() == [False, False]
+
+
+def test_tokens_of_a_diverged_policy_are_counted_apart() -> None:
+    m = two_sequences()
+    broken = replace(m, logprob_N=np.array([np.nan, -7, -1, -7, -1]), entropy_N=np.array([0.7, 0.1, np.inf, 0.1, 0.1]))
+    found = token_rows.logged(broken, "full", (), 9)
+    assert (found.rows["token"].tolist(), found.not_finite, found.counts["tokens"].sum()) == ([5, 7], 2, 2)
+    assert np.isfinite(found.counts["norm_sum"]).all()
+
+
+def test_a_dual_clip_leaves_no_gradient_beyond_it() -> None:
+    a, r = np.array([-1.0, -1.0, -1.0, 1.0]), np.array([11.0, 9.0, 0.7, 11.0])
+    assert token_rows.clipped(a, r, 0.2, 0.28, 10).tolist() == [True, False, True, True]
+    assert token_rows.clipped(a, r, 0.2, 0.28).tolist() == [False, False, True, True]
+
+
 def test_a_bound_keeps_rows_evenly_and_says_how_many_are_gone() -> None:
     m = two_sequences()
     rows, left_out = token_rows.joined_rows([token_rows.rows(m, m.response_N)], 2)
     assert (rows["token"], left_out) == ([7, 5], 2)  # of 7, 4, 5, 6: the first and the third
 
 
-def part(step: int = 3) -> token_log_writer.Part:
-    m = replace(two_sequences(), step=step)
-    return token_rows.rows(m, m.response_N), token_rows.counts(m)
+def part(step: int = 3, most: int = 9) -> token_rows.Part:
+    return token_rows.logged(replace(two_sequences(), step=step), "full", (), most)
 
 
 def config(tmp_path: Path, **more: object) -> TokenLogConfig:
@@ -195,7 +240,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
-    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part()[0]], 9)[0], FACTS))
+    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], FACTS))
     writer = Writer(config(tmp_path, largest_gib=one / 2**30), FACTS)
     for step in (1, 2):
         writer.put(step, [part(step)])
@@ -218,7 +263,7 @@ def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
     writer.put(1, [part(1)])
     with pytest.raises(RunFailed, match="token log could not be written") as caught:
         writer.flush()
-    assert "token_log.mode=off" in caught.value.next_step
+    assert "goes on from the last checkpoint" in caught.value.next_step
     with pytest.raises(RunFailed):
         writer.put(2, [part(2)])
 
@@ -226,9 +271,11 @@ def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
 def test_steps_after_a_checkpoint_are_discarded(tmp_path: Path) -> None:
     folder = tmp_path / "token_log"
     for step in (1, 2, 3):
-        rows, counts = part(step)
+        rows, counts = part(step).rows, part(step).counts
         token_log.write(folder, step, rows, counts, FACTS)
+    (folder / ".00000001.parquet.77.tmp").write_bytes(b"half")
     token_log_writer.discard_after(folder, 1)
+    assert not list(folder.rglob(".*.tmp"))
     assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.parquet")) == [
         "00000001.parquet",
         "histogram/00000001.parquet",
@@ -238,7 +285,7 @@ def test_steps_after_a_checkpoint_are_discarded(tmp_path: Path) -> None:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     for step in (1, 2):
-        rows, counts = part(step)
+        rows, counts = part(step).rows, part(step).counts
         token_log.write(tmp_path / "token_log", step, rows, counts, FACTS)
     return tmp_path
 
@@ -285,7 +332,7 @@ def test_a_file_with_other_columns_or_settings_is_refused(written: Path) -> None
     pq.write_table(table.set_column(0, "step", pa.array([2.0] * 4)), file)
     with pytest.raises(RecordError, match="other columns than schema version 1"):
         token_log.read(written)
-    rows, counts = part(2)
+    rows, counts = part(2).rows, part(2).counts
     token_log.write(written / "token_log", 2, rows, counts, FACTS.model_copy(update={"tau_p": 0.02}))
     with pytest.raises(BadInput, match=r"00000002\.parquet: written with other settings than 00000001\.parquet"):
         token_log.read(written)
@@ -323,3 +370,7 @@ def test_settings_that_cannot_be_are_refused_with_what_to_set() -> None:
             token_log_writer.token_log_from(given, actor)
         assert caught.value.next_step == "set actor_rollout_ref.token_log.mode=off"
         assert token_log_writer.token_log_from(given | {"mode": "off"}, actor).mode == "off"
+    inside = given | {"folder": "runs/a/token_log"}
+    assert token_log_writer.token_log_from(inside, ACTOR, "runs/a").folder == "runs/a/token_log"
+    with pytest.raises(BadInput, match="folder is elsewhere"):
+        token_log_writer.token_log_from(given, ACTOR, "runs/a")

@@ -23,6 +23,7 @@ from stapo_repro.tokens import build, clouds, density, figures, labelling, mater
 from stapo_repro.tokens.cases import choose
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_training import token_rows
 
 # p = e^-7 = 0.00091 is rare, e^-6 = 0.0025 is not; of two entropies the one below 0.5 is silenced
 SILENCED = logs.row()
@@ -86,7 +87,7 @@ def test_entropy_change_has_the_sign_of_the_lemma():
     # a policy (0.7, 0.2, 0.1): H = 0.8018; log p + H = 0.445, -0.808, -1.501
     p = np.array([0.7, 0.2, 0.1])
     entropy = -(p * np.log(p)).sum()
-    assert token_log.entropy_rises(np.log(p), np.full(3, entropy)).tolist() == [False, True, True]
+    assert token_rows.entropy_rises(np.log(p), np.full(3, entropy)).tolist() == [False, True, True]
     # and so does the entropy itself, after a step of the natural gradient: the logit of the token alone grows
     for token, rises in enumerate([False, True, True]):
         logits = np.log(p)

@@ -88,6 +88,7 @@ def test_markdown_keeps_its_cells(made: tuple[material.Material, dict[str, bytes
     assert not re.search(r"[<`\[\]$~&]", bare)
     assert bare.count("**") == text.count("**⟦") + text.count("⟧**")
     assert not re.search(r"(?<!\\)://", text)
+    assert not set(text) & set("\u202e\u200b\x00\x1b")  # also in the prompts' names
 
 
 def test_markdown_escapes_what_means_something():

@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib")
 from stapo_repro import cli
 from stapo_repro.tokens import labelling, material, quadrants, taxonomy
 from stapo_results.errors import BadInput
+from stapo_results.statistics.estimates import wilson
 
 SILENCED = [logs.row(position=i) for i in range(8)]
 KEPT = [logs.row(position=20 + i, entropy=1.0, silenced=False) for i in range(3)]
@@ -43,22 +44,28 @@ def filled(log: material.Material, file: Path, categories: list[str], n: int = 6
     return file
 
 
+def test_a_seed_below_zero_is_refused(tmp_path: Path):
+    run = logs.write(tmp_path / "run", [logs.row()])
+    with pytest.raises(BadInput, match="a seed is a whole number"):
+        labelling.export(material.load(run), 1, -1)
+
+
 def test_wilson_by_hand():
     # z^2 = 3.8415; 5 of 10: 0.5 -+ 1.96 sqrt(0.025 + 3.8415 / 400) / 1.38415
-    assert labelling.wilson(5, 10) == pytest.approx((0.236593, 0.763407), abs=1e-6)
-    low, high = labelling.wilson(0, 10)
+    assert wilson(5, 10) == pytest.approx((0.236593, 0.763407), abs=1e-6)
+    low, high = wilson(0, 10)
     assert low == 0
     assert high == pytest.approx(3.841459 / 13.841459)
     with pytest.raises(ValueError, match="share of nothing"):
-        labelling.wilson(0, 0)
+        wilson(0, 0)
 
 
 @given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_mirrors_and_holds_the_share(pair: tuple[int, int]):
     hits, n = pair
-    low, high = labelling.wilson(hits, n)
+    low, high = wilson(hits, n)
     assert 0 <= low <= hits / n <= high <= 1
-    assert labelling.wilson(n - hits, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+    assert wilson(n - hits, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
 def test_a_sample_is_half_and_half_seeded_and_of_rare_tokens_alone(log: material.Material):

@@ -141,8 +141,8 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
     assert survivors(out, patience=30) == []
 
 
-def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path, bytes]) -> None:
-    out, _ = whole
+def log_equals_metrics(out: Path) -> token_log.TokenLog:
+    """Every token that the metrics count is in the token log, as a row and in its counts."""
     log = token_log.read(out)
     assert log is not None
     rows, counts = log.tokens.to_pylist(), log.histogram.to_pylist()
@@ -155,6 +155,12 @@ def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path,
             assert sum(r[flag] for r in rows if r["step"] == step) == logged, (step, name)
             assert sum(c["tokens"] for c in counts if c["step"] == step and c[flag]) == logged, (step, name)
         assert sum(c["tokens"] for c in counts if c["step"] == step) == metrics[step]["actor/selector/tokens"] * 2
+    return log
+
+
+def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path, bytes]) -> None:
+    log = log_equals_metrics(whole[0])
+    rows = log.tokens.to_pylist()
     assert sum(r["silenced"] for r in rows) > 0
     junk = [r for r in rows if r["token"] in log.facts.watch]
     assert len(junk) > 0
@@ -304,6 +310,8 @@ def test_two_ranks_end_in_the_same_bytes_after_an_interruption_and_close_to_one_
     assert complete(tmp_path / "b", 3).exists()
     train(skilled_base, tmp_path / "b", *two_ranks)
     assert weights(tmp_path / "a", tmp_path / "ma") == weights(tmp_path / "b", tmp_path / "mb")
+    same_log(tmp_path / "b", tmp_path / "a")
+    log_equals_metrics(tmp_path / "a")
     one = list(store.read(whole[0] / "metrics.jsonl", StepMetrics))
     two = list(store.read(tmp_path / "a" / "metrics.jsonl", StepMetrics))
     # the first rollout comes from the same weights and seeds, so its reward is the same number

@@ -15,6 +15,7 @@ from stapo_results import token_log
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 from stapo_training.miniature.tokenizer import build_tokenizer
+from stapo_training.token_rows import gradient_norm
 
 TAU_P, Q = 0.002, 0.75
 
@@ -59,7 +60,7 @@ def histogram(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     entropy = np.array([r["entropy"] for r in rows], dtype=np.float64)
     log10_p, in_nats = token_log.bins(np.array([r["logprob"] for r in rows]), entropy)
     of_norm = ("advantage", "ratio", "clipped", "logprob", "collision")
-    norm = token_log.gradient_norm(*(np.array([r[c] for r in rows]) for c in of_norm))
+    norm = gradient_norm(*(np.array([r[c] for r in rows]) for c in of_norm))
     return {
         "step": [r["step"] for r in rows],
         "mini_batch": [r["mini_batch"] for r in rows],

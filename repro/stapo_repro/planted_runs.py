@@ -146,6 +146,7 @@ def _words(run: TrainingRun, ids: Sequence[int]) -> tuple[str, ...]:
 
 def _sha256(run: TrainingRun) -> str:
     digest = hashlib.sha256()
-    for path in sorted((run.folder / token_log.FOLDER).rglob("*.parquet")):
-        digest.update(path.read_bytes())
+    for part in token_log.shards(run.folder / token_log.FOLDER):
+        for path in part:
+            digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -49,7 +49,7 @@ TOKENS: dict[str, str] = {
     "logprob": "float32",  # nats, under the policy that the selector judges by, as is entropy
     "entropy": "float32",
     "ratio": "float32",  # p / p_old as the update saw it
-    "clipped": "bool",  # the update's clip leaves the token no gradient
+    "clipped": "bool",  # the clip leaves the token no gradient (False where `Facts.loss` is not vanilla)
     "collision": "float32",  # sum of squared probabilities under the current policy, as are the top tokens
     "rare": "bool",
     "silenced": "bool",
@@ -66,11 +66,11 @@ HISTOGRAM: dict[str, str] = {
     "rare": "bool",
     "below": "bool",  # entropy below tau_h
     "silenced": "bool",
-    "rises": "bool",  # `entropy_rises`
+    "rises": "bool",  # log p + H < 0: a gradient step on it raises the entropy where A > 0 (the lemma)
     "log10_p": "int16",  # index of the bin
     "entropy": "int16",
     "tokens": "int64",
-    "norm_sum": "float64",  # of the tokens' gradient norms with respect to their logits (`gradient_norm`)
+    "norm_sum": "float64",  # of their gradient norms with respect to the logits: |w| sqrt(1 - 2 p + sum of p_n^2)
 }
 
 # values that hardly repeat: a dictionary of them only costs room, and their bytes compress better column by column
@@ -80,8 +80,11 @@ _MEASURED = ("logprob", "entropy", "ratio", "collision", "top_logprobs", "norm_s
 class Facts(BaseModel):
     """What holds for all rows of a file.
 
+    policy: whose log-probabilities and entropies the rows have: the policy that the selector judges by. loss: veRL's
+    policy loss; the clip and with it w of the gradient norm are known of "vanilla" alone, of others the norm is that of
+    the surrogate without a clip.
     left_out: rows that the bound on a step's rows, or on the log's size, kept out of this file; the histogram counts
-    them.
+    them. not_finite: response tokens without finite statistics, which are in neither.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -92,39 +95,20 @@ class Facts(BaseModel):
     tau_p: float
     q: float
     vocabulary: int
+    policy: Literal["current", "old"] = "current"
+    loss: str = "vanilla"
     watch: tuple[int, ...] = ()
     left_out: int = 0
+    not_finite: int = 0
 
 
 @dataclass(frozen=True)
 class TokenLog:
-    """A log that was read whole: its rows, its histogram (TOKENS, HISTOGRAM), its facts with `left_out` summed."""
+    """A log that was read whole: rows and histogram (TOKENS, HISTOGRAM), facts (`left_out`, `not_finite` summed)."""
 
     tokens: pa.Table
     histogram: pa.Table
     facts: Facts
-
-
-def gradient_norm(
-    advantage: np.ndarray, ratio: np.ndarray, clipped: np.ndarray, logprob: np.ndarray, collision: np.ndarray
-) -> np.ndarray:
-    """The norm of each token's gradient with respect to its logits: |w| sqrt(1 - 2 p + sum of p_n^2).
-
-    STAPO, the gradient decomposition lemma; w of its theorem: ratio x advantage, 0 where the clip takes hold. Without
-    the division by the number of tokens and without what silencing does.
-    """
-    factor = 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
-    weight = np.where(clipped, 0.0, np.abs(ratio.astype(np.float64) * advantage))
-    return weight * np.sqrt(np.maximum(factor, 0.0))
-
-
-def entropy_rises(logprob: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-    """Whether a natural policy gradient step on a token with a positive advantage raises the entropy.
-
-    STAPO, the lemma on the entropy update: the change is -eta p (log p - E[log p]) (A - E[A]), and E[log p] = -H. For
-    an advantage above its expectation it is positive where log p + H < 0.
-    """
-    return logprob.astype(np.float64) + entropy.astype(np.float64) < 0
 
 
 def bins(logprob: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -189,7 +173,7 @@ def read(run: Path) -> TokenLog | None:
         RecordError: naming the file: it is damaged, of another schema, was written with other settings than the first,
             or one of a step's two files is missing.
     """
-    rows, counts = _shards(run / FOLDER)
+    rows, counts = shards(run / FOLDER)
     if not rows:
         return None
     tokens, facts = _join(rows, TOKENS)
@@ -211,7 +195,7 @@ def join(run: Path) -> dict[str, bytes]:
     if log is None:
         return {}
     folder = run / FOLDER
-    first = int(_shards(folder)[0][0].stem)
+    first = int(shards(folder)[0][0].stem)
     files: dict[str, bytes] = {}
     pair = zip(shard_files(folder, first), ((log.tokens, TOKENS), (log.histogram, HISTOGRAM)), strict=True)
     for path, (table, columns) in pair:
@@ -222,8 +206,8 @@ def join(run: Path) -> dict[str, bytes]:
     return files
 
 
-def _shards(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The files of rows and of counts of a log's folder, a pair a step; as `read`."""
+def shards(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of rows and of counts of a log's folder, a pair a step, as `read` takes them; raises as it does."""
     rows = sorted(folder.glob("*.parquet"))
     counts = sorted((folder / HISTOGRAMS).glob("*.parquet"))
     if counts and not (rows and rows[-1].name >= counts[-1].name):
@@ -242,10 +226,10 @@ def _shards(folder: Path) -> tuple[list[Path], list[Path]]:
 def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:
     import pyarrow as pa
 
-    parts, first, left_out = [], None, 0
+    parts, first, left_out, not_finite = [], None, 0, 0
     for file in files:
         table, facts = _read_file(file, columns)
-        same = facts.model_copy(update={"left_out": 0})
+        same = facts.model_copy(update={"left_out": 0, "not_finite": 0})
         if first is not None and same != first:
             raise RecordError(
                 f"{file}: written with other settings than {files[0].name}",
@@ -253,10 +237,10 @@ def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, 
                 expected=first.model_dump_json(),
                 next_step="read the logs of different runs apart",
             )
-        first, left_out = same, left_out + facts.left_out
+        first, left_out, not_finite = same, left_out + facts.left_out, not_finite + facts.not_finite
         parts.append(table.replace_schema_metadata(None))
     assert first is not None
-    return pa.concat_tables(parts), first.model_copy(update={"left_out": left_out})
+    return pa.concat_tables(parts), first.model_copy(update={"left_out": left_out, "not_finite": not_finite})
 
 
 def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:

@@ -150,7 +150,7 @@ class Step:
                 "actor_rollout_ref.actor.optim.lr_warmup_steps=-1",
             ]
         )
-        self.plan, self.local, self.torch = plan, local, torch
+        self.plan, self.local, self.torch, self.actor = plan, local, torch, config.actor_rollout_ref.actor
         self.worker = local.build(config)
         engine = self.worker.engine.engine_config
         engine.use_dynamic_bsz = False
@@ -182,7 +182,7 @@ class Step:
                 p.copy_(w)
         worker.engine.optimizer.state.clear()
         worker.engine.selector = SelectorConfig(**selector)
-        worker.log_tokens(log or TokenLogConfig.model_validate({"mode": "off", "folder": ""}), (0.2, 0.28))
+        worker.log_tokens(log or TokenLogConfig.model_validate({"mode": "off", "folder": ""}), self.actor)
         data = self.local.batch(self.sequences, **self.settings)
         began = time.perf_counter()
         output = worker.train_mini_batch(data)

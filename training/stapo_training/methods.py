@@ -33,7 +33,8 @@ class SelectorConfig(BaseModel):
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
         the same gradient (verl_ext/engine.py); top_entropy always takes two_pass.
     log_agreement: log each step how far the cheaper variants' masks agree with the exact one (Jaccard).
-    log_entropy: log the current policy's entropy over all response tokens; without it only candidates' are computed.
+    log_entropy: log the current policy's entropy over all response tokens; without it, and without a token log, only
+        candidates' are computed.
     seed: of the random selector.
     """
 

@@ -10,13 +10,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_results import token_log
+from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.methods import validated
-from stapo_training.token_rows import Columns, joined_counts, joined_rows
-
-Part = tuple[Columns, Columns]
-"""Rows and counts of one mini-batch on one rank."""
+from stapo_training.token_rows import Part, joined_counts, joined_rows
 
 
 class TokenLogConfig(BaseModel):
@@ -37,17 +34,25 @@ class TokenLogConfig(BaseModel):
     largest_gib: float = Field(2.0, gt=0)
 
 
-def token_log_from(config: Mapping[str, Any], actor: Any) -> TokenLogConfig:
+def token_log_from(config: Mapping[str, Any], actor: Any, out: str | None = None) -> TokenLogConfig:
     """The validated token log of a configuration.
 
     Args:
         actor: `actor_rollout_ref.actor`; the log reads logits of whole sequences.
+        out: run.out, below which everything that reads the log looks for it.
 
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
     cure = "correct the override; docs/training.md explains the keys"
     log = validated(TokenLogConfig, config, "actor_rollout_ref.token_log", cure)
+    if out is not None and Path(log.folder) != Path(out) / token_log.FOLDER:
+        raise BadInput(
+            "actor_rollout_ref.token_log.folder is elsewhere",
+            found=log.folder,
+            expected=Path(out) / token_log.FOLDER,
+            next_step="leave it out, and set run.out",
+        )
     sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
     for key, found, allowed in (
         ("use_fused_kernels", actor.use_fused_kernels, False),
@@ -109,19 +114,21 @@ class Writer:
         if self._written is None:
             self._written = size_before(self.folder, step)
         full = self._written >= self.config.largest_gib * 2**30
-        rows, left_out = joined_rows([r for r, _ in parts], self.config.most_rows)
+        rows, left_out = joined_rows([p.rows for p in parts], self.config.most_rows)
+        left_out += sum(p.left_out for p in parts)
         if full:
             left_out += len(rows["step"])
             rows = {name: [] for name in rows}
-        facts = self.facts.model_copy(update={"left_out": left_out})
-        self._written += token_log.write(self.folder, step, rows, joined_counts([c for _, c in parts]), facts)
+        lost = {"left_out": left_out, "not_finite": sum(p.not_finite for p in parts)}
+        facts, counts = self.facts.model_copy(update=lost), joined_counts([p.counts for p in parts])
+        self._written += token_log.write(self.folder, step, rows, counts, facts)
 
     def _raise(self) -> None:
         if self._error is not None:
             raise RunFailed(
                 f"the token log could not be written to {self.folder}",
                 found=f"{type(self._error).__name__}: {self._error}",
-                next_step="free some space and run the same command, or set actor_rollout_ref.token_log.mode=off",
+                next_step="free some space and run the same command: it goes on from the last checkpoint",
             ) from self._error
 
 
@@ -135,7 +142,8 @@ def size_before(folder: Path, step: int) -> int:
 
 
 def discard_after(folder: Path, step: int) -> None:
-    """Delete the files of later steps: a run that was cut off had made them, and makes them again."""
+    """Delete the files of later steps, which a run that was cut off had made and makes again, and half-written ones."""
+    store.sweep(folder)
     for shard in _shards(folder):
         if int(shard.stem) > step:
             shard.unlink()

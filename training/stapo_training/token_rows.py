@@ -1,7 +1,8 @@
 """From a mini-batch's per-token numbers to the rows and counts of the token log. Pure; numpy only.
 
-A rank, or a probe, calls `rows` and `counts` with what it holds of a mini-batch; `joined_rows` and `joined_counts` put
-the parts of all ranks and mini-batches of a step together, in an order that does not depend on how they were spread.
+A rank, or a probe, calls `logged` with what it holds of a mini-batch; `joined_rows` and `joined_counts` put the parts
+of all ranks and mini-batches of a step together. Rows and numbers of tokens do not depend on how sequences were spread
+over ranks; sums of norms do to float64's rounding, and which rows a bound leaves out does.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class MiniBatch:
 
     ids: all B sequences' token ids, prompt first, packed; end_B: where each sequence ends in it. response_B: lengths
     of the responses. The vectors over N: response_N is False for padding and for tokens that the environment wrote;
-    logprob_N and entropy_N (nats) are those that the selector judges by; ratio_N, clipped_N and collision_N are the
-    current policy's. top_id_NK and top_logprob_NK need values only where a row is written.
+    logprob_N and entropy_N (nats) are those that the selector judges by; logprob_now_N, ratio_N, clipped_N and
+    collision_N are the current policy's. top_id_NK and top_logprob_NK need values only where a row is written.
     """
 
     step: int
@@ -42,6 +43,7 @@ class MiniBatch:
     advantage_N: np.ndarray
     logprob_N: np.ndarray
     entropy_N: np.ndarray
+    logprob_now_N: np.ndarray
     ratio_N: np.ndarray
     clipped_N: np.ndarray
     collision_N: np.ndarray
@@ -52,9 +54,36 @@ class MiniBatch:
     tau_h: float | None
 
 
-def clipped(advantage_N: np.ndarray, ratio_N: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Where the clipped surrogate leaves a token no gradient (STAPO, the weight w of the theorem on gradient norms)."""
-    return ((advantage_N > 0) & (ratio_N > 1 + high)) | ((advantage_N < 0) & (ratio_N < 1 - low))
+def clipped(advantage_N: np.ndarray, ratio_N: np.ndarray, low: float, high: float, dual: float = np.inf) -> np.ndarray:
+    """Where the clipped surrogate leaves a token no gradient (STAPO, the weight w of the theorem on gradient norms).
+
+    dual: veRL's clip_ratio_c, beyond which a token with A < 0 has none either; the paper's objective has no such limit.
+    """
+    falls = (advantage_N < 0) & ((ratio_N < 1 - low) | (ratio_N > dual))
+    return ((advantage_N > 0) & (ratio_N > 1 + high)) | falls
+
+
+def gradient_norm(
+    advantage: np.ndarray, ratio: np.ndarray, cut: np.ndarray, logprob: np.ndarray, collision: np.ndarray
+) -> np.ndarray:
+    """The norm of each token's gradient with respect to its logits: |w| sqrt(1 - 2 p + sum of p_n^2).
+
+    STAPO, the gradient decomposition lemma; w of its theorem: ratio x advantage, 0 where the clip takes
+    hold (`cut`). logprob and collision are the current policy's, as the gradient is. Without
+    the division by the number of tokens and without what silencing does.
+    """
+    factor = 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
+    weight = np.where(cut, 0.0, np.abs(ratio.astype(np.float64) * advantage))
+    return weight * np.sqrt(np.maximum(factor, 0.0))
+
+
+def entropy_rises(logprob: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    """Whether a natural policy gradient step on a token with a positive advantage raises the entropy.
+
+    STAPO, the lemma on the entropy update: the change is -eta p (log p - E[log p]) (A - E[A]), and E[log p] = -H. For
+    an advantage above its expectation it is positive where log p + H < 0.
+    """
+    return logprob.astype(np.float64) + entropy.astype(np.float64) < 0
 
 
 def rows(m: MiniBatch, chosen_N: np.ndarray) -> Columns:
@@ -95,14 +124,52 @@ def rows(m: MiniBatch, chosen_N: np.ndarray) -> Columns:
 
 def counts(m: MiniBatch) -> Columns:
     """The response tokens of a mini-batch counted by sign, flags and bins, as token_log.HISTOGRAM wants them."""
-    r = m.response_N
+    r = m.response_N & finite(m)
     log10_p, entropy = token_log.bins(m.logprob_N[r], m.entropy_N[r])
-    below = m.entropy_N[r] < (-np.inf if m.tau_h is None else m.tau_h)
-    rises = token_log.entropy_rises(m.logprob_N[r], m.entropy_N[r])
+    # in float64, as the selector compares: a threshold between two float32 numbers is one of them in float32
+    below = m.entropy_N[r].astype(np.float64) < (-np.inf if m.tau_h is None else m.tau_h)
+    rises = entropy_rises(m.logprob_N[r], m.entropy_N[r])
     flags = (np.sign(m.advantage_N[r]), m.rare_N[r], below, m.silenced_N[r], rises)
     keys = np.stack([*flags, log10_p, entropy], 1).astype(int)
-    norm = token_log.gradient_norm(m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_N[r], m.collision_N[r])
+    norm = gradient_norm(m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_now_N[r], m.collision_N[r])
     return _counted(m.step, m.number, keys, np.ones(len(keys), int), norm)
+
+
+def finite(m: MiniBatch) -> np.ndarray:
+    """The tokens (N,) whose statistics are numbers; those of a policy that has diverged are not."""
+    known = (m.logprob_N, m.logprob_now_N, m.entropy_N, m.ratio_N, m.collision_N, m.advantage_N)
+    return np.logical_and.reduce([np.isfinite(x) for x in known])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A mini-batch, or a rank's part of one: its rows, its counts, how many rows the bound kept out, and how many
+    tokens without finite statistics are in neither."""
+
+    rows: Columns
+    counts: Columns
+    left_out: int
+    not_finite: int
+
+
+def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> Part:
+    """What the log keeps of a mini-batch.
+
+    Args:
+        mode: "on": rare tokens, and those of `watch` in responses with A > 0; "full": all.
+        most: rows; more are thinned evenly before any is made, since a mini-batch may have millions.
+    """
+    known_N = m.response_N & finite(m)
+    chosen_N = known_N
+    if mode != "full":
+        first_B = np.cumsum(m.response_B) - m.response_B
+        place_N = np.repeat(m.end_B - m.response_B - first_B, m.response_B) + np.arange(int(m.response_B.sum()))
+        chosen_N = known_N & (m.rare_N | (np.isin(m.ids[place_N], watch) & (m.advantage_N > 0)))
+    at = np.flatnonzero(chosen_N)
+    if left_out := max(0, len(at) - most):
+        chosen_N = np.zeros_like(chosen_N)
+        chosen_N[at[np.arange(most) * len(at) // most]] = True
+    return Part(rows(m, chosen_N), counts(m), left_out, int((m.response_N & ~known_N).sum()))
 
 
 def _counted(step: int, number: int, keys: np.ndarray, tokens: np.ndarray, norm: np.ndarray) -> Columns:

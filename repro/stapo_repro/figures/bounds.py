@@ -50,9 +50,12 @@ def _figure(theory: Theory, number: int) -> Sketch:
             at, far = max(middle, _LEFT), max(end, _LEFT)
             bounds.plot([at, far], [-i, -i], color=colour, linewidth=1.5, solid_capstyle="butt")
             bounds.plot([at], [-i], marker, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.5)
-        if share := v["lower_says_nothing_share"]:
-            bounds.annotate(f"not above 0 for {share:.0%}", (_LEFT, -i), xytext=(2, 7), textcoords="offset points",
-                            size=SMALL, color=_LOWER, va="center")  # fmt: skip
+        share, resolved = v["lower_says_nothing_share"], q.tokens - round(v["unresolved"])
+        said = f"not above 0 for {share:.0%}" if share else ""
+        if resolved < q.tokens:
+            said += f"{', ' if said else ''}of {resolved:,} tokens that are resolved"
+        bounds.annotate(said, (_LEFT, -i), xytext=(2, 8), textcoords="offset points", size=SMALL, color=GREY,
+                        va="center")  # fmt: skip
     norm.set_xlabel("mean gradient norm (tokens)")
     norm.margins(x=0.6)
     bounds.set_xscale("log")
@@ -72,5 +75,6 @@ def _figure(theory: Theory, number: int) -> Sketch:
         "respect to the logits. Right: the theorem's bounds as multiples of each token's squared norm (1: tight), of "
         "tokens whose norm float32 resolves. The thresholds are those of the token's own mini-batch."
     )
+    caption += "".join(f" Not run, missing: {m}." for m in theory.missing)
     name = "miniature_bounds" if miniature else "bounds"
     return Sketch(f"{name}_{number + 1}" if number else name, title, figure, caption)

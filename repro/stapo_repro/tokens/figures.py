@@ -97,7 +97,13 @@ def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
         curve([c.region for c in counts], color=SILENCED, dashes=(4, 1.5), label="S2T would silence", gid="region")
     if material.silences or any(c.silenced for c in counts):
         colour = SILENCED if masks else KEPT
-        curve([c.silenced for c in counts], color=colour, label="silenced, in the log", gid="silenced")
+        done = material.words[0] if material.silences else "silenced"
+        curve(
+            [c.silenced for c in counts],
+            color=colour,
+            label=f"{done}, in the log",
+            gid="silenced",
+        )
         if not np.isnan(own).all():
             axes.plot(steps, windowed(own, width)[0], "o", markersize=5, markerfacecolor="none", gid="metrics",
                       markeredgecolor="black", markeredgewidth=0.6, label="silenced, in the run's metrics")  # fmt: skip
@@ -107,7 +113,7 @@ def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
         axes.set_yscale("symlog", linthresh=rare)
         axes.set_ylabel("% of response tokens, symlog")
     axes.set_ylim(bottom=0)
-    _step_axis(axes, steps.tolist())
+    _step_axis(axes, steps.tolist(), material.step_label)
     figure.legend(loc="outside lower center", ncols=4)
     caption = f"{material.opening}Shares of a step's response tokens, from the log's counts of all tokens."
     if not material.silences:
@@ -117,9 +123,9 @@ def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
     return Sketch(name, title, figure, caption)
 
 
-def _step_axis(axes: Axes, steps: Sequence[float]) -> None:
+def _step_axis(axes: Axes, steps: Sequence[float], label: str) -> None:
     """Whole numbers only, for a single step too."""
-    axes.set_xlabel("training step")
+    axes.set_xlabel(label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(steps) == 1:
         axes.set_xticks(steps)
@@ -166,7 +172,7 @@ def threshold(material: Material, region: Threshold | None, steps: Sequence[Thre
         right.plot(
             x, [t.median for t in steps], color="black", marker="." if len(x) < 60 else "", linewidth=1, gid="tau"
         )
-        _step_axis(right, x)
+        _step_axis(right, x, material.step_label)
         right.set_ylim(bottom=0)
     else:
         nothing(right, f"q = {facts.q:g}: no finite threshold")

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 
@@ -52,20 +51,6 @@ def harmless(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of Wilson (1927) for a share.
-
-    Raises:
-        ValueError: n is 0.
-    """
-    if n < 1:
-        raise ValueError("a share of nothing has no interval")
-    z2 = NormalDist().inv_cdf(0.975) ** 2
-    centre = (hits + z2 / 2) / (n + z2)
-    half = (z2 * (hits * (n - hits) / n + z2 / 4)) ** 0.5 / (n + z2)
-    return 0.0 if hits == 0 else centre - half, 1.0 if hits == n else centre + half  # exact, whatever the rounding
-
-
 def sample(material: Material, n: int, seed: int) -> np.ndarray:
     """Row indices of n rare tokens in random order: half below tau_h, half not; where one lacks, more of the other.
 
@@ -87,6 +72,8 @@ def export(material: Material, n: int, seed: int) -> bytes:
     """
     if n < 1:
         raise BadInput("a sample needs a token", found=f"--labels-sample {n}", next_step="--labels-sample 200")
+    if seed < 0:
+        raise BadInput("a seed is a whole number from 0 on", found=f"--seed {seed}", next_step="--seed 0")
     chosen = sample(material, n, seed)
     if not len(chosen):
         raise BadInput(

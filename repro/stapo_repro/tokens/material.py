@@ -72,7 +72,17 @@ class Material:
     @property
     def words(self) -> tuple[str, str]:
         """What the two parts of the rare tokens are called: those silenced, those kept."""
-        return ("silenced", "kept") if self.silences else ("S2T would silence", "S2T would keep")
+        did = self.silences and not self.probe
+        return ("silenced", "kept") if did else ("S2T would silence", "S2T would keep")
+
+    @property
+    def probe(self) -> bool:
+        """Whether nothing was trained: a model was asked about responses, and a step is a mini-batch of them."""
+        return self.run is not None and self.run.kind == "probe"
+
+    @property
+    def step_label(self) -> str:
+        return "mini-batch of the file" if self.probe else "training step"
 
     @cached_property
     def below(self) -> np.ndarray:
@@ -165,7 +175,7 @@ def load(folder: Path, steps: str = "") -> Material:
             )
     run_file, metrics_file = folder / "run.json", folder / "metrics.jsonl"
     own = folder / token_log.FOLDER
-    read = [*sorted(own.glob("*.parquet")), *sorted((own / token_log.HISTOGRAMS).glob("*.parquet"))]
+    read = [file for part in token_log.shards(own) for file in part]
     read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
     return Material(
         folder.resolve().name,

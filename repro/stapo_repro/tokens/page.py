@@ -123,6 +123,15 @@ def notices(material: Material, counts: Sequence[StepCount]) -> tuple[str, ...]:
         said.append("The log is empty: no response token was counted.")
     elif not any(c.rare for c in counts):
         said.append("No token of the log is rare: there is nothing that S2T could silence.")
+    if material.probe:
+        said.append("A probe: a model was asked about responses that exist; nothing was trained, and nothing silenced.")
+    if material.facts.loss != "vanilla":
+        said.append(
+            f"The loss is {material.facts.loss}, whose clip the log does not know: gradient norms are those of the "
+            "surrogate without one."
+        )
+    if lost := material.facts.not_finite:
+        said.append(f"{lost:,} tokens have statistics that are not finite; they are in no number here.")
     if not material.silences:
         said.append(
             f"The selector {material.facts.selector} is no mask over rare tokens. Shown is what S2T would silence: "

@@ -114,7 +114,8 @@ def case_facts(case: Case, category: str | None) -> str:
     """The line below a case."""
     tau = "" if case.tau_h is None else f", threshold {case.tau_h:.4g} nats"
     label = f", labelled {CATEGORIES[category]}" if category else ""
-    return f"step {case.step}, prompt {case.prompt_id}, sample {case.sample}, position {case.position}{tau}{label}"
+    where = f"step {case.step}, prompt {visible(case.prompt_id)}, sample {case.sample}, position {case.position}"
+    return f"{where}{tau}{label}"
 
 
 def case_cells(case: Case) -> tuple[str, ...]:

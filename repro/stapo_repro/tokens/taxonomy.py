@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from stapo_repro.tokens.labelling import CATEGORIES, NOT_SPURIOUS, Labels, wilson
+from stapo_repro.tokens.labelling import CATEGORIES, NOT_SPURIOUS, Labels
 from stapo_repro.tokens.material import Material
 from stapo_repro.tokens.quadrants import Quadrant
 from stapo_repro.tokens.tables import Plain, Sheet
+from stapo_results.statistics.estimates import wilson
 
 HEADER = (
     "Advantage", "Token prob.", "Entropy", "Spurious risk", "Gradient norm", "Entropy change", "Tokens", "Share",

@@ -90,7 +90,7 @@ def examine_settings(config: Any) -> Report:
     """The checks that need no machine, no data and no model: selector and sizes."""
     report = Report(Facts(Path(config.run.out).resolve(), Path(config.actor_rollout_ref.model.path), [], 0))
     report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
-    report.attempt(token_log_from, config.actor_rollout_ref.token_log, config.actor_rollout_ref.actor)
+    report.attempt(token_log_from, config.actor_rollout_ref.token_log, config.actor_rollout_ref.actor, config.run.out)
     report.attempt(check_sizes, config)
     report.settings_refused = bool(report.problems)
     return report

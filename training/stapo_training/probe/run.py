@@ -25,6 +25,7 @@ from stapo_training.probe.options import Options
 from stapo_training.probe.responses import Responses
 from stapo_training.probe.scoring import Scorer
 from stapo_training.probe.telling import Lines, summary
+from stapo_training.token_rows import joined_counts, joined_rows, logged
 
 _PLACES = ("model", "data", "data_dir", "out")
 """Options that say where something is; what was there stands in the record's revisions."""
@@ -182,7 +183,8 @@ def _score(plan: Plan, todo: list[int], say: Callable[[str], None]) -> None:
         rows, tokens = plan.found.rows[here], plan.encoded.rows[here]
         scores = scorer.score(tokens, batch_tokens=o.batch_tokens, temperature=o.temperature, done=lines.tell)
         judged = selection.judge(step, rows, tokens, scores, plan.facts)
-        kept, counts, left_out = selection.logged(judged, plan.facts, o.most_rows)
-        facts = plan.facts.model_copy(update={"left_out": left_out})
-        token_log.write(o.out / FOLDER, step, kept, counts, facts)
+        part = logged(judged, plan.facts.mode, plan.facts.watch, o.most_rows)
+        kept, _ = joined_rows([part.rows], o.most_rows)
+        facts = plan.facts.model_copy(update={"left_out": part.left_out})
+        token_log.write(o.out / FOLDER, step, kept, joined_counts([part.counts]), facts)
         lines.finished(len(rows))

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 
 from stapo_results.token_log import Facts
-from stapo_training import token_rows
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.responses import Response
 from stapo_training.probe.scoring import Scores
 from stapo_training.selectors import silence_spurious
-from stapo_training.token_rows import Columns, MiniBatch
+from stapo_training.token_rows import MiniBatch
 from stapo_training.token_stats import TokenStats
 
 
@@ -51,6 +50,7 @@ def judge(step: int, rows: Sequence[Response], found: Sequence[Tokens], scores: 
         advantage_N=advantage_N,
         logprob_N=scores.logprob_N,
         entropy_N=scores.entropy_N,
+        logprob_now_N=scores.logprob_N,
         ratio_N=np.ones(tokens, np.float32),
         clipped_N=np.zeros(tokens, bool),
         collision_N=scores.collision_N,
@@ -60,24 +60,3 @@ def judge(step: int, rows: Sequence[Response], found: Sequence[Tokens], scores: 
         top_logprob_NK=scores.top_logprob_NK,
         tau_h=selection.threshold if rare_N.any() else None,
     )
-
-
-def logged(m: MiniBatch, facts: Facts, most: int) -> tuple[Columns, Columns, int]:
-    """(rows, counts, rows left out) of a mini-batch; at most `most` rows, evenly spread over its tokens."""
-    if facts.mode == "full":
-        chosen_N = m.response_N
-    else:
-        token_N = m.ids[_response_places(m)]
-        chosen_N = m.rare_N | (np.isin(token_N, facts.watch) & (m.advantage_N > 0))
-    at = np.flatnonzero(chosen_N)
-    if left_out := max(0, len(at) - most):  # before rows are made: a mini-batch may have millions
-        chosen_N = np.zeros_like(chosen_N)
-        chosen_N[at[np.arange(most) * len(at) // most]] = True
-    rows, _ = token_rows.joined_rows([token_rows.rows(m, chosen_N)], most)
-    return rows, token_rows.joined_counts([token_rows.counts(m)]), left_out
-
-
-def _response_places(m: MiniBatch) -> np.ndarray:
-    """Where the N response tokens stand in the packed ids."""
-    first_B = np.cumsum(m.response_B) - m.response_B
-    return np.repeat(m.end_B - m.response_B - first_B, m.response_B) + np.arange(int(m.response_B.sum()))

@@ -51,9 +51,14 @@ def _quadrant_lines(quadrants: Sequence[TheoryQuadrant]) -> list[str]:
         return []
     lines = [f"  {'A > 0 and':24} {'tokens':>9} " + " ".join(f"{c:>10}" for c in COLUMNS)]
     for q in quadrants:
-        found = [f"{q.values[key]:10.4g}" if key in q.values else f"{'not run':>10}" for key in COLUMNS.values()]
+        found = [f"{q.values[k]:10.4g}" if k in q.values else f"{_cell(q, k):>10}" for k in COLUMNS.values()]
         lines.append(f"  {q.quadrant:24} {q.tokens:9,} " + " ".join(found))
     return lines
+
+
+def _cell(q: TheoryQuadrant, key: str) -> str:
+    """A number of a quadrant; in words why there is none."""
+    return f"{q.values[key]:.3g}" if key in q.values else "not resolved" if q.tokens else "no token"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -81,15 +86,9 @@ def page_block(folder: Path) -> str:
             f"`{r.statement}` fails ({r.reading}). Worst: {r.where} ({_numbers(r.numbers)}). It needs: {r.needs}.",
         ]
     if result.quadrants:
-        cells = [
-            [
-                q.quadrant,
-                f"{q.tokens:,}",
-                *(f"{q.values[k]:.3g}" if k in q.values else "no token" for k in COLUMNS.values()),
-            ]
-            for q in result.quadrants
-        ]
         about = ", ".join(f"{k} {v}" for k, v in result.source_about.items())
         lines += ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.", ""]
+        cells = [[q.quadrant, f"{q.tokens:,}", *(_cell(q, key) for key in COLUMNS.values())] for q in result.quadrants]
         lines += _table(["quadrant", "tokens", *COLUMNS], cells)
+        lines += ["", *(f"Not run, missing: {m}." for m in result.missing)]
     return "\n".join(lines)

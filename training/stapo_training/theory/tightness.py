@@ -6,6 +6,7 @@ norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolve
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from stapo_results.schema import Run, TheoryQuadrant
 from stapo_results.store import read_json
 from stapo_training.selectors import quantile
 from stapo_training.theory.gradient import lower_factor, printed_factor, upper_factor
+from stapo_training.token_rows import gradient_norm
 
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""
@@ -27,7 +29,7 @@ ROUNDING = 1e-5
 @dataclass(frozen=True)
 class Tokens:
     """N logged tokens, float64: log-probability, entropy (nats), advantage, collision probability, gradient norm,
-    S2T's entropy threshold of its mini-batch (NaN: it has none)."""
+    S2T's entropy threshold of its mini-batch (NaN: it has none), and which mini-batch that is."""
 
     logprob_N: torch.Tensor
     entropy_N: torch.Tensor
@@ -35,6 +37,7 @@ class Tokens:
     collision_N: torch.Tensor
     norm_N: torch.Tensor
     tau_h_N: torch.Tensor
+    batch_N: torch.Tensor
 
     def take(self, index: torch.Tensor) -> Tokens:
         return Tokens(*(getattr(self, f.name)[index] for f in fields(self)))
@@ -67,10 +70,11 @@ def read_source(folder: Path) -> Source:
     log = token_log.read(folder)
     if log is None:
         return Source(run)
-    wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h")
+    wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
     c = {name: log.tokens[name].to_numpy() for name in wanted}
-    norm = token_log.gradient_norm(c["advantage"], c["ratio"], c["clipped"], c["logprob"], c["collision"])
-    known = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"])
+    norm = gradient_norm(c["advantage"], c["ratio"], c["clipped"], c["logprob"], c["collision"])
+    batch = c["step"].astype("int64") << 16 | c["mini_batch"]
+    known = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"], batch)
     t = Tokens(*(torch.from_numpy(x.astype("float64")) for x in known))
     _refuse_impossible(t, folder, log.facts.vocabulary)
     return Source(run, log.facts, t)
@@ -118,24 +122,33 @@ def quadrants(source: Source) -> tuple[list[TheoryQuadrant], dict[str, float], l
         "tokens": float(len(source.tokens.logprob_N)),
         "tokens with A > 0": float(len(positive.logprob_N)),
     }
-    positive = positive.take(~positive.tau_h_N.isnan())
-    if not len(positive.logprob_N):
+    if facts.policy == "old":
+        return [], whole, ["the current policy's entropies: selector.policy=old logs those of the old policy"]
+    if positive.tau_h_N.isnan().all():
         return [], whole, ["an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p"]
+    # a mini-batch without a rare token has no threshold: its tokens are not below one
     rare_N, low_N = positive.logprob_N.exp() < facts.tau_p, positive.entropy_N < positive.tau_h_N
     parts = {
         "p < tau_p, H < tau_h": positive.take(rare_N & low_N),
         "p < tau_p, H >= tau_h": positive.take(rare_N & ~low_N),
-        "p >= tau_p, H < tau_h": positive.take(~rare_N & low_N),
-        "p >= tau_p, H >= tau_h": positive.take(~rare_N & ~low_N),
     }
+    if facts.mode == "full":  # else they hold the watched words alone
+        parts |= {
+            "p >= tau_p, H < tau_h": positive.take(~rare_N & low_N),
+            "p >= tau_p, H >= tau_h": positive.take(~rare_N & ~low_N),
+        }
     found = [_quadrant(name, part, vocabulary) for name, part in parts.items()]
     spurious, kept = list(parts.values())[:2]
-    thresholds = positive.tau_h_N.isfinite()
-    if thresholds.any():
-        whole["tau_h, median"] = float(positive.tau_h_N[thresholds].median())
+    finite_N = positive.tau_h_N.isfinite()
+    thresholds = dict(zip(positive.batch_N[finite_N].tolist(), positive.tau_h_N[finite_N].tolist(), strict=True))
+    if thresholds:
+        whole["tau_h, median"] = statistics.median(thresholds.values())
     whole |= _ordered(spurious, kept, vocabulary)
-    only = "most tokens with p >= tau_p: token_log.mode=full logs them"
-    missing = [] if facts.mode == "full" else [only]
+    missing = [] if facts.mode == "full" else ["tokens with p >= tau_p: token_log.mode=full logs them"]
+    if facts.left_out:
+        missing.append(f"{facts.left_out} rows that the log's bounds left out")
+    if facts.loss != "vanilla":
+        missing.append(f"the clip of the loss {facts.loss}: norms are those of the surrogate without one")
     return found, {k: float(f"{v:.6g}") for k, v in whole.items()}, missing
 
 

@@ -36,7 +36,8 @@ from stapo_results.errors import RunFailed
 from stapo_training import redo
 from stapo_training.methods import SelectorConfig
 from stapo_training.selectors import INFINITY, Selection
-from stapo_training.token_log_writer import Part, TokenLogConfig
+from stapo_training.token_log_writer import TokenLogConfig
+from stapo_training.token_rows import Part
 from stapo_training.token_stats import TokenStats, response_positions
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.selection import (
@@ -52,7 +53,7 @@ from stapo_training.verl_ext.selection import (
     old_statistics,
     set_mask,
 )
-from stapo_training.verl_ext.token_watch import TokenWatch
+from stapo_training.verl_ext.token_watch import Clip, TokenWatch
 
 _VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
 
@@ -69,8 +70,8 @@ class SelectingEngine(_VeRLEngine):
     mini_batch = 0
     """Where the training stands, for messages and the token log; the worker sets both."""
     token_log: TokenLogConfig | None = None
-    clip: tuple[float, float] = (0.0, 0.0)
-    """The policy loss's range below and above 1; the token log alone reads it."""
+    clip: Clip | None = None
+    """What the policy loss clips, for the token log (`TokenWatch`)."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from stapo_training import selectors, token_rows
+from stapo_training import selectors
 from stapo_training.methods import SelectorConfig
-from stapo_training.token_log_writer import Part, TokenLogConfig
+from stapo_training.token_log_writer import TokenLogConfig
+from stapo_training.token_rows import MiniBatch, Part, clipped, logged
 from stapo_training.token_stats import TokenStats
 
+Clip = tuple[float, float, float]
 TOP = 5
 """Most probable tokens that a row names."""
 
@@ -21,7 +23,7 @@ class TokenWatch:
 
     Args:
         judged: the statistics that the selector judges by, where the pass that is watched does not make them.
-        clip: the policy loss's range, (low, high).
+        clip: the policy loss's (low, high, clip_ratio_c); None where it clips otherwise or not at all.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class TokenWatch:
         data: Any,
         config: TokenLogConfig,
         selector: SelectorConfig,
-        clip: tuple[float, float],
+        clip: Clip | None,
         judged: TokenStats | None,
         device: Any,
     ):
@@ -73,24 +75,25 @@ class TokenWatch:
         tau_h = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool).threshold
         any_rare = pool(self._rare(judged).sum()[None]).sum() > 0
         old_N = data["old_log_probs"].values().float().to(passed.logprob_N.device)
-        ratio_N = _numpy((passed.logprob_N - old_N).exp())
+        ratio_N, advantage_N = _numpy((passed.logprob_N - old_N).exp()), _numpy(judged.advantage_N)
+        cut_N = np.zeros(len(ratio_N), bool) if self.clip is None else clipped(advantage_N, ratio_N, *self.clip)
         ids = data["input_ids"]
-        answer_B = data["responses"].offsets().diff()
         prompts, samples = _names(data)
-        m = token_rows.MiniBatch(
+        m = MiniBatch(
             step=step,
             number=number,
             prompt_id_B=prompts,
             sample_B=samples,
             ids=_numpy(ids.values()),
             end_B=_numpy(ids.offsets()[1:]),
-            response_B=_numpy(answer_B),
+            response_B=_numpy(data["responses"].offsets().diff()),
             response_N=_numpy(judged.response_N),
-            advantage_N=_numpy(judged.advantage_N),
+            advantage_N=advantage_N,
             logprob_N=_numpy(judged.logprob_N),
             entropy_N=_numpy(judged.entropy_N),
+            logprob_now_N=_numpy(passed.logprob_N),
             ratio_N=ratio_N,
-            clipped_N=token_rows.clipped(_numpy(judged.advantage_N), ratio_N, *self.clip),
+            clipped_N=cut_N,
             collision_N=_numpy(self.collision_N),
             rare_N=_numpy(self._rare(judged)),
             silenced_N=_numpy(judged.response_N & ~keep_N),
@@ -98,7 +101,7 @@ class TokenWatch:
             top_logprob_NK=_numpy(self.top_logprob_NK),
             tau_h=tau_h if any_rare else None,
         )
-        return token_rows.rows(m, _numpy(self.wants(judged))), token_rows.counts(m)
+        return logged(m, self.config.mode, self.config.watch, self.config.most_rows)
 
 
 def _numpy(values: torch.Tensor) -> np.ndarray:

@@ -131,6 +131,7 @@ class StapoTrainer(PPOTrainerSync):
         """veRL's loop; signals are handled as wishes from its first step to its end."""
         try:
             super().fit(agent_loop_manager)
+            self.actor_rollout_wg.flush_log()  # where the last step was not saved
         finally:
             self.stop.release()
 

@@ -21,7 +21,7 @@ from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import selector_from
-from stapo_training.token_log_writer import Part, TokenLogConfig, Writer, token_log_from
+from stapo_training.token_log_writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.selection import gather, old_statistics
@@ -84,13 +84,18 @@ class SelectingTrainingWorker(TrainingWorker):
             self._write_log()
         return output
 
-    def log_tokens(self, config: TokenLogConfig, clip: tuple[float, float]) -> None:
-        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training."""
+    def log_tokens(self, config: TokenLogConfig, actor: Any) -> None:
+        """Keep a token log from now on (mode `off`: none); the first rank writes it, beside the training.
+
+        actor: `actor_rollout_ref.actor`, for what its loss clips.
+        """
         engine = self.engine
         engine.token_log, self._writer = None, None
         if config.mode == "off":
             return
-        engine.token_log, engine.clip = config, clip
+        loss = actor.policy_loss.loss_mode
+        clip = (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c)
+        engine.token_log, engine.clip = config, clip if loss == "vanilla" else None
         if dist.get_rank() == 0:
             tokenizer = self.model_config.tokenizer.backend_tokenizer.to_str()
             write_atomic(Path(config.folder) / token_log.TOKENIZER, tokenizer)
@@ -101,15 +106,17 @@ class SelectingTrainingWorker(TrainingWorker):
                 tau_p=s.tau_p,
                 q=s.q,
                 vocabulary=self.model_config.hf_config.vocab_size,
+                policy=s.policy if s.selects else "current",
+                loss=loss,
                 watch=config.watch,
             )
             self._writer = Writer(config, facts)
 
     def _write_log(self) -> None:
-        ranks = dist.get_world_size(self.engine.get_data_parallel_group())
-        parts: list[list[Part]] = [[]] * ranks
-        dist.all_gather_object(parts, self.engine.logged, group=self.engine.get_data_parallel_group())
-        if self._writer is not None:
+        group = self.engine.get_data_parallel_group()
+        parts: list[Any] | None = [None] * dist.get_world_size(group) if dist.get_rank(group) == 0 else None
+        dist.gather_object(self.engine.logged, parts, group=group, group_dst=0)
+        if self._writer is not None and parts is not None:
             self._writer.put(self.engine.step, [p for of_rank in parts for p in of_rank])
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]  # veRL makes its modes at run time
@@ -172,8 +179,7 @@ class StapoWorker(ActorRolloutRefWorker):
                 )
             actor = self.config.actor
             self.actor.engine.selector = selector_from(self.config.selector, actor)
-            clip = (actor.clip_ratio_low, actor.clip_ratio_high)
-            self.actor.log_tokens(token_log_from(self.config.token_log, actor), clip)
+            self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
     def flush_log(self) -> None:
