@@ -48,7 +48,7 @@ def test_norms_counts_and_empty_quadrants_are_shown() -> None:
     assert figure.name == "miniature_bounds"
     assert "(miniature)" in figure.title
     assert "the STAPO train run b, 10 steps of the miniature: a tiny model" in figure.caption
-    for text in ("0.871  (132)", "0.871  (9,000)", "not above 0 for 83%, of 1,000 tokens that are resolved"):
+    for text in ("0.871  (132)", "0.871  (9,000)", "≤ 0 for 83%; 1,000 resolved"):
         assert f"<!-- {text} -->" in svg
     assert svg.count("<!-- no token -->") == 2  # one quadrant, both panels
 

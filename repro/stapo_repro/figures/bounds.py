@@ -51,9 +51,9 @@ def _figure(theory: Theory, number: int) -> Sketch:
             bounds.plot([at, far], [-i, -i], color=colour, linewidth=1.5, solid_capstyle="butt")
             bounds.plot([at], [-i], marker, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.5)
         share, resolved = v["lower_says_nothing_share"], q.tokens - round(v["unresolved"])
-        said = f"not above 0 for {share:.0%}" if share else ""
+        said = f"≤ 0 for {share:.0%}" if share else ""
         if resolved < q.tokens:
-            said += f"{', ' if said else ''}of {resolved:,} tokens that are resolved"
+            said += f"{'; ' if said else ''}{resolved:,} resolved"
         bounds.annotate(said, (_LEFT, -i), xytext=(2, 8), textcoords="offset points", size=SMALL, color=GREY,
                         va="center")  # fmt: skip
     norm.set_xlabel("mean gradient norm (tokens)")
@@ -73,7 +73,7 @@ def _figure(theory: Theory, number: int) -> Sketch:
     caption = (
         f"Tokens with a positive advantage of {_source(theory)}{where}. Left: mean norm of the gradient with "
         "respect to the logits. Right: the theorem's bounds as multiples of each token's squared norm (1: tight), of "
-        "tokens whose norm float32 resolves. The thresholds are those of the token's own mini-batch."
+        "those tokens whose norm float32 resolves; how often the lower bound is not above 0. The thresholds are those of the token's own mini-batch."
     )
     caption += "".join(f" Not run, missing: {m}." for m in theory.missing)
     name = "miniature_bounds" if miniature else "bounds"
