@@ -73,7 +73,8 @@ def _figure(theory: Theory, number: int) -> Sketch:
     caption = (
         f"Tokens with a positive advantage of {_source(theory)}{where}. Left: mean norm of the gradient with "
         "respect to the logits. Right: the theorem's bounds as multiples of each token's squared norm (1: tight), of "
-        "those tokens whose norm float32 resolves; how often the lower bound is not above 0. The thresholds are those of the token's own mini-batch."
+        "those tokens whose norm float32 resolves; how often the lower bound is not above 0. The thresholds are those "
+        "of the token's own mini-batch."
     )
     caption += "".join(f" Not run, missing: {m}." for m in theory.missing)
     name = "miniature_bounds" if miniature else "bounds"

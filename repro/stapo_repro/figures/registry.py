@@ -16,6 +16,7 @@ from stapo_repro.figures import (
     planted,
     sensitivity,
     token_entropy,
+    tokens,
     training,
 )
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
@@ -41,6 +42,7 @@ FAMILIES = (
     Family("token-entropy", token_entropy.token_entropy),
     Family("silenced-share", training.silenced_share),
     Family("sensitivity", sensitivity.sensitivity),
+    Family("tokens", tokens.tokens, ("main",)),
     Family("planted", planted.planted_words),
     Family("bounds", bounds.gradient_bounds, ("main",)),
     Family("judge", judging.judge, ("main",)),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from stapo_repro.figures.canvas import KINDS, Drawn, save, style
+from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.tokens import cases as cases_of
 from stapo_repro.tokens import clouds, density, figures, page, quadrants, ranking, silencing, tables, taxonomy
 from stapo_repro.tokens.cases import Case
@@ -43,16 +43,7 @@ def build(material: Material, labels: Labels | None = None, top: int = 30) -> An
     cases = cases_of.choose(material, top)
     by_id = labels.by_id if labels is not None else {}
     with style():
-        drawn = [
-            save(sketch)
-            for sketch in (
-                density.density(material, region),
-                figures.quadrant_bars(material, found),
-                figures.silenced_share(material, counts),
-                figures.threshold(material, region, by_step),
-                clouds.clouds(material, words),
-            )
-        ]
+        drawn = [save(sketch) for sketch in sketches(material)]
     table = taxonomy.build(material, found, labels)
     steps, ranked = _steps(material, counts), _ranked(material, words)
     heading = material.heading("Cases of rare tokens")
@@ -84,6 +75,18 @@ def build(material: Material, labels: Labels | None = None, top: int = 30) -> An
     texts["tokens.json"] = json.dumps(_finite(value), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     return Analysis(files | _pictures(drawn), (silencing.statement(material, counts), *page.notices(material, counts)))
+
+
+def sketches(material: Material) -> list[Sketch]:
+    """All figures, to be drawn under the style; raises as `build`."""
+    region = silencing.spread(material)
+    return [
+        density.density(material, region),
+        figures.quadrant_bars(material, quadrants.build(material)),
+        figures.silenced_share(material, silencing.by_step(material)),
+        figures.threshold(material, region, silencing.thresholds(material)),
+        clouds.clouds(material, ranking.ranked(material)),
+    ]
 
 
 def _pictures(drawn: Sequence[Drawn]) -> dict[str, bytes]:
