@@ -47,8 +47,9 @@ def write(
     base: bool = False,
 ) -> int:  # fmt: skip
     """Write the records below `out` and return the number of samples in them; `steps` 0 writes no trainings."""
-    if any(p.name == "results" and (p / "paper").is_dir() for p in out.resolve().parents):
-        raise SystemExit(f"{out} lies in results/: synthetic records never stand there")
+    whole = out.resolve()
+    if any(p.name == "results" and (p / "paper").is_dir() for p in (whole, *whole.parents)):
+        raise SystemExit(f"{out} is or lies in results/: synthetic records never stand there")
     out.mkdir(parents=True, exist_ok=True)
     (out / "SYNTHETIC.md").write_text(MARK)
     samples = 0

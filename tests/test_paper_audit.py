@@ -136,6 +136,23 @@ def test_noise_bounds(paper):
     assert last["points"] < 1.96 * last["se_unpaired"]
 
 
+def test_the_one_gain_within_noise_is_found(paper):
+    c = check(paper, "gains")
+    (f,) = c.findings
+    assert (f.kind, f.where) == ("within noise", "Qwen3-14B T=0.7")
+    assert f.numbers == c.numbers["qwen3-14b/t0.7"]
+    assert f.fact.startswith(
+        "1.09 points over JustRL; 95 % of differences of two equal models lie within 1.4 points by"
+    )
+    # 1.09 lies below 1.96 standard errors of sampling, the next smallest gain (2.01) does not
+    assert 1.09 < 1.96 * f.numbers["se_sampling"] < 2.01
+    verdicts = {group: n["verdict"] for group, n in c.numbers.items()}
+    assert verdicts == {
+        "qwen3-1.7b/t1.0": "beyond both", "qwen3-1.7b/t0.7": "beyond sampling", "qwen3-8b/t1.0": "beyond sampling",
+        "qwen3-8b/t0.7": "beyond sampling", "qwen3-14b/t1.0": "beyond sampling", "qwen3-14b/t0.7": "within both",
+    }  # fmt: skip
+
+
 def test_claims_and_their_readings(paper):
     numbers = check(paper, "claims").numbers
     outcome = {name: n["outcome"] for name, n in numbers.items()}

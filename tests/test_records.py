@@ -10,9 +10,11 @@ import synthetic_records as synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stapo_repro import paper, tables
+from stapo_repro import ablation, claims, paper, tables
 from stapo_repro.records import load_cells, load_training_runs
 from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import StepMetrics
+from stapo_results.store import append
 
 
 def record(root: Path, verdicts: tuple[str, ...] = ("10", "11"), **changed) -> Path:
@@ -84,20 +86,21 @@ def test_problem_that_stands_twice_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "at", "said"),
     [
-        ({"temperature": 0.7, "top_p": 0.9}, r"temperature and top-p of t1\.0"),
-        ({"miniature": False}, "a record of size mini"),
-        ({"size": "qwen3-8b", "miniature": True}, "a record of size qwen3-8b"),
-        ({"rows": 1}, "more problems than the benchmark holds"),
-        ({"finish_reasons": {"stop": 3}}, "graded samples against finished responses"),
+        ({"temperature": 0.7, "top_p": 0.9}, '"temperature"', "temperature and top-p of t1.0"),
+        ({"top_p": 0.9}, '"top_p"', "temperature and top-p of t1.0"),
+        ({"miniature": False}, '"miniature"', "a record of size mini"),
+        ({"size": "qwen3-8b", "miniature": True}, '"miniature"', "a record of size qwen3-8b"),
+        ({"rows": 1}, '"benchmark_rows"', "more problems than the benchmark holds"),
+        ({"finish_reasons": {"stop": 3}}, '"finish_reasons"', "graded samples against finished responses"),
     ],
 )
-def test_record_that_contradicts_itself_is_refused(tmp_path, changed, said):
+def test_record_that_contradicts_itself_is_refused_by_line(tmp_path, changed, at, said):
     path = record(tmp_path, **changed)
-    with pytest.raises(RecordError, match=rf"contradicts itself: {said}") as e:
+    with pytest.raises(RecordError) as e:
         load_cells([tmp_path])
-    assert str(path) in str(e.value)
+    assert e.value.what == f"{path}:{line_of(path, at)}: the record contradicts itself: {said}"
 
 
 def judged(root: Path, by: str, verdicts: str, rule: str, letters: str) -> None:
@@ -139,10 +142,38 @@ def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
 
 
 def test_contradictory_records_are_refused_by_both_files(tmp_path):
-    first, second = record(tmp_path / "a"), record(tmp_path / "b", ("10", "10"))
+    first, second = record(tmp_path / "a"), record(tmp_path / "b", ("10", "01"), run_id="another")
     with pytest.raises(RecordError, match="contradict each other") as e:
         load_cells([tmp_path])
-    assert f"{first} and {second}" in str(e.value)
+    at = line_of(first, '"verdicts": "11"')
+    assert e.value.found == f"problems.1.verdicts: 11 at {first}:{at} and 01 at {second}:{at}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "mine", "other"),
+    [
+        ({"no_answer": 3}, "no_answer", "0", "3"),
+        ({"verdicts": ("10", "11", "00")}, "problems", "a list of 2", "a list of 3"),
+        ({"finish_reasons": {"stop": 3, "length": 1}}, "finish_reasons.stop", "4", "3"),
+        ({"judge_note": "x" * 70}, "judge_note", "The judge was a stand-in", "x" * 60 + "..."),
+    ],
+)
+def test_whatever_two_records_of_a_cell_differ_in_is_named(tmp_path, changed, field, mine, other):
+    record(tmp_path / "a")
+    second = record(tmp_path / "b", **changed)
+    with pytest.raises(RecordError, match="contradict each other") as e:
+        load_cells([tmp_path])
+    assert str(e.value.found).startswith(f"{field}: {mine}")
+    assert f" and {other} at {second}:" in str(e.value.found)
+
+
+def test_a_record_by_other_code_or_of_another_run_says_the_same(tmp_path, capsys):
+    """Also with the names of an object in another order."""
+    record(tmp_path / "a", finish_reasons={"stop": 3, "length": 1})
+    changed = {"run_id": "r", "code_commit": "1" * 40, "code_dirty": "d", "revisions": {"model": "m"}}
+    record(tmp_path / "b", finish_reasons={"length": 1, "stop": 3}, **changed)
+    assert len(load_cells([tmp_path])) == 1
+    assert "counted once" in capsys.readouterr().err
 
 
 def test_seeds_with_other_gold_answers_are_refused(tmp_path):
@@ -183,6 +214,108 @@ def test_broken_line_of_a_training_is_refused_by_line(tmp_path):
     file.write_text("\n".join([*lines[:2], lines[2].replace('"step":2', '"step":"x"'), *lines[3:]]) + "\n")
     with pytest.raises(RecordError, match=r"metrics\.jsonl:3: "):
         load_training_runs([tmp_path])
+
+
+# The steps of a training.
+
+
+def step(number: int, attempt: int = 0, reward: float = 0.5, **more: float) -> StepMetrics:
+    return StepMetrics(step=number, attempt=attempt, values={"reward": reward, **more})
+
+
+def training(root: Path, *lines: StepMetrics) -> Path:
+    """A training with these lines alone."""
+    file = synthetic.training_run(root, "stapo", steps=1) / "metrics.jsonl"
+    file.unlink()
+    append(file, lines)
+    return file
+
+
+def rewards(root: Path) -> list[tuple[int, float]]:
+    (run,) = load_training_runs([root])
+    return [(m.step, m.values["reward"]) for m in run.steps]
+
+
+def test_the_last_attempt_at_a_step_counts(tmp_path, capsys):
+    training(tmp_path, step(1), step(2), step(3), step(2, 1, 0.25), step(3, 1), step(2, 2, 0.75))
+    assert rewards(tmp_path) == [(1, 0.5), (2, 0.75), (3, 0.5)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "at", "before", "found"),
+    [
+        ([step(1), step(2), step(2, 0, 0.75)], 3, 2, "attempt 0: reward 0.75 here, 0.5 before it"),
+        ([step(1, entropy=1.0), step(1)], 2, 1, "attempt 0: entropy missing here, 1.0 before it"),
+        ([step(1), step(1, 2, 0.75), step(2), step(1, 1, 0.25)], 4, 2, "attempt 1 here, attempt 2 before it"),
+        # as the first line, but a later attempt stands between them
+        ([step(1), step(1, 1, 0.75), step(1)], 3, 2, "attempt 0 here, attempt 1 before it"),
+    ],
+)
+def test_a_step_that_contradicts_itself_is_refused_by_both_lines(tmp_path, lines, at, before, found):
+    file = training(tmp_path, *lines)
+    with pytest.raises(RecordError) as e:
+        load_training_runs([tmp_path])
+    assert e.value.what == f"{file}:{at}: step {lines[at - 1].step} contradicts {file}:{before}"
+    assert e.value.found == found
+
+
+def test_a_line_that_stands_twice_counts_once_and_is_reported(tmp_path, capsys):
+    file = training(tmp_path, step(1), step(2), step(1), step(2))
+    assert rewards(tmp_path) == [(1, 0.5), (2, 0.5)]
+    assert capsys.readouterr().err == f"same line twice, counted once: {file}, line 3 (as 1), 4 (as 2)\n"
+    training(tmp_path, *[step(i) for i in range(9)] * 2)
+    assert len(rewards(tmp_path)) == 9
+    assert capsys.readouterr().err.endswith(", line 10 (as 1), 11 (as 2), 12 (as 3), 13 (as 4), 14 (as 5) and 4 more\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"reward":0.5', '"reward":0.5,"reward":0.75', "the name 'reward' stands twice"),
+        ('"step":2', '"step":2,"step":2', "the name 'step' stands twice"),
+        ('"step":2', '"step":2,"st\\u0065p" :2', "the name 'step' stands twice"),
+        ('"reward":0.5', '"reward":NaN', "values.reward: Input should be a finite number"),
+        ('"reward":0.5', '"reward":-Infinity', "values.reward: Input should be a finite number"),
+        ('"reward":0.5', '"reward":1e999', "values.reward: Input should be a finite number"),
+    ],
+)
+def test_what_a_line_of_a_training_cannot_say_is_refused_by_line(tmp_path, old, new, said):
+    file = training(tmp_path, step(1), step(2))
+    head, line = file.read_text().splitlines(keepends=True)
+    assert line.count(old) == 1
+    file.write_text(head + line.replace(old, new))
+    with pytest.raises(RecordError) as e:
+        load_training_runs([tmp_path])
+    assert e.value.what.startswith(f"{file}:2: ")
+    assert said in str(e.value)
+
+
+@given(st.data())
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
+    """Whatever byte becomes whatever other: refused by file and line, or the same curve, or another stamp."""
+    file = training(tmp_path, step(1), step(2, 0, 0.25), step(2, 1, 0.75), step(3))
+
+    def read() -> tuple[list, str]:
+        (run,) = runs = load_training_runs([tmp_path])
+        return run.steps, ablation.build([], runs, claims.load()).inputs_sha256
+
+    whole = file.read_bytes()
+    before, stamp = after, new_stamp = read()
+    at, byte = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
+    file.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
+    said = ""
+    try:
+        after, new_stamp = read()
+    except RecordError as e:
+        said = str(e)
+    finally:
+        file.write_bytes(whole)
+    if said:
+        assert f"{file}:" in said
+    else:
+        assert (after == before) == (new_stamp == stamp)
 
 
 def values(root: Path) -> tuple[str, list]:

@@ -108,6 +108,12 @@ def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
         pack([run, run], tmp_path / "b.zip")
     with pytest.raises(BadInput, match="a bundle is a zip"):
         pack([run], tmp_path / "b.tar")
+    cell = run / "eval" / "stapo-s0" / "cells" / Path(FILES[0]).name
+    whole = cell.read_text()
+    cell.write_text(whole.replace('"top_p": 0.9', '"top_p": 1.0'))
+    with pytest.raises(RecordError, match=rf"^{FILES[0]}:\d+: the record contradicts itself"):
+        pack([run], tmp_path / "b.zip")
+    cell.write_text(whole)
     record = store.read_json(run / "train" / "stapo-s0" / "run.json", Run)
     store.write_json(run / "train" / "stapo-s0" / "run.json", record.model_copy(update={"status": "running"}))
     with pytest.raises(BadInput, match="not a finished run"):

@@ -119,7 +119,77 @@ def test_a_verdict_in_the_cell_that_was_turned_is_found(bundle: Path, tmp_path: 
 def test_missing_verdicts_are_found(bundle: Path, tmp_path: Path) -> None:
     line = members(bundle)[VERDICTS].splitlines(keepends=True)[0]
     path = changed(bundle, tmp_path / "x.zip", VERDICTS, line, b"")
-    refused(path, tmp_path / "into", "are missing")
+    assert "1 samples without one, such as toy-a sample 0" in refused(path, tmp_path / "into", "are missing")
+
+
+def test_a_verdict_in_the_place_of_another_is_found(bundle: Path, tmp_path: Path) -> None:
+    """One stands twice and one is missing: as many as there should be, and each agrees with the cell."""
+    first, second = members(bundle)[VERDICTS].splitlines(keepends=True)[:2]
+    path = changed(bundle, tmp_path / "x.zip", VERDICTS, second, first)
+    text = refused(path, tmp_path / "into", f"{VERDICTS}:2: a verdict .* stands twice")
+    assert "toy-a sample 0, first in line 1" in text
+
+
+def test_a_verdict_of_no_sample_is_found(bundle: Path, tmp_path: Path) -> None:
+    for old, new in ((b'"sample_index":0', b'"sample_index":4'), (b'"toy-a"', b'"toy-x"'), (b"/t1.0/", b"/t0.9/")):
+        path = changed(bundle, tmp_path / "x.zip", VERDICTS, old, new)
+        assert "not there in the cell" in refused(path, tmp_path / "into", f"{VERDICTS}:1 and")
+
+
+def test_a_cell_that_contradicts_itself_is_found(bundle: Path, tmp_path: Path) -> None:
+    at = 1 + members(bundle)[CELL].splitlines().index(b' "temperature": 1.0,')
+    path = changed(bundle, tmp_path / "x.zip", CELL, b'"temperature": 1.0', b'"temperature": 0.5')
+    refused(path, tmp_path / "into", f"{CELL}:{at}: the record contradicts itself: temperature")
+
+
+def with_another_cell(bundle: Path, target: Path, path: str, old: bytes, new: bytes) -> Path:
+    """A forgery: a cell of a real bundle a second time at `path`, edited."""
+    there = members(bundle)
+    manifest = check.Manifest.model_validate_json(there.pop(MANIFEST))
+    there[path] = there[CELL].replace(old, new)
+    return forged(target, sorted(there.items()), runs=manifest.runs, cells=manifest.cells)
+
+
+def test_two_cells_of_one_id_that_contradict_each_other_are_found(bundle: Path, tmp_path: Path) -> None:
+    other = "other/cells/x.json"
+    path = with_another_cell(bundle, tmp_path / "x.zip", other, b'"0000"', b'"0001"')
+    at = 1 + members(bundle)[CELL].splitlines().index(b'   "verdicts": "0000",')
+    text = refused(path, tmp_path / "into", "two records of the cell stapo/mini/.*/toy/t1.0/e0 contradict each other")
+    assert f"problems.2.verdicts: 0000 at {CELL}:{at} and 0001 at {other}:{at}" in text
+
+
+def test_a_cell_twice_is_taken_and_the_ablations_is_another(bundle: Path, tmp_path: Path) -> None:
+    equal = with_another_cell(bundle, tmp_path / "x.zip", "other/cells/x.json", b'"abc123"', b'"def456"')
+    assert unpack(equal, tmp_path / "a").written == 8
+    apart = with_another_cell(bundle, tmp_path / "y.zip", "ablation/cells/x.json", b'"0000"', b'"0001"')
+    assert unpack(apart, tmp_path / "b").written == 8
+    # but one of the ablation that the target has
+    other = with_another_cell(bundle, tmp_path / "z.zip", "ablation/more/cells/x.json", b'"0000"', b'"0011"')
+    with pytest.raises(RecordError, match="contradict each other"):
+        unpack(other, tmp_path / "b")
+    assert not (tmp_path / "b" / "ablation" / "more").exists()
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (b'"schema_version":1,"step":0,"values":{"accuracy":0.25}', "step 0 contradicts .*metrics.jsonl:1"),
+        (b'"schema_version":1,"step":1,"step":1,"values":{}', "the name 'step' stands twice"),
+        (b'"schema_version":1,"step":1,"values":{"reward":NaN}', "finite number"),
+    ],
+)
+def test_a_trainings_line_that_cannot_be_is_found(bundle: Path, tmp_path: Path, new: bytes, said: str) -> None:
+    name = "mini/train/stapo-s0/metrics.jsonl"
+    lines = members(bundle)[name].splitlines(keepends=True)
+    path = changed(
+        bundle, tmp_path / "x.zip", name, lines[-1], b'{"schema_version":1,"step":0,"values":{}}\n{' + new + b"}\n"
+    )
+    refused(path, tmp_path / "into", f"(?s){name}:{len(lines) + 1}: .*{said}")
+
+
+def test_names_that_stand_twice_in_a_cell_are_found(bundle: Path, tmp_path: Path) -> None:
+    path = changed(bundle, tmp_path / "x.zip", CELL, b'"no_answer": 0', b'"no_answer": 1, "no_answer": 0')
+    refused(path, tmp_path / "into", f"{CELL}: the name 'no_answer' stands twice")
 
 
 def test_records_of_another_form_are_named_with_their_line(bundle: Path, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro import labels
+from stapo_repro.consistency import Source, check_alone, check_pair
+from stapo_repro.steps import read_steps
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, Theory
-from stapo_results.store import read, read_json, to_line
+from stapo_results.schema import Cell, CellRecord, Run, StepMetrics, Theory
+from stapo_results.store import read_json
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,6 @@ def _content_hash(record: CellRecord) -> str:
     return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
-def _agree(first: CellRecord, second: CellRecord) -> bool:
-    """Whether two records claim the same, wherever they come from; one may be older than the lengths by verdict."""
-    nothing: dict = {"run_id": "", "code_commit": "", "code_dirty": "", "revisions": {}}
-    if not (first.by_verdict and second.by_verdict):
-        nothing |= {"by_verdict": {}}
-    return to_line(first.model_copy(update=nothing)) == to_line(second.model_copy(update=nothing))
-
-
 def check_roots(roots: Sequence[Path]) -> None:
     """Raises: BadInput for a records folder that does not exist."""
     for root in roots:
@@ -87,69 +80,22 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
     Raises:
         BadInput: a root that does not exist.
-        RecordError: a record that does not validate or contradicts itself, or two records of one cell with different
-            verdicts.
+        RecordError: with file and line, for a record that does not validate or contradicts itself, or two records of
+            one cell that differ.
     """
     check_roots(roots)
     found: dict[str, Loaded] = {}
     for root in roots:
         for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            check_consistent(record, path)
+            check_alone(record, Source.of(path))
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
             before = found.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
                 continue
-            if not _agree(before.record, record):
-                raise RecordError(
-                    f"two records of the cell {record.cell.id} contradict each other",
-                    found=f"{before.file} and {path}",
-                    expected="one record a cell, or equal ones",
-                    next_step="name only one of the folders with --records, or remove the record that is wrong",
-                )
+            check_pair(before.record, Source.of(before.file), record, Source.of(path))
             print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
     return [found[key] for key in sorted(found)]
-
-
-def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
-    """(what, found, expected) of the first thing in a record that another thing in it rules out."""
-    cell, total = record.cell, record.n * len(record.problems)
-    decoding = SETTINGS.get(cell.setting)
-    if decoding is not None and decoding != (record.temperature, record.top_p):
-        return f"temperature and top-p of {cell.setting}", (record.temperature, record.top_p), decoding
-    if record.miniature != (cell.size == labels.MINI):
-        return f"a record of size {cell.size}", f"miniature {record.miniature}", f"miniature {not record.miniature}"
-    if len(record.problems) > record.benchmark_rows:
-        return "more problems than the benchmark holds", len(record.problems), record.benchmark_rows
-    present = total - sum(p.verdicts.count("-") for p in record.problems)
-    finished = sum(count for reason, count in record.finish_reasons.items() if reason != "error")
-    if present != finished:
-        return "graded samples against finished responses", present, finished
-    for p in record.problems:
-        if p.rule and p.verdicts != (follows := _scored(record.scored_by, p.rule, p.judged)):
-            return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, follows
-    return None
-
-
-def _scored(by: str, rule: str, judged: str) -> str:
-    """The verdicts that follow from the rule's and the judge's letters: where the judge replied its word counts."""
-    if by == "rule" or not judged:
-        return rule
-    judges = {"c": "1", "i": "0", "x": "0"}
-    return "".join(r if r == "-" else judges.get(j, r) for r, j in zip(rule, judged, strict=True))
-
-
-def check_consistent(record: CellRecord, path: Path) -> None:
-    """Raises: RecordError for a record that contradicts itself, such as one that was edited by hand."""
-    wrong = _contradiction(record)
-    if wrong is not None:
-        what, found, expected = wrong
-        raise RecordError(
-            f"{path}: the record contradicts itself: {what}",
-            found=found,
-            expected=expected,
-            next_step="restore the file from its run folder, or evaluate the cell again",
-        )
 
 
 def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
@@ -179,11 +125,11 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
 def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
     """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed.
 
-    The labels come from the run's configuration (run.method, run.size, run.seed). Of a step that was made anew the last
-    attempt counts. `skip` as in `load_cells`.
+    The labels come from the run's configuration (run.method, run.size, run.seed), the steps from `read_steps`. `skip`
+    as in `load_cells`.
 
     Raises:
-        RecordError: a broken line, or a run without these labels.
+        RecordError: a broken line, lines that contradict each other, or a run without these labels.
     """
     check_roots(roots)
     runs: list[TrainingRun] = []
@@ -195,13 +141,9 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             run = read_json(run_file, Run)
             if run.kind != "train":
                 continue
-            steps: dict[int, StepMetrics] = {}
-            for line in read(path, StepMetrics):
-                steps[line.step] = line
             method, size, seed = _labels(run, run_file)
             where = path.parent.relative_to(root).as_posix()
-            curve = [steps[k] for k in sorted(steps)]
-            runs.append(TrainingRun(method, size, seed, where, run.status, curve, run.run_id, path.parent))
+            runs.append(TrainingRun(method, size, seed, where, run.status, read_steps(path), run.run_id, path.parent))
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 

@@ -1,8 +1,9 @@
-"""What a JSON text says beyond its value: where a field stands, and whether a name stands twice."""
+"""What a JSON text says beyond its value: where a field stands, whether a name stands twice, what is no number."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,25 @@ class NameTwice(Exception):
         self.name, self.lines = name, lines
 
 
-def check_names(data: bytes) -> None:
-    """Raises: NameTwice with the lines on which the name stands (all of them, in whatever object)."""
-    json.loads(data, object_pairs_hook=lambda pairs: _check(pairs, data))
+class NotFinite(Exception):
+    """NaN, an infinity, or a number too large for one, which a reader of JSON may take and no record holds."""
+
+
+def check(data: bytes) -> None:
+    """Look for what a validator lets pass where a record says nothing of it (an object with names of its own).
+
+    Raises:
+        NameTwice: with the lines on which the name stands (all of them, in whatever object).
+        NotFinite: with the text that stands for the number.
+    """
+    json.loads(data, object_pairs_hook=lambda pairs: _check(pairs, data), parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise NotFinite(text)
+    return number
 
 
 def _check(pairs: list[tuple[str, object]], data: bytes) -> dict[str, object]:

@@ -24,7 +24,7 @@ FinishReason = Literal["stop", "length", "error"]
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     schema_version: Literal[1] = SCHEMA_VERSION
 
@@ -192,7 +192,7 @@ class StepMetrics(Record):
 class BenchRow(BaseModel):
     """One timed way of doing something; ratios are to the baseline within the same repeat."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     labels: dict[str, str] = {}
@@ -219,7 +219,7 @@ class TheoryRow(BaseModel):
     failures: cases whose violation exceeds `tolerance`. needs: what a statement that fails as printed would need.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     statement: str
     place: str
@@ -242,7 +242,7 @@ class TheoryQuadrant(BaseModel):
     tokens 0: none was logged there, and there are no values. `values`: docs/theory.md explains each name.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     quadrant: str
     tokens: Annotated[int, Field(ge=0)]
@@ -291,7 +291,7 @@ class VerdictLengths(BaseModel):
     response.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     responses: Annotated[int, Field(ge=0)]
     truncated: Annotated[int, Field(ge=0)]
@@ -306,8 +306,6 @@ class CellRecord(Record):
     records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
     that are older than it; the samples that an engine failed on are in neither of its two entries.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     cell: Cell
     n: Annotated[int, Field(ge=1)]

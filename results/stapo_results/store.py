@@ -161,10 +161,12 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             try:
-                validate(line[:-1])
+                _check_text(validate(line[:-1]), line)
             except ValidationError as e:
                 if e.errors()[0]["loc"] == ("schema_version",):
                     return lost
+                bad.append(number)
+            except (json_text.NameTwice, json_text.NotFinite):
                 bad.append(number)
     if not bad:
         return lost
@@ -203,21 +205,53 @@ def _record_error(model: type[BaseModel], e: ValidationError, where: str, number
         f"{where}: not a valid {model.__name__} record",
         found=f"{field}: {said}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
         expected=f"the fields of stapo_results.schema.{model.__name__}",
-        next_step="run the command that wrote it again: it keeps what is whole and makes the rest again"
-        if model.__name__ in _MADE_AGAIN
-        else f"restore the file from a copy{', or delete the line' if number else ''}",
+        next_step=_mend(model, number),
     )
+
+
+def _mend(model: type[BaseModel], number: int) -> str:
+    if model.__name__ in _MADE_AGAIN:
+        return "run the command that wrote it again: it keeps what is whole and makes the rest again"
+    return f"restore the file from a copy{', or delete the line' if number else ''}"
+
+
+_NAME = re.compile(rb'"\s*:')
+_READ_ONCE = ("Timing",)  # colons of its date would cost `read` a second look at each; no table is made of it
+
+
+def _check_text(record: BaseModel, line: bytes) -> None:
+    """Raises what `json_text.check` does, for a line that is a valid record.
+
+    Most lines need no second reading: with as many colons as the record has fields, each field stands once and no
+    object within it. So it is with what looks like a name's end, where texts hold colons.
+    """
+    fields = len(record.__pydantic_fields_set__)
+    if line.count(b":") != fields and len(_NAME.findall(line)) != fields:
+        json_text.check(line)
+
+
+def _text_error(
+    model: type[BaseModel], e: json_text.NameTwice | json_text.NotFinite, where: str, number: int = 0
+) -> RecordError:  # fmt: skip
+    """`number`: as in `_record_error`."""
+    if isinstance(e, json_text.NotFinite):
+        what, found, expected = "a number is not finite", str(e), "finite numbers, as every record has them"
+    else:
+        what, expected = f"the name {e.name!r} stands twice in one object", "each name once"
+        found = "two values for it" if number else ", ".join(f"line {n}" for n in e.lines)
+    return RecordError(f"{where}: {what}", found=found, expected=expected, next_step=_mend(model, number))
 
 
 def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
     """Validated records of a JSONL file, in order.
 
     Raises:
-        RecordError: with file and line, for a broken line, a foreign schema version or a half-written end.
+        RecordError: with file and line, for a broken line, a foreign schema version, a number that is not finite, a
+            half-written end or a name that stands twice in one object (the last not of `Timing`).
     """
     path = Path(path)
     # bytes, and validation by the model's own validator: half the time of decoded text and a call of the class
-    validate = model.__pydantic_validator__.validate_json
+    validate, names = model.__pydantic_validator__.validate_json, model.__name__ not in _READ_ONCE
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.endswith(b"\n"):
@@ -228,17 +262,20 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
                     next_step="run the command that writes this file again: it repairs and goes on",
                 )
             try:
-                yield validate(line[:-1])
-            except ValidationError as e:
-                raise _record_error(model, e, f"{path}:{number}", number) from None
+                record = validate(line)
+                if names:
+                    _check_text(record, line)
+            except (ValidationError, json_text.NameTwice, json_text.NotFinite):
+                record = parse(line[:-1], model, f"{path}:{number}", number)  # raises, with the place
+            yield record
 
 
 def read_json(path: str | os.PathLike, model: type[M]) -> M:
     """One validated record that is a whole file.
 
     Raises:
-        RecordError: with file and, where the text is JSON, line: no such file, not a record, or a name that stands
-            twice in one object (of which a JSON reader would take one without a word).
+        RecordError: with file and, where the text is JSON, line: no such file, not a record, a number that is not
+            finite, or a name that stands twice in one object (of which a JSON reader would take one without a word).
     """
     path = Path(path)
     try:
@@ -247,27 +284,30 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
         raise RecordError(f"{path}: no such file", next_step="check the path") from None
     try:
         record = model.model_validate_json(data)
-        json_text.check_names(data)
+        json_text.check(data)
     except ValidationError as e:
         first = e.errors()[0]
         where = str(path) if first["type"] == "json_invalid" else json_text.place(path, data, first["loc"])
         raise _record_error(model, e, where) from None
-    except json_text.NameTwice as e:
-        raise RecordError(
-            f"{path}: the name {e.name!r} stands twice in one object",
-            found=", ".join(f"line {n}" for n in e.lines),
-            expected="each name once",
-            next_step="restore the file from a copy",
-        ) from None
+    except (json_text.NameTwice, json_text.NotFinite) as e:
+        raise _text_error(model, e, str(path)) from None
     return record
 
 
-def parse(data: bytes, model: type[M], where: str) -> M:
-    """One validated record that is `data`; `where` names it in an error."""
+def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
+    """One validated record that is `data`; `where` names it in an error, `number` is its line in a JSONL file.
+
+    Raises:
+        RecordError: as `read` and `read_json` do.
+    """
     try:
-        return model.__pydantic_validator__.validate_json(data)
+        record = model.__pydantic_validator__.validate_json(data)
+        _check_text(record, data)
     except ValidationError as e:
-        raise _record_error(model, e, where) from None
+        raise _record_error(model, e, where, number) from None
+    except (json_text.NameTwice, json_text.NotFinite) as e:
+        raise _text_error(model, e, where, number) from None
+    return record
 
 
 def sha256_file(path: str | os.PathLike) -> str:

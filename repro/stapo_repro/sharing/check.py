@@ -2,7 +2,7 @@
 
 Everything is checked before anything is believed, in the order in which it becomes safe to look: the size of the zip's
 directory, the members' names and kinds, the declared sizes, the manifest, then every file as a stream that ends at its
-declared size: hash, and each record by its schema. Last, the cells against the verdicts that they are made of.
+declared size: hash, and each record by its schema. Last, the records against each other (see `cells`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -23,11 +24,12 @@ from pydantic import BaseModel
 
 from stapo_repro.sharing import bundle
 from stapo_repro.sharing.bundle import MANIFEST, Entry, Manifest
+from stapo_repro.sharing.cells import AGAIN, Together, check_verdicts
+from stapo_repro.steps import last_attempts
 from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import CellRecord, Verdict
+from stapo_results.schema import CellRecord, StepMetrics, Verdict
 
-_AGAIN = "get the file again from whoever made it, and compare its sha256 with theirs"
 # what zipfile and zlib raise on bytes that are no zip
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
            OverflowError, UnicodeError)  # fmt: skip
@@ -35,7 +37,7 @@ _END = struct.Struct("<4s4H2LH")  # the end record: signature, disks, entries, d
 
 
 def _refused(what: str, *, found: object, expected: object) -> RecordError:
-    return RecordError(what, found=found, expected=expected, next_step=_AGAIN)
+    return RecordError(what, found=found, expected=expected, next_step=AGAIN)
 
 
 @contextmanager
@@ -206,48 +208,37 @@ def records(archive: zipfile.ZipFile, f: Entry) -> Iterator[BaseModel]:
     assert model is not None  # _member has looked at the name
     if PurePosixPath(f.path).name in bundle.LINES:
         for number, line in enumerate(_lines(archive, f), 1):
-            yield store.parse(line, model, f"{f.path}:{number}")
+            yield store.parse(line, model, f"{f.path}:{number}", number)
     else:
         if f.bytes > bundle.MAX_RECORD:
             raise _refused(f"{f.path} is too large for a record", found=f"{f.bytes} bytes",
                            expected=f"at most {bundle.MAX_RECORD}")  # fmt: skip
-        yield store.parse(b"".join(blocks(archive, f)), model, f.path)
+        yield store.parse(_content(archive, f), model, f.path)
 
 
 def _files(archive: zipfile.ZipFile, manifest: Manifest) -> None:
-    """Every record of every file; cells against the verdicts beside them; the manifest's list of cells."""
-    cells: dict[str, list[CellRecord]] = defaultdict(list)
+    """Every record of every file; what the records say of each other; the manifest's list of cells."""
+    beside: dict[str, list[CellRecord]] = defaultdict(list)
+    together = Together()
     verdicts: dict[str, Entry] = {}
     for f in manifest.files:
         at = PurePosixPath(f.path)
+        if at.name == "metrics.jsonl":
+            last_attempts((m for m in records(archive, f) if isinstance(m, StepMetrics)), f.path)
+            continue
         for record in records(archive, f):
             if isinstance(record, CellRecord):
-                cells[str(at.parent.parent)].append(record)
+                together.add(record, f.path, partial(_content, archive, f))
+                beside[str(at.parent.parent)].append(record)
         if at.name == "verdicts.jsonl":
             verdicts[str(at.parent)] = f
     for folder, f in verdicts.items():
-        _contradiction(archive, f, cells[folder])
-    found = sorted({c.cell.id for of in cells.values() for c in of})
-    if found != manifest.cells:
+        check_verdicts((v for v in records(archive, f) if isinstance(v, Verdict)), f.path, beside[folder])
+    if together.ids != manifest.cells:
         raise _refused("the manifest lists other cells than the bundle holds",
-                       found=", ".join(sorted(set(found) ^ set(manifest.cells))[:5]),
+                       found=", ".join(sorted(set(together.ids) ^ set(manifest.cells))[:5]),
                        expected=f"{len(manifest.cells)} cells")  # fmt: skip
 
 
-def _contradiction(archive: zipfile.ZipFile, f: Entry, cells: list[CellRecord]) -> None:
-    """Refuses cells that say something else than the verdicts beside them."""
-    said = {c.cell.id: {p.problem_id: p.verdicts for p in c.problems} for c in cells}
-    counted: dict[str, int] = defaultdict(int)
-    for number, v in enumerate(records(archive, f), 1):
-        assert isinstance(v, Verdict)
-        counted[v.cell] += 1
-        letters = said.get(v.cell, {}).get(v.problem_id, "")
-        letter = letters[v.sample_index : v.sample_index + 1]
-        if letter not in ("-", "01"[v.correct]):  # "-": the engine failed, whatever the grader said of nothing
-            raise _refused(f"{f.path}:{number} and the record of the cell {v.cell} contradict each other",
-                           found=f"{v.problem_id} sample {v.sample_index}: {letter or 'not there'} in the cell",
-                           expected="01"[v.correct])  # fmt: skip
-    for c in cells:
-        if counted[c.cell.id] != c.n * len(c.problems):
-            raise _refused(f"{f.path}: verdicts of the cell {c.cell.id} are missing", found=counted[c.cell.id],
-                           expected=c.n * len(c.problems))  # fmt: skip
+def _content(archive: zipfile.ZipFile, f: Entry) -> bytes:
+    return b"".join(blocks(archive, f))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stapo_repro.collect import collect, shorten, without_paths
 from stapo_repro.sharing.bundle import DIGITS, LINES, MANIFEST, MARK, Entry, Manifest, bad_name, digest
+from stapo_repro.sharing.cells import Together
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.provenance import code_version
@@ -30,7 +31,8 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
 
     Raises:
         BadInput: two folders of one name, a folder without records, an unfinished run, a file that exists.
-        RecordError: a broken record, or one that names a path of this machine.
+        RecordError: a broken record, one that names a path of this machine, or a cell that contradicts itself or
+            another one of its id.
     """
     if out.suffix != ".zip":
         raise BadInput("a bundle is a zip", found=out.name, expected="a name that ends in .zip",
@@ -81,9 +83,12 @@ def _manifest(tree: Path, runs: Sequence[str]) -> Manifest:
                            next_step="rename the run's folder")  # fmt: skip
         files.append(Entry(path=name, bytes=path.stat().st_size, sha256=store.sha256_file(path)))
     files.sort(key=lambda f: f.path)
-    cells = sorted({store.read_json(tree / f.path, CellRecord).cell.id for f in files if "/cells/" in f.path})
+    together = Together()
+    for f in files:
+        if "/cells/" in f.path:
+            together.add(store.read_json(tree / f.path, CellRecord), f.path, (tree / f.path).read_bytes)
     commit, dirty = code_version()
-    return Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(runs), cells=cells, files=files)
+    return Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(runs), cells=together.ids, files=files)
 
 
 def _member(name: str, size: int) -> zipfile.ZipInfo:

@@ -67,6 +67,7 @@ def _merge(archive: zipfile.ZipFile, manifest: Manifest, into: Path) -> Merged:
         if new and into.exists():
             # two records of one cell that differ are refused here, by the rule that the tables have
             load_cells([into, staging], skip=(ablation.FOLDER,))
+            load_cells([p for root in (into, staging) if (p := root / ablation.FOLDER).is_dir()])
         _move(new, staging, into)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

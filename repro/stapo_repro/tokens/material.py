@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stapo_repro import labels
+from stapo_repro.steps import read_steps
 from stapo_repro.tokens.texts import Texts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput
@@ -180,7 +181,7 @@ def load(folder: Path, steps: str = "") -> Material:
     return Material(
         folder.resolve().name,
         store.read_json(run_file, Run) if run_file.is_file() else None,
-        {m.step: m for m in store.read(metrics_file, StepMetrics)} if metrics_file.is_file() else {},
+        {m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
         table,
         _columns(table, _ROW_COLUMNS),
         _columns(histogram, tuple(token_log.HISTOGRAM)),
