@@ -12,13 +12,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+PROGRAMS = ("chromium", "chromedriver")
 WIDE, PHONE = (1280, 900), (375, 812)
-
-
-def missing() -> str:
-    """Why no browser can be driven here; "" where one can."""
-    absent = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
-    return f"{' and '.join(absent)} not found: .ci/report-tools installs them" if absent else ""
 
 
 @contextmanager

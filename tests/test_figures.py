@@ -308,6 +308,12 @@ def test_the_gallery_shows_every_figure_and_names_the_sizes_without_any(every):
     assert "**Not run:** Qwen3-1.7B, Qwen3-8B, Qwen3-14B." in page
 
 
+def test_the_page_explains_each_family():
+    page = (Path(__file__).resolve().parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
+    assert sorted(rows) == sorted(f.name for f in registry.FAMILIES)
+
+
 def test_names_of_families_are_once():
     names = [f.name for f in registry.FAMILIES]
     assert len(set(names)) == len(names)

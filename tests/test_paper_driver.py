@@ -13,6 +13,7 @@ from driving import asked, environment, with_cards
 
 from stapo_repro import dry_run, paper_driver
 from stapo_repro.chain import console_script
+from stapo_repro.commands.run import Run
 from stapo_results.errors import BadInput
 
 # on a machine that says it has 8 GPUs
@@ -129,6 +130,7 @@ def test_a_dry_run_writes_nothing_and_says_all(
         "  3. train/stapo-qwen3-1.7b-s0: to do\n     stapo-train run method=stapo size=qwen3-1.7b hardware=8gpu ",
         "Still to do: 7 of 7 stages",
         "  ok      GPUs: 8 in this machine, 8 needed",
+        dry_run.FILLING,
         "  ok      configuration of train/stapo-qwen3-1.7b-s0: composes",
         "All checks passed; nothing was started (--dry-run).",
     ):
@@ -137,11 +139,15 @@ def test_a_dry_run_writes_nothing_and_says_all(
     assert not (tmp_path / "calls").exists()
 
 
+def test_help_says_which_folder_is_filled() -> None:
+    assert dry_run.FILLING in " ".join(str(Run.__doc__).split())
+
+
 def test_what_a_stage_costs() -> None:
     costs = paper_driver.stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
     assert list(costs) == ["train/stapo-qwen3-8b-s0", "eval/stapo-qwen3-8b-s0", "eval/base-qwen3-8b"]
     assert dry_run.cost(costs["train/stapo-qwen3-8b-s0"]) == (
-        "about 256.6 h, 2,053 GPU h (formula); disk 2,778 GiB (two checkpoints at a time: 215)"
+        "about 256.6 h, 2,053 GPU h (formula); disk 2,780 GiB (two checkpoints at a time: 217)"
     )
     assert costs["eval/base-qwen3-8b"].disk > costs["eval/stapo-qwen3-8b-s0"].disk  # its weights are fetched
 
@@ -154,7 +160,8 @@ def test_the_miniatures_dry_run(tmp_path: Path) -> None:
         "miniature: stapo on mini, seeds 0, 40 steps, without a GPU, into runs/miniature",
         "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=40 "
         "run.base=runs/miniature/base run.out=runs/miniature/train/stapo-s0\n     about 4 min (measured)",
-        "Still to do: 7 of 7 stages",
+        "Still to do: 8 of 8 stages",
+        dry_run.FILLING,
     ):
         assert said in done.stdout
     assert list(tmp_path.iterdir()) == []

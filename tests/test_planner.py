@@ -242,11 +242,31 @@ def test_the_plan_of_the_committed_records() -> None:
         assert cell["gpu_hours"] == pytest.approx(sum(p["gpu_hours"] for p in parts), abs=0.01)
         assert cell["cost"] == pytest.approx(2 * cell["gpu_hours"], abs=0.01)
         assert all(p["formula"] for p in parts)
+        assert all(p["cost"] == pytest.approx(2 * p["gpu_hours"], abs=0.01) for p in parts)
     assert value["paper"] == {"stated_days": [5.0, 7.0], "mean_days": pytest.approx(6.4, abs=0.05), "within": True,
                               "days": value["paper"]["days"]}  # fmt: skip
     for said in ("The formula gives there: Qwen3-1.7B 1.7, Qwen3-8B 7.7, Qwen3-14B 9.9 days, 6.4 in the mean",
                  "training reaches 40% of", "(assumed)", "P: parameters of the model"):  # fmt: skip
         assert said in " ".join(text.split())
+
+
+def test_cost_of_training_and_evaluation_apart() -> None:
+    """A wall hour of eight cards at 2.5 is 20."""
+    found = plan.build([("base", "qwen3-8b"), ("stapo", "qwen3-8b")], [], price=2.5)
+    _, stapo = found.rows
+    assert stapo.training
+    assert stapo.evaluation
+    train, test = 20 * (stapo.training.hours or 0), 20 * (stapo.evaluation.hours or 0)
+    lines = [line.split() for line in render.to_text(found).splitlines()]
+    at = lines.index(["cost", "training", "evaluation", "both"])
+    said = {line[0]: [int(x.replace(",", "")) for x in line[-3:] if x != "-"] for line in lines[at + 1 : at + 4]}
+    assert said["stapo/qwen3-8b"] == [round(train), round(test), round(train + test)]
+    assert said["base/qwen3-8b"][0] == said["base/qwen3-8b"][1]  # it has no training
+    assert said["all,"] == [round(train), round(2 * test), round(train + 2 * test)]
+    unpriced = plan.build([("stapo", "qwen3-8b")], [])
+    assert "name a price with --price" in render.to_text(unpriced)
+    (cell,) = json.loads(render.to_json(unpriced))["cells"]
+    assert [cell["cost"], cell["training"]["cost"], cell["evaluation"]["cost"]] == [None, None, None]
 
 
 def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:

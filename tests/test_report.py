@@ -16,7 +16,9 @@ import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import cli, paper, report, tables
+from stapo_repro import cli, labels, outputs, paper, render, report, tables
+from stapo_repro.dry_run import FILLING
+from stapo_repro.paper import checkout
 from stapo_repro.records import load_cells
 from stapo_repro.render.view import Piece
 from stapo_repro.report import responses, runs
@@ -59,6 +61,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("records")
     synthetic.miniature(root)
     synthetic.training_run(root / "train", "stapo")
+    shutil.copy(checkout() / "results" / "records" / "theory" / "theory.json", root)
     return root
 
 
@@ -277,8 +280,98 @@ def test_the_state_says_what_is_run_and_what_is_not(text: str):
     assert re.search(r"methods run in miniature\s+4 of 4\b", plain)
     assert re.search(r"evaluation records\s+20\b", plain)
     assert plain.count("not run ") > 15
-    assert "stapo-repro run stapo/qwen3-14b --dry-run" in plain
+    assert FILLING in plain
     assert plain.index("SYNTHETIC RECORDS: 20 of 20") < plain.index("State of the reproduction")
+
+
+def test_every_missing_cell_has_its_hours_hardware_and_command(text: str):
+    section = text[text.index('<section id="missing"') : text.index('<section id="cells"')]
+    table = re.search(r"<tbody>(.*?)</tbody>", section, re.S)
+    assert table
+    found = {}
+    for row in re.findall(r"<tr>(.*?)</tr>", table[1], re.S):
+        name, *cells = (re.sub(r"<[^>]+>", "", c) for c in re.findall(r"<t[hd].*?</t[hd]>", row, re.S))
+        found[name] = cells
+    wanted = [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
+    assert list(found) == wanted
+    assert len(found) == 15
+    for name, (lacks, training, evaluation, gpu_hours, hardware, disk, command) in found.items():
+        base = name.startswith("base/")
+        assert lacks == ("evaluation" if base else "training + evaluation")
+        assert training == "-" if base else float(training.replace(",", "")) > 20
+        assert float(evaluation.replace(",", "")) > 0.1
+        hours = sum(float(x.replace(",", "")) for x in (training, evaluation) if x != "-")
+        assert float(gpu_hours.replace(",", "")) == pytest.approx(8 * hours, abs=1.5), "eight cards"
+        assert hardware == "8 x H100"
+        assert re.fullmatch(r"[\d,]+ \([\d,]+\)", disk)
+        assert command == f"stapo-repro run {name} --hardware 8gpu --dry-run"
+
+
+def test_the_report_shows_every_figure_of_the_gallery(miniature: Path, text: str):
+    gallery = [d.name for d in outputs.figures("main", [miniature])]
+    assert re.findall(r'<figure id="f-([^"]+)">', text) == gallery
+    assert "miniature_bounds" in gallery
+    committed = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
+    files = {p.stem for p in (checkout() / "results" / "figures").glob("*.svg")}
+    assert set(re.findall(r'<figure id="f-([^"]+)">', committed)) == files
+
+
+def test_each_committed_cell_leads_to_the_run_that_made_it():
+    page = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
+    listed = dict(re.findall(r'<details class="run" id="([^"]+)">.*?<dt>run</dt><dd>([0-9a-f]{12})', page, re.S))
+    cells = re.findall(r'<details class="cell" id="([^"]+)">.*?made by run (.*?)</p>', page, re.S)
+    assert len(cells) == len(list((checkout() / "results" / "records").rglob("cells/*.json")))
+    for _, said in cells:
+        link = re.fullmatch(r'<a href="#([^"]+)">([0-9a-f]{12})</a>', said)
+        assert link
+        assert listed[link[1]] == link[2]
+    assert {anchor[0] for anchor in listed} == {"m", "a"}, "each part its own"
+
+
+def test_a_run_without_a_record_is_named_as_missing(tmp_path: Path):
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"], run_id="0123456789ab")
+    page = report.to_html(report.build(records=[tmp_path]))
+    assert 'made by run 0123456789ab, <strong class="loud">whose record is not here</strong>' in page
+
+
+def _contrast(one: str, other: str) -> float:
+    """WCAG 2.2: of two colours "#rrggbb"."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_not_run_is_read_in_light_and_in_dark_and_is_no_grey():
+    assert _contrast("#000000", "#ffffff") == pytest.approx(21)
+    templates = checkout() / "repro" / "stapo_repro"
+    rules = re.findall(r"\{[^{}]*--absent[^{}]*\}", (templates / "report/templates/style.css").read_text())
+    pairs = []
+    for rule in rules[:3]:  # light, dark by the system, dark by the switch
+        (colour,) = re.findall(r"--absent: (#[0-9a-f]{6});", rule)
+        grounds = re.findall(r"--(?:back|paper|panel): (#[0-9a-f]{6});", rule)
+        assert len(grounds) == 3
+        pairs += [(colour, ground) for ground in grounds]
+    table = re.findall(r"--st-absent: (#[0-9a-f]{6});", (templates / "render/templates/table.html.jinja").read_text())
+    pairs += zip(table, ("#ffffff", "#121212"), strict=True)  # the browser's own grounds
+    assert len({colour for colour, _ in pairs}) == 2
+    for colour, ground in pairs:
+        assert _contrast(colour, ground) >= 4.5
+        channels = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert max(channels) - min(channels) > 100
+
+
+def test_not_run_is_marked_in_every_cell_of_both_pages(text: str, miniature: Path):
+    cells = load_cells([miniature])
+    table = render.to_page(tables.build(cells, paper.load()), {c.path: c.path for c in cells})
+    for page, name in ((text, "absent"), (table, "st-absent")):
+        found = re.findall(r"<td[^>]*>\s*(?:<span[^>]*>)?not run", page)
+        assert len(found) > 80
+        assert all(f'class="{name}"' in cell and "muted" not in cell for cell in found)
 
 
 def test_without_any_record_the_page_says_not_run(tmp_path: Path):

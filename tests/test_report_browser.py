@@ -8,8 +8,10 @@ from pathlib import Path
 
 import hostile_run
 import pytest
+import tools
 
-pytest.importorskip("selenium", reason="selenium is not installed: `tox -e report` has it")
+if not tools.required():
+    pytest.importorskip("selenium", reason="selenium is not installed: tox -e report has it")
 
 import browsing
 from selenium.webdriver.chrome.webdriver import WebDriver
@@ -20,7 +22,7 @@ from stapo_repro import paper, report
 from stapo_repro.paper import checkout
 from stapo_repro.report.text import visible
 
-pytestmark = pytest.mark.skipif(bool(browsing.missing()), reason=browsing.missing())
+pytestmark = tools.needs(*browsing.PROGRAMS)
 
 SIZES = {"wide": browsing.WIDE, "phone": browsing.PHONE}
 COMMITTED = checkout() / "results" / "report.html"

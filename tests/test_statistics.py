@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -335,3 +338,18 @@ def test_draws_of_clusters_do_not_depend_on_the_other_quantities():
 def test_no_clusters_are_refused(values):
     with pytest.raises(BadInput, match="clusters must be rows"):
         resampled_sums(values)
+
+
+def test_sums_over_draws_do_not_depend_on_the_number_of_threads():
+    """A library of matrix products splits long sums among its threads; a table made of them would differ by machine."""
+    code = (
+        "import hashlib, numpy as np; from stapo_results.statistics import resampled_sums; "
+        "v = 1 / np.arange(3.0, 3 + 379 * 14).reshape(379, 14); "
+        "print(hashlib.sha256(resampled_sums(v, resamples=2000).tobytes()).hexdigest())"
+    )
+    said = set()
+    for threads in ("1", "2", "3"):
+        environment = os.environ | {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+        said.add(done.stdout)
+    assert len(said) == 1

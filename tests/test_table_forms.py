@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
+import tools
 
 from stapo_repro import outputs, paper, render, tables
 from stapo_repro.records import load_cells
@@ -300,7 +300,10 @@ def test_latex_escapes_every_character():
 
 def test_latex_is_well_formed_by_a_strict_parser(table):
     """Groups and environments close, and no text of a record became a command."""
-    walker = pytest.importorskip("pylatexenc.latexwalker")
+    if not tools.required():
+        pytest.importorskip("pylatexenc")
+    from pylatexenc import latexwalker as walker
+
     text = render.to_latex(table)
     walker.LatexWalker(text, tolerant_parsing=False).get_latex_nodes()
     commands = set(re.findall(r"\\([A-Za-z]+|.)", text))
@@ -343,7 +346,7 @@ def test_latex_is_well_formed_by_a_strict_parser(table):
     assert text.isascii()
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here; tox -e report installs one")
+@tools.needs("pdflatex")
 def test_latex_compiles(table, tmp_path):
     (tmp_path / "main_table.tex").write_text(render.to_latex(table))
     (tmp_path / "main_table_document.tex").write_text(render.document())

@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 
 import hostile_run
-import pytest
 import synthetic_records as synthetic
+import tools
 
 from stapo_repro import outputs
 from stapo_repro.paper import checkout
 
-pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex: .ci/report-tools installs it")
+pytestmark = tools.needs("pdflatex")
 TOO_WIDE = 1.0  # points: less is not seen
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -13,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import token_logs as logs
+import tools
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("matplotlib")
-pytest.importorskip("wordcloud")
+if not tools.required():
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("wordcloud")
 from stapo_repro.report.text import visible
 from stapo_repro.tokens import build, labelling, material, tables, texts
 
@@ -159,7 +160,7 @@ def compiled(folder: Path) -> str:
     return log.replace("\n", "")  # TeX breaks its lines anywhere
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex: .ci/report-tools installs it")
+@tools.needs("pdflatex")
 def test_a_real_tex_reads_it_as_text(made: tuple[material.Material, dict[str, bytes]], tmp_path: Path):
     for name, data in made[1].items():
         if name.endswith(".tex"):

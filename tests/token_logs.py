@@ -14,7 +14,7 @@ import numpy as np
 from stapo_results import token_log
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
-from stapo_training.miniature.tokenizer import build_tokenizer
+from stapo_training.miniature.tokenizer import core_tokenizer
 from stapo_training.token_rows import gradient_norm
 
 TAU_P, Q = 0.002, 0.75
@@ -22,9 +22,9 @@ TAU_P, Q = 0.002, 0.75
 
 @functools.cache
 def _tokenizer_file() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="stapo-tokenizer-"))
-    build_tokenizer().save_pretrained(str(folder))
-    return folder / "tokenizer.json"
+    file = Path(tempfile.mkdtemp(prefix="stapo-tokenizer-")) / "tokenizer.json"
+    core_tokenizer().save(str(file))
+    return file
 
 
 @functools.cache

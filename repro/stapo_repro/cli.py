@@ -128,7 +128,8 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Collect:
-    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed."""
+    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
+    what each of its stages took to stages.json there."""
 
     run_folder: tyro.conf.Positional[Path]
     """Folder of the run, such as runs/miniature."""

@@ -1,4 +1,4 @@
-"""From a finished run to records that can be committed, without a machine's paths: verdicts, curves, token log."""
+"""From a finished run to records that can be committed, without a machine's paths: verdicts, curves, tokens, time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from stapo_repro import times
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
@@ -53,12 +54,13 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
     Taken are run.json, metrics.jsonl, cells/*.json and the token log (all steps joined into one pair of files), each
-    read as its record first; responses, times and checkpoints stay behind.
+    read as its record first, and of a run of the driver what each stage took (stages.json); responses, their times and
+    checkpoints stay behind.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
         out: a folder below results/records.
-        token_logs: False leaves them behind, as bundles for others do.
+        token_logs: False leaves them and stages.json behind, as bundles for others do.
 
     Returns:
         The files written.
@@ -69,6 +71,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """
     root = run.resolve()
     written: dict[Path, str | bytes] = {}
+    hardware = []
     for path in sorted(root.rglob("run.json")):
         if "set-aside" in path.relative_to(root).parts:
             continue  # what a stage made before it was made anew
@@ -95,6 +98,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
                 expected=f"paths below {root} only",
                 next_step="keep base model, data and outputs of a run in one folder",
             )
+        hardware.append(record.hardware)
         name = path.relative_to(root)
         written[name] = json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
         metrics = path.with_name("metrics.jsonl")
@@ -113,6 +117,8 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
             expected="run.json files of trainings and evaluations",
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
+    if token_logs and (taken := times.of_run(root, hardware)) is not None:
+        written[Path(times.FILE)] = taken.model_dump_json(indent=1) + "\n"
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]

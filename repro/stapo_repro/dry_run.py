@@ -12,6 +12,11 @@ from stapo_repro.readiness import Checked, refuse
 from stapo_repro.stages import Stage, StageEvent
 from stapo_results import store
 
+FILLING = (
+    "It fills the folder named by --out and does not look at committed records: what is recorded elsewhere is run "
+    "again."
+)
+
 
 def events(ledger: Path) -> list[StageEvent]:
     """The whole lines of a ledger; a half-written last one is what a killed run left, and is left alone."""
@@ -53,6 +58,7 @@ def show(
         BadInput: with everything that stands in the way.
     """
     say(title)
+    say(FILLING)
     ledger = events(out / "stages.jsonl")
     states = {s.name: state(s, ledger) for s in stages}
     for i, s in enumerate(stages, 1):

@@ -13,25 +13,28 @@ from stapo_results.store import write_atomic
 _SHOWN_LINES = 60  # of a difference; the rest is counted
 
 
-def replace_block(path: Path, name: str, block: str) -> bytes:
+def replace_block(path: Path, name: str, block: str, text: bytes | None = None) -> bytes:
     """The file's text with the part between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` replaced.
+
+    Args:
+        text: of the file, where another block of it was replaced before. Default: what is on disk.
 
     Raises:
         BadInput: no such file, or the two markers do not stand there exactly once and in order.
     """
     begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
-    if not path.exists():
+    if text is None and not path.exists():
         raise BadInput("the file with the generated block is not there", found=path, next_step="check --readme")
-    text = path.read_bytes().decode()
-    counts = text.count(begin), text.count(end)
-    if counts != (1, 1) or text.index(begin) > text.index(end):
+    old = (path.read_bytes() if text is None else text).decode()
+    counts = old.count(begin), old.count(end)
+    if counts != (1, 1) or old.index(begin) > old.index(end):
         raise BadInput(
             f"{path} lacks the markers of the generated block {name!r}",
             found=f"{counts[0]} x {begin}, {counts[1]} x {end}",
             expected="each once, in this order",
             next_step="put both markers, each on a line of its own, where the block belongs",
         )
-    head, tail = text.split(begin)[0], text.split(end)[1]
+    head, tail = old.split(begin)[0], old.split(end)[1]
     return f"{head}{begin}\n{block.strip()}\n{end}{tail}".encode()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from stapo_repro import ablation, generated, paper, render_figures
+from stapo_repro import ablation, generated, paper, render_figures, times
 from stapo_repro.paper import checkout
 from stapo_repro.records import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_results.errors import BadInput
@@ -47,7 +47,8 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
 
 
 def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in every form, the blocks of README and docs/statistics.md, and what the bench measured."""
+    """The main table in every form, the blocks of README (also the times) and docs/statistics.md, and what the bench
+    measured."""
     from stapo_repro import bench_page, render, tables
 
     folder = out or checkout() / "results" / "tables"
@@ -66,6 +67,9 @@ def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) 
     files = {folder / name: text.encode() for name, text in forms.items()}
     if page := _page(readme, out, "README.md"):
         files[page] = generated.replace_block(page, "table", render.readme_block(table))
+        if readme is None:  # the README itself
+            taken = times.page_block(checkout() / "results" / "records")
+            files[page] = generated.replace_block(page, "times", taken, files[page])
     if page := _page(None, out, "docs/statistics.md"):
         files[page] = generated.replace_block(page, "gains", render.gains_block(table))
     if not (records or out):

@@ -15,7 +15,8 @@ from stapo_results.errors import BadInput
 class Run:
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
-    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs. It fills the folder
+    named by --out and does not look at committed records: what is recorded elsewhere is run again.
     """
 
     cells: tyro.conf.Positional[tuple[str, ...]]

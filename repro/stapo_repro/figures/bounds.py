@@ -9,7 +9,7 @@ from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, legend, sheet
 from stapo_repro.figures.material import Material
 from stapo_results.schema import Theory
 
-_LOWER, _UPPER = "#0072B2", "#D55E00"
+LOWER, UPPER = "#0072B2", "#D55E00"
 _LEFT = 0.03  # of the axis: what lies further left is drawn at its edge
 
 
@@ -44,8 +44,8 @@ def _figure(theory: Theory, number: int) -> Sketch:
         if "lower_median" not in v:
             continue
         for colour, middle, end, marker in (
-            (_LOWER, v["lower_median"], v["lower_q05"], ">"),
-            (_UPPER, v["upper_median"], v["upper_q95"], "<"),
+            (LOWER, v["lower_median"], v["lower_q05"], ">"),
+            (UPPER, v["upper_median"], v["upper_q95"], "<"),
         ):
             at, far = max(middle, _LEFT), max(end, _LEFT)
             bounds.plot([at, far], [-i, -i], color=colour, linewidth=1.5, solid_capstyle="butt")
@@ -65,8 +65,8 @@ def _figure(theory: Theory, number: int) -> Sketch:
         bare(axes)
         axes.set_ylim(-len(names) + 0.4, 0.6)
     legend(figure, [
-        Line2D([], [], color=_LOWER, marker=">", label="lower bound"),
-        Line2D([], [], color=_UPPER, marker="<", label="upper bound"),
+        Line2D([], [], color=LOWER, marker=">", label="lower bound"),
+        Line2D([], [], color=UPPER, marker="<", label="upper bound"),
         Line2D([], [], color="black", linewidth=0.9, label="the norm itself"),
     ])  # fmt: skip
     where = " of the miniature: a tiny model on additions, not a result of the paper" if miniature else ""

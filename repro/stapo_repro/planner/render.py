@@ -16,8 +16,11 @@ from stapo_results.throughput import CARDS
 
 WIDTH = 100
 _UNKNOWN = "not known"
-_HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least", "cost")
-_ROW = "{:<20} {:<28} {:>8} {:>7} {:>8} {:>8} {:>6} {:>8}"
+_HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least")
+_ROW = "{:<24} {:<32} {:>8} {:>7} {:>8} {:>8} {:>6}"
+_COST_HEAD = ("cost", "training", "evaluation", "both")
+_COST = "{:<24} {:>12} {:>12} {:>12}"
+_ALL = "all, one by one"
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -31,15 +34,17 @@ def _hours(part: Part | None) -> str:
     return _UNKNOWN if part.hours is None else number(part.hours, 1 if part.hours >= 0.095 else 2)
 
 
-def _cost(gpu_hours: float | None, price: float | None) -> str:
-    return "-" if price is None else number(None if gpu_hours is None else gpu_hours * price)
+def _cost(parts: Iterable[Part | None], price: float) -> str:
+    """Of the parts that are not there; "-" where all are."""
+    left = [p for p in parts if p is not None]
+    return number(_priced(total(p.gpu_hours for p in left), price)) if left else "-"
 
 
-def _line(row: Row, price: float | None) -> str:
+def _line(row: Row) -> str:
     train = "-" if row.lacks.method == labels.BASE else _hours(row.training)
     return _ROW.format(
         row.lacks.name, row.lacks.words(), train, _hours(row.evaluation), number(row.gpu_hours),
-        number(row.disk), number(row.least), _cost(row.gpu_hours, price),
+        number(row.disk), number(row.least),
     )  # fmt: skip
 
 
@@ -48,9 +53,19 @@ def _sum(plan: Plan) -> str:
     train, evaluate = (total(p.hours for p in of) for of in parts.values())
     gpu_hours = total(r.gpu_hours for r in plan.rows)
     return _ROW.format(
-        "all, one by one", "", number(train, 1), number(evaluate, 1), number(gpu_hours),
-        number(sum(r.disk for r in plan.rows)), number(sum(r.least for r in plan.rows)), _cost(gpu_hours, plan.price),
+        _ALL, "", number(train, 1), number(evaluate, 1), number(gpu_hours),
+        number(sum(r.disk for r in plan.rows)), number(sum(r.least for r in plan.rows)),
     )  # fmt: skip
+
+
+def _costs(plan: Plan, price: float) -> list[str]:
+    """What training and evaluation of each cell cost, and of all of them."""
+    rows = [(r.lacks.name, [r.training], [r.evaluation]) for r in plan.rows]
+    if len(rows) > 1:
+        rows.append((_ALL, [r.training for r in plan.rows], [r.evaluation for r in plan.rows]))
+    lines = [_COST.format(name, _cost(train, price), _cost(test, price), _cost([*train, *test], price))
+             for name, train, test in rows]  # fmt: skip
+    return ["", _COST.format(*_COST_HEAD), *lines]
 
 
 def _wrapped(lines: Iterable[str]) -> list[str]:
@@ -106,12 +121,14 @@ def to_text(plan: Plan) -> str:
     machine = f"{plan.machine}: {plan.gpus} x {plan.card}"
     lines = [f"What is not run, planned for {machine}, {plan.steps:,} steps", ""]
     if plan.rows:
-        lines += [_ROW.format(*_HEAD), *(_line(r, plan.price) for r in plan.rows)]
+        lines += [_ROW.format(*_HEAD), *map(_line, plan.rows)]
         if len(plan.rows) > 1:
             lines.append(_sum(plan))
+        if plan.price is not None:
+            lines += _costs(plan, plan.price)
     if plan.whole:
         lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
-    said = "cost: GPU hours x the price of --price" if plan.price is None else f"cost: GPU hours x {plan.price:g}"
+    said = "cost: name a price with --price" if plan.price is None else f"cost: GPU hours x {plan.price:g}"
     lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. {said}.", ""]
     if plan.rows:
         lines += ["How the hours come about", *_ways(plan), ""]
@@ -120,12 +137,13 @@ def to_text(plan: Plan) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _part(part: Part | None) -> dict[str, Any] | None:
+def _part(part: Part | None, price: float | None) -> dict[str, Any] | None:
     if part is None:
         return None
     return {
         "hours": _rounded(part.hours),
         "gpu_hours": _rounded(part.gpu_hours),
+        "cost": _priced(part.gpu_hours, price),
         "disk_gib": _rounded(part.disk),
         "least_disk_gib": _rounded(part.least),
         "basis": part.basis,
@@ -159,8 +177,8 @@ def to_json(plan: Plan) -> str:
                     "training": r.lacks.training,
                     "evaluations": [{"benchmark": b, "setting": s} for b, s in r.lacks.evaluations],
                 },
-                "training": _part(r.training),
-                "evaluation": _part(r.evaluation),
+                "training": _part(r.training, plan.price),
+                "evaluation": _part(r.evaluation, plan.price),
                 "hours": _rounded(r.hours),
                 "gpu_hours": _rounded(r.gpu_hours),
                 "cost": _priced(r.gpu_hours, plan.price),

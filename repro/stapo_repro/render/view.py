@@ -13,12 +13,12 @@ from stapo_results.schema import SETTINGS
 
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 
-Kind = Literal["plain", "number", "loud"]
+Kind = Literal["plain", "number", "loud", "absent"]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of text: a number, or what must not be overlooked, or neither.
+    """A run of text: a number, what must not be overlooked, what was not run (`absent`), or none of these.
 
     `best` is the column's mark; `records` the files that a number is made of.
     """
@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cell:
-    """One line of pieces, and lines in small print below it. `muted`: nothing was run."""
+    """One line of pieces, and lines in small print below it. `muted`: nothing could stand here."""
 
     pieces: tuple[Piece, ...]
     small: tuple[str, ...] = ()
@@ -58,13 +58,24 @@ class Grid:
     notes: tuple[str, ...]
 
 
+def state(status: str) -> Piece:
+    """What stands in the place of a number that is not there."""
+    return Piece(status, "absent" if status == "not run" else "plain")
+
+
+def only(status: str) -> Cell:
+    """A cell of a state alone: "not run" is to be seen, what has no place here stays in the background."""
+    piece = state(status)
+    return Cell((piece,), muted=piece.kind != "absent")
+
+
 def _value(v: Value) -> Iterator[Piece]:
     if v.status == "incomplete":
         yield Piece(v.shown if v.shown not in ("", "n/a") else v.status, "loud", records=tuple(v.records))
     elif v.status in ("run", "paper"):
         yield Piece(v.shown, "number", v.best, tuple(v.records))
     else:
-        yield Piece(v.status)
+        yield state(v.status)
     if v.status == "run" and v.missing:
         yield Piece(" (")
         yield Piece(f"{v.fewest_samples}/{v.samples} samples", "loud")
@@ -88,7 +99,7 @@ def interval(low: float | None, high: float | None) -> str:
 def _cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
     if first.status == second.status and first.status in ("not run", "not in the paper"):
-        return Cell((Piece(first.status),), muted=True)
+        return only(first.status)
     small = ()
     if "run" in (first.status, second.status):
         small = (f"{interval(first.low, first.high)} ({interval(second.low, second.high)})",)
@@ -97,7 +108,7 @@ def _cell(by_setting: Mapping[str, Value]) -> Cell:
 
 def _against(v: Value) -> Iterator[Piece]:
     if v.paper is None:
-        yield Piece(v.status if v.status == "not run" else "n/a")
+        yield state(v.status if v.status == "not run" else "n/a")
         return
     yield Piece(signed(v.paper.points), "number")
 
@@ -109,7 +120,7 @@ def _side(v: Value) -> str:
 def _against_cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
     if first.paper is None and second.paper is None:
-        return Cell((Piece(first.status if first.status == second.status == "not run" else "n/a"),), muted=True)
+        return only(first.status if first.status == second.status == "not run" else "n/a")
     return Cell(both(_against(first), _against(second)), (f"{_side(first)} ({_side(second)})",))
 
 

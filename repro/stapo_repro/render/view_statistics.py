@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from stapo_repro import labels
-from stapo_repro.render.view import FIRST, SECOND, Cell, Grid, GridRow, Piece, both, header, interval
+from stapo_repro.render.view import FIRST, SECOND, Cell, Grid, GridRow, Piece, both, header, interval, only, state
 from stapo_repro.tables import Difference, Gain, Section, Table, p_shown, signed
 
 
 def _points(d: Difference) -> Iterator[Piece]:
     if d.status != "run":
-        yield Piece(d.status)
+        yield state(d.status)
     elif d.points is None:
         yield Piece("samples missing", "loud")
     else:
@@ -24,7 +24,7 @@ def _points(d: Difference) -> Iterator[Piece]:
 
 def _difference(first: Difference, second: Difference) -> Cell:
     if first.status == second.status and first.status != "run":
-        return Cell((Piece(first.status),), muted=True)
+        return only(first.status)
     small = ()
     if first.points is not None or second.points is not None:
         small = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from stapo_repro import ablation, claims, outputs, paper, render_ablation, tables
 from stapo_repro.audit.findings import Audit
 from stapo_repro.audit.run import load_and_audit
-from stapo_repro.records import Loaded, TrainingRun, load_cells, load_training_runs
+from stapo_repro.records import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.render.view import introduction, main_grid, stamp, state_of_paper_cells
 from stapo_repro.render.view_statistics import difference_grid, gains_grid
 from stapo_repro.report import cells as cell_views
@@ -26,6 +26,7 @@ from stapo_repro.report.runs import RunView
 from stapo_repro.report.state import Size, Todo
 from stapo_repro.report.text import anchors
 from stapo_repro.tables import Table
+from stapo_results.schema import Theory
 
 _NOTHING = Shown((), 0)
 
@@ -101,11 +102,14 @@ class _Source:
     skip: tuple[str, ...]
     cells: Sequence[Loaded]
     trainings: Sequence[TrainingRun]
+    theory: Sequence[Theory]
     prefix: str
 
 
 def _source(name: outputs.Part, title: str, roots: Sequence[Path], skip: tuple[str, ...]) -> _Source:
-    return _Source(name, title, roots, skip, load_cells(roots, skip), load_training_runs(roots, skip), name[0])
+    theory = load_theory(roots) if name == "main" else []
+    cells, trainings = load_cells(roots, skip), load_training_runs(roots, skip)
+    return _Source(name, title, roots, skip, cells, trainings, theory, name[0])
 
 
 def _sources(records: Sequence[Path], run_folders: Sequence[Path]) -> list[_Source]:
@@ -134,18 +138,21 @@ def _first_of_problem(shown: Shown, anchor: str) -> dict[str, str]:
 def _part(source: _Source, run_folders: Sequence[Path], page_folder: Path, most: int, glyphs: Glyphs) -> Part:
     anchor = _anchor(source)
     held = responses.load(run_folders, source.cells, most) if run_folders else {}
+    listed = runs.load(source.roots, page_folder, source.skip, source.prefix)
+    made_by = {run.id: run.anchor for run in listed}
 
     def view(c: Loaded) -> CellView:
         i = c.record.cell.id
-        return cell_views.view(c, anchor[i], page_folder, _first_of_problem(held.get(i, _NOTHING), anchor[i]))
+        first = _first_of_problem(held.get(i, _NOTHING), anchor[i])
+        return cell_views.view(c, anchor[i], page_folder, first, made_by.get(c.record.run_id, ""))
 
-    drawn = outputs.draw(source.name, source.cells, source.trainings, kinds=("svg",))
+    drawn = outputs.draw(source.name, source.cells, source.trainings, kinds=("svg",), theory=source.theory)
     return Part(
         title=source.title,
         pictures=tuple(picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn),
         models=tuple(cell_views.by_model([view(c) for c in source.cells])),
         shown={anchor[i]: s for i, s in held.items()},
-        runs=tuple(runs.load(source.roots, page_folder, source.skip)),
+        runs=tuple(listed),
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class CellView:
         solved: problems by number of right samples, 0 to N (of problems with all samples).
         path, link: of the record: below its root, and from the page ("" where it does not lie below the page's folder).
         width: of the column of names.
+        run, run_anchor: the run that made it, and where it stands in the page ("": its record is not there).
     """
 
     cell: Cell
@@ -49,6 +50,8 @@ class CellView:
     path: str
     link: str
     width: int
+    run: str
+    run_anchor: str
 
 
 def mean(problem: ProblemResult) -> float | None:
@@ -111,7 +114,6 @@ def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
         ("ends", f"{ends}; without an answer {r.no_answer}; mean length {r.mean_response_tokens:.1f} tokens"),
         ("limit", f"{r.max_tokens} tokens"),
         ("engine", f"{r.engine}, {'deterministic' if r.deterministic else 'not bitwise repeatable'}"),
-        ("run", r.run_id),
         ("code", r.code_commit + (f" with changes ({r.code_dirty})" if r.code_dirty else "")),
         ("variant", r.variant),
         ("text variants", str(r.text_variants or "")),
@@ -120,11 +122,12 @@ def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in said if value)
 
 
-def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str]) -> CellView:
+def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str) -> CellView:
     """A cell as the page shows it.
 
     Args:
         responses: problem id -> anchor of its first response in the page, of those that are shown.
+        run_anchor: of the run that made it; "" where that run has no record.
     """
     r = loaded.record
     solved = [0] * (r.n + 1)
@@ -140,7 +143,7 @@ def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str,
     return CellView(
         r.cell, anchor, place, _percent(sum(means) / len(means)) if whole else "samples missing",
         _facts(r), tuple(solved), lines, loaded.path, link_to(loaded.file, page_folder),
-        min(WIDEST, max((len(line.problem) for line in lines), default=0)),
+        min(WIDEST, max((len(line.problem) for line in lines), default=0)), r.run_id, run_anchor,
     )  # fmt: skip
 
 

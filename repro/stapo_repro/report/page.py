@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from stapo_repro import labels
 from stapo_repro.audit.render import NOTE, with_reasons
+from stapo_repro.dry_run import FILLING
 from stapo_repro.report.build import Report
 from stapo_repro.report.cells import CellView
 from stapo_repro.report.text import visible
@@ -75,6 +76,7 @@ def to_html(report: Report) -> str:
         script=Markup(script),
         methods=(labels.method_label(labels.BASE), *labels.METHODS.values()),
         audit_note=NOTE,
+        filling=FILLING,
         with_reasons=with_reasons,
         lines=_lines,
         bars=_bars,

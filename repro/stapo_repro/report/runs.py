@@ -19,8 +19,10 @@ _ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
 
 @dataclass(frozen=True)
 class RunView:
-    """A run of the page: its heading, and facts as (name, value)."""
+    """A run of the page: where it stands there, its heading, and facts as (name, value)."""
 
+    id: str
+    anchor: str
     title: str
     status: str
     facts: tuple[tuple[str, str], ...]
@@ -69,18 +71,23 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((name, without_paths(value)) for name, value in said if value)
 
 
-def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = ()) -> list[RunView]:
+def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), prefix: str = "") -> list[RunView]:
     """Every run record below the roots, in the order of its path; paths below a root are written from there.
+
+    Args:
+        prefix: of the runs' anchors, one a part of the page.
 
     Raises:
         RecordError: a broken record.
     """
-    out = []
+    out: list[RunView] = []
     for root in roots:
         for path in sorted(root.rglob("run.json")):
             where = path.relative_to(root)
             if where.parts[0] in skip:
                 continue
             run = Run(**shorten(read_json(path, Run).model_dump(), str(root.resolve())))
-            out.append(RunView(_title(run), run.status, _facts(run), where.as_posix(), link_to(path, page_folder)))
+            anchor = f"{prefix}-run{len(out)}"  # a run that was made twice has one id and two records
+            link = link_to(path, page_folder)
+            out.append(RunView(run.run_id, anchor, _title(run), run.status, _facts(run), where.as_posix(), link))
     return out

@@ -15,7 +15,7 @@ from stapo_repro.records import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
 
-HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells
+HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells; written out, since the hours are this machine's
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ class Size:
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell that is not run: what it lacks, hours and disk as texts, and the command that begins it."""
+    """A cell that is not run: what it lacks, hours and disk as texts on `machine`, and the command that begins it."""
 
     name: str
     lacks: str
     training: str
     evaluation: str
     gpu_hours: str
+    machine: str
     disk: str
     least: str
     command: str
@@ -94,7 +95,7 @@ def _hours(part: Part | None, absent: str) -> str:
     return planner_text.number(part.hours, 1 if part.hours is None or part.hours >= 0.095 else 2)
 
 
-def _missing(row: planner.Row) -> Missing:
+def _missing(row: planner.Row, machine: str) -> Missing:
     lacks = row.lacks
     cell = f"{lacks.method}/{lacks.size}"
     return Missing(
@@ -103,9 +104,10 @@ def _missing(row: planner.Row) -> Missing:
         training=_hours(row.training, "-" if lacks.method == labels.BASE else "there"),
         evaluation=_hours(row.evaluation, "there"),
         gpu_hours=planner_text.number(row.gpu_hours),
+        machine=machine,
         disk=planner_text.number(row.disk),
         least=planner_text.number(row.least),
-        command=f"stapo-repro run {cell} --dry-run",
+        command=f"stapo-repro run {cell} --hardware {HARDWARE} --dry-run",
         words=tuple(w for p in row.parts for w in p.words),
     )
 
@@ -117,10 +119,10 @@ def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
         RecordError: a broken record.
     """
     found = planner.build(planner.all_cells(), roots, hardware=HARDWARE, skip=skip)
-    budget = load_budget()
+    budget, machine = load_budget(), f"{found.gpus} x {found.card}"
     return Todo(
-        machine=f"{found.gpus} x {found.card}",
-        rows=tuple(map(_missing, found.rows)),
+        machine=machine,
+        rows=tuple(_missing(row, machine) for row in found.rows),
         gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
         assumptions=tuple(planner_text.assumptions(budget, found.card)),
         paper=planner_text.paper_words(found, budget),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
@@ -66,22 +67,28 @@ def pieces() -> list[tuple[str, float]]:
     )
 
 
+def core_tokenizer() -> Tokenizer:
+    """Pieces, byte fallback and special tokens; needs the library tokenizers alone."""
+    from tokenizers import AddedToken, Tokenizer, decoders
+    from tokenizers.models import Unigram
+
+    # A character outside the vocabulary becomes its bytes; the unknown id is never emitted, because all 256 exist.
+    core = Tokenizer(Unigram(pieces(), unk_id=0, byte_fallback=True))
+    core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # pyright: ignore[reportAttributeAccessIssue]
+    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    return core
+
+
 def build_tokenizer(max_length: int = 8192) -> PreTrainedTokenizerFast:
     """The tokenizer with its chat template; pad and end of text are `<|endoftext|>`, a turn ends with `<|im_end|>`.
 
     Args:
         max_length: what the tokenizer states as its longest input, in tokens.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders
-    from tokenizers.models import Unigram
     from transformers import PreTrainedTokenizerFast
 
-    # A character outside the vocabulary becomes its bytes; the unknown id is never emitted, because all 256 exist.
-    core = Tokenizer(Unigram(pieces(), unk_id=0, byte_fallback=True))
-    core.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])  # pyright: ignore[reportAttributeAccessIssue]
-    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
+        tokenizer_object=core_tokenizer(),
         eos_token=IM_END,
         pad_token=END_OF_TEXT,
         additional_special_tokens=[IM_START],

@@ -1,0 +1,123 @@
+"""What a run of the driver took: its record from a ledger by hand, and the README's sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import synthetic_records as synthetic
+
+from stapo_repro import times
+from stapo_repro.collect import collect
+from stapo_repro.stages import StageEvent
+from stapo_repro.times import RunTimes, StageTime
+from stapo_results import store
+from stapo_results.errors import RecordError
+from stapo_results.schema import Run
+
+MACHINE = {"cpu": "Some CPU", "cores": 2, "memory_gib": 15.6, "gpus": []}
+
+
+def event(
+    stage: str, kind: Literal["start", "done", "failed", "interrupted"], seconds: float | None = None,
+    peak: int | None = None, code: str = "c" * 40,
+) -> StageEvent:  # fmt: skip
+    return StageEvent(stage=stage, event=kind, command=["/a/machine/x"], code=code, seconds=seconds, peak_mib=peak,
+                      at="2026-01-01T00:00:00+00:00")  # fmt: skip
+
+
+EVENTS = [
+    event("base", "start"), event("base", "done", 50.0, 900),
+    # killed, then interrupted, then done: 30 + 300 s, and what the killed one took is not on record
+    event("train/stapo-s0", "start"),
+    event("train/stapo-s0", "start"), event("train/stapo-s0", "interrupted", 30.0, 3900),
+    event("train/stapo-s0", "start"), event("train/stapo-s0", "done", 300.25, 3700, "d" * 40 + "+abc"),
+    event("eval/base", "start"), event("eval/base", "done", 61.5, 1000),
+    event("tables", "start"), event("tables", "failed", 2.0, 100),
+]  # fmt: skip
+
+
+def run(folder: Path) -> Path:
+    """A run folder of the driver with one finished training."""
+    path = synthetic.training_run(folder / "train", "stapo") / "run.json"
+    store.write_json(path, store.read_json(path, Run).model_copy(update={"hardware": MACHINE}))
+    store.write_json(folder / "parameters.json", {"schema_version": 1, "kind": "miniature", "quick": False,
+                                                  "data_dir": "/a/machine"})  # fmt: skip
+    store.append(folder / "stages.jsonl", EVENTS)
+    return folder
+
+
+def test_a_ledger_by_hand(tmp_path: Path) -> None:
+    collect(run(tmp_path / "run"), tmp_path / "out")
+    found = store.read_json(tmp_path / "out" / "stages.json", RunTimes)
+    assert (found.kind, found.quick, found.seconds, found.unfinished) == ("miniature", False, 441.75, ["tables"])
+    assert found.hardware == [MACHINE]
+    assert found.stages == [
+        StageTime(name="base", seconds=50.0, peak_mib=900, attempts=1, code="c" * 40),
+        StageTime(name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40 + "+abc"),
+        StageTime(name="eval/base", seconds=61.5, peak_mib=1000, attempts=1, code="c" * 40),
+    ]
+    assert "machine" not in (tmp_path / "out" / "stages.json").read_text()
+
+
+def test_a_half_written_last_line_is_no_event(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run")
+    with open(folder / "stages.jsonl", "ab") as f:
+        f.write(b'{"stage": "figu')
+    found = times.of_run(folder, [])
+    assert found is not None
+    assert len(found.stages) == 3
+
+
+def test_bundles_and_folders_without_a_driver_have_no_times(tmp_path: Path) -> None:
+    collect(run(tmp_path / "run"), tmp_path / "bundle", token_logs=False)
+    assert not (tmp_path / "bundle" / "stages.json").exists()
+    (tmp_path / "run" / "parameters.json").unlink()
+    collect(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out" / "stages.json").exists()
+
+
+def test_the_readmes_sentences(tmp_path: Path) -> None:
+    collect(run(tmp_path / "run"), tmp_path / "records" / "miniature")
+    assert times.page_block(tmp_path / "records") == (
+        "The committed miniature took 7 min 22 s (1 training, 1 evaluation, 3 stages in all, peak memory 3.8 GiB) on 2 "
+        "cores of Some CPU with 15.6 GiB; code cccccccccccc, dddddddddddd with uncommitted changes. More than one "
+        "attempt: train/stapo-s0 (3). NOT FINISHED: tables. The mask ablation: not run."
+    )
+
+
+def test_records_without_stages_say_what_is_not_recorded(tmp_path: Path) -> None:
+    """Two trainings of 90 and 3,600 s: their own records give 1 h 2 min, rounded to minutes."""
+    for method, seconds in (("stapo", 90.0), ("justrl", 3600.0)):
+        path = synthetic.training_run(tmp_path / "ablation" / "train", method) / "run.json"
+        changed = {"hardware": MACHINE, "wall_seconds": seconds}
+        store.write_json(path, store.read_json(path, Run).model_copy(update=changed))
+    assert times.page_block(tmp_path) == (
+        "The miniature: not run. The trainings and evaluations of the committed mask ablation took 1 h 2 min (2 "
+        "trainings, 0 evaluations) on 2 cores of Some CPU with 15.6 GiB; its other stages and its memory: not recorded."
+    )
+
+
+def test_times_in_the_folder_of_another_run_are_refused(tmp_path: Path) -> None:
+    collect(run(tmp_path / "run"), tmp_path / "ablation")
+    with pytest.raises(RecordError, match="times of another run"):
+        times.page_block(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(8.6, "9 s"), (59.4, "59 s"), (59.5, "1 min 0 s"), (1452.2, "24 min 12 s"), (3599.6, "1 h 0 min"),
+     (5460, "1 h 31 min")],
+)  # fmt: skip
+def test_durations_in_words(seconds: float, said: str) -> None:
+    assert times.words(seconds) == said
+
+
+def test_the_committed_records_give_the_readmes_block() -> None:
+    root = Path(__file__).resolve().parents[1]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    block = readme.split("<!-- generated:times -->\n")[1].split("\n<!-- /generated:times -->")[0]
+    assert block == times.page_block(root / "results" / "records")
+    assert json.dumps(block).isascii()

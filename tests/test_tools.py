@@ -1,0 +1,59 @@
+"""Tools that tests need beside Python: skipped where they are missing, and a failure where they have to be there."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tools
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = Path(__file__).name
+NONE = "a-program-that-is-nowhere"
+
+
+def skipped(mark: pytest.MarkDecorator) -> bool:
+    return mark.args[0]
+
+
+def test_a_missing_program_skips_and_where_tools_are_required_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tools.VARIABLE, raising=False)
+    assert skipped(tools.needs("sh", NONE))
+    assert f"{NONE} not found" in tools.needs("sh", NONE).kwargs["reason"]
+    assert not skipped(tools.needs("sh"))
+    assert not tools.required()
+    monkeypatch.setenv(tools.VARIABLE, "1")
+    assert not skipped(tools.needs("sh", NONE))
+
+
+def test_tox_requires_the_tools_for_every_file_that_needs_one() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    report = tox["testenv:report"]
+    assert f"{tools.VARIABLE} = 1" in report["set_env"]
+    use = re.compile(r"^(@|pytestmark = )tools\.needs\(|tools\.required\(\)", re.M)
+    needing = {p.name for p in (ROOT / "tests").glob("test_*.py") if use.search(p.read_text()) and p.name != NAME}
+    assert needing >= {"test_report_browser.py", "test_table_latex.py", "test_table_forms.py", "test_tokens_hostile.py"}
+    assert [name for name in sorted(needing) if f"tests/{name}" not in report["commands"]] == []
+
+
+def test_a_missing_tex_is_a_failure_where_tools_are_required(tmp_path: Path) -> None:
+    """In a pytest of its own, whose pdflatex is hidden by an empty PATH."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(ROOT / "tests" / "test_table_latex.py"),
+    ]
+    environment = os.environ | {"PATH": str(tmp_path), tools.VARIABLE: "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert "2 failed" in done.stdout
+    assert "'pdflatex'" in done.stdout
