@@ -132,9 +132,9 @@ def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: py
 def test_the_metrics_last_attempt_counts_and_a_part_of_a_step_is_found(tmp_path: Path):
     run = logs.write(tmp_path, [SILENCED])
     logs.metrics(run, {1: 7.0})
-    logs.metrics(run, {1: 1.0})
+    logs.metrics(run, {1: 1.0}, attempt=1)
     assert silencing.by_step(load(run))[0].metric == 1
-    logs.metrics(run, {1: 1.5})  # two mini-batches with three silenced tokens, of which the log has one
+    logs.metrics(run, {1: 1.5}, attempt=2)  # two mini-batches with three silenced tokens, of which the log has one
     with pytest.raises(RunFailed, match="step 1: the metrics' silenced tokens are no whole number"):
         silencing.by_step(load(run))
 

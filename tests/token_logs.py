@@ -89,12 +89,14 @@ def write(run: Path, rows: Sequence[Mapping[str, Any]], more: Sequence[Mapping[s
     return run
 
 
-def metrics(run: Path, silenced: Mapping[int, float], tokens: float = 10.0) -> None:
+def metrics(run: Path, silenced: Mapping[int, float], tokens: float = 10.0, attempt: int = 0) -> None:
     """metrics.jsonl with the mean number of silenced tokens of a mini-batch, by step."""
     append(
         run / "metrics.jsonl",
         [
-            StepMetrics(step=k, values={"actor/selector/silenced_tokens": v, "silenced_share": v / tokens})
+            StepMetrics(
+                step=k, attempt=attempt, values={"actor/selector/silenced_tokens": v, "silenced_share": v / tokens}
+            )
             for k, v in silenced.items()
         ],
     )
