@@ -63,6 +63,7 @@ def stand_ins(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, capsys):
     out = tmp_path / "run"

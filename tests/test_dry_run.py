@@ -131,6 +131,7 @@ def test_the_panel_is_plain_text_of_80_columns(tiny_base: Path, tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: Path) -> None:
     words = ["size=mini", "hardware=cpu", f"run.base={tiny_base}", f"run.out={tmp_path / 'out'}", "run.seed=3"]
     done = subprocess.run(

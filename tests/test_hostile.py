@@ -65,6 +65,7 @@ def test_written_answers() -> None:
     assert reasons["mismatch"] > 0.9 * len(answers)
 
 
+@pytest.mark.slow
 def test_written_answers_against_a_gold_that_is_hostile_too() -> None:
     answers = [a for a in written() if len(a) < 300]
     check(answers, "10^{10^{10^{10}}}")
@@ -92,6 +93,7 @@ def test_twenty_thousand_fuzzed_answers() -> None:
     assert time.monotonic() - began < 1200
 
 
+@pytest.mark.slow
 def test_extraction_from_hostile_responses() -> None:
     for answer in [*written(), *fuzzed(1000, seed=1)]:
         for response in (f"so \\boxed{{{answer}}}", answer, f"Answer: {answer}", f"\\boxed{{1}} and \\boxed{{{answer}"):

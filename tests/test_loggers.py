@@ -46,6 +46,7 @@ def test_wandb_without_an_account_is_refused_and_offline_is_not(monkeypatch, tmp
     assert loggers.check(["wandb"], home) == ("wandb",)
 
 
+@pytest.mark.slow
 def test_verls_file_and_tensorboard_loggers_write_into_the_runs_folder(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     code = (

@@ -61,6 +61,7 @@ def test_missing_unknown_and_busy_cards_are_refused(nodes: list[Node], said: str
         machine.check_gpus(nodes, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_real_ray_cluster_is_asked_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes that claim 8 and 4 GPUs on a machine without one: counted by Ray, not believed without nvidia-smi."""
     from ray.cluster_utils import Cluster

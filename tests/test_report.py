@@ -432,6 +432,7 @@ def test_a_page_names_no_folder_of_the_machine(hostile: Path):
     assert runs.without_paths("a/b and http://x/y and '/usr/lib/x y'") == "a/b and http://x/y and '…/x y'"
 
 
+@pytest.mark.slow
 def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys):
     page = tmp_path / "page.html"
     given_options = ["report", "--records", str(miniature), "--out", str(page)]

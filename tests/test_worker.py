@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # .ci/run names the one with 4 ranks
+
 WORKER = Path(__file__).with_name("mini_batch_worker.py")
 
 
@@ -43,7 +45,7 @@ def _run(model: Path, ranks: int) -> dict[str, dict]:
     return {line.pop("case"): line for line in lines}
 
 
-@pytest.fixture(scope="module", params=[1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.fixture(scope="module", params=[1, 2, 4])
 def ranks_and_found(request: pytest.FixtureRequest, tiny_base: Path) -> tuple[int, dict[str, dict]]:
     return request.param, _run(tiny_base / "model", request.param)
 
