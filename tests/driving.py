@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from stapo_repro import cells, processes
-from stapo_repro.driver import plan
-from stapo_repro.paper_request import Request, request
+from stapo_repro.driver import cells, processes
+from stapo_repro.driver.request import Request, request
+from stapo_repro.driver.run import plan
 
 
 def wait_for(condition, seconds=20):

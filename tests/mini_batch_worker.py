@@ -221,10 +221,10 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
-    from stapo_training import token_rows
-    from stapo_training.configuration import compose
     from stapo_training.methods import SelectorConfig
-    from stapo_training.token_log_writer import TokenLogConfig
+    from stapo_training.run.configuration import compose
+    from stapo_training.token_log import rows as token_rows
+    from stapo_training.token_log.writer import TokenLogConfig
     from stapo_training.verl_ext import local
 
     batch = sequences()

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import ablation, claims, evidence, labels, outputs, paper, render_ablation
-from stapo_repro.claims import Claim, verdict
-from stapo_repro.evidence import Number, accuracy, measure
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro import labels, paper
+from stapo_repro.ablation import build as ablation
+from stapo_repro.ablation import claims, evidence
+from stapo_repro.ablation import render as render_ablation
+from stapo_repro.ablation.claims import Claim, verdict
+from stapo_repro.ablation.evidence import Number, accuracy, measure
+from stapo_repro.pages import outputs
+from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 

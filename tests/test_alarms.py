@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training.configuration import compose
-from stapo_training.watch.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
+from stapo_training.run.configuration import compose
+from stapo_training.run.watch.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"

@@ -6,7 +6,7 @@ import pytest
 
 from stapo_results import provenance, store
 from stapo_results.schema import Bench, BenchRow, Run
-from stapo_training import bench
+from stapo_training.bench import training as bench
 
 
 def row(name: str, ratio: float, step: float) -> BenchRow:

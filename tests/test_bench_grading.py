@@ -9,7 +9,7 @@ import pytest
 
 from stapo_eval.bench import grading, responses
 from stapo_eval.cli import main
-from stapo_eval.grading_pool import items_of
+from stapo_eval.grading.pool import items_of
 from stapo_results import store
 from stapo_results.schema import Bench, BenchRow, Run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stapo_repro.bench_page import page_block
+from stapo_repro.pages.bench import page_block
 from stapo_results import provenance
 from stapo_results.schema import Bench, BenchRow
 from stapo_results.store import write_json

@@ -10,7 +10,7 @@ import torch
 
 from stapo_results import provenance, store
 from stapo_results.schema import Bench, BenchRow, Run
-from stapo_training import bench_tokens as bench
+from stapo_training.bench import tokens as bench
 
 CPU = {"device": "cpu", "quick": "false", "threads": "2", "torch": "2.13.0"}
 

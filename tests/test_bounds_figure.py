@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stapo_repro import figures, paper
 from stapo_repro.figures.material import Material
-from stapo_repro.records import load_theory
+from stapo_repro.records.reading import load_theory
 from stapo_results import store
 from stapo_results.schema import Theory, TheoryQuadrant
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from driving import ablation, miniature
 
-from stapo_repro.chain import console_script
-from stapo_repro.driver import main as driver_main
+from stapo_repro.driver.chain import console_script
+from stapo_repro.driver.run import main as driver_main
 
 # Stands in for the two other wings: writes small synthetic outputs where the real commands would.
 WINGS = textwrap.dedent(
@@ -59,7 +59,9 @@ def stand_ins(tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent} exec {sys.executable} {wings} "$@"\n')
     script.chmod(0o755)
     real = console_script
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda n: real(n) if n == "stapo-repro" else str(script))
+    monkeypatch.setattr(
+        "stapo_repro.driver.chain.console_script", lambda n: real(n) if n == "stapo-repro" else str(script)
+    )
     monkeypatch.setenv("COLUMNS", "120")
 
 

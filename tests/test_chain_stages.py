@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from driving import ablation, miniature
 
-from stapo_repro.chain import make_stages
-from stapo_repro.driver import check_parameters
+from stapo_repro.driver.chain import make_stages
+from stapo_repro.driver.run import check_parameters
 from stapo_results.errors import BadInput
 
 
@@ -21,7 +21,7 @@ def remember(p) -> None:
 
 
 def test_stages_of_the_miniature(tmp_path, monkeypatch):
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda name: name)
+    monkeypatch.setattr("stapo_repro.driver.chain.console_script", lambda name: name)
     names = [s.name for s in make_stages(miniature(tmp_path, quick=True, seeds="0,1"))]
     runs = ["justrl-s0", "stapo-s0", "justrl-s1", "stapo-s1"]
     assert names == [
@@ -37,7 +37,7 @@ def test_stages_of_the_miniature(tmp_path, monkeypatch):
 
 
 def test_commands_of_the_miniature(tmp_path, monkeypatch):
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda name: name)
+    monkeypatch.setattr("stapo_repro.driver.chain.console_script", lambda name: name)
     data = Path("data")
     by = {s.name: " ".join(s.command) for s in make_stages(miniature(Path("o"), methods="stapo", data_dir=data))}
     assert by["base"] == "stapo-train base --out o/base --seed 0"
@@ -58,14 +58,14 @@ def test_commands_of_the_miniature(tmp_path, monkeypatch):
 
 
 def test_every_stage_needs_only_earlier_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda name: name)
+    monkeypatch.setattr("stapo_repro.driver.chain.console_script", lambda name: name)
     chain = make_stages(miniature(tmp_path, seeds="0,1", data_dir=tmp_path))
     for i, stage in enumerate(chain):
         assert set(stage.needs) <= {s.name for s in chain[:i]}
 
 
 def test_stages_of_the_ablation(tmp_path, monkeypatch):
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda name: name)
+    monkeypatch.setattr("stapo_repro.driver.chain.console_script", lambda name: name)
     chain = make_stages(ablation(tmp_path))
     names = [s.name for s in chain]
     methods = ["justrl", "justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
@@ -87,7 +87,7 @@ def test_stages_of_the_ablation(tmp_path, monkeypatch):
 
 
 def test_commands_of_the_ablation(monkeypatch):
-    monkeypatch.setattr("stapo_repro.chain.console_script", lambda name: name)
+    monkeypatch.setattr("stapo_repro.driver.chain.console_script", lambda name: name)
     by = {s.name: " ".join(s.command) for s in make_stages(ablation(Path("o")))}
     assert by["train/stapo-random-s2"] == (
         "stapo-train run method=stapo-random size=mini hardware=cpu task=mini-add run.seed=2 run.steps=40 "

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_log import Others, Token, write
 
-from stapo_repro.collect import collect, paths_in, shorten
+from stapo_repro.sharing.collect import collect, paths_in, shorten
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from stapo_results.errors import BadInput
-from stapo_training import config_docs, configuration, labels, resolvers
-from stapo_training.config_docs import compose, place
+from stapo_training import pages as config_docs
+from stapo_training.pages import compose, place
+from stapo_training.run import configuration, labels, resolvers
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS, SIZES, MACHINES = (configuration.choices(g) for g in ("method", "size", "hardware"))

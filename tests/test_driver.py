@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from driving import nobody_left, wait_for
 
-from stapo_repro import processes, stages
+from stapo_repro.driver import processes, stages
 from stapo_results.store import read
 
 # Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
@@ -20,8 +20,8 @@ SCRIPT = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from stapo_repro.driver import execute
-    from stapo_repro.stages import Stage
+    from stapo_repro.driver.run import execute
+    from stapo_repro.driver.stages import Stage
     from stapo_results.console import run_main
 
     out = Path(sys.argv[1])

@@ -13,12 +13,12 @@ from stapo_results import throughput
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append, write_json
-from stapo_training import launch
-from stapo_training.configuration import compose
-from stapo_training.preflight import checks as preflight
-from stapo_training.preflight import dry_run, fit, panel, shapes, steptime
-from stapo_training.preflight.differences import ABSENT, Change, method_changes, typed_changes
-from stapo_training.preflight.machine import Gpu
+from stapo_training.run import launch
+from stapo_training.run.configuration import compose
+from stapo_training.run.preflight import checks as preflight
+from stapo_training.run.preflight import dry_run, fit, panel, shapes, steptime
+from stapo_training.run.preflight.differences import ABSENT, Change, method_changes, typed_changes
+from stapo_training.run.preflight.machine import Gpu
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, StepMetrics
-from stapo_training.export import export
-from stapo_training.run_folder import RunFolder
+from stapo_training.artifacts.export import export
+from stapo_training.run.folder import RunFolder
 
 HERE = Path(__file__).parent
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter

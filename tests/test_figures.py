@@ -13,14 +13,16 @@ import pytest
 import synthetic_records as synthetic
 
 from stapo_repro import labels, paper
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
-from stapo_repro import figures, outputs, render_figures
+from stapo_repro import figures
 from stapo_repro.figures import curves, looks, registry, training
+from stapo_repro.pages import figures as render_figures
+from stapo_repro.pages import outputs
 
 SILENCED = curves.Panel("silenced_share", "Silenced tokens", "%", 100.0)
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stapo_eval import grading_file, grading_pool
 from stapo_eval.cli import main
-from stapo_eval.grading_pool import Item, Limits, Pool, grade
-from stapo_eval.rules import Options
+from stapo_eval.grading import file as grading_file
+from stapo_eval.grading import pool as grading_pool
+from stapo_eval.grading.pool import Item, Limits, Pool, grade
+from stapo_eval.grading.rules import Options
 from stapo_results.errors import RunFailed
 
 O = Options()  # noqa: E741
@@ -22,7 +23,7 @@ O = Options()  # noqa: E741
 
 def _workers() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [p for p in children if "stapo_eval.grading_worker" in " ".join(p.cmdline())]
+    return [p for p in children if "stapo_eval.grading.worker" in " ".join(p.cmdline())]
 
 
 def test_integers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +100,9 @@ def test_memory_is_limited() -> None:
 
 
 def test_workers_import_no_torch() -> None:
-    script = "import sys, stapo_eval.grading_worker, stapo_eval.rules, math_verify; print('torch' in sys.modules)"
+    script = (
+        "import sys, stapo_eval.grading.worker, stapo_eval.grading.rules, math_verify; print('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 

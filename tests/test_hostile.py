@@ -11,10 +11,10 @@ import psutil
 import pytest
 from hostile import fuzzed, written
 
-from stapo_eval import grading_pool
 from stapo_eval.cli import main
-from stapo_eval.grading_pool import Item, Limits, Outcome, Pool
-from stapo_eval.rules import Options
+from stapo_eval.grading import pool as grading_pool
+from stapo_eval.grading.pool import Item, Limits, Outcome, Pool
+from stapo_eval.grading.rules import Options
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 MEMORY_MIB = 256

@@ -9,7 +9,7 @@ import pytest
 from stapo_results import provenance
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training import launch
+from stapo_training.run import launch
 
 OUT = Path("run")
 

@@ -66,8 +66,8 @@ def test_the_walk_sees_the_real_modules():
 BAD = {
     "eval/stapo_eval/a.py": ("import stapo_training.reward", "a.py:1: stapo_eval imports stapo_training.reward"),
     "training/stapo_training/b.py": (
-        "def f():\n    from stapo_eval.rules import grade",
-        "b.py:2: stapo_training imports stapo_eval.rules",
+        "def f():\n    from stapo_eval.grading.rules import grade",
+        "b.py:2: stapo_training imports stapo_eval.grading.rules",
     ),
     "results/stapo_results/c.py": (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stapo_repro",
@@ -86,9 +86,9 @@ BAD = {
 }
 GOOD = {
     "training/stapo_training/verl_ext/worker.py": "import verl.workers\nfrom stapo_results.errors import BadInput",
-    "training/stapo_training/selectors.py": "from stapo_training import methods\nfrom . import reward",
+    "training/stapo_training/selection/selectors.py": "from stapo_training import methods\nfrom . import reward",
     "eval/stapo_eval/engines/vllm.py": "def load():\n    from vllm import LLM",
-    "repro/stapo_repro/driver.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
+    "repro/stapo_repro/driver/run.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
 }
 
 

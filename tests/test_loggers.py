@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training.watch import loggers
+from stapo_training.run.watch import loggers
 
 
 def test_a_name_alone_and_a_list() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training.configuration import compose
-from stapo_training.preflight import checks as preflight
-from stapo_training.preflight import disk, machine, registration
-from stapo_training.preflight.machine import Gpu, Node
+from stapo_training.run.configuration import compose
+from stapo_training.run.preflight import checks as preflight
+from stapo_training.run.preflight import disk, machine, registration
+from stapo_training.run.preflight.machine import Gpu, Node
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 

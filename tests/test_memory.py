@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from stapo_results.errors import BadInput
-from stapo_training.preflight import fit, host_memory, memory, shapes
-from stapo_training.preflight.fit import Plan
-from stapo_training.preflight.memory import Rollout, Training
+from stapo_training.run.preflight import fit, host_memory, memory, shapes
+from stapo_training.run.preflight.fit import Plan
+from stapo_training.run.preflight.memory import Rollout, Training
 
 KNOWN = {k: shapes.shape_from(v, k) for k, v in shapes.KNOWN.items()}
 SMALL, MIDDLE, LARGE = (KNOWN[f"Qwen/Qwen3-{s}-Base"] for s in ("1.7B", "8B", "14B"))

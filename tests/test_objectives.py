@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from stapo_training import objectives as o
-from stapo_training.selectors import isolate_low_probability, protect_low_probability
-from stapo_training.token_stats import TokenStats
+from stapo_training.selection import objectives as o
+from stapo_training.selection.selectors import isolate_low_probability, protect_low_probability
+from stapo_training.selection.token_stats import TokenStats
 
 # Sequence A: advantage 1, three tokens; B: advantage -1, two tokens. The old probability is 0.4 everywhere.
 P = [0.6, 0.4, 0.1, 0.2, 0.8]

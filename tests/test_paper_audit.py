@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from made_up_table import changed, check, made_up, write
 
-from stapo_repro import cli, outputs
+from stapo_repro import cli
 from stapo_repro.audit import claim_checks
 from stapo_repro.audit.findings import Audit, Finding
 from stapo_repro.audit.render import page_block, to_json, to_text
 from stapo_repro.audit.run import audit, load_and_audit
 from stapo_repro.audit.schema import AuditTable
+from stapo_repro.pages import outputs
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 from driving import asked
 
-from stapo_repro import cells, labels
-from stapo_repro.paper_chain import make_stages
-from stapo_repro.paper_request import Request
+from stapo_repro import labels
+from stapo_repro.driver import cells
+from stapo_repro.driver.paper_chain import make_stages
+from stapo_repro.driver.request import Request
 from stapo_results.errors import BadInput
 
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands by their names, without the folder of this environment."""
-    monkeypatch.setattr("stapo_repro.paper_request.console_script", lambda name, environment=None: name)
+    monkeypatch.setattr("stapo_repro.driver.request.console_script", lambda name, environment=None: name)
 
 
 def commands(r: Request) -> dict[str, str]:
@@ -124,7 +125,7 @@ def test_every_stage_needs_only_earlier_ones_and_terabytes_are_not_hashed() -> N
 @pytest.mark.slow
 def test_every_training_command_composes() -> None:
     """The wing's own composition takes each of them: methods, sizes, machines, a cluster's address, a try."""
-    from stapo_training.configuration import compose
+    from stapo_training.run.configuration import compose
 
     for hardware, address in (("1gpu", ""), ("8gpu", ""), ("8gpu", "auto"), ("64gpu", "h:1")):
         for quick in (False, True):

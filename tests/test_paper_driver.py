@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from driving import asked, environment, with_cards
 
-from stapo_repro import dry_run, paper_driver
-from stapo_repro.chain import console_script
 from stapo_repro.commands.run import Run
+from stapo_repro.driver import dry_run
+from stapo_repro.driver import paper_run as paper_driver
+from stapo_repro.driver.chain import console_script
 from stapo_results.errors import BadInput
 
 # on a machine that says it has 8 GPUs

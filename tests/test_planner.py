@@ -13,7 +13,7 @@ import yaml
 
 from stapo_repro import labels
 from stapo_repro.planner import facts, hours, missing, plan, render
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run
@@ -53,7 +53,7 @@ def test_models_are_those_that_are_trained() -> None:
 
 @pytest.mark.slow
 def test_settings_and_machines_are_those_of_the_trainings() -> None:
-    from stapo_training.configuration import compose
+    from stapo_training.run.configuration import compose
 
     s = BUDGET.settings
     for name, machine in facts.MACHINES.items():

@@ -144,8 +144,8 @@ some_q = st.sampled_from([0.0, 0.25, 0.5, 0.7, 0.75, 1.0])
 def test_masks_are_those_of_the_trainers_selectors(groups, q):
     """Ties at the threshold, one candidate, q = 0 and 1: the same tokens as the torch selectors choose."""
     torch = pytest.importorskip("torch")
-    from stapo_training import selectors
-    from stapo_training.token_stats import TokenStats
+    from stapo_training.selection import selectors
+    from stapo_training.selection.token_stats import TokenStats
 
     entropy = np.array([e for g in groups for e in g])
     batch = np.repeat(np.arange(len(groups)), [len(g) for g in groups])

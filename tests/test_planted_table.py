@@ -11,8 +11,11 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
-from stapo_repro import outputs, paper, planted_runs, render_planted
-from stapo_repro.records import load_training_runs
+from stapo_repro import paper
+from stapo_repro.pages import outputs
+from stapo_repro.records.reading import load_training_runs
+from stapo_repro.tokens import planted_render as render_planted
+from stapo_repro.tokens import planted_runs
 from stapo_results.errors import RecordError
 
 TOKENS = with_thresholds(

@@ -10,12 +10,12 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
-from stapo_training import launch
-from stapo_training.configuration import compose
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.preflight import checks as preflight
-from stapo_training.preflight import inputs, machine
-from stapo_training.preflight.machine import Gpu
+from stapo_training.run import launch
+from stapo_training.run.configuration import compose
+from stapo_training.run.preflight import checks as preflight
+from stapo_training.run.preflight import inputs, machine
+from stapo_training.run.preflight.machine import Gpu
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from driving import nobody_left, wait_for
 
-from stapo_repro import display, processes, stages
-from stapo_repro.memory import Peak, pss_bytes
+from stapo_repro.driver import display, processes, stages
+from stapo_repro.driver.memory import Peak, pss_bytes
 from stapo_results.errors import RunFailed
 
 

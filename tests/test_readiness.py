@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from driving import asked, environment, with_cards
 
-from stapo_repro import paper_driver, readiness
-from stapo_repro.paper_chain import make_stages
+from stapo_repro.driver import paper_run as paper_driver
+from stapo_repro.driver import readiness
+from stapo_repro.driver.paper_chain import make_stages
 from stapo_repro.planner.hours import Part
 from stapo_results.errors import BadInput
 

@@ -10,8 +10,10 @@ import synthetic_records as synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stapo_repro import ablation, claims, paper, tables
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro import paper, tables
+from stapo_repro.ablation import build as ablation
+from stapo_repro.ablation import claims
+from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append

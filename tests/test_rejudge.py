@@ -20,12 +20,12 @@ from endpoint_server import Server
 
 from stapo_eval import scoring
 from stapo_eval.cli import main
-from stapo_eval.grading_pool import grade, items_of
+from stapo_eval.grading.pool import grade, items_of
+from stapo_eval.grading.rules import Options
 from stapo_eval.judge import asking
+from stapo_eval.judge.rejudge import JudgeOptions, rejudge
 from stapo_eval.judge.scope import scored
 from stapo_eval.options import RunOptions
-from stapo_eval.rejudge import JudgeOptions, rejudge
-from stapo_eval.rules import Options
 from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput

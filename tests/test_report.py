@@ -16,16 +16,18 @@ import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import cli, labels, outputs, paper, render, report, tables
-from stapo_repro.dry_run import FILLING
+from stapo_repro import cli, labels, paper, report, tables
+from stapo_repro.driver.dry_run import FILLING
+from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.records import load_cells
-from stapo_repro.render.view import Piece
+from stapo_repro.records.reading import load_cells
 from stapo_repro.report import responses, runs
 from stapo_repro.report.grids import halves, key
 from stapo_repro.report.page import policy
 from stapo_repro.report.pictures import Glyphs, picture
 from stapo_repro.report.text import anchors, shortened, visible
+from stapo_repro.tables import render
+from stapo_repro.tables.render.view import Piece
 from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, ProblemResult, Verdict

@@ -6,8 +6,8 @@ import pytest
 
 from stapo_results import provenance
 from stapo_results.errors import BadInput
-from stapo_training.configuration import compose
 from stapo_training.reward import VERIFIERS, compute_score, verifier_from
+from stapo_training.run.configuration import compose
 
 HOSTILE = {
     "huge": "x" * 20_000_000,

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from near_misses import near_misses
 
-from stapo_eval.grading_pool import Item, Limits, Pool
-from stapo_eval.rules import Gold, Options, check_preset, full, quick
-from stapo_eval.rules.forms import Collection, Scalar, Words, number_word
-from stapo_eval.rules.numbers import number
-from stapo_eval.rules.presets import extract
-from stapo_eval.rules.reading import read
-from stapo_eval.rules.text import clean, key
-from stapo_eval.rules.tokens import Unreadable
-from stapo_eval.rules.units import parse_unit
+from stapo_eval.grading.pool import Item, Limits, Pool
+from stapo_eval.grading.presets import extract
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, quick
+from stapo_eval.grading.rules.forms import Collection, Scalar, Words, number_word
+from stapo_eval.grading.rules.numbers import number
+from stapo_eval.grading.rules.reading import read
+from stapo_eval.grading.rules.text import clean, key
+from stapo_eval.grading.rules.tokens import Unreadable
+from stapo_eval.grading.rules.units import parse_unit
 from stapo_results.benchmarks import load, read_jsonl
 from stapo_results.errors import BadInput
 
@@ -200,7 +200,7 @@ def test_units() -> None:
 
 
 def test_presets_differ_as_documented() -> None:
-    from stapo_eval.rules.presets import decide
+    from stapo_eval.grading.presets import decide
 
     def verdicts(gold: Gold, answer: str) -> list[bool | None]:
         presets = ("ours", "math-verify", "justrl", "strict")

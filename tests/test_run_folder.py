@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import RunFailed
-from stapo_training.run_folder import RunFolder, first_line
-from stapo_training.watch.alarms import Alarm
+from stapo_training.run.folder import RunFolder, first_line
+from stapo_training.run.watch.alarms import Alarm
 
 
 def save(folder: RunFolder, step: int, content: bytes = b"12345678") -> Path:

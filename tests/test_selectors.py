@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stapo_results.errors import BadInput
 from stapo_training.methods import selector_from
-from stapo_training.selectors import (
+from stapo_training.selection.selectors import (
     Selection,
     keep_all,
     quantile,
@@ -21,7 +21,7 @@ from stapo_training.selectors import (
     silence_spurious,
     top_entropy,
 )
-from stapo_training.token_stats import TokenStats
+from stapo_training.selection.token_stats import TokenStats
 
 
 def stats(p: list[float], h: list[float], a: list[float], r: list[int] | None = None, key=None) -> TokenStats:

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.model_card import model_card
-from stapo_training.run_folder import Checkpoint
-from stapo_training.watch.alarms import Alarm
-from stapo_training.watch.status import Status, duration, render, size
+from stapo_training.artifacts.model_card import model_card
+from stapo_training.run.folder import Checkpoint
+from stapo_training.run.watch.alarms import Alarm
+from stapo_training.run.watch.status import Status, duration, render, size
 
 GOLDEN = Path(__file__).parent / "data"
 

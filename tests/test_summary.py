@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stapo_eval.cost import cost, in_words
+from stapo_eval.scores import averages, cell_record, ks, notes, summarise
 from stapo_eval.show import percent, print_summary
-from stapo_eval.summary import averages, cell_record, ks, notes, summarise
 from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
 from stapo_results.schema import Cell, CellRecord, Run, Sample, Timing, Verdict
 

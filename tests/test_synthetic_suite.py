@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import synthetic_suite
 
-from stapo_repro import labels, paper, render, tables
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro import labels, paper, tables
+from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.tables import render
 from stapo_results.schema import CellRecord
 from stapo_results.store import read_json
 

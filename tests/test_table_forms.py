@@ -17,8 +17,10 @@ import pytest
 import synthetic_records as synthetic
 import tools
 
-from stapo_repro import outputs, paper, render, tables
-from stapo_repro.records import load_cells
+from stapo_repro import paper, tables
+from stapo_repro.pages import outputs
+from stapo_repro.records.reading import load_cells
+from stapo_repro.tables import render
 
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 HOSTILE = "<script>alert(1)</script> a & b_c %$#{}~^\\ \"x\" 'y' `z` [l](javascript:1) |*é"

@@ -11,7 +11,7 @@ import hostile_run
 import synthetic_records as synthetic
 import tools
 
-from stapo_repro import outputs
+from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
 
 pytestmark = tools.needs("pdflatex")

@@ -9,9 +9,9 @@ import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import paper, render, tables
-from stapo_repro.records import load_cells
-from stapo_repro.tables import rounding
+from stapo_repro import paper, tables
+from stapo_repro.records.reading import load_cells
+from stapo_repro.tables import render, rounding
 
 SIZE = "qwen3-1.7b"
 

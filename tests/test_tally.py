@@ -8,7 +8,7 @@ import pytest
 
 from stapo_eval import display as module
 from stapo_eval.display import Display, accuracy, cells_line, clock
-from stapo_eval.rules import Options
+from stapo_eval.grading.rules import Options
 from stapo_eval.tally import CellTally, Tally
 from stapo_results.schema import Sample
 

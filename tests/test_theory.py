@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stapo_training.objectives import clipped_surrogate
+from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import entropy_change as change
 from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
 from stapo_training.theory.gradient import (

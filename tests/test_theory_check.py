@@ -287,7 +287,7 @@ def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path)
     """Float32 statistics of a real model, written as a run logs them: no bound is broken."""
     from transformers import AutoModelForCausalLM
 
-    from stapo_training.token_stats import entropy
+    from stapo_training.selection.token_stats import entropy
 
     model = AutoModelForCausalLM.from_pretrained(tiny_base / "model").eval()
     vocabulary = model.config.vocab_size

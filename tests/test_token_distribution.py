@@ -16,8 +16,8 @@ from token_cases import NAMES, adversarial_logits, assert_equals_float64, genera
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from stapo_training.token_distribution import score_logits, score_tokens, score_tokens_reference
-from stapo_training.token_stats import entropy
+from stapo_training.selection.token_distribution import score_logits, score_tokens, score_tokens_reference
+from stapo_training.selection.token_stats import entropy
 
 # numbers by hand
 
@@ -245,7 +245,7 @@ def test_memory_does_not_grow_with_the_logits(dtype: torch.dtype) -> None:
 
 _REAL = """
 import resource, torch
-from stapo_training.token_distribution import score_tokens
+from stapo_training.selection.token_distribution import score_tokens
 hidden = torch.randn(16384, 2048, dtype=torch.bfloat16)
 weight = torch.randn(151936, 2048, dtype=torch.bfloat16)
 chosen = torch.randint(0, 151936, (16384,))

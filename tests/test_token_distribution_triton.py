@@ -16,7 +16,7 @@ import pytest
 import torch
 from token_cases import NAMES, assert_equals_float64, generator, random_case
 
-from stapo_training.token_distribution import TokenDistribution, score_tokens_reference
+from stapo_training.selection.token_distribution import TokenDistribution, score_tokens_reference
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -24,7 +24,7 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("no CUDA, and TRITON_INTERPRET is not 1", allow_module_level=True)
 
-from stapo_training import token_distribution_triton  # noqa: E402  # imports triton
+from stapo_training.selection import token_distribution_triton  # noqa: E402  # imports triton
 
 
 def run(*tensors: torch.Tensor, splits: int = 2, **more: torch.Tensor) -> TokenDistribution:

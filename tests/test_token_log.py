@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.token_log import Facts
-from stapo_training import token_log_writer, token_rows
-from stapo_training.token_log_writer import TokenLogConfig, Writer
-from stapo_training.token_rows import MiniBatch
+from stapo_training.token_log import rows as token_rows
+from stapo_training.token_log import writer as token_log_writer
+from stapo_training.token_log.rows import MiniBatch
+from stapo_training.token_log.writer import TokenLogConfig, Writer
 
 FACTS = Facts(mode="on", selector="silence_spurious", tau_p=0.002, q=0.75, vocabulary=100, watch=(7,))
 

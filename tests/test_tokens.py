@@ -23,7 +23,7 @@ from stapo_repro.tokens import build, clouds, density, figures, labelling, mater
 from stapo_repro.tokens.cases import choose
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RecordError, RunFailed
-from stapo_training import token_rows
+from stapo_training.token_log import rows as token_rows
 
 # p = e^-7 = 0.00091 is rare, e^-6 = 0.0025 is not; of two entropies the one below 0.5 is silenced
 SILENCED = logs.row()

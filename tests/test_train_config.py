@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from stapo_results.errors import BadInput
-from stapo_training import launch
-from stapo_training.configuration import compose
-from stapo_training.preflight.checks import check
+from stapo_training.run import launch
+from stapo_training.run.configuration import compose
+from stapo_training.run.preflight.checks import check
 
 BASE = ["run.base=base", "run.out=out"]
 

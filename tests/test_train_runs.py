@@ -18,7 +18,7 @@ from test_step_metrics import unexplained
 
 from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
-from stapo_training.watch.alarms import Alarm
+from stapo_training.run.watch.alarms import Alarm
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from prompt_sets import BOXED, LONG, PREFIX, SUFFIX, flat, hub, jsonl, parquet
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training.configuration import compose
 from stapo_training.data import clean, contamination
 from stapo_training.data.folder import DataRecord
 from stapo_training.data.prepare import prepare
 from stapo_training.data.rows import content_sha256
+from stapo_training.run.configuration import compose
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Pat
 def test_the_tasks_name_the_folders_files_and_the_papers_validation(
     tmp_path: Path, toy: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
 ) -> None:
-    from stapo_training.preflight.checks import check
+    from stapo_training.run.preflight.checks import check
 
     monkeypatch.chdir(tmp_path)
     overrides = [f"task={task}", f"run.base={tiny_base}", f"run.out={tmp_path / 'run'}", "run.data=out"]

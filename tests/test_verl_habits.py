@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from stapo_training.config_docs import compose
+from stapo_training.pages import compose
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_6_no_entropy_in_the_graph(paper: Any) -> None:
 def test_7_entropies_are_float32_on_gpus(machine: str) -> None:
     from verl.utils.torch_functional import entropy_from_logits
 
-    from stapo_training.token_stats import entropy
+    from stapo_training.selection.token_stats import entropy
 
     a = compose(["size=qwen3-8b", f"hardware={machine}"]).actor_rollout_ref
     assert a.model.use_fused_kernels is False

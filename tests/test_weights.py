@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from stapo_results.errors import BadInput
-from stapo_training import config_docs, weights
+from stapo_training import pages as config_docs
+from stapo_training.artifacts import weights
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -7,7 +7,7 @@ import math
 import torch
 from hypothesis import strategies as st
 
-from stapo_training.token_distribution import TokenDistribution
+from stapo_training.selection.token_distribution import TokenDistribution
 
 NAMES = ("logprob_T", "entropy_T", "collision_T", "top_id_TK", "top_logprob_TK")
 

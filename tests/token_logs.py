@@ -15,7 +15,7 @@ from stapo_results import token_log
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 from stapo_training.miniature.tokenizer import core_tokenizer
-from stapo_training.token_rows import gradient_norm
+from stapo_training.token_log.rows import gradient_norm
 
 TAU_P, Q = 0.002, 0.75
 

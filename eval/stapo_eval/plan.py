@@ -13,11 +13,11 @@ from typing import Any
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options
-from stapo_eval.grading_pool import Limits, check_limits
+from stapo_eval.grading.pool import Limits, check_limits
+from stapo_eval.grading.rules import check_preset
 from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
-from stapo_eval.rules import check_preset
 from stapo_results import provenance, store, targets
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.sources import is_file_name

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from stapo_eval.decoding import prompt
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Finished, Key, Request
+from stapo_eval.grading.rules import Options
 from stapo_eval.plan import Plan
-from stapo_eval.rules import Options
 from stapo_eval.tally import CellTally, Tally
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RunFailed

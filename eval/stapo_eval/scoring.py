@@ -10,15 +10,15 @@ from typing import Any
 from stapo_eval.cost import cost
 from stapo_eval.display import Display
 from stapo_eval.engines import Engine, Finished, make_engine
-from stapo_eval.grading_pool import Item, Limits, Outcome, grade
+from stapo_eval.grading.pool import Item, Limits, Outcome, grade
+from stapo_eval.grading.presets import extract
+from stapo_eval.grading.rules import Options, grader_version
 from stapo_eval.judge import asking, audit, page
 from stapo_eval.judge.prompt import Question
 from stapo_eval.judge.scope import asked_about, said, scored, second_grader
 from stapo_eval.plan import Plan
-from stapo_eval.rules import Options, grader_version
-from stapo_eval.rules.presets import extract
 from stapo_eval.sampling import context_notes
-from stapo_eval.summary import averages, cell_record, notes, summarise
+from stapo_eval.scores import averages, cell_record, notes, summarise
 from stapo_results import provenance, store
 from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
 

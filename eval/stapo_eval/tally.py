@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from stapo_eval.rules import Gold, Options, quick
+from stapo_eval.grading.rules import Gold, Options, quick
 from stapo_results.answers import last_boxed
 from stapo_results.schema import Sample
 from stapo_results.statistics import Estimate, clustered

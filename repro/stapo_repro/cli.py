@@ -42,7 +42,7 @@ class Tables:
     """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro import generated, outputs
+        from stapo_repro.pages import generated, outputs
 
         files: dict[Path, bytes] = {}
         for part in outputs.parts(self.of, self.records):
@@ -74,7 +74,7 @@ class Figures:
     """Write nothing; compare with what is on disk and exit 1 if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro import generated, outputs
+        from stapo_repro.pages import generated, outputs
 
         files = outputs.figure_files(
             self.of, self.records, self.out, only=self.only, pdf=self.pdf, readme=self.readme, page=self.page
@@ -100,7 +100,7 @@ class Miniature:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro import driver
+        from stapo_repro.driver import run as driver
 
         return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, self.data_dir, self.out))
 
@@ -121,7 +121,7 @@ class Ablation:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro import driver
+        from stapo_repro.driver import run as driver
 
         return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, None, self.out, "ablation"))
 
@@ -137,7 +137,7 @@ class Collect:
     """Folder to write, such as results/records/miniature."""
 
     def run(self) -> int:
-        from stapo_repro.collect import collect
+        from stapo_repro.sharing.collect import collect
 
         print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
         return 0

@@ -89,7 +89,7 @@ class Export:
     """Type of the written weights."""
 
     def __call__(self) -> int:
-        from stapo_training.export import export
+        from stapo_training.artifacts.export import export
 
         if self.dtype not in ("fp32", "bf16"):
             raise BadInput("unknown --dtype", found=self.dtype, expected="fp32 | bf16", next_step="--dtype fp32")
@@ -113,14 +113,14 @@ class BenchCommand:
 
     def __call__(self) -> int:
         if self.part == "tokens":
-            from stapo_training import bench_tokens
+            from stapo_training.bench import tokens as bench_tokens
 
             bench_tokens.run(self.out, repeats=self.repeats, quick=self.quick)
             return 0
-        from stapo_training.bench import Plan, run
+        from stapo_training.bench.training import Plan, run
 
         if self.part == "token-log":
-            from stapo_training import bench_token_log
+            from stapo_training.bench import token_log as bench_token_log
 
             plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
             little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
@@ -174,7 +174,7 @@ class Configs:
     """Compare instead of writing; exit code 1 when a page is stale."""
 
     def __call__(self) -> int:
-        from stapo_training import config_docs
+        from stapo_training import pages as config_docs
 
         return config_docs.write(self.docs, check=self.check)
 
@@ -203,7 +203,7 @@ def main() -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from stapo_training import configuration, launch
+    from stapo_training.run import configuration, launch
 
     if not argv or "-h" in argv or "--help" in argv:
         print(_RUN_HELP.format(**{g: " | ".join(configuration.choices(g)) for g in configuration.GROUPS}))

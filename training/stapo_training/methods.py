@@ -10,9 +10,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stapo_results.errors import BadInput
-from stapo_training import selectors
-from stapo_training.selectors import Selection
-from stapo_training.token_stats import TokenStats
+from stapo_training.selection import selectors
+from stapo_training.selection.selectors import Selection
+from stapo_training.selection.token_stats import TokenStats
 
 Select = Callable[..., Selection]
 M = TypeVar("M", bound=BaseModel)

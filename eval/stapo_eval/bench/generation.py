@@ -26,11 +26,11 @@ from typing import Literal
 from stapo_eval.bench.tiny import build
 from stapo_eval.decoding import Decoding, prompt
 from stapo_eval.engines import Engine, Request, make_engine
-from stapo_eval.grading_pool import Item, grade
+from stapo_eval.grading.pool import Item, grade
+from stapo_eval.grading.rules import Options
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import Plan, make_plan
-from stapo_eval.rules import Options
 from stapo_eval.run import busy_seconds, run
 from stapo_results import store
 from stapo_results.answers import last_boxed

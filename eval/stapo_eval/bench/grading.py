@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stapo_eval.bench import responses
 from stapo_eval.bench.responses import Response
-from stapo_eval.grading_pool import Limits, Pool, items_of
+from stapo_eval.grading.pool import Limits, Pool, items_of
 from stapo_results.answers import last_boxed
 from stapo_results.errors import RunFailed
 from stapo_results.schema import BenchRow

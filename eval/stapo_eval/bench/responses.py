@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_eval.rules import Gold, Options
+from stapo_eval.grading.rules import Gold, Options
 from stapo_results.benchmarks import load
 
 # name -> (problems, samples): 8,984 responses

@@ -36,9 +36,9 @@ class GradeCommand:
     """Grading processes; if 0, one a core."""
 
     def __call__(self) -> int:
-        from stapo_eval.grading_file import grade_file
-        from stapo_eval.grading_pool import Limits
-        from stapo_eval.rules import Options
+        from stapo_eval.grading.file import grade_file
+        from stapo_eval.grading.pool import Limits
+        from stapo_eval.grading.rules import Options
 
         began = time.perf_counter()
         try:

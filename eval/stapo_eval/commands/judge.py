@@ -15,7 +15,7 @@ class JudgeCommand(JudgeOptions):
     """
 
     def __call__(self) -> int:
-        from stapo_eval.rejudge import rejudge
+        from stapo_eval.judge.rejudge import rejudge
 
         rejudge(self)
         return 0

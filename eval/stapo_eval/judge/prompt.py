@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from stapo_eval.rules import Gold
+from stapo_eval.grading.rules import Gold
 from stapo_results.schema import JudgeMode, JudgeVerdict
 
 MODES: tuple[JudgeMode, ...] = ("compass", "justrl-exact")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import pairwise, zip_longest
 
 from stapo_repro.audit.findings import Audit, Check, Finding, Grid
-from stapo_repro.render import grid as markdown_grid
+from stapo_repro.tables.render import grid as markdown_grid
 
 WIDTH = 100
 NOTE = (

@@ -32,8 +32,9 @@ class Plan:
     format: Literal["text", "json"] = "text"
 
     def run(self) -> int:
-        from stapo_repro import ablation, cells
-        from stapo_repro.chain import parse_seeds
+        from stapo_repro.ablation import build as ablation
+        from stapo_repro.driver import cells
+        from stapo_repro.driver.chain import parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan, render
 

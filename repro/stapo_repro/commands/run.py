@@ -53,13 +53,13 @@ class Run:
     """Folder of the environment whose stapo-eval is used. Default: this one."""
 
     def run(self) -> int:
-        from stapo_repro import cells
+        from stapo_repro.driver import cells
 
         named = cells.parse(self.cells)
         return self._miniature(cells.methods(named)) if cells.is_miniature(named) else self._paper(named)
 
     def _miniature(self, methods: str) -> int:
-        from stapo_repro import driver
+        from stapo_repro.driver import run as driver
 
         given = {
             "--hardware": self.hardware if self.hardware != "cpu" else None, "--ray-address": self.ray_address,
@@ -75,8 +75,8 @@ class Run:
         return driver.main(plan, self.dry_run)
 
     def _paper(self, named: tuple[tuple[str, str], ...]) -> int:
-        from stapo_repro import paper_driver
-        from stapo_repro.paper_request import request
+        from stapo_repro.driver import paper_run as paper_driver
+        from stapo_repro.driver.request import request
 
         asked = request(
             named,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, SMALL, bare, setting_label, sheet
 from stapo_repro.figures.material import Group, Material
-from stapo_repro.records import Loaded
+from stapo_repro.records.reading import Loaded
 from stapo_results.schema import SETTINGS
 
 _PITCH = 0.17  # inches a method

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stapo_repro.records import TrainingRun
+from stapo_repro.records.reading import TrainingRun
 from stapo_results.errors import BadInput
 
 MOST_POINTS = 300

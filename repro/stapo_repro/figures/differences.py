@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
-from stapo_repro.ablation import REFERENCE
+from stapo_repro.ablation.build import REFERENCE
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, setting_label, sheet
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Gap, Group, Material, Value

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from stapo_repro.figures.by_method import by_method, note
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch, legend
 from stapo_repro.figures.material import Group, Material
-from stapo_repro.records import Loaded
+from stapo_repro.records.reading import Loaded
 from stapo_results.confusion import confusion
 
 Opinion = Literal["right", "rescued", "agreed", "invalid", "unasked", "condemned"]

@@ -15,7 +15,7 @@ from stapo_repro.figures.by_method import by_method, note
 from stapo_repro.figures.canvas import GREY, Sketch, legend
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Group, Material
-from stapo_repro.records import Loaded
+from stapo_repro.records.reading import Loaded
 
 
 @dataclass(frozen=True)

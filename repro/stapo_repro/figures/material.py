@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from stapo_repro import evidence as ev
 from stapo_repro import labels
-from stapo_repro.comparison import compare
+from stapo_repro.ablation import evidence as ev
 from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
-from stapo_repro.records import Loaded, TrainingRun, final_step
-from stapo_repro.scores import Score, ScoreKey, average_score, score_all
+from stapo_repro.records.reading import Loaded, TrainingRun, final_step
+from stapo_repro.tables.comparison import compare
+from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
 from stapo_results.errors import BadInput
 from stapo_results.schema import Theory
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from stapo_repro import planted_runs
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, legend, sheet
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Group, Material
-from stapo_repro.shares import Share
 from stapo_repro.tables import percent, shown
-from stapo_repro.tokens import planted
+from stapo_repro.tokens import planted, planted_runs
+from stapo_repro.tokens.shares import Share
 
 # the method that trains with a mask gives it its look
 _METHOD = {

@@ -18,7 +18,7 @@ from stapo_repro.figures.curves import MOST_POINTS, Panel, curve
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Group, Material
 from stapo_repro.figures.training import of_runs
-from stapo_repro.records import TrainingRun
+from stapo_repro.records.reading import TrainingRun
 
 QUANTILES = (5, 25, 50, 75, 95, 99)
 FLOOR = 1e-5  # nats: entropies of a sure token are 0 or rounding, which a logarithmic axis cannot show

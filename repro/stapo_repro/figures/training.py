@@ -14,7 +14,7 @@ from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, sh
 from stapo_repro.figures.curves import Curve, Panel, curve
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Group, Material
-from stapo_repro.records import TrainingRun
+from stapo_repro.records.reading import TrainingRun
 
 PANELS = (
     Panel("reward", "Mean reward", "reward (+1 right, −1 wrong)"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stapo_repro import labels
 from stapo_repro.planner.facts import Where, whole_evaluation
-from stapo_repro.records import Loaded, TrainingRun
+from stapo_repro.records.reading import Loaded, TrainingRun
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord
 

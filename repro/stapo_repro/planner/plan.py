@@ -11,7 +11,7 @@ from stapo_repro.planner import hours
 from stapo_repro.planner.facts import MACHINES, Budget, Machine, load
 from stapo_repro.planner.hours import Part, Recorded
 from stapo_repro.planner.missing import Lacking, lacking
-from stapo_repro.records import load_cells, load_training_runs
+from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_results.errors import BadInput
 from stapo_results.throughput import CARDS
 

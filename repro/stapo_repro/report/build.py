@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro import ablation, claims, outputs, paper, render_ablation, tables
+from stapo_repro import paper, tables
+from stapo_repro.ablation import build as ablation
+from stapo_repro.ablation import claims
+from stapo_repro.ablation import render as render_ablation
 from stapo_repro.audit.findings import Audit
 from stapo_repro.audit.run import load_and_audit
-from stapo_repro.records import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
-from stapo_repro.render.view import introduction, main_grid, stamp, state_of_paper_cells
-from stapo_repro.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.pages import outputs
+from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.report import cells as cell_views
 from stapo_repro.report import responses, runs, state
 from stapo_repro.report.cells import CellView, Model
@@ -26,6 +28,8 @@ from stapo_repro.report.runs import RunView
 from stapo_repro.report.state import Size, Todo
 from stapo_repro.report.text import anchors
 from stapo_repro.tables import Table
+from stapo_repro.tables.render.view import introduction, main_grid, stamp, state_of_paper_cells
+from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
 from stapo_results.schema import Theory
 
 _NOTHING = Shown((), 0)

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.records import Loaded
+from stapo_repro.records.reading import Loaded
 from stapo_repro.tables import percent, shown
 from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stapo_repro.render.view import Cell, Grid, GridRow, Piece
+from stapo_repro.tables.render.view import Cell, Grid, GridRow, Piece
 
 _NUMBER = re.compile(r"[+\-−]?\d+(\.\d+)?")
 

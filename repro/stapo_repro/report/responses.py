@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from stapo_repro.records import Loaded, check_roots
+from stapo_repro.records.reading import Loaded, check_roots
 from stapo_repro.report.text import shortened
 from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, Sample, Verdict

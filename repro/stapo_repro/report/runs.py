@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.collect import shorten
-from stapo_repro.display import clock
+from stapo_repro.driver.display import clock
 from stapo_repro.report.cells import link_to
+from stapo_repro.sharing.collect import shorten
 from stapo_results.schema import Run
 from stapo_results.store import read_json
 

@@ -11,7 +11,7 @@ from stapo_repro.planner import plan as planner
 from stapo_repro.planner import render as planner_text
 from stapo_repro.planner.facts import load as load_budget
 from stapo_repro.planner.hours import Part
-from stapo_repro.records import TrainingRun
+from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
 

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 
-from stapo_repro import ablation
-from stapo_repro.consistency import Source, check_alone, check_pair
+from stapo_repro.ablation import build as ablation
+from stapo_repro.records.consistency import Source, check_alone, check_pair
 from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, Verdict
 

@@ -22,10 +22,10 @@ from typing import BinaryIO
 
 from pydantic import BaseModel
 
+from stapo_repro.records.steps import last_attempts
 from stapo_repro.sharing import bundle
 from stapo_repro.sharing.bundle import MANIFEST, Entry, Manifest
 from stapo_repro.sharing.cells import AGAIN, Together, check_verdicts
-from stapo_repro.steps import last_attempts
 from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, StepMetrics, Verdict

@@ -9,9 +9,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from stapo_repro.collect import collect, shorten, without_paths
 from stapo_repro.sharing.bundle import DIGITS, LINES, MANIFEST, MARK, Entry, Manifest, bad_name, digest
 from stapo_repro.sharing.cells import Together
+from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.provenance import code_version

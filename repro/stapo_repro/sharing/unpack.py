@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from stapo_repro import ablation
-from stapo_repro.records import load_cells
+from stapo_repro.ablation import build as ablation
+from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing import check
 from stapo_repro.sharing.bundle import Entry, Manifest, is_link
 from stapo_results import store

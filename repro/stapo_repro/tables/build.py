@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stapo_repro import labels, notes
+from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.records import Loaded, final_step, inputs_hash
-from stapo_repro.scores import Score, ScoreKey, score_all
-from stapo_repro.tables import comparisons, values
+from stapo_repro.records.reading import Loaded, final_step, inputs_hash
+from stapo_repro.tables import comparisons, notes, values
 from stapo_repro.tables.gains import paper_gains
 from stapo_repro.tables.model import Row, Section, Table
+from stapo_repro.tables.scores import Score, ScoreKey, score_all
 
 
 def _section(

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stapo_repro import labels
-from stapo_repro.comparison import compare
-from stapo_repro.scores import Score, ScoreKey
+from stapo_repro.tables.comparison import compare
 from stapo_repro.tables.gains import BASELINES, METHOD
 from stapo_repro.tables.model import Difference, Section
 from stapo_repro.tables.rounding import percent
+from stapo_repro.tables.scores import Score, ScoreKey
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import holm

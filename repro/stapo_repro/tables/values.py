@@ -9,9 +9,9 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.scores import Score, ScoreKey, average_score
 from stapo_repro.tables.model import AgainstPaper, Row, Value
 from stapo_repro.tables.rounding import percent, shown
+from stapo_repro.tables.scores import Score, ScoreKey, average_score
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import Estimate, bootstrap

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stapo_repro.shares import Interval, Share, Sums
+from stapo_repro.tokens.shares import Interval, Share, Sums
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.token_log import TokenLog
 

@@ -9,7 +9,7 @@ from typing import Any
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.token_log import TOKENIZER
-from stapo_training.weights import missing_files
+from stapo_training.artifacts.weights import missing_files
 
 
 @dataclass(frozen=True)

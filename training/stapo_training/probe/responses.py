@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from stapo_results.benchmarks.sources import from_file
 from stapo_results.errors import BadInput
-from stapo_training.objectives import group_advantage
 from stapo_training.probe.lines import SAMPLES, Dump, Line, Plain
+from stapo_training.selection.objectives import group_advantage
 
 Form = Literal["evaluation", "plain", "dump"]
 _PAGE = "docs/probe.md lists the fields of each form"

@@ -25,7 +25,7 @@ from stapo_training.probe.options import Options
 from stapo_training.probe.responses import Responses
 from stapo_training.probe.scoring import Scorer
 from stapo_training.probe.telling import Lines, summary
-from stapo_training.token_rows import joined_counts, joined_rows, logged
+from stapo_training.token_log.rows import joined_counts, joined_rows, logged
 
 _PLACES = ("model", "data", "data_dir", "out")
 """Options that say where something is; what was there stands in the record's revisions."""

@@ -12,7 +12,7 @@ import torch
 from stapo_results.errors import BadInput
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.model_files import ModelFolder, first_line
-from stapo_training.token_distribution import score_tokens
+from stapo_training.selection.token_distribution import score_tokens
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOP = 5

@@ -11,9 +11,9 @@ from stapo_results.token_log import Facts
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.responses import Response
 from stapo_training.probe.scoring import Scores
-from stapo_training.selectors import silence_spurious
-from stapo_training.token_rows import MiniBatch
-from stapo_training.token_stats import TokenStats
+from stapo_training.selection.selectors import silence_spurious
+from stapo_training.selection.token_stats import TokenStats
+from stapo_training.token_log.rows import MiniBatch
 
 
 def judge(step: int, rows: Sequence[Response], found: Sequence[Tokens], scores: Scores, facts: Facts) -> MiniBatch:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from stapo_results.schema import TheoryRow
-from stapo_training.objectives import clipped_surrogate, k3
+from stapo_training.selection.objectives import clipped_surrogate, k3
 from stapo_training.theory import entropy_change as change
 from stapo_training.theory.cases import Batch
 from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level

@@ -16,9 +16,9 @@ from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, TheoryQuadrant
 from stapo_results.store import read_json
-from stapo_training.selectors import quantile
+from stapo_training.selection.selectors import quantile
 from stapo_training.theory.gradient import lower_factor, printed_factor, upper_factor
-from stapo_training.token_rows import gradient_norm
+from stapo_training.token_log.rows import gradient_norm
 
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""

@@ -33,12 +33,12 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from stapo_results.errors import RunFailed
-from stapo_training import redo
 from stapo_training.methods import SelectorConfig
-from stapo_training.selectors import INFINITY, Selection
-from stapo_training.token_log_writer import TokenLogConfig
-from stapo_training.token_rows import Part
-from stapo_training.token_stats import TokenStats, response_positions
+from stapo_training.selection import redo
+from stapo_training.selection.selectors import INFINITY, Selection
+from stapo_training.selection.token_stats import TokenStats, response_positions
+from stapo_training.token_log.rows import Part
+from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.selection import (
     ROW,

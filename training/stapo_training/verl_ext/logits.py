@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from stapo_training.token_distribution import TokenDistribution, score_logits
-from stapo_training.token_stats import entropy, entropy_and_collision
+from stapo_training.selection.token_distribution import TokenDistribution, score_logits
+from stapo_training.selection.token_stats import entropy, entropy_and_collision
 
 _AT_A_TIME = 2**26
 """Logits that are picked out at a time: 128 MiB in bfloat16."""

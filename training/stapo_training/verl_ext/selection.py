@@ -13,9 +13,9 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.redo import Redo
-from stapo_training.selectors import INFINITY, Selection
-from stapo_training.token_stats import TokenStats, spans, token_keys
+from stapo_training.selection.redo import Redo
+from stapo_training.selection.selectors import INFINITY, Selection
+from stapo_training.selection.token_stats import TokenStats, spans, token_keys
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.token_watch import TOP, TokenWatch
 

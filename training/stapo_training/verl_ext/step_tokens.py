@@ -8,7 +8,7 @@ from typing import Any
 import transfer_queue as tq
 from verl.utils.model import get_generation_config
 
-from stapo_training.watch import step_metrics
+from stapo_training.run.watch import step_metrics
 
 
 def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bool = True) -> dict[str, float]:

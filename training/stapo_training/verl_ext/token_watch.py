@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from stapo_training import selectors
 from stapo_training.methods import SelectorConfig
-from stapo_training.token_log_writer import TokenLogConfig
-from stapo_training.token_rows import MiniBatch, Part, clipped, logged
-from stapo_training.token_stats import TokenStats
+from stapo_training.selection import selectors
+from stapo_training.selection.token_stats import TokenStats
+from stapo_training.token_log.rows import MiniBatch, Part, clipped, logged
+from stapo_training.token_log.writer import TokenLogConfig
 
 Clip = tuple[float, float, float]
 TOP = 5

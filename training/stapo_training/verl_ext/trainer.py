@@ -18,13 +18,13 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
-from stapo_training.run_folder import RunFolder
-from stapo_training.token_log_writer import discard_after
+from stapo_training.run.folder import RunFolder
+from stapo_training.run.watch import alarms, interrupts, status, step_metrics
+from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import agent_loop, rollout
 from stapo_training.verl_ext.balance import balanced_order
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.worker import STEP, StapoWorker
-from stapo_training.watch import alarms, interrupts, status, step_metrics
 
 rollout.register()
 

@@ -21,7 +21,7 @@ from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import selector_from
-from stapo_training.token_log_writer import TokenLogConfig, Writer, token_log_from
+from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.selection import gather, old_statistics

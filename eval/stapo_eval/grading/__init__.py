@@ -1,0 +1,1 @@
+"""Grading by rule: the rules, presets, and a pool of processes that are killed at their limits."""

@@ -1,0 +1,68 @@
+"""The four presets: how the answer is found in a response, and how it is compared with the gold.
+
+| preset      | answer                             | comparison                                                        |
+|-------------|------------------------------------|-------------------------------------------------------------------|
+| ours        | last box; for golds of several     | text, exact numbers, forms (lists, sets, intervals, ...), algebra |
+|             | answers the last boxes of a row    | by value, math-verify for what is not read                        |
+| math-verify | math-verify's own, whole response  | math-verify 0.9.0 with its defaults                               |
+| justrl      | last box                           | JustRL's string and algebra rule, lists in their order            |
+| strict      | last box                           | equal as text in normal form, or equal plain numbers              |
+"""
+
+from __future__ import annotations
+
+from stapo_eval.grading.rules import Gold, Options, full, justrl, library, quick
+from stapo_eval.grading.rules.numbers import is_whole, number, same_whole
+from stapo_eval.grading.rules.text import key
+from stapo_results.answers import answer_line, final_boxes, last_boxed
+
+
+def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line: bool = False) -> str | None:
+    """The answer that a preset grades; None where there is none.
+
+    For `math-verify` it is the whole response, in which that library looks for itself.
+
+    Args:
+        use_answer_line: without a box, take what follows "Answer:" or "The answer is".
+    """
+    if preset == "math-verify":
+        return response
+    answer = last_boxed(response)
+    if answer is None:
+        return answer_line(response) if use_answer_line else None
+    if preset == "ours" and (not isinstance(gold, str) or "," in gold or "\\pm" in gold):
+        boxes = final_boxes(response)
+        if len(boxes) > 1:
+            return ", ".join(boxes)
+    return answer
+
+
+def _strict(gold: str, answer: str) -> bool:
+    g, a = key(gold), key(answer)
+    if g == a:
+        return True
+    if is_whole(g) and is_whole(a):
+        return same_whole(g, a)
+    x = number(g)
+    return x is not None and x == number(a)
+
+
+def _in_one(gold: Gold) -> str:
+    return gold if isinstance(gold, str) else ", ".join(gold)
+
+
+def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
+    """The verdict where it takes no algebra, else None: bounded on any input."""
+    if options.preset == "ours":
+        return quick(gold, answer, options)
+    if options.preset == "strict":
+        return _strict(_in_one(gold), answer)
+    return justrl.quick(_in_one(gold), answer) if options.preset == "justrl" else None
+
+
+def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str | None]:
+    """(verdict, answer that was found): in a process that may be killed. (None, None) where no answer was found."""
+    if options.preset == "math-verify":
+        return library.grade(_in_one(gold), answer)
+    rule = {"justrl": lambda g, a, o: justrl.full(_in_one(g), a), "strict": lambda g, a, o: _strict(_in_one(g), a)}
+    return rule.get(options.preset, full)(gold, answer, options), answer

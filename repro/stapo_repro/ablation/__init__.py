@@ -1,0 +1,1 @@
+"""The mask ablation: evidence, judged claims, tables."""

@@ -1,0 +1,1 @@
+"""The driver: stages of a cell as processes of the other wings, resumable."""

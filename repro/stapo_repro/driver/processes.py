@@ -1,0 +1,184 @@
+"""Child processes that cannot outlive the driver, whatever they start in their turn and however the driver ends.
+
+Every child gets a mark in its environment that all its descendants inherit, also those that leave its process group
+and are adopted by init (Ray's daemons). Whoever carries the mark belongs to the driver. A watchdog process holds one
+end of a pipe; when the driver dies, even by SIGKILL, the pipe closes and the watchdog ends everybody with the mark.
+Linux only: reads /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+MARK = "STAPO_DRIVER_MARK"
+
+
+def mark_of(folder: Path) -> str:
+    """What the marks of all processes begin with that work for this output folder, whichever driver started them."""
+    return hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24] + "-"
+
+
+def new_mark(folder: Path) -> str:
+    """The mark of one driver on this folder: a dead driver's watchdog must not end its successor's children."""
+    return mark_of(folder) + uuid.uuid4().hex[:12]
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Living processes of this user whose mark begins with this one, and all their descendants, the caller excepted.
+
+    Descendants by parent too, because a process may wipe its environment (setproctitle writes Ray's worker names over
+    it).
+    """
+    wanted, parents, found = f"{MARK}={mark}".encode(), {}, set()
+    for pid in psutil.pids():
+        try:
+            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        if state == "Z":
+            continue
+        parents[pid] = int(parent)
+        if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
+            found.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    out = []
+    for pid in sorted(found - {os.getpid()}):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            out.append(psutil.Process(pid))
+    return out
+
+
+class Family:
+    """All processes of one mark, remembered: who was seen once still belongs when its parent is gone."""
+
+    def __init__(self, mark: str):
+        self.mark = mark
+        self._seen: set[psutil.Process] = set()  # psutil compares pid and start time, so a reused pid is another one
+
+    def members(self) -> list[psutil.Process]:
+        """Those alive now."""
+        self._seen.update(marked(self.mark))
+        self._seen = {p for p in self._seen if _alive(p)}
+        return sorted(self._seen, key=lambda p: p.pid)
+
+    def wait_gone(self, seconds: float) -> list[psutil.Process]:
+        """Wait until nobody is alive, at most so many seconds; returns those left."""
+        end = time.monotonic() + seconds
+        while (left := self.members()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return left
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen:
+    """Start a child in a session of its own, stdout and stderr appended to `log`, stdin closed.
+
+    A session of its own: Ctrl-C at the terminal reaches the driver only, which then ends the child in order.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as sink:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=cwd,
+            env={**os.environ, **environment, MARK: mark},
+        )
+
+
+def _signal(processes: Iterable[psutil.Process], number: int) -> None:
+    for p in processes:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            p.send_signal(number)
+
+
+def describe(processes: Iterable[psutil.Process]) -> list[str]:
+    """ "pid name" of each, for messages."""
+    out = []
+    for p in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            out.append(f"{p.pid} {p.name()}")
+    return out
+
+
+def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 30.0) -> list[str]:
+    """End the child and its whole family: TERM to the child first (it may end its own in order), then TERM to the
+    rest, then KILL.
+
+    Args:
+        family: see `Family`.
+        child: the direct child, or None when only orphans may be left.
+        grace: seconds that the child has before the others are told too.
+
+    Returns:
+        What is still alive after KILL (empty, unless a process hangs in the kernel), as "pid name".
+    """
+    family.members()  # looked at before the child ends: afterwards some have no parent to be found by
+    if child is not None and child.poll() is None:
+        child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(grace)
+    left = family.members()
+    _signal(left, signal.SIGTERM)
+    left = family.wait_gone(3.0) if left else []
+    deadline = time.monotonic() + 10
+    while left and time.monotonic() < deadline:  # again and again: a process may fork while it is being killed
+        _signal(left, signal.SIGKILL)
+        left = family.wait_gone(0.5)
+    if child is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
+    return describe(left)
+
+
+def sweep(family: Family, patience: float = 5.0) -> list[str]:
+    """After a child ended by itself: give its daemons `patience` seconds, then end them.
+
+    Returns:
+        Those that had to be ended, as "pid name".
+    """
+    left = describe(family.wait_gone(patience))
+    if left:
+        end_all(family)
+    return left
+
+
+class Watchdog:
+    """Ends everybody with the mark when this process dies without saying goodbye."""
+
+    def __init__(self, mark: str):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stapo_repro.driver.watchdog", mark],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """The driver ends in order: the watchdog has nothing to do any more."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(b"done")
+            self._process.stdin.close()
+        self._process.wait(10)

@@ -1,0 +1,181 @@
+"""What a run of the driver took, stage by stage: the record that `collect` writes, and the README's line of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from stapo_repro.driver.dry_run import events
+from stapo_repro.driver.stages import StageEvent
+from stapo_results import store
+from stapo_results.errors import RecordError
+from stapo_results.schema import Record, Run
+
+FILE = "stages.json"
+# where committed runs of the driver are, and what the README calls them
+COMMITTED = {"miniature": "miniature", "ablation": "mask ablation"}
+
+
+class StageTime(BaseModel):
+    """One finished stage, all its attempts together.
+
+    Attributes:
+        seconds: sum over the attempts whose end is on record; one that was killed left none.
+        peak_mib: highest memory of an attempt.
+        attempts: how often it was started.
+        code: version that finished it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    seconds: Annotated[float, Field(ge=0)]
+    peak_mib: Annotated[int, Field(ge=0)]
+    attempts: Annotated[int, Field(ge=1)]
+    code: str
+
+
+class RunTimes(Record):
+    """stages.json: a run of the driver.
+
+    Attributes:
+        kind: of parameters.json: miniature, ablation or cells; quick: its short form.
+        seconds: sum over the stages.
+        unfinished: stages that were begun and whose last event is not their end.
+        hardware: of the run records beside it, each once.
+    """
+
+    kind: str
+    quick: bool
+    seconds: Annotated[float, Field(ge=0)]
+    stages: list[StageTime]
+    unfinished: list[str]
+    hardware: list[dict[str, Any]]
+
+
+class _Parameters(BaseModel):
+    """Of every kind's parameters.json, what is kept."""
+
+    kind: str = "miniature"  # the first ones did not say
+    quick: bool
+
+
+def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
+    """The times of a folder; None where no driver ran in it.
+
+    Args:
+        hardware: of the runs in it, repeats allowed.
+
+    Raises:
+        RecordError: a broken ledger, or broken parameters.
+    """
+    ledger, parameters = folder / "stages.jsonl", folder / "parameters.json"
+    if not (ledger.exists() and parameters.exists()):
+        return None
+    asked = store.read_json(parameters, _Parameters)
+    by_stage: dict[str, list[StageEvent]] = {}
+    for event in events(ledger):
+        by_stage.setdefault(event.stage, []).append(event)
+    done = [_stage(name, of) for name, of in by_stage.items() if of[-1].event == "done"]
+    machines: list[dict[str, Any]] = []
+    for machine in hardware:
+        if machine not in machines:
+            machines.append(machine)
+    return RunTimes(
+        kind=asked.kind,
+        quick=asked.quick,
+        seconds=round(sum(s.seconds for s in done), 2),
+        stages=done,
+        unfinished=[name for name, of in by_stage.items() if of[-1].event != "done"],
+        hardware=machines,
+    )
+
+
+def _stage(name: str, of: Sequence[StageEvent]) -> StageTime:
+    return StageTime(
+        name=name,
+        seconds=round(sum(e.seconds or 0 for e in of), 2),
+        peak_mib=max(e.peak_mib or 0 for e in of),
+        attempts=sum(e.event == "start" for e in of),
+        code=of[-1].code,
+    )
+
+
+def words(seconds: float) -> str:
+    """ "24 min 12 s", "1 h 31 min", "9 s" """
+    whole = int(seconds + 0.5)
+    hours, minutes = divmod(int(whole / 60 + 0.5), 60)
+    if whole >= 3600:
+        return f"{hours} h {minutes} min"
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+def _machines(hardware: Sequence[dict[str, Any]]) -> str:
+    return " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in hardware)
+
+
+def _counted(names: Sequence[str]) -> str:
+    """ "4 trainings, 5 evaluations" of stages' names."""
+    kinds = [n.split("/")[0] for n in names]
+    counts = (("training", kinds.count("train")), ("evaluation", kinds.count("eval")))
+    return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts)
+
+
+def _code(text: str) -> str:
+    """Of stages.code_text: commit, and after a plus a hash of what differs from it."""
+    commit, changed, _ = text.partition("+")
+    return commit[:12] + (" with uncommitted changes" if changed else "")
+
+
+def _measured(label: str, times: RunTimes) -> str:
+    form = "short form of the " if times.quick else ""
+    peak = max((s.peak_mib for s in times.stages), default=0) / 1024
+    code = ", ".join(dict.fromkeys(_code(s.code) for s in times.stages))
+    said = (
+        f"The committed {form}{label} took {words(times.seconds)} ({_counted([s.name for s in times.stages])}, "
+        f"{len(times.stages)} stages in all, peak memory {peak:.1f} GiB) on {_machines(times.hardware)}; code {code}."
+    )
+    if again := [f"{s.name} ({s.attempts})" for s in times.stages if s.attempts > 1]:
+        said += f" More than one attempt: {', '.join(again)}."
+    if times.unfinished:
+        said += f" NOT FINISHED: {', '.join(times.unfinished)}."
+    return said
+
+
+def _of_run_records(label: str, folder: Path) -> str:
+    """What trainings and evaluations say of themselves, where no stages are on record."""
+    runs = [store.read_json(p, Run) for p in sorted(folder.rglob("run.json"))]
+    runs = [r for r in runs if r.kind in ("train", "eval") and r.wall_seconds]
+    if not runs:
+        return f"The {label}: not run."
+    machines = _machines(list({str(r.hardware): r.hardware for r in runs}.values()))
+    return (
+        f"The trainings and evaluations of the committed {label} took {words(sum(r.wall_seconds or 0 for r in runs))} "
+        f"({_counted([r.kind for r in runs])}) on {machines}; its other stages and its memory: not recorded."
+    )
+
+
+def page_block(records: Path) -> str:
+    """What stands between the README's markers: a sentence a committed run of the driver.
+
+    Args:
+        records: such as results/records.
+
+    Raises:
+        RecordError: a record that is broken, or of another kind than its folder.
+    """
+    lines = []
+    for kind, label in COMMITTED.items():
+        file = records / kind / FILE
+        if not file.exists():
+            lines.append(_of_run_records(label, records / kind))
+            continue
+        times = store.read_json(file, RunTimes)
+        if times.kind != kind:
+            raise RecordError(f"{file}: times of another run", found=times.kind, expected=kind,
+                              next_step="collect the run into the folder of its own kind")  # fmt: skip
+        lines.append(_measured(label, times))
+    return " ".join(lines)

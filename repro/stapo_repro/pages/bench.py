@@ -1,0 +1,98 @@
+"""What the evaluation's bench measured, for docs/evaluation.md: from its records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stapo_repro.tables.render import grid
+from stapo_results.schema import Bench, BenchRow, Run
+from stapo_results.store import read_json
+
+PARTS = ("grading", "generation", "summary", "makespan")
+
+
+def _row(rows: Sequence[BenchRow], name: str, **labels: str) -> BenchRow | None:
+    return next((r for r in rows if r.name == name and labels.items() <= r.labels.items()), None)
+
+
+def _grading(bench: Bench) -> list[str]:
+    """Every way beside ours; the spread of "times as fast" is that of its ratio to the baseline within a repeat."""
+    ours = _row(bench.rows, "stapo-eval grade")
+    assert ours is not None
+    head = ["Way of grading", "Seconds", "Time against ours", "Same verdict as ours", "Agrees with the label"]
+    rows = [
+        [
+            r.name,
+            f"{r.seconds:.2f}",
+            f"{r.seconds / ours.seconds:.1f}",
+            f"{100 * r.values['agrees_with_stapo']:.2f} %",
+            f"{100 * r.values['agrees_with_label']:.2f} %",
+        ]
+        for r in bench.rows
+    ]
+    n, distinct = int(ours.values["responses"]), int(bench.labels["distinct"])
+    low, high = 1 / ours.ratio_high, 1 / ours.ratio_low
+    said = (
+        f"{n:,} made-up responses ({distinct:,} distinct answers) to {bench.labels['golds']}, the best of "
+        f"{bench.labels['repeats']} repeats; against {bench.baseline} ours was {low:.1f} to {high:.1f} times as fast "
+        "within a repeat."
+    )
+    return [f"**Grading.** {said}", "", *grid(head, rows)]
+
+
+def _generation(bench: Bench) -> list[str]:
+    row = _row(bench.rows, "end to end, one queue")
+    assert row is not None
+    return [
+        f"**End to end** (engine {row.labels['engine']}, {int(row.labels['samples']):,} samples of a tiny model, six "
+        f"benchmarks, two settings): {row.ratio:.2f} of the time of the usual loop ({row.ratio_low:.2f} to "
+        f"{row.ratio_high:.2f}); {100 * row.values['own_share']:.1f} % of our wall time is not the engine's."
+    ]
+
+
+def _summary(bench: Bench) -> list[str]:
+    row = bench.rows[0]
+    return [
+        f"**Summary** of {int(row.values['records']):,} records ({row.values['megabytes']:.0f} MB) with "
+        f"{int(row.values['resamples']):,} bootstrap draws: {row.seconds:.1f} s."
+    ]
+
+
+def _makespan(bench: Bench) -> list[str]:
+    machines = dict.fromkeys((r.labels["replicas"], r.labels["places"]) for r in bench.rows)
+    names = ("makespan, one queue", "makespan, usual loop", "makespan, lengths known")
+    rows = []
+    for replicas, places in machines:
+        found = [_row(bench.rows, n, replicas=replicas, places=places) for n in names]
+        rows.append([replicas, places, *(f"{r.ratio:.3f}" if r else "not run" for r in found)])
+    head = ["Replicas", "Requests at once in each", "One queue", "Usual loop", "One queue, lengths known beforehand"]
+    return [
+        f"**Makespan**, by simulation: {int(bench.rows[0].values['requests']):,} responses of long-tailed lengths cut "
+        "at 20,480 tokens; time over the lower bound (the larger of work / places and the longest request). With "
+        "thousands of places the whole work takes hardly longer than one response, and an order that does not know "
+        "the lengths starts some of the longest late.",
+        "",
+        *grid(head, rows, left=0),
+    ]
+
+
+def page_block(folder: Path) -> str:
+    """The block of the page; a part without a record is "not run".
+
+    Args:
+        folder: such as results/records/bench.
+    """
+    lines: list[str] = []
+    machines = []
+    for part, write in zip(PARTS, (_grading, _generation, _summary, _makespan), strict=True):
+        path = folder / part / "bench.json"
+        if not path.exists():
+            lines += [f"**{part.capitalize()}**: not run.", ""]
+            continue
+        lines += [*write(read_json(path, Bench)), ""]
+        run = read_json(path.with_name("run.json"), Run)
+        machines.append(f"{run.hardware['cores']} cores of {run.hardware['cpu']}, code {run.code_commit[:12]}")
+    if machines:
+        lines.append(f"Measured by `stapo-eval bench` on {'; '.join(dict.fromkeys(machines))}.")
+    return "\n".join(lines)

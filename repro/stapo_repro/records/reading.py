@@ -1,0 +1,170 @@
+"""Finding the records that a table or a figure is made of, and refusing those that contradict each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_repro.records.consistency import Source, check_alone, check_pair
+from stapo_repro.records.steps import read_steps
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import Cell, CellRecord, Run, StepMetrics, Theory
+from stapo_results.store import read_json
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A cell's record with where it stands.
+
+    Attributes:
+        path: relative to the records root, with "/" (two machines print the same).
+        file: where it was read.
+        sha256: of the record's content without `run_id`, which another commit changes: a cell made twice from the
+            same samples has one hash.
+    """
+
+    record: CellRecord
+    path: str
+    sha256: str
+    file: Path = Path()
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A training run's curves: method, size, seed, and metrics by step. `folder` may hold its token log."""
+
+    method: str
+    size: str
+    seed: int
+    path: str
+    status: str
+    steps: list[StepMetrics]
+    run_id: str = ""
+    folder: Path = Path()
+
+
+def _content_hash(record: CellRecord) -> str:
+    # without what stands at its default: a field that later records may have changes no earlier record's hash
+    said = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def check_roots(roots: Sequence[Path]) -> None:
+    """Raises: BadInput for a records folder that does not exist."""
+    for root in roots:
+        if not root.is_dir():
+            raise BadInput(
+                "no such records folder",
+                found=root,
+                expected="a folder with cells/*.json somewhere below it",
+                next_step="run `stapo-repro miniature`, or name the right folder with --records",
+            )
+
+
+def _below(root: Path, pattern: str, skip: Sequence[str]) -> list[Path]:
+    """Files below the root in a fixed order, without those of the root's own folders named in `skip`."""
+    return [p for p in sorted(root.rglob(pattern)) if p.relative_to(root).parts[0] not in skip]
+
+
+def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
+    """Every `cells/*.json` below the roots, by cell id. The same cell twice counts once (the first) when it says the
+    same, whichever code made it; stderr names both files.
+
+    Args:
+        skip: names of the roots' own folders that are left out: experiments of their own, whose cells have the ids of
+            others (the ablation trains JustRL and STAPO with seed 0 anew).
+
+    Raises:
+        BadInput: a root that does not exist.
+        RecordError: with file and line, for a record that does not validate or contradicts itself, or two records of
+            one cell that differ.
+    """
+    check_roots(roots)
+    found: dict[str, Loaded] = {}
+    for root in roots:
+        for path in _below(root, "cells/*.json", skip):
+            record = read_json(path, CellRecord)
+            check_alone(record, Source.of(path))
+            loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
+            before = found.setdefault(record.cell.id, loaded)
+            if before is loaded or before.file.samefile(path):
+                continue
+            check_pair(before.record, Source.of(before.file), record, Source.of(path))
+            print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
+    return [found[key] for key in sorted(found)]
+
+
+def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
+    """One hash over the content of all input records (and further texts), independent of where they stand."""
+    digest = hashlib.sha256()
+    for line in (*sorted(c.sha256 for c in cells), *more):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
+    """(records of each model's last evaluated step, records of its earlier ones)."""
+
+    def step(cell: Cell) -> int:
+        return -1 if cell.step == "base" else cell.step
+
+    last: dict[tuple[str, str, int], int] = {}
+    for c in cells:
+        key = c.record.cell.model[:3]
+        last[key] = max(last.get(key, -1), step(c.record.cell))
+    parts: tuple[list[Loaded], list[Loaded]] = [], []
+    for c in cells:
+        parts[step(c.record.cell) < last[c.record.cell.model[:3]]].append(c)
+    return parts
+
+
+def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
+    """Training runs below the roots: folders with run.json (kind "train") and metrics.jsonl, by method and seed.
+
+    The labels come from the run's configuration (run.method, run.size, run.seed), the steps from `read_steps`. `skip`
+    as in `load_cells`.
+
+    Raises:
+        RecordError: a broken line, lines that contradict each other, or a run without these labels.
+    """
+    check_roots(roots)
+    runs: list[TrainingRun] = []
+    for root in roots:
+        for path in _below(root, "metrics.jsonl", skip):
+            run_file = path.with_name("run.json")
+            if not run_file.exists():
+                continue
+            run = read_json(run_file, Run)
+            if run.kind != "train":
+                continue
+            method, size, seed = _labels(run, run_file)
+            where = path.parent.relative_to(root).as_posix()
+            runs.append(TrainingRun(method, size, seed, where, run.status, read_steps(path), run.run_id, path.parent))
+    return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
+
+
+def load_theory(roots: Sequence[Path]) -> list[Theory]:
+    """Every `theory.json` below the roots.
+
+    Raises:
+        RecordError: one that does not validate.
+    """
+    return [read_json(path, Theory) for root in roots for path in _below(root, "theory.json", ())]
+
+
+def _labels(run: Run, where: Path) -> tuple[str, str, int]:
+    own = run.config.get("run")
+    own = own if isinstance(own, dict) else {}
+    method, size, seed = own.get("method"), own.get("size"), own.get("seed")
+    if not isinstance(method, str) or not isinstance(size, str) or not isinstance(seed, int):
+        raise RecordError(
+            f"{where}: a training run without its labels",
+            found=f"method {method!r}, size {size!r}, seed {seed!r}",
+            expected="run.method, run.size and run.seed in the run record's config",
+            next_step="make the run again with this version, or leave its folder out of --records",
+        )
+    return method, size, seed

@@ -1,0 +1,1 @@
+"""What a training leaves for others: exported weights and the model card."""

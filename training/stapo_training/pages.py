@@ -1,0 +1,262 @@
+"""The generated parts of the documentation: decided defaults, what each method, size and machine resolves to, costs.
+
+`stapo-train configs` writes them, `--check` and the tests compare them. Values come from composed configurations
+(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error), costs and the theory's
+check from their records.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from stapo_results.errors import BadInput
+from stapo_results.store import write_atomic
+from stapo_training.bench import token_log as bench_token_log
+from stapo_training.bench import tokens as bench_tokens
+from stapo_training.bench import training as bench
+from stapo_training.run import configuration
+from stapo_training.theory import report as theory
+
+FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
+"""What every command has to name and no table shows."""
+
+
+class Decided(BaseModel):
+    """A row of `decided.yaml`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    what: str
+    key: str | None = None
+    """The configuration's key; None for a decision that stands in code, which `source` then names."""
+    given: list[str] = []
+    """The overrides under which the value holds (default: STAPO on Qwen3-1.7B, 8 GPUs)."""
+    value: bool | int | float | str
+    basis: Literal["stated", "inferred"]
+    source: str
+
+
+def decided() -> list[Decided]:
+    """The rows of decided.yaml."""
+    text = (Path(__file__).parent / "decided.yaml").read_text()
+    return [Decided.model_validate(row) for row in yaml.safe_load(text)]
+
+
+def place(size: str, hardware: str) -> list[str]:
+    """The overrides of a size on a machine."""
+    return [f"size={size}", f"hardware={hardware}"]
+
+
+PAPER_PLACE = place("qwen3-1.7b", "8gpu")
+
+
+def _select(config: Any, key: str) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.select(config, key)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows])
+
+
+def defaults_table(rows: list[Decided]) -> str:
+    """The table of decided defaults.
+
+    Raises:
+        BadInput: a row's value is not what its configuration holds.
+    """
+    shown = []
+    for d in rows:
+        if d.key is not None:
+            found = _select(compose(d.given), d.key)
+            if found != d.value:
+                raise BadInput(
+                    f"decided.yaml: {d.what}",
+                    found=f"{d.key} = {found!r} with {' '.join(d.given) or 'no overlay'}",
+                    expected=repr(d.value),
+                    next_step="correct the row, or the configuration",
+                )
+        where = "" if d.key is None else f"`{d.key}`"
+        only = f" ({', '.join(d.given)})" if d.given else ""
+        shown.append([d.what + only, _text(d.value), d.basis, d.source, where])
+    return _table(["what", "value", "basis", "source", "key"], shown)
+
+
+def method_row(config: Any) -> list[str]:
+    """What makes the method of a configuration: nothing here may depend on size or machine."""
+    actor, selector = config.actor_rollout_ref.actor, config.actor_rollout_ref.selector
+    loss = actor.policy_loss
+    extra = {
+        "sapo": f" tau {actor.tau_pos:g}/{actor.tau_neg:g}",
+        "clip_cov": f" share {loss.clip_cov_ratio:g}, {loss.clip_cov_lb:g} to {loss.clip_cov_ub:g}",
+        "kl_cov": f" share {loss.kl_cov_ratio:g}, weight {loss.ppo_kl_coef:g}",
+    }.get(loss.loss_mode, "")
+    parameters = {
+        "keep_all": "",
+        "top_entropy": f" {selector.share:g}",
+        "silence_low_probability": f" p < {selector.tau_p:g}",
+    }.get(selector.name, f" p < {selector.tau_p:g}, q {selector.q:g}")
+    clip = f"{actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}"
+    dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
+    form = f", {selector.form}" if (selector.policy, selector.scope) == ("current", "mini_batch") else ""
+    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}{form}"
+    return [
+        loss.loss_mode + extra,
+        "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
+        dual if loss.loss_mode == "vanilla" else "none",
+        actor.loss_agg_mode,
+        f"{actor.kl_loss_type} {actor.kl_loss_coef:g}" if actor.use_kl_loss else "none",
+        selector.name + parameters,
+        where,
+        config.reward.reward_manager.name,
+    ]
+
+
+METHOD_HEAD = ["loss", "clip low / high", "dual clip", "aggregation", "KL", "selector", "statistics", "reward manager"]
+
+
+def place_row(config: Any) -> list[str]:
+    """What a size on a machine decides: nothing here may depend on the method."""
+    a = config.actor_rollout_ref
+    fsdp, ranks = a.actor.fsdp_config, config.trainer.nnodes * config.trainer.n_gpus_per_node
+    state = "host" if fsdp.offload_policy else "host while sampling" if fsdp.param_offload else "card"
+    return [
+        f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device}",
+        f"{config.data.train_batch_size} x {a.rollout.n}",
+        f"{a.actor.ppo_mini_batch_size} ({a.actor.ppo_mini_batch_size * a.rollout.n // ranks} a rank)",
+        f"{config.data.max_prompt_length:,} + {config.data.max_response_length:,}",
+        f"{a.actor.optim.lr:g}, warm-up {a.actor.optim.lr_warmup_steps}",
+        _text(config.run.steps),
+        f"{a.rollout.name}, TP {a.rollout.tensor_model_parallel_size}, {a.rollout.dtype}",
+        f"{fsdp.model_dtype} / {fsdp.dtype}",
+        state if config.trainer.device == "cuda" else "",
+        _text(bool(a.model.enable_gradient_checkpointing)),
+        "yes" if config.run.deterministic else "no",
+    ]
+
+
+PLACE_HEAD = [
+    "ranks",
+    "prompts x responses",
+    "mini-batch, prompts (sequences)",
+    "prompt + response tokens",
+    "lr",
+    "steps",
+    "rollout",
+    "weights / forward",
+    "optimizer state on",
+    "gradient checkpointing",
+    "bitwise repeatable",
+]
+
+
+def batching(config: Any) -> str:
+    """How a rank's mini-batch is split: the one setting that depends on method, size and machine together."""
+    actor = config.actor_rollout_ref.actor
+    if actor.use_dynamic_bsz:
+        return f"packed to {actor.ppo_max_token_len_per_gpu:,} tokens"
+    n = actor.ppo_micro_batch_size_per_gpu
+    return f"{n} sequence{'s' if n > 1 else ''}"
+
+
+def resolved_page() -> str:
+    """docs/resolved.md: one table of methods, one of sizes and machines, one of micro-batches."""
+    methods, sizes, machines = (configuration.choices(g) for g in ("method", "size", "hardware"))
+    by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
+    by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
+    fixed = [m for m in methods if not by_method[m].actor_rollout_ref.actor.use_dynamic_bsz]
+    places = [[s, h, *place_row(c)] for (s, h), c in by_place.items()]
+    micro = [
+        [s, h, batching(c), *(batching(compose([f"method={m}", *place(s, h)])) for m in fixed)]
+        for (s, h), c in by_place.items()
+    ]
+    parts = [
+        "# What methods, sizes and machines resolve to",
+        "Written by `stapo-train configs` from the composed configurations; the tests compare it.",
+        "## Methods (the same on every size and machine)",
+        _table(["method", *METHOD_HEAD], [[m, *method_row(c)] for m, c in by_method.items()]),
+        "## Sizes and machines (the same for every method)",
+        _table(["size", "hardware", *PLACE_HEAD], places),
+        "## Micro-batches",
+        _table(["size", "hardware", "every other method", *fixed], micro),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def replace_block(text: str, name: str, block: str) -> str:
+    """`text` with the lines between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` replaced.
+
+    Raises:
+        BadInput: the two markers do not stand there once each, in this order.
+    """
+    begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise BadInput(
+            f"the markers of the generated block {name} are not there",
+            found=f"{text.count(begin)} x {begin}, {text.count(end)} x {end}",
+            expected="each once, in this order",
+            next_step="put both into the page, each on a line of its own",
+        )
+    return f"{text.split(begin)[0]}{begin}\n{block}\n{end}{text.split(end)[1]}"
+
+
+def render(docs: Path) -> dict[Path, str]:
+    """Every generated page of `docs` and its text."""
+    page, selection, statistics = (docs / name for name in ("defaults.md", "selection.md", "token-statistics.md"))
+    if not page.exists():
+        raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
+    records = docs.resolve().parent / "results" / "records"
+    measured = bench.page_block(records / "bench" / "training")
+    tokens = bench_tokens.page_block(records / "bench" / "tokens")
+    log = bench_token_log.page_block(records / "bench" / "token-log")
+    checked = theory.page_block(records / "theory")
+    return {
+        page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
+        docs / "resolved.md": resolved_page(),
+        selection: replace_block(selection.read_text(), "bench", measured),
+        statistics: replace_block(replace_block(statistics.read_text(), "bench", tokens), "bench-token-log", log),
+        docs / "theory.md": replace_block((docs / "theory.md").read_text(), "theory", checked),
+    }
+
+
+@functools.cache
+def _composed(overrides: frozenset[str]) -> Any:
+    return configuration.compose([*FOLDERS, *sorted(overrides)])
+
+
+def compose(overrides: list[str]) -> Any:
+    """The configuration of these overrides (half a second each, so each is composed once); not to be changed."""
+    given = overrides if any(o.startswith("size=") for o in overrides) else [*PAPER_PLACE, *overrides]
+    return _composed(frozenset(given) - {"method=stapo"})
+
+
+def write(docs: Path, *, check: bool) -> int:
+    """Write the generated pages, or compare them; 1 when a compared one differs."""
+    stale = 0
+    for path, text in render(docs).items():
+        old = path.read_text() if path.exists() else ""
+        if old == text:
+            print(f"unchanged {path}")
+        elif check:
+            stale = 1
+            sys.stderr.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(path), "now"))
+        else:
+            write_atomic(path, text)
+            print(f"written   {path}")
+    if stale:
+        print("generated pages are stale\n  next:     stapo-train configs", file=sys.stderr)
+    return stale

@@ -1,0 +1,1 @@
+"""One training from command line to last checkpoint: configuration, preflight, launch, watch."""

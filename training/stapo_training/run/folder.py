@@ -1,0 +1,195 @@
+"""A training run's folder: its record, its metrics, its checkpoints; what a resumed run may believe.
+
+run.json                      schema.Run
+metrics.jsonl, timings.jsonl  schema.StepMetrics: what the run decided, what the machine decided
+alarms.jsonl                  alarms.Alarm: the step at which each alarm began
+STATUS.md                     for people; see `status`
+checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json stands in it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from stapo_results import progress, store
+from stapo_results.errors import RunFailed, StapoError
+from stapo_results.schema import StepMetrics
+from stapo_training.run.watch.alarms import Alarm
+
+_COMPLETE = "COMPLETE.json"
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """A whole checkpoint on disk: its step, its size in bytes, its folder."""
+
+    step: int
+    bytes: int
+    path: Path
+
+
+class RunFolder:
+    """Reads and writes one run's folder.
+
+    Args:
+        path: the folder; made when it does not exist.
+        deterministic: a step that is made again must give the same metrics; otherwise it counts as a new attempt.
+    """
+
+    def __init__(self, path: Path, deterministic: bool = True):
+        self.path, self.deterministic = path, deterministic
+        self.metrics_file, self.timings_file = path / "metrics.jsonl", path / "timings.jsonl"
+        self.alarms_file, self.status_file = path / "alarms.jsonl", path / "STATUS.md"
+        self.checkpoints = path / "checkpoints"
+        path.mkdir(parents=True, exist_ok=True)
+        store.repair(self.metrics_file)
+        store.repair(self.timings_file)
+        store.repair(self.alarms_file)
+        self._logged: dict[int, StepMetrics] = {}
+        if self.metrics_file.exists():
+            self._logged = {m.step: m for m in store.read(self.metrics_file, StepMetrics)}
+        self.alarms: list[Alarm] = list(store.read(self.alarms_file, Alarm)) if self.alarms_file.exists() else []
+
+    @property
+    def steps(self) -> list[StepMetrics]:
+        """The steps on disk in order, each in its last attempt."""
+        return [self._logged[step] for step in sorted(self._logged)]
+
+    def log_alarms(self, alarms: list[Alarm]) -> None:
+        """Append alarms; one that an interrupted run had written for the same step is not written twice."""
+        known = {(a.step, a.kind) for a in self.alarms}
+        new = [a for a in alarms if (a.step, a.kind) not in known]
+        store.append(self.alarms_file, new)
+        self.alarms += new
+
+    def log_step(self, step: int, values: dict[str, float], times: dict[str, float]) -> None:
+        """Append a step. One that an interrupted run had already logged is compared, not written twice.
+
+        Raises:
+            RunFailed: in a deterministic run, when the step made again differs.
+        """
+        record = StepMetrics(step=step, values=values)
+        before = self._logged.get(step)
+        if before is None or before.values != values:
+            if before is not None and self.deterministic:
+                differing = sorted(
+                    k for k in values.keys() | before.values.keys() if values.get(k) != before.values.get(k)
+                )
+                raise RunFailed(
+                    f"step {step} was made again after an interruption and came out differently",
+                    found={k: values.get(k) for k in differing[:3]},
+                    expected={k: before.values.get(k) for k in differing[:3]},
+                    next_step="the machine, the thread count or the code changed: start the run in a new folder",
+                )
+            if before is not None:
+                record = record.model_copy(update={"attempt": before.attempt + 1})
+            store.append(self.metrics_file, [record])
+            self._logged[step] = record
+        if times:
+            store.append(self.timings_file, [StepMetrics(step=step, attempt=record.attempt, values=times)])
+
+    def report(self, step: int, total: int, values: dict[str, float], seconds: float) -> None:
+        """One line for the log and the driver's progress display."""
+        shown = {k: values[k] for k in ("reward", "entropy", "silenced_share", "accuracy") if k in values}
+        progress.report("train", step, total, **shown)
+        text = "  ".join(f"{k} {v:.2%}" if k.endswith("share") else f"{k} {v:.3f}" for k, v in shown.items())
+        print(f"step {step}/{total}  {text}  {seconds:.1f} s", flush=True)
+
+    def complete_checkpoint(self, step: int) -> None:
+        """Mark the checkpoint of `step` as whole: from now on a resumed run may start from it.
+
+        Its files are flushed to the disk before, so that the mark never outlives them in a power cut.
+
+        Raises:
+            RunFailed: when a rank's file is not there: the ranks write to a folder that they do not share.
+        """
+        folder = self.checkpoints / f"global_step_{step}"
+        _check_ranks(folder)
+        sizes = {}
+        for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != _COMPLETE):
+            with open(file, "rb") as f:
+                os.fsync(f.fileno())
+            sizes[str(file.relative_to(folder))] = file.stat().st_size
+        store.write_atomic(folder / _COMPLETE, json.dumps({"step": step, "bytes": sizes}, indent=1) + "\n")
+
+    def whole_checkpoints(self, *, warn: bool = False) -> list[Checkpoint]:
+        """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
+        whole = []
+        for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
+            facts = json.loads(marker.read_text())
+            sizes = {
+                name: (marker.parent / name).stat().st_size if (marker.parent / name).exists() else -1
+                for name in facts["bytes"]
+            }
+            if sizes == facts["bytes"]:
+                whole.append(Checkpoint(facts["step"], sum(sizes.values()), marker.parent))
+            elif warn:
+                print(f"{marker.parent} is damaged (a file changed its size or is gone): it is not used")
+        return sorted(whole)
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest whole checkpoint, or None."""
+        whole = self.whole_checkpoints(warn=True)
+        return whole[-1].path if whole else None
+
+    def keep_last(self, count: int) -> None:
+        """Delete all but the newest `count` whole checkpoints. The mark goes first: a cut leaves an incomplete one.
+
+        Called after a new checkpoint is complete; veRL deletes before it saves, and would leave none on a full disk.
+        """
+        for old in self.whole_checkpoints()[:-count]:
+            (old.path / _COMPLETE).unlink()
+            shutil.rmtree(old.path)
+
+    def discard_incomplete_checkpoints(self, *, others_may_write: bool = False) -> None:
+        """Delete what an interrupted save left behind, so that veRL cannot take it for a checkpoint.
+
+        others_may_write: ranks may still be writing; what they put back is deleted when the run is started again.
+        """
+        for folder in self.checkpoints.glob("global_step_*"):
+            if not (folder / _COMPLETE).exists():
+                shutil.rmtree(folder, ignore_errors=others_may_write)
+        (self.checkpoints / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
+
+    def save_failed(self, step: int, error: BaseException) -> RunFailed:
+        """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
+        self.discard_incomplete_checkpoints(others_may_write=True)
+        last = self.last_checkpoint()
+        return RunFailed(
+            f"the checkpoint of step {step} could not be written",
+            found=f"{first_line(error)}; {shutil.disk_usage(self.path).free / 2**30:.2f} GiB of disk are free now",
+            expected="room for the checkpoint (STATUS.md names the size of the last one)",
+            next_step=f"free some space, then run the same command: it goes on from "
+            f"{last.name if last else 'the start; there is no earlier checkpoint'}",
+        )
+
+
+def _check_ranks(folder: Path) -> None:
+    """Every rank's part of a sharded file has to be there."""
+    ranks: dict[tuple[str, int], set[int]] = {}
+    for file in folder.rglob("*_world_size_*_rank_*.pt"):
+        name, of, rank = re.fullmatch(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt", file.name).groups()  # type: ignore[union-attr]
+        ranks.setdefault((name, int(of)), set()).add(int(rank))
+    for (name, of), there in sorted(ranks.items()):
+        if there != set(range(of)):
+            raise RunFailed(
+                f"the checkpoint in {folder} lacks parts of {name}",
+                found=f"{len(there)} of its ranks' files",
+                expected=f"{of}, one a rank",
+                next_step="put run.out on a file system that all nodes share (docs/cluster.md)",
+            )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line. One that Ray carried here speaks for its cause, not for its traceback."""
+    cause = getattr(error, "cause", None)
+    error = cause if isinstance(cause, BaseException) else error
+    if isinstance(error, StapoError):
+        return error.what + (f" ({error.found})" if error.found is not None else "")
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

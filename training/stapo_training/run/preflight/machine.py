@@ -1,0 +1,182 @@
+"""What is there: GPUs of this machine or of a Ray cluster's nodes, host memory, disk, ports."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stapo_results.errors import BadInput
+from stapo_results.provenance import nvidia_smi
+from stapo_training.run.preflight.memory import GIB
+
+_FIELDS = "index,name,memory.total,memory.used"
+_BUSY_GIB = 2.0  # a driver and a display hold less
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One card: total and used memory in GiB."""
+
+    index: int
+    name: str
+    total: float
+    used: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine: its cards, its free memory in GiB. `slots`: GPUs that Ray may give away, None outside a cluster."""
+
+    host: str
+    gpus: tuple[Gpu, ...]
+    memory: float
+    slots: int | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.gpus) if self.slots is None else self.slots
+
+
+def parse_smi(text: str) -> tuple[Gpu, ...]:
+    """The cards in nvidia-smi's CSV of `_FIELDS`; one that does not say its memory (a shared or a broken one) is left
+    out."""
+    gpus = []
+    for line in text.splitlines():
+        parts = [p.strip() for p in line.split(",")]
+        if len(parts) == 4 and parts[0].isdigit() and parts[2].isdigit() and parts[3].isdigit():
+            gpus.append(Gpu(int(parts[0]), parts[1], int(parts[2]) / 1024, int(parts[3]) / 1024))
+    return tuple(gpus)
+
+
+def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
+    """The cards that CUDA_VISIBLE_DEVICES leaves (None: not set). CUDA ignores what follows an unknown number."""
+    if chosen is None:
+        return gpus
+    left = []
+    for name in chosen.split(","):
+        found = [g for g in gpus if str(g.index) == name.strip()]
+        if not found:
+            # a UUID names a card that nvidia-smi's index does not: such a list is taken at its length
+            return gpus[: len(chosen.split(","))] if name.strip().startswith(("GPU-", "MIG-")) else tuple(left)
+        left += found
+    return tuple(left)
+
+
+def this_node() -> Node:
+    """This machine."""
+    gpus = visible(parse_smi(nvidia_smi(_FIELDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Node(socket.gethostname(), gpus, psutil.virtual_memory().available / GIB)
+
+
+def cluster_nodes(address: str) -> list[Node]:
+    """The living nodes of a running Ray cluster, each asked for its cards and free memory.
+
+    Raises:
+        BadInput: when no cluster answers at `address`.
+    """
+    import ray
+
+    try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+    except (OSError, ValueError) as e:  # Ray raises ConnectionError where "auto" finds no cluster
+        raise BadInput(
+            "no Ray cluster answers",
+            found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",
+            expected="a running cluster",
+            next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others",
+        ) from None
+    try:
+        return [_ask(ray, node) for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def _ask(ray: Any, node: dict[str, Any]) -> Node:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    # no GPU is reserved, so Ray hides them all: nvidia-smi lists them nevertheless
+    text, memory = ray.get(ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300)
+    return Node(node["NodeManagerHostname"], parse_smi(text), memory / GIB, slots=int(node["Resources"].get("GPU", 0)))
+
+
+def _describe() -> tuple[str, int]:
+    return nvidia_smi(_FIELDS), psutil.virtual_memory().available
+
+
+def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
+    """GiB of the smallest card that a run would use.
+
+    Args:
+        nodes: this machine, or a cluster's.
+        asked_nodes, per_node: trainer.nnodes and trainer.n_gpus_per_node.
+
+    Raises:
+        BadInput: fewer cards than asked, a card whose memory is not known, or one that something else uses.
+    """
+    enough = [n for n in nodes if n.count >= per_node]
+    if len(enough) < asked_nodes:
+        found = ", ".join(f"{n.host}: {n.count}" for n in nodes) or "no node"
+        raise BadInput(
+            "no GPU found" if not any(n.count for n in nodes) else "too few GPUs",
+            found=f"{found} (nvidia-smi, CUDA_VISIBLE_DEVICES, or Ray's count)",
+            expected=f"{asked_nodes} node(s) with {per_node} GPU(s) each",
+            next_step="start on such machines or choose another hardware=; without a GPU: size=mini hardware=cpu",
+        )
+    used = [n for n in enough if len(n.gpus) >= per_node]
+    if len(used) < asked_nodes:
+        raise BadInput(
+            "nvidia-smi does not list the GPUs that Ray offers",
+            found=", ".join(f"{n.host}: {len(n.gpus)} listed, {n.count} offered" for n in enough),
+            expected=f"{per_node} on each of {asked_nodes} node(s)",
+            next_step="run nvidia-smi on that node; a cluster of the wrong machines is stopped with ray stop",
+        )
+    busy = [(n.host, g) for n in used for g in n.gpus if g.used > _BUSY_GIB]
+    if busy:  # Ray gives cards away by number, without looking at who uses them
+        raise BadInput(
+            "another program uses a GPU",
+            found="; ".join(
+                f"{host} GPU {g.index} ({g.name}): {g.used:.1f} of {g.total:.1f} GiB" for host, g in busy[:4]
+            ),
+            expected="every GPU that Ray may choose free",
+            next_step="nvidia-smi names the process: end it, or hide the card with CUDA_VISIBLE_DEVICES",
+        )
+    return min(g.total for n in used for g in n.gpus)
+
+
+def ports_in_use(config: Any) -> list[tuple[str, int]]:
+    """The configured ports (key, number) on this machine that something listens on already."""
+    init, metrics = config.ray_kwargs.ray_init, config.actor_rollout_ref.rollout.prometheus
+    ports = {f"ray_kwargs.ray_init.{k}": v for k, v in init.items() if str(k).endswith("port") and v}
+    if metrics.enable:
+        ports["actor_rollout_ref.rollout.prometheus.port"] = metrics.port
+    return [(key, int(port)) for key, port in ports.items() if _taken(int(port))]
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as e:
+            if e.errno == errno.EADDRINUSE:
+                return True
+            raise
+    return False
+
+
+def free_disk(folder: Path) -> float:
+    """GiB free where `folder` is or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return psutil.disk_usage(str(folder)).free / GIB

@@ -1,0 +1,149 @@
+"""Writing the token log beside the training: settings, a thread, the bound on size."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from stapo_results import store, token_log
+from stapo_results.errors import BadInput, RunFailed
+from stapo_training.methods import validated
+from stapo_training.token_log.rows import Part, joined_counts, joined_rows
+
+
+class TokenLogConfig(BaseModel):
+    """`actor_rollout_ref.token_log` of the Hydra configuration.
+
+    mode: `on` logs S2T's candidates (A > 0, p < tau_p) with all that is known of them and counts the other tokens,
+        `full` logs every response token, `off` nothing.
+    watch: ids that are logged wherever they stand in a response with A > 0.
+    most_rows: of a step. largest_gib: of the log; beyond it only counts are written. Both are said in the files.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["off", "on", "full"] = "on"
+    folder: str
+    watch: tuple[int, ...] = ()
+    most_rows: int = Field(50_000, ge=1)
+    largest_gib: float = Field(2.0, gt=0)
+
+
+def token_log_from(config: Mapping[str, Any], actor: Any, out: str | None = None) -> TokenLogConfig:
+    """The validated token log of a configuration.
+
+    Args:
+        actor: `actor_rollout_ref.actor`; the log reads logits of whole sequences.
+        out: run.out, below which everything that reads the log looks for it.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    cure = "correct the override; docs/training.md explains the keys"
+    log = validated(TokenLogConfig, config, "actor_rollout_ref.token_log", cure)
+    if out is not None and Path(log.folder) != Path(out) / token_log.FOLDER:
+        raise BadInput(
+            "actor_rollout_ref.token_log.folder is elsewhere",
+            found=log.folder,
+            expected=Path(out) / token_log.FOLDER,
+            next_step="leave it out, and set run.out",
+        )
+    sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
+    for key, found, allowed in (
+        ("use_fused_kernels", actor.use_fused_kernels, False),
+        ("ulysses_sequence_parallel_size", sharded, 1),
+    ):
+        if log.mode != "off" and found != allowed:
+            raise BadInput(
+                f"actor_rollout_ref.actor.{key} leaves the token log without logits",
+                found=found,
+                expected=allowed,
+                next_step="set actor_rollout_ref.token_log.mode=off",
+            )
+    return log
+
+
+class Writer:
+    """Takes a step's parts and returns at once; a thread joins and writes them. One writer a log.
+
+    The training waits for it only where two steps are unwritten, and before a checkpoint.
+    """
+
+    def __init__(self, config: TokenLogConfig, facts: token_log.Facts):
+        self.folder, self.facts, self.config = Path(config.folder), facts, config
+        self._error: Exception | None = None
+        self._waiting: queue.Queue[tuple[int, Sequence[Part]]] = queue.Queue(maxsize=2)
+        self._written: int | None = None
+        threading.Thread(target=self._work, name="token log", daemon=True).start()
+
+    def put(self, step: int, parts: Sequence[Part]) -> None:
+        """Hand over a step.
+
+        Raises:
+            RunFailed: an earlier step could not be written.
+        """
+        self._raise()
+        self._waiting.put((step, parts))
+
+    def flush(self) -> None:
+        """Wait until all that was handed over is on disk.
+
+        Raises:
+            RunFailed: some of it could not be written.
+        """
+        self._waiting.join()
+        self._raise()
+
+    def _work(self) -> None:
+        while True:
+            step, parts = self._waiting.get()
+            try:
+                if self._error is None:
+                    self._write(step, parts)
+            except Exception as e:  # noqa: BLE001  raised again by put and flush, in the training's thread
+                self._error = e
+            finally:
+                self._waiting.task_done()
+
+    def _write(self, step: int, parts: Sequence[Part]) -> None:
+        if self._written is None:
+            self._written = size_before(self.folder, step)
+        full = self._written >= self.config.largest_gib * 2**30
+        rows, left_out = joined_rows([p.rows for p in parts], self.config.most_rows)
+        left_out += sum(p.left_out for p in parts)
+        if full:
+            left_out += len(rows["step"])
+            rows = {name: [] for name in rows}
+        lost = {"left_out": left_out, "not_finite": sum(p.not_finite for p in parts)}
+        facts, counts = self.facts.model_copy(update=lost), joined_counts([p.counts for p in parts])
+        self._written += token_log.write(self.folder, step, rows, counts, facts)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise RunFailed(
+                f"the token log could not be written to {self.folder}",
+                found=f"{type(self._error).__name__}: {self._error}",
+                next_step="free some space and run the same command: it goes on from the last checkpoint",
+            ) from self._error
+
+
+def _shards(folder: Path) -> list[Path]:
+    return [*folder.glob("*.parquet"), *(folder / token_log.HISTOGRAMS).glob("*.parquet")]
+
+
+def size_before(folder: Path, step: int) -> int:
+    """Bytes of the log's files of earlier steps."""
+    return sum(p.stat().st_size for p in _shards(folder) if int(p.stem) < step)
+
+
+def discard_after(folder: Path, step: int) -> None:
+    """Delete the files of later steps, which a run that was cut off had made and makes again, and half-written ones."""
+    store.sweep(folder)
+    for shard in _shards(folder):
+        if int(shard.stem) > step:
+            shard.unlink()
