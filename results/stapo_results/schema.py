@@ -157,8 +157,22 @@ class Timing(Record):
     elapsed: float | None = None
 
 
+class Resumption(BaseModel):
+    """A run that went on after an interruption: when, from where, and with which code."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str
+    start: str
+    code_commit: str
+    code_dirty: str
+
+
 class Run(Record):
-    """One command that was run: what, with what, on what."""
+    """One command that was run: what, with what, on what.
+
+    `wall_seconds` is the sum over all attempts. `notes` are for people; nothing decides by them.
+    """
 
     run_id: str
     kind: Literal["base", "data", "train", "export", "eval", "repro", "bench", "theory", "probe"]
@@ -175,6 +189,7 @@ class Run(Record):
     started: str
     wall_seconds: float | None = None
     parent_run: str = ""
+    resumptions: list[Resumption] = []
     notes: list[str] = []
 
 

@@ -1,0 +1,236 @@
+"""The folder of a run, one protocol for every command that fills one: open, compare, refuse, resume, close.
+
+    with runs.opened(out, new) as folder:        # one writer; a folder of another run is refused by what differs
+        if folder.finished:
+            ...                                  # nothing is left to do
+        with folder.working("step 20"):          # run.json: running, then done, interrupted or failed
+            ...
+
+`new` is the record that `provenance.new_run` makes. The record that stands in the folder goes on: it keeps its id and
+its start, counts the seconds of all attempts together, and lists each resumption with the code that made it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from stapo_results import store
+from stapo_results.errors import BadInput, short_hashes
+from stapo_results.provenance import now
+from stapo_results.schema import Resumption, Run
+
+RECORD = "run.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `console`)
+_SHOWN = 5  # differences and foreign files that an error names
+
+
+class OpenRun:
+    """A run's folder whose lock is held.
+
+    Attributes:
+        path: the folder.
+        record: the run as it goes on; `save` changes it.
+        previous: the record that stood in the folder, None in a new one.
+    """
+
+    def __init__(self, path: Path, new: Run, previous: Run | None):
+        self.path, self.previous = path, previous
+        self.record = previous or new
+        self._code = {"code_commit": new.code_commit, "code_dirty": new.code_dirty}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the folder's record says that the run was done."""
+        return self.previous is not None and self.previous.status == "done"
+
+    def save(self, **fields: Any) -> None:
+        """Change fields of the record and write it."""
+        self.record = self.record.model_copy(update=fields)
+        store.write_json(self.path / RECORD, self.record)
+
+    @contextmanager
+    def working(self, start: str = "", resume: str = "the same command goes on from here") -> Iterator[None]:
+        """The work itself: its end is on record whatever ends it, with the seconds of all attempts.
+
+        Args:
+            start: where a resumed run goes on from ("step 20", "12 of 96 samples"); on record.
+            resume: what Ctrl-C is answered with.
+
+        Raises:
+            KeyboardInterrupt: with `resume`, after the record says "interrupted".
+        """
+        began = time.perf_counter()
+        spent = (self.previous.wall_seconds or 0.0) if self.previous else 0.0
+        store.sweep(self.path)
+        more = [Resumption(at=now(), start=start, **self._code)] if self.previous else []
+        self.save(status="running", resumptions=[*self.record.resumptions, *more])
+        status = "failed"
+        try:
+            yield
+            status = "done"
+        except KeyboardInterrupt:
+            status = "interrupted"
+            raise KeyboardInterrupt(resume) from None
+        finally:
+            self.save(status=status, wall_seconds=round(spent + time.perf_counter() - began, 3))
+
+
+@contextmanager
+def opened(
+    path: str | os.PathLike,
+    new: Run,
+    *,
+    flag: str = "--out",
+    may_differ: Callable[[str], bool] = lambda key: False,
+    defaults: Mapping[str, Any] | None = None,
+    foreign: Callable[[str], bool] = lambda name: True,
+    advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
+) -> Iterator[OpenRun]:
+    """Open the folder of a run, which is made where it does not exist, and hold its lock.
+
+    Args:
+        new: what the command line asks for.
+        flag: the option that named the folder, for errors.
+        may_differ: keys, as `differences` names them, that decide no number.
+        defaults: what an option had been before it existed, for records older than it.
+        foreign: which names must not stand in a folder that has no record yet.
+        advice: a next step for a folder of another run that is better than another folder; "" where there is none.
+
+    Raises:
+        BadInput: the folder cannot be written, another process has it, or it holds another run or something else.
+    """
+    path = Path(path)
+    with one_writer(path, flag):
+        yield OpenRun(path, new, previous_of(path, new, flag, may_differ, defaults or {}, foreign, advice))
+
+
+def previous_of(
+    path: Path,
+    new: Run,
+    flag: str,
+    may_differ: Callable[[str], bool] = lambda key: False,
+    defaults: Mapping[str, Any] | None = None,
+    foreign: Callable[[str], bool] = lambda name: True,
+    advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
+) -> Run | None:
+    """The record of a folder that holds the same run; None for a new folder. Writes nothing; arguments as `opened`.
+
+    Raises:
+        BadInput: it holds another run, or files without a record.
+    """
+    if not (path / RECORD).exists():
+        names = sorted(p.name for p in path.iterdir()) if path.exists() else []
+        if found := [n for n in names if not n.startswith(".") and foreign(n)]:
+            raise BadInput(
+                f"{path} is not empty and holds no run",
+                found=", ".join(found[:_SHOWN]),
+                expected="a new or an empty folder",
+                next_step=f"give another {flag}",
+            )
+        return None
+    previous = store.read_json(path / RECORD, Run)
+    differing = differences(previous, new, may_differ, defaults or {})
+    if differing:
+        raise BadInput(
+            f"{path} holds another run",
+            found=short_hashes("; ".join(differing[:_SHOWN])),
+            expected="the same values, to go on with it",
+            next_step=advice(previous, differing) or f"give another {flag}, or the values of that run",
+        )
+    return previous
+
+
+def differences(
+    previous: Run, new: Run, may_differ: Callable[[str], bool] = lambda key: False, defaults: Mapping[str, Any] = {}
+) -> list[str]:
+    """What another run differs in, each as "KEY: X there, Y now"; keys of nested values are joined by dots.
+
+    Compares kind, configuration, seeds and revisions. The latter two are named "seed KEY" and "revision KEY".
+    """
+    if previous.kind != new.kind:
+        return [f"kind: {previous.kind} there, {new.kind} now"]
+    pairs = [
+        ({**defaults, **previous.config}, new.config),
+        *(
+            ({f"{what} {k}": v for k, v in a.items()}, {f"{what} {k}": v for k, v in b.items()})
+            for what, a, b in (
+                ("seed", previous.seeds, new.seeds),
+                ("revision", previous.revisions, new.revisions),
+            )
+        ),
+    ]
+    found = [d for there, here in pairs for d in _differing("", there, here)]
+    return [f"{key}: {a!r} there, {b!r} now" for key, a, b in found if not may_differ(key)]
+
+
+def _differing(key: str, there: Any, here: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for k in sorted(there.keys() | here.keys()):
+            yield from _differing(f"{key}.{k}" if key else k, there.get(k), here.get(k))
+    elif there != here:
+        yield key, there, here
+
+
+@contextmanager
+def one_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
+    """Holds the lock of a folder, which is made where it does not exist.
+
+    Raises:
+        BadInput: another process has it, or nothing can be written there.
+    """
+    check_folder(folder, flag)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(
+            f"another command is writing to {folder}", next_step=f"wait until it ends, or give another {flag}"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def check_file(path: str | os.PathLike, flag: str) -> None:
+    """Raises BadInput where no file can be written at `path`; `flag` is the option that named it."""
+    if Path(path).is_dir():
+        raise BadInput(
+            f"{flag} is a folder", found=path, expected="the name of a file", next_step=f"{flag} {Path(path) / 'NAME'}"
+        )
+    _try_to_write(Path(path).absolute().parent, path, flag)
+
+
+def check_folder(path: str | os.PathLike, flag: str) -> None:
+    """Raises BadInput where `path` is no folder and none can be made there, or none of its files can be written."""
+    if Path(path).exists() and not Path(path).is_dir():
+        raise BadInput(f"{flag} is a file", found=path, expected="a folder", next_step=f"give another {flag}")
+    _try_to_write(Path(path).absolute(), path, flag)
+
+
+def _try_to_write(folder: Path, path: str | os.PathLike, flag: str) -> None:
+    # a write is tried, since permissions alone do not tell of read-only file systems
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        if e.errno in _FULL:
+            raise
+        raise BadInput(
+            f"{flag} cannot be written",
+            found=f"{path}: {folder} is a file" if folder.is_file() else f"{path}: {e.strerror or e}",
+            expected="a place where this user may write",
+            next_step=f"give another {flag}",
+        ) from None

@@ -1,0 +1,110 @@
+"""What a long command shows: one live block on a terminal; elsewhere whole lines, at most one a minute."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_SECONDS = 60.0
+REDRAW_SECONDS = 0.25
+
+
+def duration(seconds: float | None) -> str:
+    """ "4.6 s", "48 s", "24 min 12 s", "3 h 20 min", "2 d 4 h"; "?" where it is not known."""
+    if seconds is None:
+        return "?"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    hours, minutes = divmod(int(whole / 60 + 0.5), 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+class Display:
+    """One line of what is under way, with lines that stay above it.
+
+    Args:
+        stream: where it goes.
+        every: seconds between two plain lines.
+        live: None asks the stream whether it is a terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS, live: bool | None = None):
+        self.stream = stream or sys.stderr
+        self.every = every
+        self._shown = time.monotonic()
+        self._live = None
+        if self.stream.isatty() if live is None else live:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self.stream, highlight=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
+
+    @property
+    def due(self) -> bool:
+        """Whether `show` would show something now: a line that costs much is made only then."""
+        return time.monotonic() - self._shown >= (REDRAW_SECONDS if self.is_live else self.every)
+
+    def show(
+        self,
+        line: Callable[[], str] | str,
+        share: float | None = None,
+        above: Callable[[], RenderableType] | None = None,
+    ) -> None:
+        """What is under way; may be called as often as convenient.
+
+        Args:
+            line: the one line; a function is called only when it is shown.
+            share: finished, 0 to 1: a bar on a terminal.
+            above: what stands above the line on a terminal.
+        """
+        if not self.due:
+            return
+        self._shown = time.monotonic()
+        text = line() if callable(line) else line
+        if self._live is None:
+            print(text, file=self.stream, flush=True)
+            return
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        bar = [] if share is None else [ProgressBar(total=1.0, completed=min(share, 1.0), width=60)]
+        self._live.update(Group(*([above()] if above else []), *bar, Text(text)), refresh=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line that stays."""
+        if self._live is None:
+            print(text, file=self.stream, flush=True)
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text(text, style=style))
+
+    def close(self) -> None:
+        """Take the live block away, so that what follows prints as usual."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
