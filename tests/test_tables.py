@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_repro import paper, tables
-from stapo_repro.pages.generated import replace_block
 from stapo_repro.records.reading import load_cells
 from stapo_repro.tables import render
 from stapo_results.errors import BadInput, RecordError
+from stapo_results.generated import replace_block
 from stapo_results.schema import CellRecord
 from stapo_results.store import read_json
 

@@ -1,4 +1,4 @@
-"""veRL 0.9.1's defaults and habits (docs/verl.md, same numbers): what is a setting is pinned, what is not is shown."""
+"""veRL 0.9.1's habits (docs/configuration.md, same numbers): what is a setting is pinned, what is not is shown."""
 
 from __future__ import annotations
 

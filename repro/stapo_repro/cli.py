@@ -42,15 +42,17 @@ class Tables:
     """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro.pages import generated, outputs
+        from stapo_repro.pages import outputs
+        from stapo_results import generated
 
         files: dict[Path, bytes] = {}
         for part in outputs.parts(self.of, self.records):
             if part == "main":
-                files |= outputs.main_tables(self.records, self.out, self.readme)
+                outputs.main_tables(files, self.records, self.out, self.readme)
             else:
-                files |= outputs.ablation_tables(self.records, self.out, self.page)
-        files |= outputs.planted_tables(self.of, self.records, self.out) | outputs.audit_page(self.out)
+                outputs.ablation_tables(files, self.records, self.out, self.page)
+        outputs.planted_tables(files, self.of, self.records, self.out)
+        outputs.audit_page(files, self.out)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 
@@ -63,7 +65,7 @@ class Figures:
     only: tuple[str, ...] = ()
     """Names of figures, such as pareto or forest; all by default. A wrong name lists them."""
     out: Path | None = None
-    """Where to write. Default: results/figures; then the blocks of README, docs/figures.md and docs/ablation.md too."""
+    """Where to write. Default: results/figures; then the blocks of the pages too."""
     pdf: bool = False
     """PDF beside SVG and PNG."""
     readme: Path | None = None
@@ -74,7 +76,8 @@ class Figures:
     """Write nothing; compare with what is on disk and exit 1 if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro.pages import generated, outputs
+        from stapo_repro.pages import outputs
+        from stapo_results import generated
 
         files = outputs.figure_files(
             self.of, self.records, self.out, only=self.only, pdf=self.pdf, readme=self.readme, page=self.page
@@ -148,7 +151,7 @@ class Audit:
     """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
 
     table: Path | None = None
-    """A table in the form of docs/audit.md. Default: results/paper/main_table.json with the paper's claims."""
+    """A table in the form of docs/statistics.md. Default: results/paper/main_table.json with the paper's claims."""
     claims: Path | None = None
     """Claims about the table, in the form of results/paper/claims.json."""
     format: Literal["text", "json"] = "text"

@@ -155,7 +155,7 @@ class TheoryCommand:
 
 @dataclass(frozen=True)
 class Probe(Options):
-    """Score existing responses with a model: the token log of a training, without a training. See docs/probe.md."""
+    """Score existing responses with a model: the token log of a training, without a training. See docs/tokens.md."""
 
     def __call__(self) -> int:
         from stapo_training.probe.run import probe

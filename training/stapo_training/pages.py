@@ -7,17 +7,15 @@ check from their records.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_results.store import write_atomic
 from stapo_training.bench import token_log as bench_token_log
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
@@ -173,8 +171,8 @@ def batching(config: Any) -> str:
     return f"{n} sequence{'s' if n > 1 else ''}"
 
 
-def resolved_page() -> str:
-    """docs/resolved.md: one table of methods, one of sizes and machines, one of micro-batches."""
+def resolved_block() -> str:
+    """Of docs/configuration.md: one table of methods, one of sizes and machines, one of micro-batches."""
     methods, sizes, machines = (configuration.choices(g) for g in ("method", "size", "hardware"))
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
     by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
@@ -185,52 +183,32 @@ def resolved_page() -> str:
         for (s, h), c in by_place.items()
     ]
     parts = [
-        "# What methods, sizes and machines resolve to",
-        "Written by `stapo-train configs` from the composed configurations; the tests compare it.",
-        "## Methods (the same on every size and machine)",
+        "### Methods (the same on every size and machine)",
         _table(["method", *METHOD_HEAD], [[m, *method_row(c)] for m, c in by_method.items()]),
-        "## Sizes and machines (the same for every method)",
+        "### Sizes and machines (the same for every method)",
         _table(["size", "hardware", *PLACE_HEAD], places),
-        "## Micro-batches",
+        "### Micro-batches",
         _table(["size", "hardware", "every other method", *fixed], micro),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def replace_block(text: str, name: str, block: str) -> str:
-    """`text` with the lines between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->` replaced.
-
-    Raises:
-        BadInput: the two markers do not stand there once each, in this order.
-    """
-    begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise BadInput(
-            f"the markers of the generated block {name} are not there",
-            found=f"{text.count(begin)} x {begin}, {text.count(end)} x {end}",
-            expected="each once, in this order",
-            next_step="put both into the page, each on a line of its own",
-        )
-    return f"{text.split(begin)[0]}{begin}\n{block}\n{end}{text.split(end)[1]}"
-
-
-def render(docs: Path) -> dict[Path, str]:
-    """Every generated page of `docs` and its text."""
-    page, selection, statistics = (docs / name for name in ("defaults.md", "selection.md", "token-statistics.md"))
-    if not page.exists():
-        raise BadInput("the documentation is not there", found=page, next_step="run it in a checkout, or set --docs")
+def render(docs: Path) -> dict[Path, bytes]:
+    """Every generated block of `docs`, as pages and their bytes."""
+    if not docs.is_dir():
+        raise BadInput("the documentation is not there", found=docs, next_step="run it in a checkout, or set --docs")
     records = docs.resolve().parent / "results" / "records"
-    measured = bench.page_block(records / "bench" / "training")
-    tokens = bench_tokens.page_block(records / "bench" / "tokens")
-    log = bench_token_log.page_block(records / "bench" / "token-log")
-    checked = theory.page_block(records / "theory")
-    return {
-        page: replace_block(page.read_text(), "defaults", defaults_table(decided())),
-        docs / "resolved.md": resolved_page(),
-        selection: replace_block(selection.read_text(), "bench", measured),
-        statistics: replace_block(replace_block(statistics.read_text(), "bench", tokens), "bench-token-log", log),
-        docs / "theory.md": replace_block((docs / "theory.md").read_text(), "theory", checked),
-    }
+    files: dict[Path, bytes] = {}
+    for page, name, block in (
+        ("configuration.md", "defaults", defaults_table(decided())),
+        ("configuration.md", "resolved", resolved_block()),
+        ("methods/stapo.md", "bench", bench.page_block(records / "bench" / "training")),
+        ("theory.md", "bench", bench_tokens.page_block(records / "bench" / "tokens")),
+        ("theory.md", "bench-token-log", bench_token_log.page_block(records / "bench" / "token-log")),
+        ("theory.md", "theory", theory.page_block(records / "theory")),
+    ):
+        generated.renew(files, docs / page, name, block)
+    return files
 
 
 @functools.cache
@@ -245,18 +223,6 @@ def compose(overrides: list[str]) -> Any:
 
 
 def write(docs: Path, *, check: bool) -> int:
-    """Write the generated pages, or compare them; 1 when a compared one differs."""
-    stale = 0
-    for path, text in render(docs).items():
-        old = path.read_text() if path.exists() else ""
-        if old == text:
-            print(f"unchanged {path}")
-        elif check:
-            stale = 1
-            sys.stderr.writelines(difflib.unified_diff(old.splitlines(True), text.splitlines(True), str(path), "now"))
-        else:
-            write_atomic(path, text)
-            print(f"written   {path}")
-    if stale:
-        print("generated pages are stale\n  next:     stapo-train configs", file=sys.stderr)
-    return stale
+    """Write the generated blocks, or compare them; 1 when a compared one differs."""
+    files = render(docs)
+    return generated.check(files, "stapo-train configs") if check else generated.write(files)

@@ -1,6 +1,6 @@
 """A printed table as data, in a form that any table of accuracies fits; and how such a file is read.
 
-The form is described for readers in docs/audit.md. Values are strings, because 7.6 and 7.60 are different prints.
+The form is described for readers in docs/statistics.md. Values are strings, because 7.6 and 7.60 are different prints.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class AuditTable(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
-_HELP = 'docs/audit.md shows the form of the file; printed values are strings ("7.60"), because trailing zeros count'
+_HELP = 'docs/statistics.md shows the form of the file; printed values are strings, as in "7.60": trailing zeros count'
 
 
 def parse_json(path: Path) -> object:

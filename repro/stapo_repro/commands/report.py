@@ -24,7 +24,8 @@ class Report:
     """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
 
     def run(self) -> int:
-        from stapo_repro.pages import generated, outputs
+        from stapo_repro.pages import outputs
+        from stapo_results import generated
 
         files = outputs.report_page(self.records, self.runs, self.out, self.responses)
         return generated.check(files, "stapo-repro report") if self.check else generated.write(files)

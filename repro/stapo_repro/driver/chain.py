@@ -156,7 +156,7 @@ def _script_of(environment: Path, name: str) -> str:
             f"the command {name} is not installed in {environment}",
             found=f"no {path}",
             expected="an environment with the suite in it",
-            next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduce.md)",
+            next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduction.md)",
         )
     return str(path)
 

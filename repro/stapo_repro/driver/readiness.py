@@ -74,7 +74,7 @@ def check_environment(command: str, program: Path) -> str:
             f"the environment of {command} cannot do this on GPUs",
             found=f"no {', no '.join(lacking)} in {program.parent.parent}",
             expected=f"what {pins} pins",
-            next_step=f"make one as docs/reproduce.md says, and name it with {option} DIR",
+            next_step=f"make one as docs/reproduction.md says, and name it with {option} DIR",
         )
     return ", ".join(f"{n} {v}" for n, v in versions.items())
 
@@ -167,7 +167,7 @@ def _no_cluster(address: str, said: str) -> BadInput:
             found=last,
             expected="the token of whoever started the cluster",
             next_step="the same command with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE before it "
-            "(docs/reproduce.md)",
+            "(docs/reproduction.md)",
         )
     return BadInput(
         "no Ray cluster answers",

@@ -18,7 +18,7 @@ _DOCS = "../results/figures"
 def readme_block(drawn: Mapping[str, Drawn]) -> str:
     """What stands between the README's figure markers: two of the miniature's, and the way to all."""
     shown = "\n\n".join(drawn[name].block() for name in _README)
-    return f"{shown}\n\nAll figures: [docs/figures.md](docs/figures.md).\n"
+    return f"{shown}\n\nAll figures: [results/figures/README.md](results/figures/README.md).\n"
 
 
 def ablation_block(drawn: Mapping[str, Drawn]) -> str:
@@ -46,7 +46,7 @@ def gallery(main: Sequence[Drawn], ablation: Sequence[Drawn]) -> str:
         if drawn:
             lines += [f"## {title}", ""]
             for d in drawn:
-                lines += [f"### {d.title}", "", d.block(_DOCS), ""]
+                lines += [f"### {d.title}", "", d.block("."), ""]
         if drawn is papers:
             lines += [*_not_drawn(papers), ""]
     return "\n".join(lines).strip()

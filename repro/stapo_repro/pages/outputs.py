@@ -16,9 +16,9 @@ from stapo_repro import paper
 from stapo_repro.ablation import build as ablation
 from stapo_repro.driver import times
 from stapo_repro.pages import figures as render_figures
-from stapo_repro.pages import generated
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_results import generated
 from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,9 +50,8 @@ def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
     return page or (None if out else checkout() / default)
 
 
-def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) -> dict[Path, bytes]:
-    """The main table in every form, the blocks of README (also the times) and docs/statistics.md, and what the bench
-    measured."""
+def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None, readme: Path | None) -> None:
+    """Adds the main table in every form, the README's blocks, the one of docs/statistics.md, and the bench's."""
     from stapo_repro import tables
     from stapo_repro.pages import bench as bench_page
     from stapo_repro.tables import render
@@ -70,40 +69,37 @@ def main_tables(records: Sequence[Path], out: Path | None, readme: Path | None) 
         "main_table.tex": render.to_latex(table),
         "main_table_document.tex": render.document(),
     }
-    files = {folder / name: text.encode() for name, text in forms.items()}
+    files |= {folder / name: text.encode() for name, text in forms.items()}
     if page := _page(readme, out, "README.md"):
-        files[page] = generated.replace_block(page, "table", render.readme_block(table))
+        generated.renew(files, page, "table", render.readme_block(table))
         if readme is None:  # the README itself
-            taken = times.page_block(checkout() / "results" / "records")
-            files[page] = generated.replace_block(page, "times", taken, files[page])
+            generated.renew(files, page, "times", times.page_block(checkout() / "results" / "records"))
     if page := _page(None, out, "docs/statistics.md"):
-        files[page] = generated.replace_block(page, "gains", render.gains_block(table))
+        generated.renew(files, page, "gains", render.gains_block(table))
     if not (records or out):
         page = checkout() / "docs" / "evaluation.md"
         measured = bench_page.page_block(checkout() / "results" / "records" / "bench")
-        files[page] = generated.replace_block(page, "bench", measured)
-    return files
+        generated.renew(files, page, "bench", measured)
 
 
-def ablation_tables(records: Sequence[Path], out: Path | None, page: Path | None) -> dict[Path, bytes]:
-    """The ablation's tables and judged claims in two forms and the block of its page."""
+def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None, page: Path | None) -> None:
+    """Adds the ablation's tables and judged claims in two forms and the block of its page."""
     from stapo_repro.ablation import claims
     from stapo_repro.ablation import render as render_ablation
 
     folder = out or checkout() / "results" / "tables"
     roots = ablation_roots(records)
     value = ablation.build(load_cells(roots), load_training_runs(roots), claims.load())
-    files = {
+    files |= {
         folder / "ablation.md": render_ablation.to_markdown(value).encode(),
         folder / "ablation.json": render_ablation.to_json(value).encode(),
     }
-    if page := _page(page, out, "docs/ablation.md"):
-        files[page] = generated.replace_block(page, "ablation", render_ablation.page_block(value))
-    return files
+    if page := _page(page, out, "docs/reproduction.md"):
+        generated.renew(files, page, "ablation", render_ablation.page_block(value))
 
 
-def planted_tables(of: Part | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
-    """What the masks silence of the miniature's planted words, in two forms and on its page.
+def planted_tables(files: dict[Path, bytes], of: Part | None, records: Sequence[Path], out: Path | None) -> None:
+    """Adds what the masks silence of the miniature's planted words, in two forms and on its page.
 
     One file for both experiments, a section each: from the committed records always both.
     """
@@ -117,21 +113,20 @@ def planted_tables(of: Part | None, records: Sequence[Path], out: Path | None) -
         if (section := planted_runs.section(load_training_runs(roots, skip), title)) is not None:
             sections.append(section)
     folder = out or checkout() / "results" / "tables"
-    files = {
+    files |= {
         folder / "planted.md": render_planted.to_markdown(sections).encode(),
         folder / "planted.json": render_planted.to_json(sections).encode(),
     }
-    if page := _page(None, out, "docs/tokens-planted.md"):
-        files[page] = generated.replace_block(page, "planted", render_planted.page_block(sections))
-    return files
+    if page := _page(None, out, "docs/tokens.md"):
+        generated.renew(files, page, "planted", render_planted.page_block(sections))
 
 
-def audit_page(out: Path | None) -> dict[Path, bytes]:
-    """The block of the audit's page; nothing where the tables go elsewhere."""
+def audit_page(files: dict[Path, bytes], out: Path | None) -> None:
+    """Adds the block of the audit's page; nothing where the tables go elsewhere."""
     from stapo_repro.audit import render, run
 
-    page = _page(None, out, "docs/audit.md")
-    return {page: generated.replace_block(page, "audit", render.page_block(run.load_and_audit()))} if page else {}
+    if page := _page(None, out, "docs/statistics.md"):
+        generated.renew(files, page, "audit", render.page_block(run.load_and_audit()))
 
 
 def figures(
@@ -183,11 +178,11 @@ def figure_files(
     whole = None if not only else folder  # as if written elsewhere: no page is renewed
     by_name = {d.name: d for d in every}
     if "main" in drawn and (path := _page(readme, out or whole, "README.md")):
-        files[path] = generated.replace_block(path, "figure", render_figures.readme_block(by_name))
-    if "ablation" in drawn and (path := _page(page, out or whole, "docs/ablation.md")):
-        files[path] = generated.replace_block(path, "ablation-figure", render_figures.ablation_block(by_name))
-    if len(drawn) == 2 and (path := _page(gallery, out or whole, "docs/figures.md")):
-        files[path] = generated.replace_block(path, "figures", render_figures.gallery(drawn["main"], drawn["ablation"]))
+        generated.renew(files, path, "figure", render_figures.readme_block(by_name))
+    if "ablation" in drawn and (path := _page(page, out or whole, "docs/reproduction.md")):
+        generated.renew(files, path, "ablation-figure", render_figures.ablation_block(by_name))
+    if len(drawn) == 2 and (path := _page(gallery, out or whole, "results/figures/README.md")):
+        generated.renew(files, path, "figures", render_figures.gallery(drawn["main"], drawn["ablation"]))
     return files
 
 

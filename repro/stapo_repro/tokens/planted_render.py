@@ -41,7 +41,7 @@ def to_markdown(sections: Sequence[Section]) -> str:
 
 
 def page_block(sections: Sequence[Section]) -> str:
-    """What stands between the markers of docs/tokens-planted.md."""
+    """What stands between the markers of docs/tokens.md."""
     return _body(sections)
 
 

@@ -26,7 +26,7 @@ from stapo_training.probe.lines import SAMPLES, Dump, Line, Plain
 from stapo_training.selection.objectives import group_advantage
 
 Form = Literal["evaluation", "plain", "dump"]
-_PAGE = "docs/probe.md lists the fields of each form"
+_PAGE = "docs/tokens.md lists the fields of each form"
 
 
 @dataclass(frozen=True)

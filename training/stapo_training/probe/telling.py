@@ -57,5 +57,5 @@ def summary(out: Path) -> str:
     if log.facts.left_out:
         lines.append(f"{log.facts.left_out:,} rows were left out by --most-rows; the counts have them")
     if not np.any(h["sign"] > 0):
-        lines.append("no response has a positive advantage, so that no token is rare (docs/probe.md, Advantages)")
+        lines.append("no response has a positive advantage, so that no token is rare (docs/tokens.md, Advantages)")
     return "\n".join([*lines, f"next: stapo-repro tokens {out}"])

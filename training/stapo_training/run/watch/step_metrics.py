@@ -1,6 +1,6 @@
 """A step's numbers: the short names that every run has, the token distribution, what belongs to the machine.
 
-docs/metrics.md explains each name; a test compares that page with what runs write.
+docs/training.md explains each name; a test compares that page with what runs write.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StepNumbers:
 
 
 def split(metrics: Mapping[str, Any]) -> StepNumbers:
-    """veRL's metrics of a step, with the project's short names added (docs/metrics.md).
+    """veRL's metrics of a step, with the project's short names added (docs/training.md).
 
     Shares are of all response tokens of the step; a run that silences nothing has shares of 0.
     """

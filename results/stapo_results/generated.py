@@ -1,4 +1,4 @@
-"""Generated files: writing them, or comparing them with what is on disk; the marked blocks of the README."""
+"""Generated files: writing them, or comparing them with what is on disk; the marked blocks of pages."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def replace_block(path: Path, name: str, block: str, text: bytes | None = None) 
         )
     head, tail = old.split(begin)[0], old.split(end)[1]
     return f"{head}{begin}\n{block.strip()}\n{end}{tail}".encode()
+
+
+def renew(files: dict[Path, bytes], page: Path, name: str, block: str) -> None:
+    """Replace a block of a page among `files`, where another block of the page may have been replaced already."""
+    files[page] = replace_block(page, name, block, files.get(page))
 
 
 def write(files: Mapping[Path, bytes]) -> int:
