@@ -22,6 +22,11 @@ def literal(text: str) -> Tree:
     return ("num", value, Fraction(10) ** (int(exponent or 0) - places))
 
 
+def exact(x: Fraction | int) -> Tree:
+    """The tree of an exact number."""
+    return ("num", Fraction(x), None)
+
+
 def whole(tree: Tree) -> int | None:
     """The integer that a tree writes out, else None."""
     return int(tree[1]) if tree[0] == "num" and tree[1].denominator == 1 and tree[2] is None else None

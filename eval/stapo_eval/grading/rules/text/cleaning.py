@@ -52,49 +52,41 @@ _CHARACTERS: tuple[tuple[str, str], ...] = (
     ("\u00a5\uffe5", r"\yen "),
     ("\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\ufeff\u00ad", ""),  # invisible
 )
-_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n", strict=True))
-_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
-_GREEK = {
-    0x3B1: "alpha", 0x3B2: "beta", 0x3B3: "gamma", 0x3B4: "delta", 0x3B5: "epsilon", 0x3B6: "zeta", 0x3B7: "eta",
-    0x3B8: "theta", 0x3BA: "kappa", 0x3BB: "lambda", 0x3BC: "mu", 0x3BD: "nu", 0x3BE: "xi", 0x3C1: "rho",
-    0x3C3: "sigma", 0x3C4: "tau", 0x3C6: "phi", 0x3C7: "chi", 0x3C8: "psi", 0x3C9: "omega", 0x393: "Gamma",
-    0x394: "Delta", 0x398: "Theta", 0x39B: "Lambda", 0x3A3: "Sigma", 0x3A6: "Phi", 0x3A8: "Psi", 0x3A9: "Omega",
-}  # fmt: skip
-_TABLE = {ord(c): to for chars, to in _CHARACTERS for c in chars} | {c: rf" \{name} " for c, name in _GREEK.items()}
-_SCRIPT = re.compile("[" + "".join(_SUPERSCRIPTS) + "]+|[" + "".join(_SUBSCRIPTS) + "]+")
+_SUPERSCRIPTS, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "₀₁₂₃₄₅₆₇₈₉"
+_SCRIPT = re.compile(f"([{_SUPERSCRIPTS}]+)|[{_SUBSCRIPTS}]+")
+_ON_THE_LINE = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789-+n0123456789")
+_GREEK = "αβγδεζηθκλμνξρστφχψωΓΔΘΛΣΦΨΩ"
+_GREEK_NAMES = """
+    alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega
+    Gamma Delta Theta Lambda Sigma Phi Psi Omega
+"""
+_TABLE = {ord(c): to for chars, to in _CHARACTERS for c in chars} | {
+    ord(c): rf" \{name} " for c, name in zip(_GREEK, _GREEK_NAMES.split(), strict=True)
+}
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 
-# (pattern, replacement) in this order
-_LATEX: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
-    (re.compile(pattern), to)
-    for pattern, to in (
-        (r"(?<!\\)\\[()\[\]]", " "),  # math delimiters
-        (r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr)(?![A-Za-z])\.?", ""),
-        (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|nonumber|hfill|strut|rm|bf|it)(?![A-Za-z])", " "),
-        (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
-        (r"\{\s?:\s?\}", ":"),
-        (r"\\!", ""),  # negative space
-        (
-            r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|enspace|thinspace)(?![A-Za-z])|\\(?:hspace\*?|h?phantom)\{[^{}]{0,40}\}",
-            " ",
-        ),
-        (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
-        (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
-        (r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
-        (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
-        (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
-        (r"\\neq(?![A-Za-z])", r"\\ne "),
-        (
-            r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?",
-            lambda m: f"{m[1]} {m[2].lower()}m",
-        ),  # times of day
-        (
-            r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?",
-            r" \\mod \1",
-        ),  # residues
-        (r"\s+", " "),
-    )
+_SPACES = r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|enspace|thinspace)(?![A-Za-z])|\\(?:hspace\*?|h?phantom)\{[^{}]{0,40}\}"
+_TIME_OF_DAY = r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?"
+_RESIDUE = r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?"
+_REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"(?<!\\)\\[()\[\]]", " "),  # math delimiters
+    (r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr)(?![A-Za-z])\.?", ""),
+    (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|nonumber|hfill|strut|rm|bf|it)(?![A-Za-z])", " "),
+    (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
+    (r"\{\s?:\s?\}", ":"),
+    (r"\\!", ""),  # negative space
+    (_SPACES, " "),
+    (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
+    (r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
+    (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
+    (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
+    (r"\\neq(?![A-Za-z])", r"\\ne "),
+    (_TIME_OF_DAY, lambda m: f"{m[1]} {m[2].lower()}m"),
+    (_RESIDUE, r" \\mod \1"),
+    (r"\s+", " "),
 )
+_LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this order
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
 _END = re.compile(r"[\s.,;:]+$")
@@ -106,14 +98,7 @@ def unify(text: str) -> str:
         return text
     text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m[0]), text)
     text = text.translate(_TABLE)
-    text = _SCRIPT.sub(
-        lambda m: (
-            "^{" + "".join(_SUPERSCRIPTS[c] for c in m[0]) + "}"
-            if m[0][0] in _SUPERSCRIPTS
-            else "_{" + "".join(_SUBSCRIPTS[c] for c in m[0]) + "}"
-        ),
-        text,
-    )
+    text = _SCRIPT.sub(lambda m: f"{'^' if m[1] else '_'}{{{m[0].translate(_ON_THE_LINE)}}}", text)
     return unicodedata.normalize("NFKC", text).translate(_TABLE)
 
 

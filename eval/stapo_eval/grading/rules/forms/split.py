@@ -1,12 +1,13 @@
-"""Splitting tokens at the top level of brackets, and rewriting notations that stand for several items."""
+"""From tokens to parts: splitting at the top level of brackets, and notations that stand for several items."""
 
 from __future__ import annotations
 
 from itertools import product
 
-from stapo_eval.grading.rules.tokens import Meaningless, Token, Unreadable
+from stapo_eval.grading.rules.text.tokens import Meaningless, Token, Unreadable
 
 _ENDS = {"close", "sep", "rel", "word"}
+_MOST_SIGNS = 3
 
 
 def resolved(tokens: list[Token]) -> list[Token]:
@@ -16,9 +17,9 @@ def resolved(tokens: list[Token]) -> list[Token]:
         if tokens[i].value == "U" and (tokens[i - 1].kind, tokens[i + 1].kind) == ("close", "open"):
             tokens[i] = Token("cup", "")
     for i, t in enumerate(tokens[:-1]):  # {x | x > 0}: this bar is no absolute value
-        if t.kind == "open" and t.value == "set":
+        if t.matches("open", "set") and tokens[i + 1].kind == "sym":
             bar = next((j for j in range(i + 2, min(i + 6, len(tokens))) if tokens[j].kind == "bar"), None)
-            if bar is not None and tokens[i + 1].kind == "sym":
+            if bar is not None:
                 tokens[bar] = Token("colon", ":")
     for i, t in enumerate(tokens):  # "5 min" is a time, "min(a, b)" a function
         after = tokens[i + 1] if i + 1 < len(tokens) else None
@@ -33,17 +34,12 @@ def depths_of(tokens: list[Token]) -> list[int]:
     depths: list[int] = []
     depth, bars = 0, False
     for t in tokens:
-        if t.kind == "close" or (t.kind == "macro" and t.value == "end"):
-            depth -= 1
-        if t.kind == "bar" and bars:
-            bars, depth = False, depth - 1
-            depths.append(depth)
-            continue
+        opens = t.kind == "open" or t.matches("macro", "begin") or (t.kind == "bar" and not bars)
+        closes = t.kind == "close" or t.matches("macro", "end") or (t.kind == "bar" and bars)
+        bars ^= t.kind == "bar"
+        depth -= closes
         depths.append(depth)
-        if t.kind == "open" or (t.kind == "macro" and t.value == "begin"):
-            depth += 1
-        if t.kind == "bar":
-            bars, depth = True, depth + 1
+        depth += opens
     if bars:  # a bar without a partner is no bracket
         raise Meaningless("odd bar")
     if depth or min(depths, default=0) < 0:
@@ -51,12 +47,12 @@ def depths_of(tokens: list[Token]) -> list[int]:
     return depths
 
 
-def split(tokens: list[Token], kind: str, values: tuple[str, ...] = ()) -> tuple[list[list[Token]], list[str]]:
+def split(tokens: list[Token], kind: str) -> tuple[list[list[Token]], list[str]]:
     """Parts between the top-level tokens of a kind, and those tokens' values."""
     parts: list[list[Token]] = [[]]
     between = []
     for t, depth in zip(tokens, depths_of(tokens), strict=True):
-        if depth == 0 and t.kind == kind and (not values or t.value in values):
+        if depth == 0 and t.kind == kind:
             parts.append([])
             between.append(t.value)
         else:
@@ -64,39 +60,27 @@ def split(tokens: list[Token], kind: str, values: tuple[str, ...] = ()) -> tuple
     return parts, between
 
 
-def is_interval(tokens: list[Token], *, half: bool = False) -> bool:
+def is_half_open(tokens: list[Token]) -> bool:
+    """Whether the tokens are an interval of which at least one end is closed by a square bracket."""
     if len(tokens) < 5 or tokens[0].kind != "open" or tokens[-1].kind != "close" or tokens[0].value not in ("(", "["):
         return False
-    if half and tokens[0].value == tokens[-1].value == "(":
+    if tokens[0].value == tokens[-1].value == "(":
         return False
     try:
         depths = depths_of(tokens)
     except Unreadable:
         return False
-    inside = [t for t, d in zip(tokens, depths, strict=True) if d == 1 and t.kind == "sep"]
-    return len(inside) == 1 and not any(d == 0 for d in depths[1:-1])
+    commas = sum(d == 1 and t.kind == "sep" for t, d in zip(tokens, depths, strict=True))
+    return commas == 1 and 0 not in depths[1:-1]
 
 
 def french(tokens: list[Token]) -> list[Token]:
     """An interval whose open ends are written with reversed brackets, ]0, 1], in the usual ones."""
-    first, last = tokens[0], tokens[-1]
-    if first.kind == "close" and first.value == "[":
+    if tokens[0].matches("close", "["):
         tokens = [Token("open", "("), *tokens[1:]]
-    if last.kind == "open" and last.value == "[":
+    if tokens[-1].matches("open", "["):
         tokens = [*tokens[:-1], Token("close", "(")]
     return tokens
-
-
-def environment(tokens: list[Token], at: int) -> tuple[str, int]:
-    """The name of an environment (\\begin{pmatrix}) and where its contents begin."""
-    name = ""
-    if at < len(tokens) and tokens[at].kind == "open":
-        at += 1
-        while at < len(tokens) and tokens[at].kind != "close":
-            name += tokens[at].value
-            at += 1
-        return name, at + 1
-    raise Meaningless("environment")
 
 
 def sign_variants(tokens: list[Token]) -> list[list[Token]]:
@@ -104,7 +88,7 @@ def sign_variants(tokens: list[Token]) -> list[list[Token]]:
     places = [i for i, t in enumerate(tokens) if t.kind == "pm"]
     if not places or tokens[0].value == "set":  # a set expands its own items
         return [tokens]
-    if len(places) > 3:
+    if len(places) > _MOST_SIGNS:
         raise Meaningless("too many signs")
     bound = any(tokens[i].value == "mp" for i in places)
     choices = [(c,) * len(places) for c in "+-"] if bound else list(product("+-", repeat=len(places)))
@@ -112,21 +96,7 @@ def sign_variants(tokens: list[Token]) -> list[list[Token]]:
     for choice in choices:
         variant = list(tokens)
         for i, sign in zip(places, choice, strict=True):
-            if tokens[i].value == "mp":
-                sign = "-" if sign == "+" else "+"
-            variant[i] = Token("op", sign)
+            turned = {"+": "-", "-": "+"}[sign] if tokens[i].value == "mp" else sign
+            variant[i] = Token("op", turned)
         out.append(variant)
     return out
-
-
-def is_domain(tokens: list[Token]) -> bool:
-    """ "k in Z" behind an answer says what a letter runs over."""
-    return (
-        len(tokens) == 3
-        and tokens[1] == Token("rel", "in", tokens[1].gap, tokens[1].font)
-        and tokens[2].value[:2] == "bb"
-    )
-
-
-def has_signs(tokens: list[Token]) -> bool:
-    return any(t.kind == "pm" for t in tokens)

@@ -6,10 +6,13 @@ The gold answer comes first: where it says less than the answer (no unit, no nam
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
-from stapo_eval.grading.rules import identity
-from stapo_eval.grading.rules.forms import (
+from stapo_eval.grading.rules.compare.logic import assigned, both
+from stapo_eval.grading.rules.compare.scalars import Terms, is_quotient, ratios, scalars
+from stapo_eval.grading.rules.forms.relations import FLIPPED, flipped, is_range
+from stapo_eval.grading.rules.forms.types import (
     MOST_ITEMS,
     Based,
     Collection,
@@ -18,13 +21,11 @@ from stapo_eval.grading.rules.forms import (
     Ratio,
     Relation,
     Scalar,
+    Sequence,
     Words,
-)  # fmt: skip
-from stapo_eval.grading.rules.forms import Sequence as Ordered
-from stapo_eval.grading.rules.logic import assigned, both
-from stapo_eval.grading.rules.ranges import is_range
-from stapo_eval.grading.rules.trees import Tree, symbols
-from stapo_eval.grading.rules.values import Terms, quotient, ratios, scalars
+)
+from stapo_eval.grading.rules.values import identity
+from stapo_eval.grading.rules.values.trees import Tree, symbols
 
 _VARIABLE = re.compile(
     r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
@@ -39,35 +40,30 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
         return scalars(gold, answer, terms)
     if isinstance(gold, Collection) or isinstance(answer, Collection):
         return _collections(gold, answer, terms)
-    if isinstance(gold, Ordered) and isinstance(answer, Ordered):
-        return _ordered(gold, answer, terms)
-    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
-        if gold.determinant != answer.determinant or list(map(len, gold.rows)) != list(map(len, answer.rows)):
-            return False
-        pairs = zip(sum(gold.rows, ()), sum(answer.rows, ()), strict=True)
-        return both([same(g, a, terms) for g, a in pairs])
-    for one, other in ((gold, answer), (answer, gold)):
-        if isinstance(one, Matrix) and isinstance(other, Ordered) and other.left == "(" and other.right == ")":
-            cells = sum(one.rows, ())
-            if 1 in (len(one.rows), len(one.rows[0])) and len(cells) == len(other.items):
-                pairs = zip(cells, other.items, strict=True)
-                return both([same(x, y, terms) if one is gold else same(y, x, terms) for x, y in pairs])
+    if isinstance(gold, Sequence) and isinstance(answer, Sequence):
+        return _sequences(gold, answer, terms)
+    if isinstance(gold, Matrix) or isinstance(answer, Matrix):
+        return _matrices(gold, answer, terms)
     if isinstance(gold, Ratio) and isinstance(answer, Ratio):
         return ratios(gold, answer)
-    if isinstance(gold, Words) and isinstance(answer, Words):
-        return gold.words == answer.words
-    if isinstance(gold, Based) and isinstance(answer, Based):
+    if (isinstance(gold, Words) and isinstance(answer, Words)) or (
+        isinstance(gold, Based) and isinstance(answer, Based)
+    ):
         return gold == answer
     for one, other in ((gold, answer), (answer, gold)):
         if isinstance(one, Ratio) and isinstance(other, Scalar) and len(one.parts) == 2:
-            fraction = quotient(one)
-            return None if fraction is None else identity.equal(fraction, other.tree)
+            return is_quotient(one, other)
         if isinstance(one, Words) and isinstance(other, Scalar):  # "C" in text against the letter C
             return other.tree[0] == "sym" and one.words == (str(other.tree[1]).lower(),)
     return False
 
 
-def _ordered(gold: Ordered, answer: Ordered, terms: Terms) -> bool | None:
+def _each(golds: Iterable[Form], answers: Iterable[Form], terms: Terms) -> bool | None:
+    """Whether items agree one by one, in their order; there are as many of both."""
+    return both([same(g, a, terms) for g, a in zip(golds, answers, strict=True)])
+
+
+def _sequences(gold: Sequence, answer: Sequence, terms: Terms) -> bool | None:
     if len(gold.items) != len(answer.items):
         return False
     if gold.source and answer.source and gold.source.names[1] and answer.source.names[1]:
@@ -77,10 +73,28 @@ def _ordered(gold: Ordered, answer: Ordered, terms: Terms) -> bool | None:
     # brackets say whether the ends of an interval belong to it; longer lists are vectors, however they are bracketed
     if len(gold.items) == 2 and (gold.left, gold.right) != (answer.left, answer.right):
         return False
-    return both([same(g, a, terms) for g, a in zip(gold.items, answer.items, strict=True)])
+    return _each(gold.items, answer.items, terms)
 
 
-def _other_variable(gold: Ordered | Collection, answer: Ordered | Collection) -> bool:
+def _matrices(gold: Form, answer: Form, terms: Terms) -> bool | None:
+    """Two matrices, or a matrix of one row or column and a vector."""
+    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
+        alike = gold.determinant == answer.determinant and list(map(len, gold.rows)) == list(map(len, answer.rows))
+    else:
+        matrix, vector = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
+        round_brackets = isinstance(vector, Sequence) and (vector.left, vector.right) == ("(", ")")
+        alike = round_brackets and isinstance(matrix, Matrix) and 1 in (len(matrix.rows), len(matrix.rows[0]))
+    golds, answers = _cells(gold), _cells(answer)
+    return _each(golds, answers, terms) if alike and len(golds) == len(answers) else False
+
+
+def _cells(form: Form) -> tuple[Form, ...]:
+    if isinstance(form, Matrix):
+        return tuple(cell for row in form.rows for cell in row)
+    return form.items if isinstance(form, Sequence) else ()
+
+
+def _other_variable(gold: Sequence | Collection, answer: Sequence | Collection) -> bool:
     """Whether inequalities speak of different variables."""
     g, a = gold.variable, answer.variable
     return g != a and bool(_VARIABLE.fullmatch(g) and _VARIABLE.fullmatch(a))
@@ -88,14 +102,13 @@ def _other_variable(gold: Ordered | Collection, answer: Ordered | Collection) ->
 
 def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
     for one, other in ((gold, answer), (answer, gold)):
-        if isinstance(one, Ordered) and isinstance(other, Collection) and not other.braces and not other.union:
+        if isinstance(one, Sequence) and isinstance(other, Collection) and not other.braces and not other.union:
             # "2, 3" for the point (2, 3); the ends of a half-open interval need their brackets
             if (one.left, one.right) != ("(", ")") or len(one.items) != len(other.items):
                 return False
-            items = [_unnamed(x) for x in other.items]
-            pairs = zip(one.items, items, strict=True)
-            return both([same(x, y, terms) if one is gold else same(y, x, terms) for x, y in pairs])
-    golds, answers = (_members(x) for x in (gold, answer))
+            items = tuple(map(_unnamed, other.items))
+            return _each(one.items, items, terms) if one is gold else _each(items, one.items, terms)
+    golds, answers = _members(gold), _members(answer)
     if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
         return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
     if isinstance(gold, Collection) and isinstance(answer, Collection):
@@ -103,14 +116,13 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
             return False
         if (gold.either or gold.union) != (answer.either or answer.union) and any(map(is_range, golds + answers)):
             return False  # x < 2 or y > 3
-    if _braced(gold) or _braced(answer):
+    braced = any(isinstance(x, Collection) and x.braces for x in (gold, answer))
+    if braced:
         golds, answers = _distinct(golds, terms), _distinct(answers, terms)
     if max(len(golds), len(answers)) > MOST_ITEMS:
         return None
-    if (terms.ordered and not (_braced(gold) or _braced(answer))) or _names_one_side(golds, answers):
-        if len(golds) != len(answers):
-            return False
-        return both([same(g, a, terms) for g, a in zip(golds, answers, strict=True)])
+    if (terms.ordered and not braced) or _names_one_side(golds, answers):
+        return _each(golds, answers, terms) if len(golds) == len(answers) else False
     return assigned(golds, answers, lambda g, a: same(g, a, terms))
 
 
@@ -123,10 +135,6 @@ def _names_one_side(golds: list[Form], answers: list[Form]) -> bool:
     if any(isinstance(x, Relation) for x in bare) or not all(isinstance(x, Relation) for x in named):
         return False
     return len({x.names[0].partition("_")[0] for x in named if isinstance(x, Relation)}) > 1
-
-
-def _braced(form: Form) -> bool:
-    return isinstance(form, Collection) and form.braces
 
 
 def _members(form: Form) -> list[Form]:
@@ -197,10 +205,8 @@ def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | Non
         if difference_g is None or difference_a is None:
             return None
         return identity.proportional(difference_g, difference_a, positive=True)
-    flipped = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-    if len(answer.operators) == 1 and flipped.get(answer.operators[0]) == gold.operators[0]:
-        turned = Relation((gold.operators[0],), answer.sides[::-1], answer.names[::-1])
-        return _two_relations(gold, turned, terms)
+    if len(answer.operators) == 1 and FLIPPED.get(answer.operators[0]) == gold.operators[0]:
+        return _two_relations(gold, flipped(answer), terms)
     return False
 
 

@@ -1,4 +1,4 @@
-r"""Are two expressions equal? By value: exactly where numbers are rational, else to 40 digits at many points.
+r"""Are two expressions equal in value? Exactly where numbers are rational, else to 40 digits at many points.
 
 Two expressions that agree to 40 digits at ten points without a pattern are equal; two that differ at one are not.
 This decides identities that symbolic simplification misses, in bounded time.
@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Callable
 from fractions import Fraction
 
-from stapo_eval.grading.rules import modular
-from stapo_eval.grading.rules.evaluate import (
+from stapo_eval.grading.rules.values import modular
+from stapo_eval.grading.rules.values.evaluate import (
     AGREE,
     Reading,
     Real,
@@ -22,8 +22,10 @@ from stapo_eval.grading.rules.evaluate import (
     inexact,
     times,
     value,
-)  # fmt: skip
-from stapo_eval.grading.rules.trees import Tree, angles_in_degrees, contains, symbols, takes_root_of_square
+)
+from stapo_eval.grading.rules.values.trees import Tree, angles_in_degrees, contains, symbols, takes_root_of_square
+
+Pairs = list[tuple[Value, Value]]  # the values of two expressions at some points
 
 _LARGEST_INTEGER = 10**35
 
@@ -45,15 +47,6 @@ def _coordinate(name: str, k: int, kind: str) -> Fraction:
     return -x if kind == "signed" and k % 3 and h // 8072 % 2 else x
 
 
-def _is_large(pairs: list[tuple[Value, Value]]) -> bool:
-    """Whether off by one would not show in the digits of a value."""
-    return any(max(abs(inexact(a)), abs(inexact(b))) > _LARGEST_INTEGER for a, b in pairs)
-
-
-def _same_everywhere(pairs: list[tuple[Value, Value]]) -> bool:
-    return all(_close(x, y) for x, y in pairs)
-
-
 def _value_or_none(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> Value | None:
     try:
         return value(tree, point, reading, real)
@@ -66,13 +59,14 @@ _ENOUGH = 3  # points at which both have a value
 _PLENTY = 10
 
 
-def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[list[tuple[Value, Value]]], bool]) -> bool | None:
+def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[Pairs], bool]) -> bool | None:
     names = sorted(symbols(a) | symbols(b))
     real = bool(names) and not (contains(a, "i") or contains(b, "i"))
     steps = contains(a, "floor", "ceil") and contains(b, "floor", "ceil")
     # letters of a formula stand for positive quantities, unless it takes an absolute value
-    signed = [contains(t, "abs") or takes_root_of_square(t) for t in (a, b)]
-    real_points = "signed" if any(signed) else "positive"
+    signed = any(contains(t, "abs") or takes_root_of_square(t) for t in (a, b))
+    real_points = "signed" if signed else "positive"
+    enough = _ENOUGH if names else 1
     for kind in ("whole",) if steps else (real_points, "whole") if names else (real_points,):
         pairs, alone = [], [0, 0]
         for k in range(_POINTS if names else 1):
@@ -83,16 +77,21 @@ def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[list[tuple[Valu
             else:
                 alone[0] += x is not None
                 alone[1] += y is not None
-            if len(pairs) == _PLENTY and not any(signed):
+            if len(pairs) == _PLENTY and not signed:
                 break
-        enough = _ENOUGH if names else 1
-        if any(signed) and max(alone) and min(alone) == 0:
+        one_sided = min(alone) == 0
+        if signed and max(alone) and one_sided:
             return False  # ln|x| has a value where ln x has none
         if len(pairs) >= enough:
             return same(pairs)
-        if not pairs and (max(alone) >= enough) and min(alone) == 0:
+        if not pairs and max(alone) >= enough and one_sided:
             return False  # one of them has no value anywhere: x/(x - x)
     return None
+
+
+def _in_any_reading(a: Tree, b: Tree, same: Callable[[Pairs], bool]) -> bool | None:
+    results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
+    return True if True in results else False if False in results else None
 
 
 def equal(a: Tree, b: Tree) -> bool | None:
@@ -103,24 +102,24 @@ def equal(a: Tree, b: Tree) -> bool | None:
     if a == b:
         return True
 
-    def same(pairs: list[tuple[Value, Value]]) -> bool:
-        if not _same_everywhere(pairs):
+    def same(pairs: Pairs) -> bool:
+        if not all(_close(x, y) for x, y in pairs):
             return False
         if all(isinstance(x, Fraction) and isinstance(y, Fraction) for x, y in pairs):
             return True
         different = modular.differ(a, b)
-        if different is None and _is_large(pairs):
+        # of a large value the digits would not show that it is off by one
+        if different is None and any(abs(inexact(x)) > _LARGEST_INTEGER for pair in pairs for x in pair):
             return all(isinstance(x, Fraction) == isinstance(y, Fraction) for x, y in pairs)
         return not different
 
-    results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
-    return True if True in results else False if False in results else None
+    return _in_any_reading(a, b, same)
 
 
 def proportional(a: Tree, b: Tree, *, positive: bool = False) -> bool | None:
     """Whether a = c b with one constant c (greater than zero) at all points: two forms of one equation a = 0."""
 
-    def same(pairs: list[tuple[Value, Value]]) -> bool:
+    def same(pairs: Pairs) -> bool:
         first = next(((x, y) for x, y in pairs if x != 0 and y != 0), None)
         if first is None:
             return False
@@ -129,8 +128,7 @@ def proportional(a: Tree, b: Tree, *, positive: bool = False) -> bool | None:
             return False
         return all(_close(x, times(ratio, y)) for x, y in pairs)
 
-    results = [_compare(a, b, reading, same) for reading in _readings(a, b)]
-    return True if True in results else False if False in results else None
+    return _in_any_reading(a, b, same)
 
 
 def _readings(a: Tree, b: Tree) -> list[Reading]:

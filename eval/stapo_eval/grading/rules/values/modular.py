@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cache
 from math import comb
 
-from stapo_eval.grading.rules.trees import Tree
+from stapo_eval.grading.rules.values.trees import Tree
 
 # Mersenne primes: 2^127 - 1, 2^521 - 1, 2^607 - 1
 PRIMES = (2**127 - 1, 2**521 - 1, 2**607 - 1)

@@ -1,17 +1,17 @@
-"""Are two values, ratios or times of day the same? See `compare`."""
+"""Are two values, ratios or times of day the same? See `compare.forms`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stapo_eval.grading.rules import evaluate, identity
-from stapo_eval.grading.rules.forms import Ratio, Scalar
-from stapo_eval.grading.rules.logic import both
-from stapo_eval.grading.rules.trees import Tree, symbols
-from stapo_eval.grading.rules.units import Unit
+from stapo_eval.grading.rules.compare.logic import both
+from stapo_eval.grading.rules.forms.types import Ratio, Scalar
+from stapo_eval.grading.rules.text.units import Unit
+from stapo_eval.grading.rules.values import evaluate, identity
+from stapo_eval.grading.rules.values.trees import Tree, exact, symbols
 
-_HUNDRED = ("num", Fraction(100), None)
+_HUNDRED = exact(100)
 
 
 @dataclass(frozen=True)
@@ -24,30 +24,29 @@ class Terms:
     ordered: bool = False
 
 
-def quotient(r: Ratio) -> Tree | None:
-    """The fraction that a ratio of two bare values is."""
-    a, b = r.parts
-    if any(isinstance(x, Scalar) and x.unit for x in r.parts):
+def is_quotient(gold: Ratio, answer: Scalar) -> bool | None:
+    """Whether a value is the fraction that a ratio of two bare values is."""
+    over, under = gold.parts
+    if not isinstance(over, Scalar) or not isinstance(under, Scalar) or over.unit or under.unit:
         return None
-    return ("/", a.tree, b.tree) if isinstance(a, Scalar) and isinstance(b, Scalar) else None
+    return identity.equal(("/", over.tree, under.tree), answer.tree)
 
 
 def ratios(gold: Ratio, answer: Ratio) -> bool | None:
     """Whether two ratios are proportional, or two times of day the same."""
-    g, a = gold.parts, answer.parts
-    if len(g) != len(a):
+    g = [x for x in gold.parts if isinstance(x, Scalar)]
+    a = [x for x in answer.parts if isinstance(x, Scalar)]
+    if len(gold.parts) != len(answer.parts):
         return False
-    if not all(isinstance(x, Scalar) for x in g + a):
+    if len(g) < len(gold.parts) or len(a) < len(answer.parts):
         return None
-    for x, y in zip(g, a, strict=True):
-        if not _same_words(x.unit, y.unit):  # type: ignore[union-attr]
-            return False
-    trees_g, trees_a = [x.tree for x in g], [x.tree for x in a]  # type: ignore[union-attr]
-    if len(g) == 2 and _may_be_minutes(trees_g[1]) and _may_be_minutes(trees_a[1]):
-        return both([_values(x, y, Terms()) for x, y in zip(trees_g, trees_a, strict=True)])  # 3:30 is not 1:10
+    if not all(_same_words(x.unit, y.unit) for x, y in zip(g, a, strict=True)):
+        return False
+    if len(g) == 2 and _may_be_minutes(g[1].tree) and _may_be_minutes(a[1].tree):
+        return both([_values(x.tree, y.tree, Terms()) for x, y in zip(g, a, strict=True)])  # 3:30 is not 1:10
     return both(
         [
-            identity.equal(("*", trees_g[i], trees_a[j]), ("*", trees_g[j], trees_a[i]))
+            identity.equal(("*", g[i].tree, a[j].tree), ("*", g[j].tree, a[i].tree))
             for i in range(len(g))
             for j in range(i)
         ]
@@ -90,7 +89,7 @@ def scalars(gold: Scalar, answer: Scalar, terms: Terms) -> bool | None:
         if not unit.agrees(answer.unit):
             return False
         if unit.size != answer.unit.size:
-            g, a = ("*", g, ("num", unit.size, None)), ("*", a, ("num", answer.unit.size, None))
+            g, a = ("*", g, exact(unit.size)), ("*", a, exact(answer.unit.size))
     result = _values(g, a, terms)
     if result is False and _degrees(gold.unit) != _degrees(answer.unit) and None in (unit, answer.unit):
         g, a = (("deg", x.tree) if _degrees(x.unit) else x.tree for x in (gold, answer))
