@@ -18,9 +18,10 @@ from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from stapo_repro import paper, report
+from stapo_repro import paper
+from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.report.text import visible
+from stapo_repro.templating import visible
 
 pytestmark = tools.needs(*browsing.PROGRAMS)
 
@@ -38,8 +39,8 @@ def driver() -> Iterator[WebDriver]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     page = folder / "report.html"
-    made = report.build(run_folders=[hostile_run.build(folder)], page_folder=folder)
-    page.write_text(report.to_html(made), encoding="utf-8")
+    for path, data in outputs.report_page([], [hostile_run.build(folder)], page, 600).items():
+        path.write_bytes(data)
     return page
 
 

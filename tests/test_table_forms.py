@@ -362,7 +362,8 @@ def test_latex_compiles(table, tmp_path):
 def test_each_of_our_numbers_links_to_its_record_file(tmp_path):
     """The addresses of the page that the command writes are files, relative to the page."""
     root, out = records(tmp_path / "some where" / "records"), tmp_path / "tables"
-    files = outputs.main_tables([root], out, None)
+    files: dict[Path, bytes] = {}
+    outputs.main_tables(files, [root], out, None)
     page = Tables(files[out / "main_table.html"].decode())
     assert len(page.links) > 100
     for address in page.links:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 if not tools.required():
     pytest.importorskip("matplotlib")
     pytest.importorskip("wordcloud")
-from stapo_repro.report.text import visible
+from stapo_repro.templating import visible
 from stapo_repro.tokens import build, labelling, material, tables, texts
 
 HOSTILE = (

@@ -15,9 +15,8 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from stapo_repro.figures.canvas import Drawn
-from stapo_repro.report.pictures import Glyphs, Picture, picture
-from stapo_repro.report.text import visible
-from stapo_repro.templating import template
+from stapo_repro.figures.inline import Glyphs, Picture, picture
+from stapo_repro.templating import template, visible
 from stapo_repro.tokens.cases import Case
 from stapo_repro.tokens.labelling import CATEGORIES, Labels
 from stapo_repro.tokens.material import Material

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stapo_repro.report.text import visible
 from stapo_repro.tables.render import latex as tex
+from stapo_repro.templating import visible
 from stapo_repro.tokens.cases import Case, percent
 from stapo_repro.tokens.labelling import CATEGORIES, harmless
 from stapo_repro.tokens.texts import marked, one_line
