@@ -16,7 +16,7 @@ from token_cases import NAMES, adversarial_logits, assert_equals_float64, genera
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from stapo_training.selection.token_distribution import score_logits, score_tokens, score_tokens_reference
+from stapo_training.selection.token_distribution import score_logits, score_tokens
 from stapo_training.selection.token_stats import entropy
 
 # numbers by hand
@@ -152,8 +152,8 @@ def test_half_logits_equal_their_float32_copy(dtype: torch.dtype) -> None:
 @given(st.integers(0, 2**20), st.sampled_from([1, 3, 64]), st.sampled_from([5, 7, 100, 4096]))
 def test_the_size_of_tiles_changes_nothing(seed: int, tokens: int, vocabulary: int) -> None:
     hidden, weight, chosen = random_case(seed, 17, 12, 700)
-    whole = score_tokens_reference(hidden, weight, chosen, tokens=17, vocabulary=700)
-    found = score_tokens_reference(hidden, weight, chosen, tokens=tokens, vocabulary=vocabulary)
+    whole = score_tokens(hidden, weight, chosen, tokens=17, vocabulary=700)
+    found = score_tokens(hidden, weight, chosen, tokens=tokens, vocabulary=vocabulary)
     assert found.top_id_TK.tolist() == whole.top_id_TK.tolist()
     for name in ("logprob_T", "entropy_T", "collision_T", "top_logprob_TK"):
         torch.testing.assert_close(getattr(found, name), getattr(whole, name), rtol=1e-5, atol=2e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -112,22 +112,10 @@ class BenchCommand:
     """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
-        if self.part == "tokens":
-            from stapo_training.bench import tokens as bench_tokens
+        from stapo_training.bench import token_log, tokens, training
 
-            bench_tokens.run(self.out, repeats=self.repeats, quick=self.quick)
-            return 0
-        from stapo_training.bench.training import Plan, run
-
-        if self.part == "token-log":
-            from stapo_training.bench import token_log as bench_token_log
-
-            plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
-            little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
-            bench_token_log.run(self.out, replace(plan, **little) if self.quick else plan)
-            return 0
-        small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
-        run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
+        part = {"training": training, "tokens": tokens, "token-log": token_log}[self.part]
+        part.run(self.out, self.repeats, quick=self.quick)
         return 0
 
 

@@ -1,4 +1,4 @@
-"""What the token log wants to know of a mini-batch, collected while its micro-batches pass."""
+"""What the token log keeps of a mini-batch, collected while its micro-batches pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOP = 5
 """Most probable tokens that a row names."""
 
 
-class TokenWatch:
+class TokenLogBuffer:
     """Buffers over a mini-batch's N response tokens, on one rank.
 
     Args:
@@ -43,19 +43,15 @@ class TokenWatch:
         self.top_id_NK = torch.zeros(count, TOP, dtype=torch.long, device=device)
         self.top_logprob_NK = torch.full((count, TOP), float("nan"), device=device)
 
-    def wants(self, stats: TokenStats, index_M: torch.Tensor | None = None) -> torch.Tensor:
-        """Of some tokens (M,) with these statistics: those that get a row."""
+    def wanted(self, passing: TokenStats, index_M: torch.Tensor) -> torch.Tensor:
+        """Of the tokens of a micro-batch that passes, by what the selector judges by: those that get a row."""
+        stats = passing if self.judged is None else self.judged.take(index_M)
         if self.config.mode == "full":
             return stats.response_N
-        watched_M = self.watched_N if index_M is None else self.watched_N[index_M]
-        return self._rare(stats) | (watched_M & stats.response_N & (stats.advantage_N > 0))
+        return self._rare(stats) | (self.watched_N[index_M] & stats.response_N & (stats.advantage_N > 0))
 
     def _rare(self, stats: TokenStats) -> torch.Tensor:
         return selectors.rare_in_correct(stats, self.selector.tau_p)
-
-    def wanted(self, passing: TokenStats, index_M: torch.Tensor) -> torch.Tensor:
-        """`wants` of a micro-batch that passes, by what the selector judges by."""
-        return self.wants(passing if self.judged is None else self.judged.take(index_M), index_M)
 
     def see(self, index_M: torch.Tensor, top_id_MK: torch.Tensor, top_logprob_MK: torch.Tensor) -> None:
         """Keep the most probable tokens at some tokens."""
@@ -78,7 +74,7 @@ class TokenWatch:
         ratio_N, advantage_N = _numpy((passed.logprob_N - old_N).exp()), _numpy(judged.advantage_N)
         cut_N = np.zeros(len(ratio_N), bool) if self.clip is None else clipped(advantage_N, ratio_N, *self.clip)
         ids = data["input_ids"]
-        prompts, samples = _names(data)
+        prompts, samples = _prompts_and_samples(data)
         m = MiniBatch(
             step=step,
             number=number,
@@ -108,7 +104,7 @@ def _numpy(values: torch.Tensor) -> np.ndarray:
     return values.detach().cpu().numpy()
 
 
-def _names(data: Any) -> tuple[list[str], list[int]]:
+def _prompts_and_samples(data: Any) -> tuple[list[str], list[int]]:
     """(problem id, sample) of each sequence, as the data set and the agent loop left them; "" and 0 without them."""
     count = len(data)
     info = data.get("extra_info")

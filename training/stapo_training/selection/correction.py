@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Redo:
+class Correction:
     """R sequences to run again.
 
     row_R: their rows. tokens_R: how many of their response tokens (from the first) are run. added_N, removed_N: bool
@@ -24,7 +24,7 @@ class Redo:
     removed_N: torch.Tensor
 
 
-def plan(guessed_keep_N: torch.Tensor, keep_N: torch.Tensor, offsets: torch.Tensor) -> Redo:
+def correction(guessed_keep_N: torch.Tensor, keep_N: torch.Tensor, offsets: torch.Tensor) -> Correction:
     """What turns the gradient of the guessed mask into that of the true one.
 
     Args:
@@ -41,4 +41,4 @@ def plan(guessed_keep_N: torch.Tensor, keep_N: torch.Tensor, offsets: torch.Tens
     tokens_B.scatter_reduce_(0, row_of_wrong, wrong - offsets[row_of_wrong] + 1, "amax")
     rows = torch.nonzero(tokens_B).squeeze(-1)
     rows = rows[tokens_B[rows].argsort(descending=True, stable=True)]
-    return Redo(rows, tokens_B[rows], added_N, removed_N)
+    return Correction(rows, tokens_B[rows], added_N, removed_N)
