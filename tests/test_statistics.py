@@ -125,8 +125,6 @@ def test_average_of_benchmarks_without_spread_keeps_a_width():
 def test_bootstrap_of_two_problems():
     # a resample of {0, 1} has mean 0 (1/4), 1/2 (1/2), 1 (1/4): both tails reach the ends
     assert bootstrap([[0, 1]]) == (0.0, 1.0)
-    # the same at 40 %: the middle 40 % of the mass lies at 1/2
-    assert bootstrap([[0, 1]], level=0.4) == (0.5, 0.5)
 
 
 def test_bootstrap_is_stratified():
@@ -302,7 +300,6 @@ def test_verdict_letters():
     [
         (lambda: clustered([]), "problems x samples"),
         (lambda: clustered([[50.0, 60.0]]), "outside 0 to 1"),
-        (lambda: clustered([[1], [0]], level=95), "level"),
         (lambda: average([]), "at least one"),
         (lambda: bootstrap([[0, 1]], resamples=10), "too few"),
         (lambda: bootstrap([]), "non-empty"),

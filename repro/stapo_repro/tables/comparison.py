@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stapo_repro.tables.scores import Score
-from stapo_results.crossed import crossed, t_test_p
 from stapo_results.errors import BadInput
 from stapo_results.statistics import paired_average
+from stapo_results.statistics.crossed import crossed, t_test_p
 
 FLIPS = 100_000
 """Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""
