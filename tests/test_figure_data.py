@@ -237,13 +237,6 @@ def test_missing_samples_are_loud_in_the_caption(tmp_path):
     assert e.remarks(group(e)) == ["MISSING SAMPLES: STAPO on mini-add at t1.0 lacks 1."]
 
 
-def test_missing_seeds_of_the_ablation_are_loud_in_the_caption(tmp_path):
-    synthetic.ablation(tmp_path, seeds=(0, 1), problems=4)
-    e = experiment(tmp_path, "ablation")
-    (note,) = e.remarks(e.groups()[0])
-    assert note.startswith("MISSING: JustRL seed 2; JustRL-FullMask seed 2")
-
-
 def test_groups_put_the_papers_sizes_side_by_side(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"])
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-14b")
