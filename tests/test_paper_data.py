@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from stapo_repro import paper
-from stapo_repro.audit.claims import load as load_claims
-from stapo_repro.audit.run import load_table
+from stapo_repro.audit.run import load_claims, load_table
 from stapo_results.errors import BadInput, RecordError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +75,7 @@ def test_broken_hyperparameters_are_refused(tmp_path, change, found):
         (lambda d: d["claims"][0].update(value=7.13), "claims.0.value"),
         (lambda d: d["claims"][0]["quantity"].update(kind="other"), "claims.0.quantity"),
         (lambda d: d["claims"][0]["quantity"].update(over="weakest"), "over"),
-        (lambda d: d["claims"].append(d["claims"][0]), "one id"),
+        (lambda d: d["claims"].append(d["claims"][0]), "stands twice"),
         (lambda d: d["claims"][0].update(date="soon"), "claims.0.date"),
     ],
 )

@@ -20,13 +20,12 @@ from stapo_repro.figures import (
 )
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, ExperimentName, Group
-from stapo_repro.tokens import build as token_analysis
-from stapo_repro.tokens import planted_figure
-from stapo_repro.tokens.material import load as load_token_log
+from stapo_repro.tokens import analysis, planted_figure
+from stapo_repro.tokens.logged_run import load as load_token_log
 from stapo_results import token_log
 from stapo_results.errors import BadInput
 
-_README = ("miniature_training_curves", "miniature_forest")
+_README = ("miniature_training_curves",)
 _ABLATION = ("ablation_training_curves", "ablation_bars")
 _DOCS = "../results/figures"
 
@@ -56,7 +55,7 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
         logged = [r for r in runs if (r.folder / token_log.FOLDER).is_dir()]
         if logged:
             log = load_token_log(logged[0].folder)
-            out += [replace(s, name=f"{group.name}_{s.name}") for s in token_analysis.sketches(log)]
+            out += [replace(s, name=f"{group.name}_{s.name}") for s in analysis.sketches(log)]
     return out
 
 
@@ -115,7 +114,7 @@ def draw(experiment: Experiment, only: Sequence[str] = (), kinds: Sequence[str] 
 
 
 def readme_block(drawn: Mapping[str, Drawn]) -> str:
-    """The README's figures: two of the miniature's, and the link to all."""
+    """The README's figure, and the link to all."""
     shown = "\n\n".join(drawn[name].block() for name in _README)
     return f"{shown}\n\nAll figures: [results/figures/README.md](results/figures/README.md).\n"
 

@@ -73,6 +73,10 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
         generated.renew(files, page, "table", render.readme_block(table))
         if readme is None:  # the README itself
             generated.renew(files, page, "times", times.page_block(_RECORDS))
+            if b"<!-- generated:example -->" in files[page]:
+                from stapo_repro.tokens import example
+
+                generated.renew(files, page, "example", example.example_block(_RECORDS))
     if page := _page(None, out, "docs/statistics.md"):
         generated.renew(files, page, "gains", render.gains_block(table))
     if not (records or out):
