@@ -106,11 +106,11 @@ def _alive(out: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base whose model is trained far enough that its answers are sometimes right."""
-    from stapo_training.miniature.build import Plan, build_base
+    from stapo_training.miniature.build import BasePlan, build_base
     from stapo_training.miniature.pretrain import Recipe
 
     out = tmp_path_factory.mktemp("base") / "base"
-    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
+    build_base(out, seed=0, plan=BasePlan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
     return out
 
 
@@ -187,7 +187,7 @@ def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(ski
     assert (out / "run.json").read_bytes() == before
     other = subprocess.run(command(skilled_base, out, "run.seed=1"), capture_output=True, text=True)
     assert other.returncode == 2
-    assert "run.seed: 0 / 1" in other.stderr
+    assert "run.seed: 0 there, 1 now" in other.stderr
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -217,7 +217,7 @@ def test_kill_9_and_the_same_command_end_in_the_same_bytes(
     train(skilled_base, killed)
     assert weights(killed, tmp_path / "model") == expected
     same_log(killed, out)
-    assert any("resumed" in n for n in store.read_json(killed / "run.json", Run).notes)
+    assert len(store.read_json(killed / "run.json", Run).resumptions) == 1
 
 
 def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
@@ -232,8 +232,8 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     assert process.wait(timeout=120) == 130
     said = (out / "log.txt").read_text()
     assert "SIGINT: step 3 is finished and saved first" in said
-    resume = next(line for line in said.splitlines() if line.startswith("to go on: "))
-    assert resume.removeprefix("to go on: ").split()[1:] == command(skilled_base, out)[1:]
+    resume = next(line for line in said.splitlines() if "to go on: " in line)
+    assert resume.partition("to go on: ")[2].split()[1:] == command(skilled_base, out)[1:]
     assert store.read_json(out / "run.json", Run).status == "interrupted"
     assert complete(out, 3).exists()
     page = (out / "STATUS.md").read_text()
@@ -241,7 +241,7 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     assert "Checkpoint: step 3" in page
     assert survivors(out, patience=30) == []
     train(skilled_base, out)
-    assert "resumed" in store.read_json(out / "run.json", Run).notes[0]
+    assert store.read_json(out / "run.json", Run).resumptions[0].start == "global_step_3"
     assert weights(out, tmp_path / "model") == expected
     same_log(out, whole[0])
 
