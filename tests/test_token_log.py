@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -262,9 +263,9 @@ def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
     (tmp_path / "token_log").write_text("a file where the folder should be")
     writer = Writer(config(tmp_path), FACTS)
     writer.put(1, [part(1)])
-    with pytest.raises(RunFailed, match="token log could not be written") as caught:
+    with pytest.raises(RunFailed) as caught:
         writer.flush()
-    assert "goes on from the last checkpoint" in caught.value.next_step
+    assert str(tmp_path / "token_log") in str(caught.value)
     with pytest.raises(RunFailed):
         writer.put(2, [part(2)])
 
@@ -305,37 +306,39 @@ def test_a_last_step_whose_rows_were_not_written_is_left_out(written: Path) -> N
 @pytest.mark.parametrize("gone", ["00000001.parquet", "histogram/00000001.parquet", "histogram/00000002.parquet"])
 def test_a_missing_file_is_named(written: Path, gone: str) -> None:
     (written / "token_log" / gone).unlink()
-    with pytest.raises(RecordError, match="files of the token log are missing") as caught:
+    with pytest.raises(RecordError) as caught:
         token_log.read(written)
     assert Path(gone).name in str(caught.value.found)
 
 
-def test_a_truncated_file_is_refused_by_name(written: Path) -> None:
-    file = written / "token_log/00000002.parquet"
+def _truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(RecordError, match=r"00000002\.parquet: not a file of the token log"):
-        token_log.read(written)
 
 
-def test_a_file_of_another_version_or_without_facts_is_refused(written: Path) -> None:
-    file = written / "token_log/00000002.parquet"
-    table = pq.read_table(file)
+def _of_a_later_version(file: Path) -> None:
     later = {b"stapo_token_log": b'{"schema_version":2}'}
-    for metadata in (later, {}):
-        pq.write_table(table.replace_schema_metadata(metadata), file)
-        with pytest.raises(RecordError, match="not a file of the token log"):
-            token_log.read(written)
+    pq.write_table(pq.read_table(file).replace_schema_metadata(later), file)
 
 
-def test_a_file_with_other_columns_or_settings_is_refused(written: Path) -> None:
+def _without_facts(file: Path) -> None:
+    pq.write_table(pq.read_table(file).replace_schema_metadata({}), file)
+
+
+def _with_another_column(file: Path) -> None:
+    pq.write_table(pq.read_table(file).set_column(0, "step", pa.array([2.0] * 4)), file)
+
+
+def _with_other_settings(file: Path) -> None:
+    token_log.write(file.parent, 2, part(2).rows, part(2).counts, FACTS.model_copy(update={"tau_p": 0.02}))
+
+
+@pytest.mark.parametrize(
+    "damage", [_truncated, _of_a_later_version, _without_facts, _with_another_column, _with_other_settings]
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name(written: Path, damage: Callable[[Path], None]) -> None:
     file = written / "token_log/00000002.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.set_column(0, "step", pa.array([2.0] * 4)), file)
-    with pytest.raises(RecordError, match="other columns than schema version 1"):
-        token_log.read(written)
-    rows, counts = part(2).rows, part(2).counts
-    token_log.write(written / "token_log", 2, rows, counts, FACTS.model_copy(update={"tau_p": 0.02}))
-    with pytest.raises(BadInput, match=r"00000002\.parquet: written with other settings than 00000001\.parquet"):
+    damage(file)
+    with pytest.raises(RecordError, match=r"00000002\.parquet"):
         token_log.read(written)
 
 
@@ -356,22 +359,27 @@ ACTOR = SimpleNamespace(
 )
 
 
-def test_settings_that_cannot_be_are_refused_with_what_to_set() -> None:
-    given = {"mode": "on", "folder": "x"}
-    assert token_log_writer.token_log_from(given, ACTOR).mode == "on"
-    with pytest.raises(BadInput, match=r"token_log\.mode") as caught:
-        token_log_writer.token_log_from({"mode": "some", "folder": "x"}, ACTOR)
-    assert caught.value.found == "some"
-    with pytest.raises(BadInput, match=r"token_log\.most_row:"):
-        token_log_writer.token_log_from(given | {"most_row": 3}, ACTOR)
-    sharded = SimpleNamespace(**vars(ACTOR) | {"ulysses_sequence_parallel_size": 2})
-    fused = SimpleNamespace(**vars(ACTOR) | {"use_fused_kernels": True})
-    for actor, key in ((sharded, "ulysses_sequence_parallel_size"), (fused, "use_fused_kernels")):
-        with pytest.raises(BadInput, match=f"{key} leaves the token log without logits") as caught:
-            token_log_writer.token_log_from(given, actor)
-        assert caught.value.next_step == "set actor_rollout_ref.token_log.mode=off"
-        assert token_log_writer.token_log_from(given | {"mode": "off"}, actor).mode == "off"
-    inside = given | {"folder": "runs/a/token_log"}
+@pytest.mark.parametrize(
+    ("given", "actor", "named"),
+    [
+        ({"mode": "some"}, {}, "token_log.mode"),
+        ({"most_row": 3}, {}, "token_log.most_row"),
+        ({}, {"ulysses_sequence_parallel_size": 2}, "ulysses_sequence_parallel_size"),
+        ({}, {"use_fused_kernels": True}, "use_fused_kernels"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_key(given: dict, actor: dict, named: str) -> None:
+    plain, other = {"mode": "on", "folder": "x"}, SimpleNamespace(**vars(ACTOR) | actor)
+    assert token_log_writer.token_log_from(plain, ACTOR).mode == "on"
+    with pytest.raises(BadInput) as caught:
+        token_log_writer.token_log_from(plain | given, other)
+    assert named in str(caught.value)
+    assert token_log_writer.token_log_from(plain | {"mode": "off"}, other).mode == "off"
+
+
+def test_the_log_stands_in_its_run() -> None:
+    inside = {"mode": "on", "folder": "runs/a/token_log"}
     assert token_log_writer.token_log_from(inside, ACTOR, "runs/a").folder == "runs/a/token_log"
-    with pytest.raises(BadInput, match="folder is elsewhere"):
-        token_log_writer.token_log_from(given, ACTOR, "runs/a")
+    with pytest.raises(BadInput) as caught:
+        token_log_writer.token_log_from(inside | {"folder": "x"}, ACTOR, "runs/a")
+    assert caught.value.found == "x"

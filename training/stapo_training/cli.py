@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -106,22 +106,10 @@ class BenchCommand:
     """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
-        if self.part == "tokens":
-            from stapo_training.bench import tokens as bench_tokens
+        from stapo_training.bench import token_log, tokens, training
 
-            bench_tokens.run(self.out, repeats=self.repeats, quick=self.quick)
-            return 0
-        from stapo_training.bench.training import Plan, run
-
-        if self.part == "token-log":
-            from stapo_training.bench import token_log as bench_token_log
-
-            plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
-            little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
-            bench_token_log.run(self.out, replace(plan, **little) if self.quick else plan)
-            return 0
-        small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
-        run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
+        part = {"training": training, "tokens": tokens, "token-log": token_log}[self.part]
+        part.run(self.out, self.repeats, quick=self.quick)
         return 0
 
 
@@ -139,11 +127,11 @@ class TheoryCommand:
     """How often each family is drawn at a vocabulary below 10,000."""
 
     def __call__(self) -> int:
-        from stapo_training.theory.run import Plan, run
+        from stapo_training.theory.run import TheoryPlan, run
 
         if self.draws < 1:
             raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
-        run(Plan(self.seed, self.draws), source=self.run, out=self.out)
+        run(TheoryPlan(self.seed, self.draws), source=self.run, out=self.out)
         return 0
 
 

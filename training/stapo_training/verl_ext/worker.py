@@ -24,7 +24,7 @@ from stapo_training.methods import selector_from
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
-from stapo_training.verl_ext.selection import gather, old_statistics
+from stapo_training.verl_ext.mini_batch import gather, old_statistics
 
 rollout.register()
 
