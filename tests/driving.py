@@ -7,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from stapo_repro.driver import cells, processes
-from stapo_repro.driver.request import Request, request
-from stapo_repro.driver.run import plan
+from stapo_repro.driver import processes, request
+from stapo_repro.driver.request import Request
 
 
 def wait_for(condition, seconds=20):
@@ -23,22 +22,9 @@ def nobody_left(out: Path) -> bool:
     return not processes.marked(processes.mark_of(out))
 
 
-def miniature(out: Path, **changed):
-    given = {"quick": False, "seeds": "0", "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
-    return plan(**given)
-
-
-def ablation(out: Path, **changed):
-    given = {"quick": False, "seeds": None, "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
-    return plan(**given, kind="ablation")
-
-
-# the paper's cells
-
-
 def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
-    """A request for these cells."""
-    return request(cells.parse(names), out=out, **changed)
+    """A request for these cells of the paper."""
+    return request.paper_cells(request.parse_cells(names), out, **changed)
 
 
 def with_cards(folder: Path, cards: int) -> str:

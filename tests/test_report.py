@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_repro import cli, labels, paper, report, tables
-from stapo_repro.driver.dry_run import FILLING
+from stapo_repro.driver.readiness import FILLING
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import load_cells

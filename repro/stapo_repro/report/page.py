@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from stapo_repro import labels
 from stapo_repro.audit.render import NOTE, with_reasons
-from stapo_repro.driver.dry_run import FILLING
+from stapo_repro.driver.readiness import FILLING
 from stapo_repro.report.build import Report
 from stapo_repro.report.cells import CellView
 from stapo_repro.report.text import visible

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.driver.display import clock
 from stapo_repro.report.cells import link_to
 from stapo_repro.sharing.collect import shorten
 from stapo_results.schema import Run
 from stapo_results.store import read_json
+from stapo_results.terminal import duration
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
 
@@ -58,7 +58,7 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
     said = (
         ("run", run.run_id + (f", made by run {run.parent_run}" if run.parent_run else "")),
         ("started", run.started),
-        ("wall time", "not recorded" if run.wall_seconds is None else clock(run.wall_seconds)),
+        ("wall time", "not recorded" if run.wall_seconds is None else duration(run.wall_seconds)),
         ("command", shlex.join(run.command)),
         ("code", run.code_commit + (f" with uncommitted changes ({run.code_dirty})" if run.code_dirty else "")),
         ("hardware", _pairs(run.hardware)),

@@ -9,8 +9,7 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.planner import plan as planner
 from stapo_repro.planner import render as planner_text
-from stapo_repro.planner.facts import load as load_budget
-from stapo_repro.planner.hours import Part
+from stapo_repro.planner.budget import load as load_budget
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
@@ -89,20 +88,14 @@ def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
     ]  # fmt: skip
 
 
-def _hours(part: Part | None, absent: str) -> str:
-    if part is None:
-        return absent
-    return planner_text.number(part.hours, 1 if part.hours is None or part.hours >= 0.095 else 2)
-
-
-def _missing(row: planner.Row, machine: str) -> Missing:
+def _missing(row: planner.ModelPlan, machine: str) -> Missing:
     lacks = row.lacks
     cell = f"{lacks.method}/{lacks.size}"
     return Missing(
         name=lacks.name,
         lacks=lacks.words(),
-        training=_hours(row.training, "-" if lacks.method == labels.BASE else "there"),
-        evaluation=_hours(row.evaluation, "there"),
+        training=planner_text.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        evaluation=planner_text.hours(row.evaluation, "there"),
         gpu_hours=planner_text.number(row.gpu_hours),
         machine=machine,
         disk=planner_text.number(row.disk),

@@ -17,7 +17,7 @@ from stapo_results.schema import SETTINGS
 from stapo_results.shapes import KNOWN, Shape, shape_from
 
 
-class _Part(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -32,7 +32,7 @@ class Stated:
     where: str
 
 
-class Setting(_Part):
+class Setting(_Strict):
     """A value with where it stands; "inferred" ones are decisions of this project."""
 
     value: int = Field(ge=1)
@@ -41,7 +41,7 @@ class Setting(_Part):
     where: str
 
 
-class Settings(_Part):
+class Settings(_Strict):
     """What decides the amount of work."""
 
     steps: Setting
@@ -52,7 +52,7 @@ class Settings(_Part):
     evaluation_limit: Setting
 
 
-class Judge(_Part):
+class Judge(_Strict):
     """The verifier: parameters, and the most tokens that one question has."""
 
     model: str
@@ -61,7 +61,7 @@ class Judge(_Part):
     where: str
 
 
-class Model(_Part):
+class BaseWeights(_Strict):
     """A base model's hub id and the commit of its weights."""
 
     id: str
@@ -72,14 +72,14 @@ class Model(_Part):
         return shape_from(KNOWN[self.id], self.id)
 
 
-class Budget(_Part):
+class Budget(_Strict):
     """results/paper/budget.json."""
 
     schema_version: Literal[1]
     source: str
     settings: Settings
     judge: Judge
-    models: dict[str, Model]
+    models: dict[str, BaseWeights]
 
     @property
     def stated(self) -> Stated:
@@ -120,16 +120,17 @@ MACHINES = {
     "64gpu": Machine("64gpu", 64, "H20", {"qwen3-14b": 2}),
 }
 
-Where = tuple[str, str]
+Place = tuple[str, str]
 """(benchmark, decoding setting)"""
 
 
-def whole_evaluation() -> tuple[Where, ...]:
-    """The paper's six benchmarks at both settings."""
-    return tuple((b, s) for b in labels.PAPER_BENCHMARKS for s in SETTINGS)
+def places(size: str) -> tuple[Place, ...]:
+    """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
+    benchmarks = labels.MINI_BENCHMARKS if size == labels.MINI else labels.PAPER_BENCHMARKS
+    return tuple((b, s) for b in benchmarks for s in SETTINGS)
 
 
-def samples(places: Iterable[Where]) -> int:
+def samples(places: Iterable[Place]) -> int:
     """Responses that these benchmarks and settings take: rows x N each."""
     known = registry()
     return sum(known[b].rows * known[b].samples for b, _ in places)
