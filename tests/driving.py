@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,8 +36,12 @@ def with_cards(folder: Path, cards: int) -> str:
 
 def environment(folder: Path, packages: dict[str, str], ray: str = "") -> Path:
     """A venv's folder with our commands and the metadata of packages: what is asked of it, and no more."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site,) = (folder / "lib").glob("python*/site-packages")
+    python = Path(sys.executable).resolve()
+    site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(python)
+    (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
     for name, version in packages.items():
         info = site / f"{name}-{version}.dist-info"
         info.mkdir()

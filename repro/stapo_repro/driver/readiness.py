@@ -114,7 +114,7 @@ def check_disk(out: Path, need: float, least: float) -> str:
             f"too little disk is free at {parent}",
             found=f"{free:,.1f} GiB",
             expected=f"{need:,.0f} GiB{with_two}",
-            next_step=f"{fewer}free some space, or name another place with --out",
+            next_step=f"{fewer}free some space, or name another place",
         )
     return f"{free:,.0f} GiB free, {need:,.0f} needed"
 

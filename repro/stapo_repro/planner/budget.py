@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro import labels
-from stapo_repro.paper import load_hyperparameters, transcribed
+from stapo_repro.paper import transcribed
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.shapes import KNOWN, Shape, shape_from
@@ -19,17 +19,6 @@ from stapo_results.shapes import KNOWN, Shape, shape_from
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-@dataclass(frozen=True)
-class Stated:
-    """What the paper states on cost: GPUs, and days of one training."""
-
-    gpus: int
-    card: str
-    days_low: float
-    days_high: float
-    where: str
 
 
 class Setting(_Strict):
@@ -80,14 +69,6 @@ class Budget(_Strict):
     settings: Settings
     judge: Judge
     models: dict[str, BaseWeights]
-
-    @property
-    def stated(self) -> Stated:
-        """Those of results/paper/hyperparameters.json."""
-        known = load_hyperparameters()
-        gpus, low, high = (known.get(name) for name in ("gpus", "days-low", "days-high"))
-        card = str(gpus.printed).split()[-1]
-        return Stated(int(str(gpus.value)), card, float(str(low.value)), float(str(high.value)), low.place)
 
 
 @cache

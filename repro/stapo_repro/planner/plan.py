@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_repro import labels
+from stapo_repro.paper import load_hyperparameters
 from stapo_repro.planner import estimates
 from stapo_repro.planner.budget import MACHINES, Budget, Machine, Place, load, places
 from stapo_repro.planner.estimates import Estimate, RecordedRun
@@ -103,11 +104,16 @@ def total(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class BudgetCheck:
-    """The paper's budget by the same formula: days a training by size, and what the paper states of their mean."""
+    """The paper's budget by the same formula: days a training by size, and what the paper states of their mean.
+
+    `machine`: the stated GPUs, "64 H20"; `where`: the place in the paper.
+    """
 
     days: dict[str, float]
     low: float
     high: float
+    machine: str
+    where: str
 
     @property
     def mean(self) -> float:
@@ -137,7 +143,9 @@ def paper_check(budget: Budget) -> BudgetCheck:
     machine, steps = MACHINES["64gpu"], budget.settings.steps.value
     whole = {s: estimates.training(budget, "stapo", s, machine, machine.card, steps, ()) for s in budget.models}
     days = {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}
-    return BudgetCheck(days, budget.stated.days_low, budget.stated.days_high)
+    gpus, low, high = (load_hyperparameters().get(name) for name in ("gpus", "days-low", "days-high"))
+    stated = f"{gpus.value} {str(gpus.printed).split()[-1]}"
+    return BudgetCheck(days, float(low.value), float(high.value), stated, low.place)
 
 
 def all_cells() -> list[tuple[str, str]]:

@@ -90,14 +90,14 @@ def assumptions(budget: Budget, card: str) -> list[str]:
     ]
 
 
-def paper_words(plan: WorkPlan, budget: Budget) -> str:
+def paper_words(plan: WorkPlan) -> str:
     """The paper's own budget beside the formula's."""
-    c, stated = plan.check, budget.stated
+    c = plan.check
     sizes = ", ".join(f"{labels.PAPER_SIZES[size]} {days:.1f}" for size, days in c.days.items())
     verdict = "within" if c.within else "NOT within"
     return (
-        f"The paper states {c.low:g} to {c.high:g} days for one training, on average ({stated.where}), on "
-        f"{stated.gpus} {stated.card}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: "
+        f"The paper states {c.low:g} to {c.high:g} days for one training, on average ({c.where}), on "
+        f"{c.machine}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: "
         f"{verdict} what is stated. The paper gives no days by size."
     )
 
@@ -125,5 +125,5 @@ def to_text(plan: WorkPlan, formulas: bool = True) -> str:
         first = plan.rows[0].lacks
         lines.append(f"How the hours come about: stapo-repro plan {first.method}/{first.size}")
     lines += ["", "What is assumed", *_wrapped(assumptions(budget, plan.card))]
-    lines += ["", "The paper's own budget", *_wrapped([paper_words(plan, budget)])]
+    lines += ["", "The paper's own budget", *_wrapped([paper_words(plan)])]
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -118,5 +118,5 @@ def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
         rows=tuple(_missing(row, machine) for row in found.rows),
         gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
         assumptions=tuple(planner_text.assumptions(budget, found.card)),
-        paper=planner_text.paper_words(found, budget),
+        paper=planner_text.paper_words(found),
     )

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from stapo_repro.driver.readiness import check_disk
+from stapo_repro.planner.estimates import GIB
 from stapo_repro.records.steps import read_steps
 from stapo_repro.sharing.pack import (
     DIGITS,
@@ -113,7 +115,7 @@ def _extract(path: Path, folder: Path) -> Manifest:
         try:
             with zipfile.ZipFile(file) as archive:
                 manifest = _declared(archive)
-                _check_room(manifest, folder)
+                check_disk(folder, manifest.total / GIB, manifest.total / GIB)
                 for f in manifest.files:
                     _write(archive, f, folder / f.path)
         except BadInput:
@@ -191,18 +193,6 @@ def _check_member(m: zipfile.ZipInfo) -> None:
     limit = MAX_FILE if parts[-1] in LINES else MAX_RECORD
     if m.file_size > limit:
         raise _refused(f"{where} is too large", f"{m.file_size} bytes declared", f"at most {limit}")
-
-
-def _check_room(manifest: Manifest, folder: Path) -> None:
-    place = next(p for p in folder.parents if p.exists())
-    free = shutil.disk_usage(place).free
-    if manifest.total > free:
-        raise BadInput(
-            "too little disk is free for the bundle",
-            found=f"{free / 2**30:.1f} GiB at {place}",
-            expected=f"{manifest.total / 2**30:.1f} GiB",
-            next_step="free some space, or name another --into",
-        )
 
 
 def _write(archive: zipfile.ZipFile, f: Entry, target: Path) -> None:
