@@ -55,7 +55,7 @@ def stand_ins(tmp_path, monkeypatch):
     wings = tmp_path / "wings.py"
     wings.write_text(WINGS)
     script = tmp_path / "wing"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent} exec {sys.executable} {wings} "$@"\n')
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent}:$PYTHONPATH exec {sys.executable} {wings} "$@"\n')
     script.chmod(0o755)
     real = console_script
     monkeypatch.setattr(
