@@ -228,7 +228,7 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
     apart = load(logs.write(tmp_path / "a" / "run", rows))
     joined = tmp_path / "b" / "run" / token_log.FOLDER
     columns = {name: [r[name] for r in rows] for name in token_log.TOKENS}
-    token_log.write(joined, 3, columns, logs.histogram(rows), logs.facts())
+    token_log.write(joined, 3, columns, logs.histogram(rows), logs.header())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
     for part in (silencing.by_step, silencing.thresholds, quadrants.measure, words.count, lambda m: choose(m, 20)):
@@ -366,7 +366,7 @@ def test_a_million_rows_take_under_a_minute(tmp_path: Path):
     histogram = {name: values * 1000 for name, values in logs.histogram(rows).items()}
     histogram["step"] = columns["step"]
     folder = logs.write(tmp_path, []) / token_log.FOLDER
-    token_log.write(folder, 1, columns, histogram, logs.facts())
+    token_log.write(folder, 1, columns, histogram, logs.header())
     del columns, histogram
     began = time.monotonic()
     found = analysis.analyse(load(tmp_path))

@@ -63,7 +63,7 @@ def quadrant_bars(run: LoggedRun, quadrants: Sequence[Quadrant]) -> Sketch:
         " Whiskers are 95 % t intervals over the run's mini-batches." if several else " One mini-batch: no intervals."
     )
     caption = (
-        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.facts.tau_p:g}. Low "
+        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.header.tau_p:g}. Low "
         "entropy: below the mini-batch's threshold. The norm is of the gradient with respect to the token's logits, "
         f"before any silencing.{ends}"
     )
@@ -117,7 +117,7 @@ def silenced_share(run: LoggedRun, counts: Sequence[StepCount]) -> Sketch:
     figure.legend(loc="outside lower center", ncols=4)
     caption = f"{run.caption_opening}Shares of a step's response tokens, from the log's counts of all tokens."
     if not run.masks_rare:
-        caption += f" {run.facts.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
+        caption += f" {run.header.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
     if width > 1:
         caption += f" Each point is the mean of {width} consecutive steps."
     return Sketch(name, title, figure, caption)
@@ -138,11 +138,11 @@ def threshold(run: LoggedRun, region: Threshold | None, steps: Sequence[Threshol
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     left.set_title("Rare tokens of correct responses")
     right.set_title("Threshold by step")
-    name, facts = "tokens_threshold", run.facts
+    name, header = "tokens_threshold", run.header
     rare = run.rows["rare"]
     caption = (
-        f"{run.caption_opening}S2T's threshold is the {facts.q:g}-quantile of the entropies of a mini-batch's rare "
-        f"tokens (p < {facts.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
+        f"{run.caption_opening}S2T's threshold is the {header.q:g}-quantile of the entropies of a mini-batch's rare "
+        f"tokens (p < {header.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
     )
     if not rare.any():
         for axes in (left, right):
@@ -175,8 +175,8 @@ def threshold(run: LoggedRun, region: Threshold | None, steps: Sequence[Threshol
         _step_axis(right, x, "mini-batch of the file" if run.is_probe else "training step")
         right.set_ylim(bottom=0)
     else:
-        nothing(right, f"q = {facts.q:g}: no finite threshold")
+        nothing(right, f"q = {header.q:g}: no finite threshold")
     caption += " Both sides are of each token's own mini-batch, so colours overlap where thresholds differ."
-    if facts.left_out:
-        caption += f" Logged rows only: {facts.left_out:,} of the whole log were left out at its bound."
+    if header.left_out:
+        caption += f" Logged rows only: {header.left_out:,} of the whole log were left out at its bound."
     return Sketch(name, title, figure, caption)

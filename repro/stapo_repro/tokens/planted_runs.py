@@ -81,16 +81,16 @@ def section(runs: Sequence[TrainingRun], title: str) -> Section | None:
         RecordError: a log is damaged or lacks rows (see `planted.tokens_of`), or two logs have other planted ids.
     """
     found = [(run, log) for run in runs if run.size == labels.MINI and (log := token_log.read(run.folder))]
-    found = [(run, log) for run, log in found if log.facts.watch]
+    found = [(run, log) for run, log in found if log.header.watch]
     if not found:
         return None
-    first, facts = found[0][0], found[0][1].facts
+    first, header = found[0][0], found[0][1].header
     for run, log in found:
-        if log.facts.watch != facts.watch:
+        if log.header.watch != header.watch:
             raise RecordError(
                 "runs with other planted words cannot stand in one table",
-                found=f"{run.path}: {len(log.facts.watch)} ids, {min(log.facts.watch)} to {max(log.facts.watch)}",
-                expected=f"{len(facts.watch)} ids, {min(facts.watch)} to {max(facts.watch)}, as {first.path} has",
+                found=f"{run.path}: {len(log.header.watch)} ids, {min(log.header.watch)} to {max(log.header.watch)}",
+                expected=f"{len(header.watch)} ids, {min(header.watch)} to {max(header.watch)}, as {first.path} has",
                 next_step="name only runs of one base model with --records",
             )
     if any(run.synthetic for run, _ in found):
@@ -99,7 +99,7 @@ def section(runs: Sequence[TrainingRun], title: str) -> Section | None:
     found.sort(key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))  # stable: by seed
     same = next((p for p in found if p[0].method == REFERENCE), None)
     return Section(
-        title, _words(first, facts.watch), [_trained(*p) for p in found], _on_same(*same) if same else []
+        title, _words(first, header.watch), [_trained(*p) for p in found], _on_same(*same) if same else []
     )  # fmt: skip
 
 
@@ -111,20 +111,20 @@ def _label(run: TrainingRun) -> str:
 def _trained(run: TrainingRun, log: token_log.TokenLog) -> Trained:
     tokens, steps = planted.tokens_of(log), log.histogram["step"].to_numpy()
     return Trained(
-        _label(run), run.method, run.seed, run.path, _sha256(run), log.facts.selector, log.facts.tau_p,
-        log.facts.q, (int(steps.min()), int(steps.max())), planted.as_trained(tokens), planted.base_rates(tokens),
+        _label(run), run.method, run.seed, run.path, _sha256(run), log.header.selector, log.header.tau_p,
+        log.header.q, (int(steps.min()), int(steps.max())), planted.as_trained(tokens), planted.base_rates(tokens),
     )  # fmt: skip
 
 
 def _on_same(run: TrainingRun, log: token_log.TokenLog) -> list[OnSame]:
-    first, facts = int(np.min(log.histogram["step"].to_numpy())), log.facts
+    first, header = int(np.min(log.histogram["step"].to_numpy())), log.header
     parts: list[tuple[str, int | None]] = [(f"All tokens of {_label(run)}", None)]
     if first == 1:  # a longer log's first step was sampled by a trained policy
         parts.append((f"Base model: step 1 of {_label(run)}", first))
     out = []
     for title, step in parts:
         tokens = planted.tokens_of(log, step)
-        out.append(OnSame(title, facts.tau_p, facts.q, planted.compare(tokens, facts.q), planted.base_rates(tokens)))
+        out.append(OnSame(title, header.tau_p, header.q, planted.compare(tokens, header.q), planted.base_rates(tokens)))
     return out
 
 
