@@ -50,7 +50,9 @@ def check(answers: list[str], gold: str, preset: str = "ours") -> list[Outcome]:
     # the limit is enforced by killing; what a loaded machine adds is the killing's
     assert max(o.seconds for o in outcomes) < SECONDS + 2.0
     assert largest < MEMORY_MIB + 400  # a worker's imports take 150 to 250 MiB
-    assert not [p for p in psutil.Process().children(recursive=True) if "grading_worker" in " ".join(p.cmdline())]
+    assert not [
+        p for p in psutil.Process().children(recursive=True) if "stapo_eval.grading.worker" in " ".join(p.cmdline())
+    ]
     return outcomes[:-1]
 
 

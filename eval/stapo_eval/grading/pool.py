@@ -60,24 +60,21 @@ class Limits:
         return max(1, min(self.workers or cores, jobs))
 
 
-LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
-MOST_WORKERS = 1024
+_LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
+_MOST_WORKERS = 1024
 
 
 def check_limits(limits: Limits, prefix: str = "--") -> None:
     """Raises BadInput for limits under which nothing can be graded; `prefix` stands before their options' names."""
-    bounds = (
-        ("seconds", limits.seconds, math.isfinite(limits.seconds) and limits.seconds > 0, "more than 0, such as 5"),
-        ("memory-mib", limits.memory_mib, limits.memory_mib >= LEAST_MEMORY_MIB,
-         f"{LEAST_MEMORY_MIB} or more, such as 1024"),
-        ("workers", limits.workers, 0 <= limits.workers <= MOST_WORKERS, f"0 (one a core) to {MOST_WORKERS}"),
-    )  # fmt: skip
-    for name, value, fits, expected in bounds:
+    seconds, memory, workers = limits.seconds, limits.memory_mib, limits.workers
+    for name, value, fits, expected in (
+        ("seconds", seconds, math.isfinite(seconds) and seconds > 0, "more than 0, such as 5"),
+        ("memory-mib", memory, memory >= _LEAST_MEMORY_MIB, f"{_LEAST_MEMORY_MIB} or more, such as 1024"),
+        ("workers", workers, 0 <= workers <= _MOST_WORKERS, f"0 (one a core) to {_MOST_WORKERS}"),
+    ):
         if not fits:
-            flag = f"{prefix}{name}"
-            raise BadInput(
-                f"{flag} is out of bounds", found=f"{value:g}", expected=expected, next_step=f"leave out {flag}"
-            )
+            what = f"{prefix}{name} is out of bounds"
+            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out {prefix}{name}")
 
 
 def _text_of(item: Item) -> str | None:
@@ -141,14 +138,9 @@ class Pool:
             self.control, theirs = socket.socketpair()
             with theirs:
                 # not -P or -I: the package may stand in an editable installation or in PYTHONPATH
+                module = [sys.executable, "-m", "stapo_eval.grading.worker"]
                 self.server = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "stapo_eval.grading.worker",
-                        str(theirs.fileno()),
-                        str(self.limits.memory_mib),
-                    ],
+                    [*module, str(theirs.fileno()), str(self.limits.memory_mib)],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -309,6 +301,3 @@ def items_of(
         Item(g, extract(r, g, o.preset, use_answer_line=use_answer_line), o)
         for g, r, o in zip(golds, responses, options, strict=True)
     ]
-
-
-__all__ = ["Item", "Limits", "Outcome", "Pool", "grade", "items_of"]
