@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.records.steps import read_steps
-from stapo_repro.tokens.texts import Texts
+from stapo_repro.tokens.vocabulary import Vocabulary
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, StepMetrics
@@ -29,12 +29,12 @@ _ROW_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Material:
-    """What one page is made of.
+class LoggedRun:
+    """What the analysis is made of.
 
     Attributes:
         name: the run folder's own name.
-        run: its record, None where there is none.
+        record: the run's own, None where there is none.
         metrics: by step, the last attempt of each; empty for a probe.
         table: the logged tokens (R rows), `token_log.TOKENS`.
         rows: its scalar columns, (R,) each; `tau_h` is NaN where the mini-batch has no rare token.
@@ -43,13 +43,13 @@ class Material:
     """
 
     name: str
-    run: Run | None
+    record: Run | None
     metrics: dict[int, StepMetrics]
     table: pa.Table
     rows: Columns
     counts: Columns
     facts: token_log.Facts
-    texts: Texts
+    vocabulary: Vocabulary
     inputs: dict[str, str]
 
     @property
@@ -61,29 +61,25 @@ class Material:
         return self._label("size")
 
     def _label(self, name: str) -> str:
-        own = self.run.config.get("run") if self.run is not None else None
+        own = self.record.config.get("run") if self.record is not None else None
         value = own.get(name) if isinstance(own, dict) else None
         return value if isinstance(value, str) else ""
 
     @property
-    def silences(self) -> bool:
+    def masks_rare(self) -> bool:
         """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
         return self.facts.selector.startswith("silence_")
 
     @property
-    def words(self) -> tuple[str, str]:
+    def part_names(self) -> tuple[str, str]:
         """What the two parts of the rare tokens are called: those silenced, those kept."""
-        did = self.silences and not self.probe
+        did = self.masks_rare and not self.is_probe
         return ("silenced", "kept") if did else ("S2T would silence", "S2T would keep")
 
     @property
-    def probe(self) -> bool:
+    def is_probe(self) -> bool:
         """Whether nothing was trained: a model was asked about responses, and a step is a mini-batch of them."""
-        return self.run is not None and self.run.kind == "probe"
-
-    @property
-    def step_label(self) -> str:
-        return "mini-batch of the file" if self.probe else "training step"
+        return self.record is not None and self.record.kind == "probe"
 
     @cached_property
     def below(self) -> np.ndarray:
@@ -91,32 +87,30 @@ class Material:
         return self.rows["entropy"].astype(np.float64) < self.rows["tau_h"]
 
     @cached_property
-    def taken(self) -> np.ndarray:
+    def silenced(self) -> np.ndarray:
         """(R,) rare tokens that are silenced; those S2T would silence where the method is no mask over them."""
-        return self.rows["rare"] & (self.rows["silenced"] if self.silences else self.below)
+        return self.rows["rare"] & (self.rows["silenced"] if self.masks_rare else self.below)
 
     @cached_property
     def kept(self) -> np.ndarray:
         """(R,) the other rare tokens."""
-        return self.rows["rare"] & ~self.taken
+        return self.rows["rare"] & ~self.silenced
 
     @cached_property
     def thresholds(self) -> dict[tuple[int, int], float]:
         """(step, mini-batch) -> tau_h in nats, infinite where q is 0 or 1, of the mini-batches with a rare token."""
-        r = self.rows
-        have = ~np.isnan(r["tau_h"])
-        _, first = np.unique(batch_keys(r)[have], return_index=True)
-        found = zip(*(r[name][have][first].tolist() for name in ("step", "mini_batch", "tau_h")), strict=True)
+        r, known = self.rows, ~np.isnan(self.rows["tau_h"])
+        _, first = np.unique(batch_keys(r)[known], return_index=True)
+        found = zip(*(r[name][known][first].tolist() for name in ("step", "mini_batch", "tau_h")), strict=True)
         return {(step, batch): tau for step, batch, tau in found}
 
     def heading(self, text: str) -> str:
         """A figure's title; a miniature says so in it."""
-        of = labels.method_label(self.method)
         size = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}" if self.size else ""
-        return f"{text}: {of}{size}"
+        return f"{text}: {labels.method_label(self.method)}{size}"
 
     @property
-    def opening(self) -> str:
+    def caption_opening(self) -> str:
         """What a caption says of a miniature."""
         return "A tiny model on additions, not a result of the paper. " if self.size == labels.MINI else ""
 
@@ -125,6 +119,10 @@ class Material:
         """One hash over all that was read."""
         lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(self.inputs.items()))
         return hashlib.sha256(lines.encode()).hexdigest()
+
+    def records(self, index: np.ndarray) -> list[dict[str, Any]]:
+        """Rows of the log with all columns, in the order of `index`."""
+        return self.table.take(index).to_pylist()
 
 
 def batch_keys(columns: Columns) -> np.ndarray:
@@ -147,7 +145,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return first, last
 
 
-def load(folder: Path, steps: str = "") -> Material:
+def load(folder: Path, steps: str = "") -> LoggedRun:
     """Read a run folder, of `steps` (A:B) only if it says any.
 
     Raises:
@@ -167,26 +165,26 @@ def load(folder: Path, steps: str = "") -> Material:
         first, last = parse_steps(steps)
         table, histogram = _between(table, first, last), _between(histogram, first, last)
         if not histogram.num_rows:
-            there = log.histogram.column("step").to_numpy()
+            logged = log.histogram.column("step").to_numpy()
             raise BadInput(
                 f"{folder}: the token log has no step in the range",
                 found=f"--steps {steps}",
-                expected=f"steps of {there.min()} to {there.max()}" if there.size else "a log with any step",
+                expected=f"steps of {logged.min()} to {logged.max()}" if logged.size else "a log with any step",
                 next_step="name another range",
             )
     run_file, metrics_file = folder / "run.json", folder / "metrics.jsonl"
     own = folder / token_log.FOLDER
     read = [file for part in token_log.shards(own) for file in part]
     read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
-    return Material(
+    return LoggedRun(
         folder.resolve().name,
         store.read_json(run_file, Run) if run_file.is_file() else None,
         {m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
         table,
-        _columns(table, _ROW_COLUMNS),
-        _columns(histogram, tuple(token_log.HISTOGRAM)),
+        {name: table.column(name).to_numpy() for name in _ROW_COLUMNS},
+        {name: histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
         log.facts,
-        Texts.read(own / token_log.TOKENIZER),
+        Vocabulary.read(own / token_log.TOKENIZER),
         {p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
     )
 
@@ -196,13 +194,3 @@ def _between(table: pa.Table, first: int, last: int) -> pa.Table:
 
     step = table.column("step").to_numpy()
     return table.filter(pa.array((first <= step) & (step <= last)))
-
-
-def _columns(table: pa.Table, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    return {name: table.column(name).to_numpy() for name in names}
-
-
-def taken_rows(material: Material, index: np.ndarray, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Rows in the order of `index` as dictionaries, of all columns by default."""
-    table = material.table.select(list(columns)) if columns else material.table
-    return table.take(index).to_pylist()

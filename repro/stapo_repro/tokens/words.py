@@ -1,11 +1,13 @@
-"""Words of silenced and of kept rare tokens, each beside its ranked counts."""
+"""Which tokens are silenced and kept, and how often: a cloud of words for each part, beside its ranked counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import PathPatch
@@ -17,9 +19,8 @@ from wordcloud import WordCloud
 
 from stapo_repro.figures.canvas import SMALL, Sketch, bare, nothing, sheet
 from stapo_repro.tokens.figures import KEPT, SILENCED
-from stapo_repro.tokens.material import Material
-from stapo_repro.tokens.ranking import Ranked
-from stapo_repro.tokens.texts import drawable
+from stapo_repro.tokens.logged_run import LoggedRun
+from stapo_repro.tokens.vocabulary import drawable
 
 BARS = 25
 FEWEST = 5
@@ -35,9 +36,41 @@ COMMON = frozenset(
 FONT = str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")  # the figures' own
 
 
-def clouds(material: Material, parts: Sequence[Ranked]) -> Sketch:
+@dataclass(frozen=True)
+class WordCounts:
+    """The rare tokens of one part.
+
+    Attributes:
+        part: what the part is called, such as "silenced".
+        counts: text -> occurrences, most frequent first; equal ones by text. Ids with one text count together.
+    """
+
+    part: str
+    counts: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+def count(run: LoggedRun) -> tuple[WordCounts, WordCounts]:
+    """(silenced, kept) rare tokens of the logged rows."""
+    first, second = run.part_names
+    return WordCounts(first, _counts(run, run.silenced)), WordCounts(second, _counts(run, run.kept))
+
+
+def _counts(run: LoggedRun, which: np.ndarray) -> dict[str, int]:
+    ids, counts = np.unique(run.rows["token"][which], return_counts=True)
+    by_text: dict[str, int] = {}
+    for token, n in zip(ids.tolist(), counts.tolist(), strict=True):
+        text = run.vocabulary.one(token)
+        by_text[text] = by_text.get(text, 0) + n
+    return dict(sorted(by_text.items(), key=lambda item: (-item[1], item[0])))
+
+
+def clouds(run: LoggedRun, parts: Sequence[WordCounts]) -> Sketch:
     """A row for each part: its cloud, its most frequent tokens."""
-    title = material.heading("Rare tokens of correct responses")
+    title = run.heading("Rare tokens of correct responses")
     figure = sheet(title, 7.6)
     grid = figure.subplots(2, 2, width_ratios=(3, 2))
     said = []
@@ -48,16 +81,16 @@ def clouds(material: Material, parts: Sequence[Ranked]) -> Sketch:
         if drawn:
             said.append(f"{drawn[0]} of {drawn[1]} different ones")
     caption = (
-        f"{material.opening}Rare: p < {material.facts.tau_p:g}, in a response with a positive advantage. A word is the "
+        f"{run.caption_opening}Rare: p < {run.facts.tau_p:g}, in a response with a positive advantage. A word is the "
         "larger the more often it occurs; articles and prepositions are left out of the clouds, not of the bars, which "
         f"are the {BARS} most frequent. ␣ is a space, ⏎ the end of a line."
     )
     if said:
         caption += f" The clouds hold {' and '.join(said)}."
-    if not material.silences:
-        caption += f" {material.facts.selector} silences none of them for being rare: shown is what S2T would do."
-    if material.facts.left_out:
-        caption += f" Logged rows only: {material.facts.left_out:,} of the whole log were left out at its bound."
+    if not run.masks_rare:
+        caption += f" {run.facts.selector} silences none of them for being rare: shown is what S2T would do."
+    if run.facts.left_out:
+        caption += f" Logged rows only: {run.facts.left_out:,} of the whole log were left out at its bound."
     return Sketch("tokens_clouds", title, figure, caption)
 
 
@@ -79,7 +112,7 @@ def layout(counts: dict[str, int]) -> list[tuple[str, int, int, int]]:
     return placed
 
 
-def _drawable_counts(part: Ranked) -> dict[str, int]:
+def _drawable_counts(part: WordCounts) -> dict[str, int]:
     counts: dict[str, int] = {}
     for text, n in part.counts.items():
         word = drawable(text, FONT)
@@ -87,11 +120,11 @@ def _drawable_counts(part: Ranked) -> dict[str, int]:
     return counts
 
 
-def _cloud(axes: Axes, part: Ranked, colour: str) -> tuple[int, int] | None:
+def _cloud(axes: Axes, part: WordCounts, colour: str) -> tuple[int, int] | None:
     """Draw it; returns (words drawn, different words), or None where the panel says that there are too few."""
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    chosen = Ranked(part.part, {t: n for t, n in part.counts.items() if t.strip().lower() not in COMMON})
+    chosen = WordCounts(part.part, {t: n for t, n in part.counts.items() if t.strip().lower() not in COMMON})
     counts = _drawable_counts(chosen)
     if len(counts) < FEWEST:
         nothing(axes, f"only {len(counts)} different tokens: no cloud" if counts else "no such token")
@@ -121,7 +154,7 @@ def _outline(word: str, size: int, left: float, top: float) -> Outline:
     return path.transformed(Affine2D().scale(scale, -scale).translate(*to))
 
 
-def _bars(axes: Axes, part: Ranked, colour: str) -> None:
+def _bars(axes: Axes, part: WordCounts, colour: str) -> None:
     axes.set_title("occurrences", weight="normal")
     shown = list(_drawable_counts(part).items())[:BARS]
     if not shown:

@@ -1,4 +1,4 @@
-"""Token ids as text that is fit to be shown: white space is seen, nothing steers a page or a line."""
+"""Token ids as text that is fit to be shown: white space has a mark, and nothing steers a page or a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stapo_repro.report.text import visible
+from stapo_repro.templating import visible
 from stapo_results.errors import RecordError
 
 _MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
@@ -17,7 +17,7 @@ _OTHER_SPACE = re.compile(r"[^\S \n\t]")
 LONGEST = 24  # characters of a token in a figure
 
 
-class Texts:
+class Vocabulary:
     """A tokenizer's vocabulary as text. A token that is a part of a character is shown as U+FFFD."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -25,7 +25,7 @@ class Texts:
         self._known: dict[int, str] = {}
 
     @classmethod
-    def read(cls, path: Path) -> Texts:
+    def read(cls, path: Path) -> Vocabulary:
         """Raises: RecordError when there is no such file, or it is no tokenizer."""
         next_step = "copy the model's tokenizer.json there: its ids cannot be read without it"
         if not path.is_file():
@@ -33,12 +33,7 @@ class Texts:
         try:
             return cls(Tokenizer.from_file(str(path)))
         except Exception as e:  # noqa: BLE001  the library raises no narrower class
-            raise RecordError(
-                f"{path}: not a tokenizer",
-                found=str(e)[:200],
-                expected="the tokenizer.json of a model",
-                next_step=next_step,
-            ) from None
+            raise RecordError(f"{path}: not a tokenizer", found=str(e)[:200], next_step=next_step) from None
 
     def one(self, token: int) -> str:
         """The token alone; an id without a token as its number."""
@@ -49,7 +44,7 @@ class Texts:
             )
         return self._known[token]
 
-    def run(self, tokens: Sequence[int]) -> str:
+    def several(self, tokens: Sequence[int]) -> str:
         """Consecutive tokens. A character that begins or ends outside of them is U+FFFD."""
         if any(self.one(t) == f"⟨id {t}⟩" for t in tokens):
             return "".join(map(self.one, tokens))
@@ -57,15 +52,9 @@ class Texts:
 
 
 def marked(text: str) -> str:
-    """A text on one line with every white space seen: ␣ a space, ⏎ a line's end, ⇥ a tab, others their code point."""
-    seen = visible(text)
-    seen = _OTHER_SPACE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", seen)
-    return seen.translate(_MARKS) or "(empty)"
-
-
-def one_line(text: str) -> str:
-    """A context on one line: ends of lines and tabs are seen, spaces stay spaces."""
-    return marked(text).replace("␣", " ") if text else ""
+    """A text on one line with a mark for all white space: ␣ a space, ⏎ a line's end, ⇥ a tab, others their code."""
+    shown = _OTHER_SPACE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", visible(text))
+    return shown.translate(_MARKS) or "(empty)"
 
 
 @cache
