@@ -161,16 +161,17 @@ def test_numbers(text: str, value: Fraction | None) -> None:
     assert number(text) == value
 
 
-def test_normal_form() -> None:
-    assert key(r"\left( 3,\; \dfrac{\pi}{2} \right)") == r"(3,\frac{\pi}{2})"
-    assert key(r"$\text{Tuesday}$.") == "Tuesday"
-    assert key(r"\leftarrow") == r"\leftarrow"
-    assert key("7 3/4") == "7 3/4"
-    assert key("58 , 500") == "58500"
-    assert clean(r"\$5 and $x$") == r"\usd 5 and x"
-    assert clean("$18.90") == r"\usd 18.90"
-    assert clean("−½") == "- 1/2"
-    assert clean("x² ≤ 9") == r"x^{2} \le 9"
+@pytest.mark.parametrize(
+    ("form", "text", "normal"),
+    [
+        (key, r"\left( 3,\; \dfrac{\pi}{2} \right)", r"(3,\frac{\pi}{2})"),
+        (key, r"$\text{Tuesday}$.", "Tuesday"), (key, r"\leftarrow", r"\leftarrow"), (key, "7 3/4", "7 3/4"),
+        (key, "58 , 500", "58500"), (clean, r"\$5 and $x$", r"\usd 5 and x"), (clean, "$18.90", r"\usd 18.90"),
+        (clean, "−½", "- 1/2"), (clean, "x² ≤ 9", r"x^{2} \le 9"),
+    ],
+)  # fmt: skip
+def test_normal_form(form: Callable[[str], str], text: str, normal: str) -> None:
+    assert form(text) == normal
 
 
 def test_forms() -> None:

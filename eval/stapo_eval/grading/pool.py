@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -58,6 +59,13 @@ class Limits:
     def count(self, jobs: int) -> int:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, min(self.workers or cores, jobs))
+
+
+Progress = Callable[[int, int], None]  # called with (distinct answers decided, distinct answers)
+
+
+def _silent(done: int, total: int) -> None:
+    """Tells nobody of the progress."""
 
 
 _LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
@@ -149,11 +157,8 @@ class Pool:
                 )
         assert self.control is not None
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self.control, [b"start"], [theirs.fileno()])
-            except OSError:
-                pass  # the process is gone: the end of the worker's socket says so
+        with theirs, suppress(OSError):  # the process is gone: the end of the worker's socket says so
+            socket.send_fds(self.control, [b"start"], [theirs.fileno()])
         w = _Worker(ours, self.limits.seconds)
         self.workers.append(w)
         self.selector.register(ours, selectors.EVENT_READ, w)
@@ -217,10 +222,9 @@ class Pool:
         if w.job:
             done(w.job, Outcome(False, "error", time.monotonic() - w.since, _text_of(w.job)))
         self._stop(w)
-        server = self.server
-        if not w.pid or (server is not None and server.poll() is not None):
+        code = self.server.poll() if self.server else None
+        if not w.pid or code is not None:
             self.failures += 1
-            code = server.poll() if server else None
             self._end_server()
             if self.failures >= _MOST_FAILURES:
                 raise RunFailed(
@@ -250,13 +254,8 @@ class Pool:
                     done(w.job, Outcome(False, "timeout", now - w.since, _text_of(w.job)))
                 self._stop(w)
 
-    def grade(
-        self, items: Sequence[Item], progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> list[Outcome]:
+    def grade(self, items: Sequence[Item], progress: Progress = _silent) -> list[Outcome]:
         """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
-
-        Args:
-            progress: called with (distinct answers decided, distinct answers).
 
         Raises:
             RunFailed: the worker processes do not start at all.
@@ -285,9 +284,7 @@ class Pool:
         return [outcomes[i] for i in items]
 
 
-def grade(
-    items: Sequence[Item], limits: Limits | None = None, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[Outcome]:
+def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progress = _silent) -> list[Outcome]:
     """`Pool.grade` with processes of its own."""
     with Pool(limits) as pool:
         return pool.grade(items, progress)
