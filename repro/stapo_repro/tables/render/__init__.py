@@ -10,14 +10,13 @@ data      JSON with everything, CSV in long form
 from stapo_repro.tables.render.data import to_csv, to_json
 from stapo_repro.tables.render.html import to_fragment, to_page
 from stapo_repro.tables.render.latex import document, to_latex
-from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, section_markdown, to_markdown
+from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, to_markdown
 
 __all__ = [
     "document",
     "gains_block",
     "grid",
     "readme_block",
-    "section_markdown",
     "to_csv",
     "to_fragment",
     "to_json",

@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from jinja2 import Template
-
 from stapo_repro.tables import Table
-from stapo_repro.tables.render.view import introduction, main_grid, stamp, state_of_paper_cells
-from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables.render.view import introduction, stamp, state_of_paper_cells
+from stapo_repro.tables.render.view_statistics import all_grids
 from stapo_repro.templating import template
 
 
-def _template(name: str) -> Template:
-    return template("stapo_repro.tables.render", name)
-
-
-def _values(table: Table, links: Mapping[str, str]) -> dict[str, object]:
-    sections = [(main_grid(s), difference_grid(s, table.families)) for s in table.sections]
-    return {
-        "grids": [*(g for pair in sections for g in pair if g is not None), gains_grid(table)],
-        "links": {path: quote(to, safe="/.-_~") for path, to in links.items()},
-        "stamp": stamp(table),
-        "inputs": table.inputs_sha256,
-        "introduction": introduction(table),
-        "state": state_of_paper_cells(table),
-        "records": table.records,
-    }
+def _fill(name: str, table: Table, links: Mapping[str, str]) -> str:
+    return template("stapo_repro.tables.render", name).render(
+        grids=all_grids(table),
+        links={path: quote(to, safe="/.-_~") for path, to in links.items()},
+        stamp=stamp(table),
+        inputs=table.inputs_sha256,
+        introduction=introduction(table),
+        state=state_of_paper_cells(table),
+        records=table.records,
+    )
 
 
 def to_fragment(table: Table, links: Mapping[str, str]) -> str:
@@ -36,9 +29,9 @@ def to_fragment(table: Table, links: Mapping[str, str]) -> str:
     Args:
         links: a record's path -> the address of its file, relative to the page.
     """
-    return _template("table.html.jinja").render(_values(table, links))
+    return _fill("table.html.jinja", table, links)
 
 
 def to_page(table: Table, links: Mapping[str, str]) -> str:
     """The fragment as a page of its own."""
-    return _template("page.html.jinja").render(_values(table, links))
+    return _fill("page.html.jinja", table, links)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, legend, sheet
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material
+from stapo_repro.figures.canvas import GREY, Sketch, bare, interval, legend, method_style, number, point, sheet
+from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.tables import percent, shown
 from stapo_repro.tokens import planted, planted_runs
 from stapo_repro.tokens.shares import Share
 
-# the method that trains with a mask gives it its look
+# a mask has the style of the method that trains with it
 _METHOD = {
     planted.S2T: "stapo",
     planted.FULL: "justrl-fullmask",
@@ -45,17 +44,12 @@ def lines(section: planted_runs.Section) -> list[Line]:
     return out
 
 
-def planted_words(material: Material) -> list[Sketch]:
-    """Precision and recall of each mask; nothing where no run of the group has a token log with planted words."""
-    out = []
-    for group in material.groups():
-        runs = [r for r in material.runs if r.size in group.sizes]
-        if (section := planted_runs.section(runs, group.name)) is not None:
-            out.append(_figure(group, section))
-    return out
-
-
-def _figure(group: Group, section: planted_runs.Section) -> Sketch:
+def planted_words(experiment: Experiment, group: Group) -> Sketch | None:
+    """Precision and recall of each mask; None where no run of the group has a token log with planted words."""
+    runs = [r for r in experiment.runs if r.size in group.sizes]
+    section = planted_runs.section(runs, group.name)
+    if section is None:
+        return None
     title, found = group.heading("What the masks silence of the planted words"), lines(section)
     figure = sheet(title, 1.4 + _PITCH * len(found))
     panels = figure.subplots(1, 2, sharey=True)
@@ -90,24 +84,21 @@ def _draw(axes: Axes, found: list[Line], name: str) -> None:
         share: Share = getattr(x.measured, name)
         if not x.measured.precision.whole or share.value is None:
             why = "no planted word" if x.measured.precision.whole else "silences none"
-            axes.annotate(why, (0, -i), xytext=(3, 0), textcoords="offset points", va="center", color=GREY, size=SMALL)
+            number(axes, 0, -i, why, 3, color=GREY)
             continue
         _point(axes, -i, share, x.method)
         if name == "precision" and x.base is not None and x.base.value is not None:
             axes.plot([100 * x.base.value] * 2, [-i - 0.5, -i + 0.5], color="black", linewidth=0.9, zorder=2)
-    bare(axes)
-    axes.set_ylim(-len(found) + 0.4, 0.6)
+    bare(axes, len(found))
     axes.set_xlim(0, 119)  # room for the numbers
     axes.set_xticks([0, 25, 50, 75, 100])
 
 
 def _point(axes: Axes, y: float, share: Share, method: str) -> None:
     assert share.value is not None
-    how, value, end = look(method), 100 * share.value, 100 * share.value
+    end = 100 * share.value
     if share.low is not None and share.high is not None:
         end = 100 * share.high
-        axes.plot([100 * share.low, end], [y, y], color=how.colour, linewidth=1.3, solid_capstyle="butt")
-    axes.plot([value], [y], how.marker, color=how.colour, markersize=4.5, markeredgecolor="white", markeredgewidth=0.5,
-              zorder=5, gid=f"planted-{-y:.0f}")  # fmt: skip
-    text = shown(percent(share.value), 1)
-    axes.annotate(text, (end, y), xytext=(5, 0), textcoords="offset points", va="center", size=SMALL)
+        interval(axes, 100 * share.low, end, y, method_style(method).colour, 1.3)
+    point(axes, 100 * share.value, y, method, f"planted-{-y:.0f}")
+    number(axes, end, y, shown(percent(share.value), 1), 5)

@@ -1,4 +1,4 @@
-"""What figures are made of: records, ordered into groups, and the few quantities that several figures show.
+"""The records of one experiment, ordered into groups, and the few quantities that several figures show.
 
 A group is what stands in one figure: the miniature, its ablation, one of the paper's sizes, or all three side by side.
 Quantities come from the tables' own functions, so that a figure and a table never differ.
@@ -15,16 +15,16 @@ from functools import cached_property
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.ablation import evidence as ev
+from stapo_repro.ablation import evidence as seeded
 from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
-from stapo_repro.tables.comparison import compare
+from stapo_repro.tables.differences import compare
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
 from stapo_results.errors import BadInput
-from stapo_results.schema import Theory
+from stapo_results.schema import SETTINGS, Theory
 
-Part = Literal["main", "ablation"]
+ExperimentName = Literal["main", "ablation"]
 Kind = Literal["miniature", "ablation", "paper", "other"]
 Gap = Literal["not run", "other problems", "samples missing"]
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
@@ -65,48 +65,49 @@ class Group:
 
     def heading(self, text: str) -> str:
         """The figure's title: what is not a result of the paper's models says so in it."""
-        of = ": mask ablation" if self.kind == "ablation" else ""
+        ablation = ": mask ablation" if self.kind == "ablation" else ""
         where = " (miniature)" if self.miniature else f", {self.label}" if self.label else ""
-        return f"{text}{of}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
+        return f"{text}{ablation}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
 
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
-        of = {"miniature": " in the miniature", "ablation": " in the miniature's ablation"}.get(self.kind, "")
-        of = of or f" for {self.label or 'the models of the paper'}"
+        where = {"miniature": " in the miniature", "ablation": " in the miniature's ablation"}.get(self.kind, "")
+        where = where or f" for {self.label or 'the models of the paper'}"
         end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
-        return f"{what}{of}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
+        return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
 
 
 @dataclass(frozen=True)
-class Material:
-    """All records of one part.
+class Experiment:
+    """All records of the main experiment or of the ablation.
 
     Attributes:
-        cells: evaluations, of final checkpoints alone (see `records.final_step`).
+        cells: evaluations, of final checkpoints alone (see `final_step`).
         runs: trainings.
-        evidence: the ablation's, whose intervals cover the choice of seeds too; None in the main part.
+        ablation: the ablation's records by seed, for intervals that cover the choice of seeds too; None in the main
+            experiment.
         theory: checks of the paper's statements, some with a run's tokens.
     """
 
-    part: Part
+    name: ExperimentName
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
-    evidence: ev.Evidence | None = None
+    ablation: seeded.Evidence | None = None
     theory: Sequence[Theory] = ()
 
     @classmethod
-    def of(
-        cls, part: Part, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable,
+    def from_records(
+        cls, name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable,
         theory: Sequence[Theory] = (),
-    ) -> Material:  # fmt: skip
-        """Order the records of one part.
+    ) -> Experiment:  # fmt: skip
+        """Order the records of one experiment.
 
         Raises:
-            RecordError: records that cannot stand side by side (see `scores.score` and `evidence.gather`).
+            RecordError: records that cannot stand side by side (see `scores.score` and `ablation.evidence.gather`).
         """
-        final, _ = final_step(cells)
-        return cls(part, final, runs, paper, ev.gather(cells, runs) if part == "ablation" else None, theory)
+        ablation = seeded.gather(cells, runs) if name == "ablation" else None
+        return cls(name, final_step(cells)[0], runs, paper, ablation, theory)
 
     @cached_property
     def scores(self) -> dict[ScoreKey, Score]:
@@ -124,12 +125,12 @@ class Material:
     def sizes(self) -> tuple[str, ...]:
         """Sizes with any record: the miniature, the paper's, others. Without any record: the miniature, "not run"."""
         found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs}
-        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found or (not found and s == labels.MINI)]
+        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in (found or {labels.MINI})]
         return (*known, *sorted(found - set(known)))
 
     def groups(self) -> list[Group]:
         """One group a size."""
-        if self.part == "ablation":
+        if self.name == "ablation":
             return [self._group("ablation", "", "ablation", (labels.MINI,))]
         out = []
         for size in self.sizes:
@@ -141,8 +142,8 @@ class Material:
     def wide_groups(self) -> list[Group]:
         """The same, with the paper's three sizes side by side in one group as soon as one of them has a record."""
         groups = self.groups()
-        if any(g.kind == "paper" for g in groups):
-            first = next(i for i, g in enumerate(groups) if g.kind == "paper")
+        first = next((i for i, g in enumerate(groups) if g.kind == "paper"), None)
+        if first is not None:
             groups = [g for g in groups if g.kind != "paper"]
             groups.insert(first, self.paper_group())
         return groups
@@ -161,10 +162,8 @@ class Material:
         if kind == "other":
             benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
             own = tuple(m for m in own if m in found)
-        return Group(
-            name, label, kind, sizes, (*own, *sorted(found - {*own, labels.BASE})), benchmarks,
-            any("synthetic" in c.engine for c in cells) or any("synthetic" in r.run_id for r in runs),
-        )  # fmt: skip
+        methods = (*own, *sorted(found - {*own, labels.BASE}))
+        return Group(name, label, kind, sizes, methods, benchmarks, any(x.synthetic for x in (*cells, *runs)))
 
     def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:
         """Trainings by method, in the order of `methods`; one without a run has an empty list."""
@@ -174,43 +173,43 @@ class Material:
         """The evaluations of one cell of the table, a seed each."""
         return self._by_key.get((size, method, benchmark, setting), [])
 
+    def _parts(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> list[Score] | None:
+        """The scores on all benchmarks; None where one was not run."""
+        found = [self.scores.get((size, method, b, setting)) for b in benchmarks]
+        have = [s for s in found if s is not None]
+        return have if have and len(have) == len(found) else None
+
     def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        if self.evidence is not None:
+        if self.ablation is not None:
             if method == labels.BASE:
-                return _of_number(ev.base_accuracy(self.evidence, benchmarks, setting))
-            return _of_number(ev.accuracy(self.evidence, [(1.0, method, setting)], benchmarks))
-        parts = [self.scores.get((size, method, b, setting)) for b in benchmarks]
-        have = [p for p in parts if p is not None]
-        if not have or len(have) < len(parts):
+                return _from_number(seeded.base_accuracy(self.ablation, benchmarks, setting))
+            return _from_number(seeded.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
+        parts = self._parts(size, method, benchmarks, setting)
+        found = average_score(parts) if parts else None
+        if parts is None or found is None:
             return None
-        found = average_score(have)
-        if found is None:
-            return None
-        e, _, _ = found
-        common = set.intersection(*(set(p.seeds) for p in have))
-        seeds = tuple(100 * math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(common))
-        return _percent(e.mean, e.low, e.high, seeds)
+        seeds = tuple(100 * math.fsum(p.seeds[s] for p in parts) / len(parts) for s in sorted(parts[0].seeds))
+        return _percent(found[0].mean, found[0].low, found[0].high, seeds)
 
     def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
-        if self.evidence is not None:
+        if self.ablation is not None:
             terms = [(1.0, first, setting), (-1.0, second, setting)]
-            return _of_number(ev.accuracy(self.evidence, terms, benchmarks)) or "not run"
-        one, other = ([self.scores.get((size, m, b, setting)) for b in benchmarks] for m in (first, second))
-        pairs = [(a, b) for a, b in zip(one, other, strict=True) if a is not None and b is not None]
-        if len(pairs) < len(one):
+            return _from_number(seeded.accuracy(self.ablation, terms, benchmarks)) or "not run"
+        one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
+        if one is None or other is None:
             return "not run"
         try:
-            c = compare([a for a, _ in pairs], [b for _, b in pairs], flips=_NO_TEST)
+            c = compare(one, other, flips=_NO_TEST)
         except BadInput:  # the figure says so in the place of the number
             return "other problems"
         return _percent(c.difference, c.low, c.high) or "samples missing"
 
     def remarks(self, group: Group) -> list[str]:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
-        if self.evidence is not None:
-            return self._missing_seeds(group)
+        if self.ablation is not None:
+            return self._missing_seeds(self.ablation, group)
         here = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
         out = []
         lacking = [(k, s) for k, s in here.items() if s.estimate.missing]
@@ -223,12 +222,10 @@ class Material:
         out += [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
         return out
 
-    def _missing_seeds(self, group: Group) -> list[str]:
-        assert self.evidence is not None
-        numbers = [
-            ev.accuracy(self.evidence, [(1.0, m, s)], group.benchmarks) for m in group.methods for s in ("t1.0", "t0.7")
-        ]
-        gone = list(dict.fromkeys(text for n in numbers for text in n.missing))
+    @staticmethod
+    def _missing_seeds(ablation: seeded.Evidence, group: Group) -> list[str]:
+        terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
+        gone = dict.fromkeys(x for t in terms for x in seeded.accuracy(ablation, t, group.benchmarks).missing)
         return [f"MISSING: {'; '.join(gone)}."] if gone else []
 
 
@@ -239,5 +236,5 @@ def _percent(mean: float, low: float, high: float, seeds: tuple[float, ...] = ()
     return Value(100 * mean, *ends, seeds)
 
 
-def _of_number(n: ev.Number) -> Value | None:
+def _from_number(n: seeded.Number) -> Value | None:
     return None if n.mean is None else Value(n.mean, n.low, n.high, tuple(n.seeds.values()))
