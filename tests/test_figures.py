@@ -180,12 +180,10 @@ def test_an_unknown_figure_is_refused_with_the_list(tmp_path):
     assert (e.value.found, str(e.value.expected)[:15]) == ("paretto", "training-curves")
 
 
-def test_pages_are_not_renewed_from_a_choice_of_figures(mini, tmp_path, monkeypatch):
+def test_pages_are_not_renewed_from_a_choice_of_figures(mini, monkeypatch):
     monkeypatch.setattr(outputs, "draw", lambda *_: [canvas.Drawn("a", "A", {"svg": b"", "png": b""}, "")])
-    files = outputs.figure_files("main", [mini], None, only=["pareto"])
+    files = outputs.figure_files("main", [mini], None, ["pareto"])
     assert {p.name for p in files} == {"a.svg", "a.png"}
-    with pytest.raises(BadInput):
-        outputs.figure_files("main", [mini], tmp_path, only=["pareto"], readme=tmp_path / "README.md")
 
 
 def test_every_method_has_a_style_of_its_own():
