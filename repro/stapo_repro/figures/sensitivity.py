@@ -14,8 +14,8 @@ from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import Experiment, Group, Value
 from stapo_repro.figures.variants import TAU_P, Q, variant
-from stapo_results.crossed import over_seeds
 from stapo_results.schema import SETTINGS
+from stapo_results.statistics.crossed import over_seeds
 
 # tau_p as in comments of the paper's source; q is printed in a figure alone, so these four are this project's choice
 TAUS = (2e-4, 2e-3, 2e-2)

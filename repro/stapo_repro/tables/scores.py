@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stapo_repro.records.reading import Loaded
-from stapo_results.crossed import crossed
 from stapo_results.errors import RecordError
 from stapo_results.statistics import (
     Estimate,
@@ -26,6 +25,7 @@ from stapo_results.statistics import (
     problem_means,
     sampling_se,
 )
+from stapo_results.statistics.crossed import crossed
 
 
 @dataclass(frozen=True)
