@@ -139,15 +139,6 @@ class Experiment:
             out.append(self._group(name, labels.size_label(size), kind, (size,)))
         return out
 
-    def wide_groups(self) -> list[Group]:
-        """The same, with the paper's three sizes side by side in one group as soon as one of them has a record."""
-        groups = self.groups()
-        first = next((i for i, g in enumerate(groups) if g.kind == "paper"), None)
-        if first is not None:
-            groups = [g for g in groups if g.kind != "paper"]
-            groups.insert(first, self.paper_group())
-        return groups
-
     def paper_group(self) -> Group:
         """The paper's three sizes, whether there are records or not."""
         return self._group("paper", "", "paper", tuple(labels.PAPER_SIZES))
