@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.ablation import evidence as ev
+from stapo_repro.ablation import by_seed as ev
 from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
@@ -92,7 +92,7 @@ class Material:
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
-    evidence: ev.Evidence | None = None
+    evidence: ev.SeedResults | None = None
     theory: Sequence[Theory] = ()
 
     @classmethod

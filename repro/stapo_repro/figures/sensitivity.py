@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
-from stapo_repro.ablation.evidence import run_measures
+from stapo_repro.ablation.by_seed import run_measures
 from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, sheet
 from stapo_repro.figures.looks import look
 from stapo_repro.figures.material import Group, Material, Value

@@ -160,7 +160,7 @@ def _part(source: _Source, run_folders: Sequence[Path], page_folder: Path, most:
     )  # fmt: skip
 
 
-def _claim(number: int, judged: claims.Judged) -> ClaimRow:
+def _claim(number: int, judged: claims.JudgedClaim) -> ClaimRow:
     c, n = judged.claim, judged.number
     digits = 2 if c.measure == "accuracy" else render_ablation.MEASURES[c.measure][2]
     interval = "" if n.low is None else f"{tables.shown(n.low, digits)} to {tables.shown(n.high, digits)}"
