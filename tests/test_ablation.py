@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import cli, labels, paper
+from stapo_repro import cli, labels
 from stapo_repro.ablation import build as ablation
 from stapo_repro.ablation import by_seed, claims
 from stapo_repro.ablation import render as render_ablation
@@ -358,11 +358,9 @@ def test_what_is_committed_is_what_the_records_give():
 
 def test_curves_of_the_ablation(tmp_path):
     pytest.importorskip("matplotlib")
-    from stapo_repro import figures
 
     synthetic.ablation(tmp_path)
-    material = figures.Material.of("ablation", load_cells([tmp_path]), load_training_runs([tmp_path]), paper.load())
-    (drawn,) = figures.draw(material, ["training-curves"])
+    (drawn,) = outputs.draw("ablation", load_cells([tmp_path]), load_training_runs([tmp_path]), (), ["training-curves"])
     assert drawn.name == "ablation_training_curves"
     # three runs: the median lies outside their range when all are on one side of it, 2 * (1/2)^3 = 25 %
     assert (

@@ -51,7 +51,9 @@ def test_a_broken_link_is_found(tmp_path):
 
 
 def test_every_page_of_docs_stands_in_the_index():
-    linked = {(ROOT / "docs" / t.partition("#")[0]).resolve() for t in LINK.findall((ROOT / "docs/README.md").read_text())}
+    linked = {
+        (ROOT / "docs" / t.partition("#")[0]).resolve() for t in LINK.findall((ROOT / "docs/README.md").read_text())
+    }
     pages = {p for p in tracked_pages() if (ROOT / "docs") in p.parents} - {ROOT / "docs/README.md"}
     assert pages <= linked
     assert len(pages) + 1 <= 20

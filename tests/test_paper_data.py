@@ -41,15 +41,6 @@ def test_samples_are_those_of_the_table():
     assert {table[b] for b in ("math500", "minerva", "olympiadbench")} == {values["samples-others"]}
 
 
-def test_claims_have_versions_and_places():
-    claims = load_claims(paper.folder() / "claims.json", load_table(None)).claims
-    main = {(c.version, c.id.split("-")[1]): c.value for c in claims if c.id.startswith("main-")}
-    assert main == {("v1", "t1.0"): "7.13", ("v2", "t1.0"): "7.13", ("v2", "t0.7"): "3.69", ("v4", "t1.0"): "11.49",
-                    ("v4", "t0.7"): "3.73"}  # fmt: skip
-    assert [c.value for c in claims if c.id.startswith("scale-")] == ["18.49", "5.78", "10.20"]
-    assert {str(c.date) for c in claims if c.version == "v4"} == {"2026-05-12"}
-
-
 def changed(tmp_path: Path, name: str, change) -> Path:
     data = json.loads((paper.folder() / name).read_text())
     change(data)

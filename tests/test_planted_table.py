@@ -11,7 +11,6 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
-from stapo_repro import paper
 from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_training_runs
 from stapo_repro.tokens import planted_render as render_planted
@@ -124,11 +123,9 @@ def test_the_words_come_from_the_logs_tokenizer_and_stay_text(records):
 
 def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_path):
     pytest.importorskip("matplotlib")
-    from stapo_repro import figures
 
     def drawn(root: Path):
-        material = figures.Material.of("main", [], load_training_runs([root]), paper.load())
-        return figures.draw(material, ["planted"], ["svg"])
+        return outputs.draw("main", [], load_training_runs([root]), (), ["planted"])
 
     (found,) = drawn(records)
     assert found.name == "miniature_planted"

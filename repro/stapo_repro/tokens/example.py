@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.report.text import visible
 from stapo_repro.tables.render.markdown import escape
+from stapo_repro.templating import visible
 from stapo_repro.tokens.cases import Case, by_probability, case, percent
 from stapo_repro.tokens.logged_run import LoggedRun, load
 

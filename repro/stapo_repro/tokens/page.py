@@ -14,9 +14,8 @@ from importlib import resources
 from markupsafe import Markup
 
 from stapo_repro.figures.canvas import Drawn
-from stapo_repro.report.pictures import Glyphs, picture
-from stapo_repro.report.text import visible
-from stapo_repro.templating import template
+from stapo_repro.figures.inline import Glyphs, picture
+from stapo_repro.templating import template, visible
 from stapo_repro.tokens.cases import Case, percent
 from stapo_repro.tokens.logged_run import LoggedRun
 from stapo_repro.tokens.quadrants import Quadrant

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stapo_repro.report.text import visible
+from stapo_repro.templating import visible
 from stapo_results.errors import RecordError
 
 _MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})

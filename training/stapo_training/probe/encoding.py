@@ -53,7 +53,7 @@ def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = 
     prompts, found = _Prompts(tokenizer), []
     for r, ids in zip(rows, _response_ids(rows, tokenizer), strict=True):
         if r.tokens is None and end_of_turn and r.stopped and (not len(ids) or ids[-1] != end):
-            ids = np.append(ids, np.int32(end))
+            ids = np.concatenate([ids, np.array([end], dtype=np.int32)])
         found.append(Tokens(prompts(r), ids))
         _check(found[-1], r, model)
     return found, [*prompts.notes(), *_recounted(rows, found)]

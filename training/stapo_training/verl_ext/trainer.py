@@ -262,6 +262,3 @@ def stopped_by(fatal: list[alarms.Alarm]) -> RunFailed:
         + ("this step" if kept else "the last checkpoint, since this step was not saved")
         + ", with alarms.stop=[] past every alarm",
     )
-
-
-__all__ = ["MODE", "StapoTrainer", "agent_loop"]
