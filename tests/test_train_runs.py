@@ -104,11 +104,11 @@ def _alive(out: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base whose model is trained far enough that its answers are sometimes right."""
-    from stapo_training.miniature.build import Plan, build_base
+    from stapo_training.miniature.build import BasePlan, build_base
     from stapo_training.miniature.pretrain import Recipe
 
     out = tmp_path_factory.mktemp("base") / "base"
-    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
+    build_base(out, seed=0, plan=BasePlan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
     return out
 
 
@@ -215,6 +215,7 @@ def test_kill_9_and_the_same_command_end_in_the_same_bytes(
     train(skilled_base, killed)
     assert weights(killed, tmp_path / "model") == expected
     same_log(killed, out)
+    assert len(store.read_json(killed / "run.json", Run).resumptions) == 1
 
 
 def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
@@ -233,6 +234,7 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     assert "step 3" in (out / "STATUS.md").read_text()
     assert survivors(out, patience=30) == []
     train(skilled_base, out)
+    assert store.read_json(out / "run.json", Run).resumptions[0].start == "global_step_3"
     assert weights(out, tmp_path / "model") == expected
     same_log(out, whole[0])
 

@@ -64,16 +64,10 @@ class Data:
     """Leave out prompts that match a benchmark problem."""
 
     def __call__(self) -> int:
-        from stapo_training.data.prepare import prepare
+        from stapo_training.data.prepare import DataOptions, prepare
 
-        prepare(
-            self.source,
-            self.benchmarks,
-            self.out,
-            exclude_contaminated=self.exclude_contaminated,
-            language=self.language,
-            revision=self.revision,
-        )
+        options = DataOptions(self.language, self.exclude_contaminated)
+        prepare(self.source, self.benchmarks, self.out, options, revision=self.revision)
         return 0
 
 
@@ -167,27 +161,28 @@ class Configs:
         return config_docs.write(self.docs, check=self.check)
 
 
+_COMMANDS = {
+    "base": Base,
+    "data": Data,
+    "export": Export,
+    "probe": Probe,
+    "theory": TheoryCommand,
+    "bench": BenchCommand,
+    "configs": Configs,
+}
+
+
 def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand, "configs": Configs}
-    commands |= {"theory": TheoryCommand, "probe": Probe}
-    if argv[:1] not in ([c] for c in commands):
-        print(
-            "usage: stapo-train base | data | run | export | probe | theory | bench | configs  (each with --help)\n\n"
-            "  base     the miniature's base model, training data and benchmarks\n"
-            "  data     a prompt set as training data, and the benchmark problems in it\n"
-            "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
-            "  export   a checkpoint as a Hugging Face folder\n"
-            "  probe    rare and spurious tokens in responses that exist already\n"
-            "  theory   the paper's lemmas and bounds, checked by number\n"
-            "  bench    what each way of selecting costs, and what token statistics do\n"
-            "  configs  the documentation's tables of what methods, sizes and machines resolve to"
-        )
+    if not argv or argv[0] not in _COMMANDS:
+        print("usage: stapo-train COMMAND ...   (each with --help)\n")
+        print("  run      Train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...")
+        for name, command in _COMMANDS.items():
+            print(f"  {name:8} {(command.__doc__ or '').splitlines()[0]}")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")
-    return run_main(command)
+    return run_main(tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}"))
 
 
 def _run(argv: list[str]) -> int:
