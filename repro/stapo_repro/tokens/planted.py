@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stapo_repro.tokens.logged_run import batch_keys
 from stapo_repro.tokens.shares import Interval, Share, Sums
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.token_log import TokenLog
@@ -94,8 +95,8 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     names = ("step", "mini_batch", "token", "rare", "silenced", "entropy", "tau_h")
     v = {n: rows[n].to_numpy() for n in names}
     h = {n: counts[n].to_numpy() for n in ("step", "mini_batch", "sign", "rare", "silenced", "tokens")}
-    batches, of_count = np.unique(_key(h["step"], h["mini_batch"]), return_inverse=True)
-    batch = np.searchsorted(batches, _key(v["step"], v["mini_batch"])).clip(0, max(0, len(batches) - 1))
+    batches, of_count = np.unique(batch_keys(h), return_inverse=True)
+    batch = np.searchsorted(batches, batch_keys(v)).clip(0, max(0, len(batches) - 1))
     in_correct = np.where(h["sign"] > 0, h["tokens"], 0)
     correct, rare, silenced = (
         np.bincount(of_count, weights=in_correct * flag, minlength=len(batches)).astype(np.float64)
@@ -116,13 +117,9 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     )
 
 
-def _key(step: NDArray, mini_batch: NDArray) -> NDArray[np.int64]:
-    return step.astype(np.int64) << 16 | mini_batch.astype(np.int64)
-
-
 def _check(log: TokenLog, batches: NDArray, batch: NDArray, v: Mapping, rare: Array, silenced: Array) -> None:
     have, gone = (np.bincount(batch, weights=v[name], minlength=len(batches)) for name in ("rare", "silenced"))
-    foreign = len(batch) and not np.isin(_key(v["step"], v["mini_batch"]), batches).all()
+    foreign = len(batch) and not np.isin(batch_keys(v), batches).all()
     wrong = np.flatnonzero((have != rare) | (gone > silenced))
     if not (log.header.left_out or foreign or len(wrong)):
         return
