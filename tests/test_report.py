@@ -167,7 +167,7 @@ def test_shown_are_the_first_samples_of_all_problems_then_the_second(tmp_path: P
 def test_responses_are_counted_shortened_and_folded(hostile: Path):
     cells = load_cells([hostile])
     (shown,) = responses.load([hostile], cells, 15).values()
-    assert (len(shown.responses), shown.of, shown.left_out) == (15, len(hostile_run.RESPONSES), 2)
+    assert (len(shown.responses), shown.total, shown.left_out) == (15, len(hostile_run.RESPONSES), 2)
     long = shown.responses[14]
     assert (len(long.head), long.left_out, len(long.tail), long.folded) == (3000, 996_000, 1000, True)
     assert shown.responses[0].head == hostile_run.RESPONSES[0]

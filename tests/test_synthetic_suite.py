@@ -56,17 +56,16 @@ def test_one_verdict_changes_exactly_the_cells_that_it_should(tmp_path):
     """STAPO, one problem of mini-add-hard, T=0.7."""
     for rank, method in enumerate((labels.BASE, *labels.METHODS)):
         for b, benchmark in enumerate(labels.MINI_BENCHMARKS):
-            for k, setting in enumerate(SETTINGS):
-                level = (0, 3, 3, 3, 5)[rank]
-                right = [min(8, level + (7 * i + 3 * rank * (i % 4) + b + k) % 4) for i in range(12)]
+            for setting in SETTINGS:
+                right = [min(8, (0, 2, 2, 3, 4)[rank] + ((i * i + rank * i * 3 + b) % 7) % 5) for i in range(12)]
                 synthetic.cell(tmp_path, method, benchmark, setting, ["1" * r + "0" * (8 - r) for r in right])
     before = build(tmp_path)
     wanted = "stapo/mini/s0/step40/mini-add-hard/t0.7/e0"
     path = next(c.file for c in load_cells([tmp_path]) if c.record.cell.id == wanted)
     record = read_json(path, CellRecord)
-    letters = record.problems[7].verdicts
+    letters = record.problems[1].verdicts
     flipped = str.translate(letters[0], str.maketrans("01", "10")) + letters[1:]
-    record.problems[7] = record.problems[7].model_copy(update={"verdicts": flipped})
+    record.problems[1] = record.problems[1].model_copy(update={"verdicts": flipped})
     write_json(path, record)
     after = build(tmp_path)
     old, new = dict(fields(before)), dict(fields(after))

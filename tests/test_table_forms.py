@@ -162,11 +162,10 @@ def from_latex(text: str) -> Numbers:
     ("form", "parse"),
     [
         (lambda t: render.to_markdown(t), from_markdown),
-        (lambda t: render.to_fragment(t, links(t)), from_html),
         (lambda t: render.to_page(t, links(t)), from_html),
         (lambda t: render.to_latex(t), from_latex),
     ],
-    ids=["markdown", "fragment", "page", "latex"],
+    ids=["markdown", "page", "latex"],
 )
 def test_form_prints_the_numbers_of_the_grids(table, form, parse):
     grids = expected(table)
@@ -207,7 +206,7 @@ def test_csv_holds_the_numbers_of_the_json(table, data):
 
 def test_every_form_says_first_that_records_are_made_up(table):
     assert render.to_markdown(table).startswith("# Main table\n\nSYNTHETIC RECORDS")
-    assert "<p>SYNTHETIC RECORDS" in render.to_fragment(table, links(table))
+    assert "<p>SYNTHETIC RECORDS" in render.to_page(table, links(table))
     assert render.to_latex(table).startswith("% SYNTHETIC RECORDS")
     assert json.loads(render.to_json(table))["synthetic"]
     real = replace(table, synthetic=False)

@@ -125,14 +125,14 @@ def logits(vocabulary: int, spread: float, seed: int, ties: bool) -> torch.Tenso
 
 drawn = st.builds(
     logits,
-    st.integers(2, 400) | st.just(20_000),
+    st.integers(2, 400) | st.just(5_000),
     st.sampled_from([0.0, 1e-6, 0.1, 1.0, 5.0, 40.0, 1e4]),
     st.integers(0, 10**6),
     st.booleans(),
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(drawn, st.integers(0, 10**6))
 def test_the_bounds_hold_everywhere(logits_1V: torch.Tensor, at: int) -> None:
     d = softmax(logits_1V)
@@ -158,13 +158,13 @@ def test_two_values_are_the_distribution_that_they_say() -> None:
     close(impurity, d.impurity_N)
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 6])
+@pytest.mark.parametrize("vocabulary", [2, 6])
 def test_climbing_finds_no_distribution_beyond_the_upper_bound(vocabulary: int) -> None:
     """H^2 / (1 - sum of pi^2) climbs to 1 / C_V at the uniform distribution from everywhere, and no further."""
     g = torch.Generator().manual_seed(0)
     a = (3 * torch.randn(32, vocabulary, generator=g, dtype=torch.float64)).requires_grad_()
-    climb = torch.optim.Adam([a], lr=0.05)
-    for _ in range(600):
+    climb = torch.optim.Adam([a], lr=0.1)
+    for _ in range(300):
         climb.zero_grad()
         d = softmax(a)
         (-(d.entropy_N.square() / d.impurity_N).sum()).backward()
@@ -259,7 +259,7 @@ def test_the_step_is_the_natural_gradient() -> None:
     close(total, -covariance, 1e-10)
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 50, 2_000])
+@pytest.mark.parametrize("vocabulary", [2, 2_000])
 def test_the_error_of_the_first_order_falls_with_the_square_of_the_step(vocabulary: int) -> None:
     g = torch.Generator().manual_seed(vocabulary)
     a = torch.randn(1, vocabulary, generator=g, dtype=torch.float64)

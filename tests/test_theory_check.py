@@ -6,6 +6,7 @@ import math
 import sys
 from pathlib import Path
 
+import eval_model
 import numpy as np
 import pytest
 import torch
@@ -283,13 +284,13 @@ def test_the_columns_are_those_that_the_page_names() -> None:
     assert all(f"`{v}`" in page for v in report.COLUMNS.values())
 
 
-def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path) -> None:
+def test_the_bounds_hold_on_a_models_own_tokens(tmp_path: Path) -> None:
     """Float32 statistics of a real model, written as a run logs them: no bound is broken."""
     from transformers import AutoModelForCausalLM
 
     from stapo_training.selection.token_stats import entropy
 
-    model = AutoModelForCausalLM.from_pretrained(tiny_base / "model").eval()
+    model = AutoModelForCausalLM.from_pretrained(eval_model.build(tmp_path / "model")).eval()
     vocabulary = model.config.vocab_size
     g = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -299,7 +300,7 @@ def test_the_bounds_hold_on_a_models_own_tokens(tiny_base: Path, tmp_path: Path)
     sampled_N[::5] = p_NV[::5].argmin(-1)  # rare ones, of which sampling gives few
     p_N = p_NV.gather(-1, sampled_N[:, None]).squeeze(-1)
     tokens = zip(p_N.tolist(), entropy(logits_NV).tolist(), [0.94] * 1600, p_NV.square().sum(-1).tolist(), strict=True)
-    result = measured(training_run(tmp_path, list(tokens), vocabulary))
+    result = measured(training_run(tmp_path / "run", list(tokens), vocabulary))
     assert sum(q.tokens for q in result.quadrants) == 1600
     assert all(q.values["broken_bounds"] == 0 for q in result.quadrants if q.tokens)
     assert all(q.values["lower_q05"] <= 1.001 and q.values["upper_median"] >= 0.999 for q in result.quadrants[:2])

@@ -72,11 +72,7 @@ def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
         ids=np.arange(100),
         end_B=np.array([60, 100]),
         response_B=np.array([40, 10]),
-        **{
-            name: np.resize(getattr(m, name), (50, *getattr(m, name).shape[1:]))
-            for name in vars(m)
-            if name.endswith(("_N", "_NK"))
-        },
+        **{n: np.resize(v, (50, *v.shape[1:])) for n, v in vars(m).items() if n.endswith(("_N", "_NK"))},
     )
     chosen = np.zeros(50, bool)
     chosen[[0, 39, 40]] = True
@@ -88,33 +84,19 @@ def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
 
 def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> None:
     found = token_rows.counts(two_sequences())
-    rows = {
-        (int(s), bool(r), bool(b), bool(x)): (int(n), float(norm))
-        for s, r, b, x, n, norm in zip(
-            *(found[k] for k in ("sign", "rare", "below", "silenced", "tokens", "norm_sum")), strict=True
-        )
-        if (int(s), bool(r)) != (1, False)
-    }
-    # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9)
-    assert rows == {
-        (1, True, True, True): (1, 0.0),
-        (-1, False, True, False): (1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
-    }
-    others = [
-        (float(token_log.LOG10_P_EDGES[i]), float(token_log.ENTROPY_EDGES[j]), int(n), float(norm))
-        for s, r, i, j, n, norm in zip(
-            *(found[k] for k in ("sign", "rare", "log10_p", "entropy", "tokens", "norm_sum")), strict=True
-        )
-        if (int(s), bool(r)) == (1, False)
+    names = ("sign", "rare", "below", "silenced", "rises", "tokens", "norm_sum")
+    # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9). log p + H: log 0.5 + 0.7 = 0.007
+    # falls; log 0.25 + 0.3, and the two with log 0.001, rise. The fifth is not a response token.
+    assert sorted(zip(*(found[k].tolist() for k in names), strict=True)) == [
+        (-1, False, True, False, True, 1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
+        (1, False, False, False, False, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
+        (1, False, False, False, True, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
+        (1, True, True, True, True, 1, 0.0),
     ]
+    likely = (found["sign"] == 1) & ~found["rare"]
     # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7
-    assert sorted(others) == [
-        (-0.75, 0.25, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
-        (-0.5, 0.625, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
-    ]
-    assert found["tokens"].sum() == 4  # the fifth is not a response token
-    # log p + H: log 0.5 + 0.7 = 0.007 falls; log 0.25 + 0.3, and the two with log 0.001, rise
-    assert found["tokens"][found["rises"]].sum() == 3
+    assert sorted(token_log.LOG10_P_EDGES[found["log10_p"][likely]]) == [-0.75, -0.5]
+    assert sorted(token_log.ENTROPY_EDGES[found["entropy"][likely]]) == [0.25, 0.625]
 
 
 def test_gradient_norm_is_autograds() -> None:
@@ -147,14 +129,11 @@ def test_every_token_has_a_bin_that_holds_it(logprob: float, entropy: float) -> 
 
 def test_parts_of_two_ranks_give_the_rows_and_counts_of_one() -> None:
     m = two_sequences()
-    first = replace(
-        m, prompt_id_B=["b"], sample_B=[0], ids=m.ids[:5], end_B=m.end_B[:1], response_B=m.response_B[:1],
-        **{name: getattr(m, name)[:3] for name in vars(m) if name.endswith(("_N", "_NK"))},
-    )  # fmt: skip
-    second = replace(
-        m, prompt_id_B=["a"], sample_B=[5], ids=m.ids[5:], end_B=m.end_B[1:] - 5, response_B=m.response_B[1:],
-        **{name: getattr(m, name)[3:] for name in vars(m) if name.endswith(("_N", "_NK"))},
-    )  # fmt: skip
+    names = [name for name in vars(m) if name.endswith(("_N", "_NK"))]
+    one = {"ids": m.ids[:5], "end_B": m.end_B[:1], "response_B": m.response_B[:1]}
+    first = replace(m, prompt_id_B=["b"], sample_B=[0], **one, **{n: getattr(m, n)[:3] for n in names})
+    one = {"ids": m.ids[5:], "end_B": m.end_B[1:] - 5, "response_B": m.response_B[1:]}
+    second = replace(m, prompt_id_B=["a"], sample_B=[5], **one, **{n: getattr(m, n)[3:] for n in names})
     whole = token_log.to_bytes(
         token_log.TOKENS, token_rows.joined_rows([token_rows.rows(m, m.response_N)], 9)[0], FACTS
     )

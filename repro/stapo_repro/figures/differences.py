@@ -20,7 +20,7 @@ _PITCH = 0.155  # inches a line
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestLine:
     """One line of the plot: `first` minus `second`; `printed` is the paper's difference where it has one.
 
     `other` is the one of the two that changes from line to line: the line has its name and its style.
@@ -49,7 +49,7 @@ def printed_difference(paper: PaperTable, size: str, first: str, second: str, co
     return float(rows[0].values[column]) - float(rows[1].values[column])
 
 
-def lines(experiment: Experiment, group: Group, setting: str) -> list[Line]:
+def lines(experiment: Experiment, group: Group, setting: str) -> list[ForestLine]:
     """All lines of one panel: the benchmarks in order, their average last."""
     size, out = group.sizes[0], []
     for name in (*group.benchmarks, labels.AVERAGE):
@@ -58,7 +58,7 @@ def lines(experiment: Experiment, group: Group, setting: str) -> list[Line]:
             value = experiment.difference(size, first, second, part, setting)
             printed = printed_difference(experiment.paper, size, first, second, name, setting)
             other = first if group.kind == "ablation" else second
-            out.append(Line(name, first, second, other, value, printed))
+            out.append(ForestLine(name, first, second, other, value, printed))
     return out
 
 
@@ -93,12 +93,12 @@ def forest(experiment: Experiment, group: Group) -> Sketch | None:
     return Sketch(f"{group.name}_forest", title, figure, " ".join([caption, *experiment.remarks(group)]))
 
 
-def _rows(found: Sequence[Line], each: int) -> list[float]:
+def _rows(found: Sequence[ForestLine], each: int) -> list[float]:
     """y of every line: a free line above each block holds its name."""
     return [-(i + i // each + 1) for i in range(len(found))]
 
 
-def _draw(axes: Axes, found: Sequence[Line], each: int) -> None:
+def _draw(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     for y, x in zip(_rows(found, each), found, strict=True):
         if isinstance(x.value, Value):
@@ -118,7 +118,7 @@ def _draw(axes: Axes, found: Sequence[Line], each: int) -> None:
         axes.set_xticks([0])
 
 
-def _names(axes: Axes, found: Sequence[Line], each: int) -> None:
+def _names(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     rows = _rows(found, each)
     heads = [(rows[i] + 1, labels.benchmark_label(found[i].benchmark)) for i in range(0, len(found), each)]
     sign = "− " if found[0].other == found[0].second else ""

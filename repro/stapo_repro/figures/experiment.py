@@ -210,15 +210,15 @@ class Experiment:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
         if self.ablation is not None:
             return self._missing_seeds(self.ablation, group)
-        here = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
+        shown = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
         out = []
-        lacking = [(k, s) for k, s in here.items() if s.estimate.missing]
+        lacking = [(k, s) for k, s in shown.items() if s.estimate.missing]
         for (_, method, benchmark, setting), s in lacking[:3]:
             name = f"{labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting}"
             out.append(f"MISSING SAMPLES: {name} lacks {s.estimate.missing}.")
         if len(lacking) > 3:
             out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
-        parts = {(k[2], s.estimate.problems, s.rows) for k, s in here.items() if s.estimate.problems != s.rows}
+        parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
         out += [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
         return out
 

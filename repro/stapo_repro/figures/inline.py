@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 _NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_URL = re.compile(r"url\(#([^)]+)\)")
+_REFERENCE = re.compile(r"""(?:href="|url\()#([^")]+)""")
 _DROPPED = ("metadata", "style", "title")
 _ROUNDED = ("d", "x", "y", "points")
 
@@ -76,64 +77,44 @@ class Glyphs:
         return Markup(ET.tostring(sheet, encoding="unicode"))
 
 
-def _references(root: ET.Element) -> set[str]:
-    found: set[str] = set()
-    for e in root.iter():
-        for name, value in e.attrib.items():
-            if _local(name) == "href":
-                found.add(value.removeprefix("#"))
-            found.update(_REFERENCE.findall(value))
-    return found
+def _inlined(e: ET.Element, names: Mapping[str, str], letters: Container[str]) -> ET.Element | None:
+    """The element with its new names; None where nothing of it is left.
 
-
-class _Inliner:
-    def __init__(self, prefix: str, root: ET.Element, glyphs: Glyphs):
-        self.prefix, self.glyphs = prefix, glyphs
-        self.used = _references(root)
-        self.letters: dict[str, str] = {}
-        self._find_letters(root)
-
-    def _find_letters(self, root: ET.Element) -> None:
-        for e in root.iter():
-            name = e.get("id", "")
-            if _local(e.tag) == "path" and name in self.used and "transform" in e.attrib:
-                self.letters[name] = self.glyphs.name(_attributes(e))  # only letters have a scale of their own
-
-    def _to(self, name: str) -> str:
-        return self.letters.get(name) or f"{self.prefix}-{name}"
-
-    def element(self, e: ET.Element) -> ET.Element | None:
-        tag, own = _local(e.tag), _attributes(e)
-        name = own.pop("id", "")
-        if tag in _DROPPED or name in self.letters:
-            return None
-        if name in self.used:
-            own["id"] = self._to(name)
-        if "href" in own:
-            own["href"] = f"#{self._to(own['href'].removeprefix('#'))}"
-        own = {k: _REFERENCE.sub(lambda m: f"url(#{self._to(m[1])})", v) for k, v in own.items()}
-        out = ET.Element(tag, own)
-        for child in e:
-            made = self.element(child)
-            if made is not None:
-                out.append(made)
-        empty = tag in ("g", "defs") and len(out) == 0
-        return None if empty else out
+    Args:
+        names: identifier in the file -> in the page, of those that something refers to.
+        letters: identifiers of letters' outlines, which stand in the sheet.
+    """
+    tag, own = _local(e.tag), _attributes(e)
+    name = own.pop("id", "")
+    if tag in _DROPPED or name in letters:
+        return None
+    if name in names:
+        own["id"] = names[name]
+    if "href" in own:
+        own["href"] = f"#{names[own['href'].removeprefix('#')]}"
+    out = ET.Element(tag, {k: _URL.sub(lambda m: f"url(#{names[m[1]]})", v) for k, v in own.items()})
+    out.extend(child for c in e if (child := _inlined(c, names, letters)) is not None)
+    return None if tag in ("g", "defs") and len(out) == 0 else out
 
 
 def picture(name: str, title: str, caption: str, svg: bytes, glyphs: Glyphs) -> Picture:
     """A figure's SVG file as an element of the page."""
     root = ET.fromstring(svg)
-    box = root.attrib["viewBox"]
-    made = _Inliner(name, root, glyphs).element(root)
-    assert made is not None  # a figure is not empty
-    made.attrib.clear()
+    names = {i: f"{name}-{i}" for i in _REFERENCE.findall(svg.decode())}
+    letters = set()
+    for e in root.iter():
+        i = e.get("id", "")
+        if i in names and _local(e.tag) == "path" and "transform" in e.attrib:  # only letters have a scale of their own
+            names[i] = glyphs.name(_attributes(e))
+            letters.add(i)
+    element = _inlined(root, names, letters)
+    assert element is not None  # a figure is not empty
+    element.attrib.clear()
     label = f"{name}-title"
-    made.attrib |= {"viewBox": box, "role": "img", "aria-labelledby": label}
+    element.attrib |= {"viewBox": root.attrib["viewBox"], "role": "img", "aria-labelledby": label}
     # what the dropped style sheet of the file says of every element
-    made.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}
+    element.attrib |= {"stroke-linejoin": "round", "stroke-linecap": "butt"}
     heading = ET.Element("title", {"id": label})
     heading.text = title
-    made.insert(0, heading)
-    text = ET.tostring(made, encoding="unicode")
-    return Picture(name, title, caption, Markup(text))
+    element.insert(0, heading)
+    return Picture(name, title, caption, Markup(ET.tostring(element, encoding="unicode")))

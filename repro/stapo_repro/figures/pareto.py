@@ -52,7 +52,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Spot:
+class MethodPoint:
     """One method: stability, over its seeds, and accuracy in percent."""
 
     method: str
@@ -60,14 +60,14 @@ class Spot:
     accuracy: Value
 
 
-def spots(experiment: Experiment, group: Group, size: str, setting: str) -> list[Spot]:
+def method_points(experiment: Experiment, group: Group, size: str, setting: str) -> list[MethodPoint]:
     """The methods with a finished training that logged its entropy and all of the group's benchmarks evaluated."""
     out = []
     for method, runs in experiment.runs_of(size, group.methods).items():
         found = [s for r in runs if r.status == "done" and (s := stability(r.steps)) is not None]
         accuracy = experiment.accuracy(size, method, group.benchmarks, setting)
         if found and accuracy is not None:
-            out.append(Spot(method, Value(float(np.mean(found)), seeds=tuple(found)), accuracy))
+            out.append(MethodPoint(method, Value(float(np.mean(found)), seeds=tuple(found)), accuracy))
     return out
 
 
@@ -82,7 +82,7 @@ def pareto(experiment: Experiment, group: Group) -> Sketch:
         logged = any(r.status == "done" for r in experiment.runs if r.size == size)
         for row, setting in enumerate(SETTINGS):
             axes = grid[row][column]
-            found = spots(experiment, group, size, setting)
+            found = method_points(experiment, group, size, setting)
             _draw(axes, found, "not recorded" if logged else "not run")
             seen |= {s.method: True for s in found}
             axes.set_title(
@@ -108,7 +108,7 @@ def pareto(experiment: Experiment, group: Group) -> Sketch:
     return Sketch(f"{group.name}_pareto", title, figure, " ".join([caption, *experiment.remarks(group)]))
 
 
-def _draw(axes: Axes, found: Sequence[Spot], why: str) -> None:
+def _draw(axes: Axes, found: Sequence[MethodPoint], why: str) -> None:
     if not found:
         canvas.nothing(axes, why)
         return

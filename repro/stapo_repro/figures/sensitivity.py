@@ -14,8 +14,8 @@ from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import Experiment, Group, Value
 from stapo_repro.figures.variants import TAU_P, Q, variant
-from stapo_results.crossed import over_seeds
 from stapo_results.schema import SETTINGS
+from stapo_results.statistics.crossed import over_seeds
 
 # tau_p as in comments of the paper's source; q is printed in a figure alone, so these four are this project's choice
 TAUS = (2e-4, 2e-3, 2e-2)
@@ -27,7 +27,7 @@ _HOLLOW = "t0.7"
 
 
 @dataclass(frozen=True)
-class Stop:
+class SweepPoint:
     """One value of a sweep: the label its runs have, accuracy by setting (percent) and late entropy (nats)."""
 
     at: float
@@ -45,7 +45,7 @@ class Sweep:
     """One strategy of masking over the values of tau_p or of q."""
 
     strategy: str
-    stops: tuple[Stop, ...]
+    points: tuple[SweepPoint, ...]
 
 
 def _label(names: set[str], strategy: str, tau_p: float, q: float) -> str | None:
@@ -76,12 +76,12 @@ def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> Swee
     names |= {r.method for r in experiment.runs if r.size == size}
     known = [v for v in map(variant, names) if v is not None]
     found = {v.tau_p for v in known if v.q == Q} if key == "tau_p" else {v.q for v in known if v.tau_p == TAU_P}
-    stops = []
+    points = []
     for at in sorted({*(TAUS if key == "tau_p" else QS), *found}):
         label = _label(names, strategy, *((at, Q) if key == "tau_p" else (TAU_P, at)))
         accuracy = {s: experiment.accuracy(size, label, group.benchmarks, s) if label else None for s in SETTINGS}
-        stops.append(Stop(at, label, accuracy, _late_entropy(experiment, size, label) if label else None))
-    return Sweep(strategy, tuple(stops))
+        points.append(SweepPoint(at, label, accuracy, _late_entropy(experiment, size, label) if label else None))
+    return Sweep(strategy, tuple(points))
 
 
 def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
@@ -100,19 +100,19 @@ def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
     for column, (sweeps, name, head) in enumerate(columns):
         _panel(grid[0][column], sweeps, list(SETTINGS))
         _panel(grid[1][column], sweeps, ["entropy"])
-        stops = sweeps[0].stops
-        grid[1][column].set_xticks(range(len(stops)), [f"{s.at:g}" for s in stops])
+        points = sweeps[0].points
+        grid[1][column].set_xticks(range(len(points)), [f"{s.at:g}" for s in points])
         grid[1][column].set_xlabel(name)
         grid[0][column].set_title(head)
     grid[0][0].set_ylabel("accuracy (%), average")
     grid[1][0].set_ylabel("late entropy (nats)")
     hollow = canvas.marker_handle("o", "hollow: T = 0.7", 4.5)
-    run = {s.label for x in (*taus, *qs) for s in x.stops}
-    there = {x.strategy: any(s.label and s.label not in _ENDS.values() for s in x.stops) for x in (*taus, *qs)}
+    run = {s.label for x in (*taus, *qs) for s in x.points}
+    there = {x.strategy: any(s.label and s.label not in _ENDS.values() for s in x.points) for x in (*taus, *qs)}
     ends = [canvas.handle(e, f" (q = {q:g})", line=False) for q, e in _ENDS.items() if e in run]
     canvas.legend(figure, [*(canvas.handle(m, run=there[m]) for m in STRATEGIES), *ends, hollow])
-    missing = [f"τₚ = {s.at:g}" for s in taus[0].stops if s.label is None]
-    missing += [f"{labels.method_label(x.strategy)} q = {s.at:g}" for x in qs for s in x.stops if s.label is None]
+    missing = [f"τₚ = {s.at:g}" for s in taus[0].points if s.label is None]
+    missing += [f"{labels.method_label(x.strategy)} q = {s.at:g}" for x in qs for s in x.points if s.label is None]
     caption = (
         f"{group.opening('Accuracy and late policy entropy over the two values of the mask')} Left: STAPO over the "
         "probability threshold. Right: three masks over q; q = 0 is JustRL and q = 1 JustRL-FullMask, whatever the "
@@ -124,8 +124,8 @@ def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
 
 
 def _panel(axes: Axes, sweeps: Sequence[Sweep], what: Sequence[str]) -> None:
-    places = range(len(sweeps[0].stops))
-    have = {k for k in places for x in sweeps for w in what if x.stops[k].value(w) is not None}
+    places = range(len(sweeps[0].points))
+    have = {k for k in places for x in sweeps for w in what if x.points[k].value(w) is not None}
     if not have:
         canvas.nothing(axes, "not run")
         return
@@ -134,9 +134,9 @@ def _panel(axes: Axes, sweeps: Sequence[Sweep], what: Sequence[str]) -> None:
         aside = (i - (len(sweeps) - 1) / 2) * 0.14
         for w in what:
             apart = 0.03 if w == _HOLLOW else -0.03 if w in SETTINGS else 0.0
-            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(x.stops)]
+            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(x.points)]
             _line(axes, x, at, w)
-            for place, s in zip(at, x.stops, strict=True):
+            for place, s in zip(at, x.points, strict=True):
                 if s.label and (s.label, w) not in drawn:  # an end of q is one run for all strategies
                     drawn.add((s.label, w))
                     _point(axes, place, s.value(w), s.label if s.label in _ENDS.values() else x.strategy, w == _HOLLOW)
@@ -148,7 +148,7 @@ def _panel(axes: Axes, sweeps: Sequence[Sweep], what: Sequence[str]) -> None:
 
 def _line(axes: Axes, x: Sweep, at: Sequence[float], what: str) -> None:
     """Through neighbouring values alone: what was not run breaks it."""
-    values = [s.value(what) for s in x.stops]
+    values = [s.value(what) for s in x.points]
     how = canvas.method_style(x.strategy)
     (line,) = axes.plot(at, [v.mean if v else math.nan for v in values], color=how.colour, linewidth=1,
                         gid=f"sweep-{x.strategy}-{what}")  # fmt: skip

@@ -50,8 +50,8 @@ class TrainingRun:
 
 def _content_hash(record: CellRecord) -> str:
     # without what stands at its default: a field that later records may have changes no earlier record's hash
-    said = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
-    return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    content = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_roots(roots: Sequence[Path]) -> None:

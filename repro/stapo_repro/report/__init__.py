@@ -8,7 +8,7 @@ build      all of it as one value
 page       the value as HTML
 """
 
-from stapo_repro.report.build import Report, ReportedExperiment, build
+from stapo_repro.report.build import ReportedExperiment, ReportPage, build
 from stapo_repro.report.page import to_html
 
-__all__ = ["Report", "ReportedExperiment", "build", "to_html"]
+__all__ = ["ReportPage", "ReportedExperiment", "build", "to_html"]

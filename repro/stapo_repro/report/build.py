@@ -23,12 +23,12 @@ from stapo_repro.records.reading import Loaded, TrainingRun
 from stapo_repro.report import cells as cell_views
 from stapo_repro.report import responses, runs, state
 from stapo_repro.report.cells import CellView, Model
-from stapo_repro.report.responses import Shown
+from stapo_repro.report.responses import ShownResponses
 from stapo_repro.report.runs import RunView
 from stapo_repro.tables.render.view import Grid, introduction, main_grid, stamp, state_of_paper_cells
 from stapo_repro.tables.render.view_statistics import difference_grids, gains_grid
 
-_NONE_SHOWN = Shown((), 0)
+_NONE_SHOWN = ShownResponses((), 0)
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class ReportedExperiment:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExperimentSection:
     """One experiment in the page. `shown`: cell's anchor -> its responses, of cells that a run folder made."""
 
     title: str
     pictures: tuple[Picture, ...]
     models: tuple[Model, ...]
-    shown: Mapping[str, Shown]
+    shown: Mapping[str, ShownResponses]
     runs: tuple[RunView, ...]
 
 
@@ -89,7 +89,7 @@ class JudgedClaims:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """Everything that the page shows.
 
     Attributes:
@@ -112,11 +112,13 @@ class Report:
     audit: Audit
     masks: JudgedClaims | None
     todo: state.Todo
-    parts: Sequence[Part]
+    parts: Sequence[ExperimentSection]
     stamps: Sequence[str]
 
 
-def _part(e: ReportedExperiment, run_folders: Sequence[Path], page_folder: Path, most: int, glyphs: Glyphs) -> Part:
+def _section(
+    e: ReportedExperiment, run_folders: Sequence[Path], page_folder: Path, most: int, glyphs: Glyphs
+) -> ExperimentSection:
     anchor = e.anchors
     held = responses.load(run_folders, e.cells, most) if run_folders else {}
     listed = runs.load(e.roots, page_folder, e.skip, e.name[0])
@@ -129,7 +131,7 @@ def _part(e: ReportedExperiment, run_folders: Sequence[Path], page_folder: Path,
             first.setdefault(r.problem, f"{anchor[i]}-r{number}")
         return cell_views.view(c, anchor[i], page_folder, first, made_by.get(c.record.run_id, ""))
 
-    return Part(
+    return ExperimentSection(
         title=e.title,
         pictures=tuple(picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in e.drawn),
         models=tuple(cell_views.by_model([view(c) for c in e.cells])),
@@ -180,7 +182,7 @@ def _notice(read: Sequence[ReportedExperiment]) -> str:
 
 def build(
     read: Sequence[ReportedExperiment], run_folders: Sequence[Path], page_folder: Path, most: int = responses.SHOWN
-) -> Report:
+) -> ReportPage:
     """The report of the main experiment, which stands first in `read`, and of what follows it.
 
     Args:
@@ -197,7 +199,7 @@ def build(
     audit = load_and_audit()
     masks = next((_masks(e) for e in read if e.name == "ablation"), None)
     anchor = main.anchors
-    return Report(
+    return ReportPage(
         notice=_notice(read),
         sizes=sizes,
         counts=_counts(read, sizes, audit),
@@ -211,6 +213,6 @@ def build(
         audit=audit,
         masks=masks,
         todo=state.todo(main.roots, main.skip),
-        parts=[_part(e, run_folders, page_folder, most, glyphs) for e in read],
+        parts=[_section(e, run_folders, page_folder, most, glyphs) for e in read],
         stamps=[stamp(table), *([masks.stamp] if masks else []), f"Audit: inputs {audit.inputs_sha256[:16]}."],
     )

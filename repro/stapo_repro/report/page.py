@@ -16,8 +16,8 @@ from markupsafe import Markup
 
 from stapo_repro import labels
 from stapo_repro.audit.render import NOTE, with_reasons
-from stapo_repro.driver.dry_run import FILLING
-from stapo_repro.report.build import Report
+from stapo_repro.driver.readiness import FILLING
+from stapo_repro.report.build import ReportPage
 from stapo_repro.templating import template, visible
 
 
@@ -51,7 +51,7 @@ def _bars(solved: tuple[int, ...]) -> list[tuple[int, int, int]]:
     return [(8 * i, 24 - h, h) for i, h in enumerate(heights)]
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ReportPage) -> str:
     """The page. A pure function of the report: the same bytes each time."""
     style, script = _asset("style.css"), _asset("script.js")
     return template("stapo_repro.report", "report.html.jinja", _made_visible).render(

@@ -40,15 +40,15 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of a cell's responses. `of` counts all that the record has."""
+class ShownResponses:
+    """What is shown of a cell's responses. `total` counts all that the record has."""
 
     responses: tuple[Response, ...]
-    of: int
+    total: int
 
     @property
     def left_out(self) -> int:
-        return self.of - len(self.responses)
+        return self.total - len(self.responses)
 
 
 def shortened(text: str, head: int, tail: int) -> tuple[str, int, str]:
@@ -126,7 +126,7 @@ def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
     }
 
 
-def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, Shown]:
+def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, ShownResponses]:
     """Responses by cell id, of those of `cells` that one of the run folders made.
 
     Args:
@@ -146,12 +146,12 @@ def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) ->
     wanted = choose([r for records in held.values() for r in records], most)
     found: dict[Key, Response] = {}
     for path, records in held.items():
-        here = {r.cell.id for r in records}
-        mine = {key: letter for key, letter in wanted.items() if key[0] in here}
+        ids = {r.cell.id for r in records}
+        mine = {key: letter for key, letter in wanted.items() if key[0] in ids}
         if mine:
             found |= _read_wanted(path, mine)
     return {
-        i: Shown(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
+        i: ShownResponses(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
         for i in sorted(taken & known.keys())
     }
 

@@ -12,14 +12,14 @@ build        all of it
 
 from stapo_repro.tables.build import build
 from stapo_repro.tables.gains import Gain, paper_gains
-from stapo_repro.tables.model import AgainstPaper, Difference, Row, Section, Table, Value
+from stapo_repro.tables.model import AgainstPaper, Difference, MethodRow, Section, Table, Value
 from stapo_repro.tables.rounding import p_shown, percent, shown, signed
 
 __all__ = [
     "AgainstPaper",
     "Difference",
     "Gain",
-    "Row",
+    "MethodRow",
     "Section",
     "Table",
     "Value",

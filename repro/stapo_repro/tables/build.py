@@ -22,13 +22,13 @@ def _section(
     id: str, title: str, size: str, benchmarks: Sequence[str], scores: Mapping[ScoreKey, Score], *,
     paper: PaperTable | None = None, miniature: bool = False,
 ) -> Section:  # fmt: skip
-    here = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
-    methods = [*labels.METHODS, *sorted({k[1] for k in here} - {labels.BASE, *labels.METHODS})]
-    rows = [values.our_row(here, size, labels.BASE, benchmarks, None)]
+    own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
+    methods = [*labels.METHODS, *sorted({k[1] for k in own} - {labels.BASE, *labels.METHODS})]
+    rows = [values.our_row(own, size, labels.BASE, benchmarks, None)]
     for m in methods:
         if paper is not None and m in labels.METHODS:
             rows.append(values.paper_row(paper, size, m))
-        rows.append(values.our_row(here, size, m, benchmarks, paper))
+        rows.append(values.our_row(own, size, m, benchmarks, paper))
     return Section(
         id=id,
         title=title,
@@ -36,8 +36,8 @@ def _section(
         size=size,
         benchmarks=list(benchmarks),
         rows=values.mark_best(rows, [*benchmarks, labels.AVERAGE]),
-        differences=differences.differences(here, id, size, methods, benchmarks),
-        footnotes=notes.footnotes(here),
+        differences=differences.differences(own, id, size, methods, benchmarks),
+        footnotes=notes.footnotes(own),
     )
 
 

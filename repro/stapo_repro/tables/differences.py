@@ -22,10 +22,10 @@ from stapo_repro.tables.gains import BASELINES, METHOD
 from stapo_repro.tables.model import Difference, Section
 from stapo_repro.tables.rounding import percent
 from stapo_repro.tables.scores import Score, ScoreKey
-from stapo_results.crossed import crossed, t_test_p
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import holm, paired_average
+from stapo_results.statistics.crossed import crossed, t_test_p
 
 FLIPS = 100_000
 """Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""

@@ -60,7 +60,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method: benchmark (and "avg") -> setting -> value."""
 
     method: str
@@ -109,7 +109,7 @@ class Section:
     miniature: bool
     size: str
     benchmarks: list[str]
-    rows: list[Row]
+    rows: list[MethodRow]
     differences: list[Difference]
     footnotes: list[str]
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.tables.model import AgainstPaper, Row, Value
+from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
 from stapo_repro.tables.rounding import percent, shown
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
 from stapo_results.benchmarks import registry
@@ -97,7 +97,7 @@ def against_paper(value: Value, printed: str, parts: Sequence[Score]) -> Value:
 
 def our_row(
     scores: Mapping[ScoreKey, Score], size: str, method: str, benchmarks: Sequence[str], paper: PaperTable | None
-) -> Row:
+) -> MethodRow:
     """One method's row; `paper` is None where there is nothing of the paper's to hold it against."""
     values: dict[str, dict[str, Value]] = {name: {} for name in (*benchmarks, labels.AVERAGE)}
     for s in SETTINGS:
@@ -111,10 +111,10 @@ def our_row(
             for name, by_setting in values.items():
                 used = there.get(name, []) if name != labels.AVERAGE else [p for v in there.values() for p in v]
                 by_setting[s] = against_paper(by_setting[s], printed.values[name], used)
-    return Row(method, labels.method_label(method), "ours", values)
+    return MethodRow(method, labels.method_label(method), "ours", values)
 
 
-def paper_row(paper: PaperTable, size: str, method: str) -> Row:
+def paper_row(paper: PaperTable, size: str, method: str) -> MethodRow:
     """The paper's printed values and marks."""
     values: dict[str, dict[str, Value]] = {}
     for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
@@ -126,10 +126,10 @@ def paper_row(paper: PaperTable, size: str, method: str) -> Row:
                 if row
                 else Value("not in the paper")
             )
-    return Row(method, f"{labels.method_label(method)}, paper", "paper", values)
+    return MethodRow(method, f"{labels.method_label(method)}, paper", "paper", values)
 
 
-def mark_best(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
+def mark_best(rows: Sequence[MethodRow], columns: Iterable[str]) -> list[MethodRow]:
     """Mark the highest complete value of our rows, where at least two can be compared. Ties are all marked."""
     marked = {id(r): {c: dict(v) for c, v in r.values.items()} for r in rows}
     for column in columns:

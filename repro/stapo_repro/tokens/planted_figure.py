@@ -24,7 +24,7 @@ _PITCH = 0.2  # inches a line
 
 
 @dataclass(frozen=True)
-class Line:
+class MaskLine:
     """One line of the figure; without a mask it is the heading of those that follow. `base`: junk among rare tokens."""
 
     text: str
@@ -33,14 +33,14 @@ class Line:
     base: Share | None = None
 
 
-def lines(section: planted_runs.Section) -> list[Line]:
+def lines(section: planted_runs.Section) -> list[MaskLine]:
     """The runs as they were trained, then every mask on the same tokens."""
-    out = [Line("As trained")]
-    out += [Line(t.label, t.method, t.measured, t.base.rare) for t in section.trained]
+    out = [MaskLine("As trained")]
+    out += [MaskLine(t.label, t.method, t.measured, t.base.rare) for t in section.trained]
     for same in section.on_same:
-        out.append(Line(same.title))
+        out.append(MaskLine(same.title))
         masks = same.compared.masks.items()
-        out += [Line(planted_runs.SELECTORS[name], _METHOD[name], m, same.base.rare) for name, m in masks]
+        out += [MaskLine(planted_runs.SELECTORS[name], _METHOD[name], m, same.base.rare) for name, m in masks]
     return out
 
 
@@ -77,7 +77,7 @@ def planted_words(experiment: Experiment, group: Group) -> Sketch | None:
     return Sketch(f"{group.name}_planted", title, figure, caption)
 
 
-def _draw(axes: Axes, found: list[Line], name: str) -> None:
+def _draw(axes: Axes, found: list[MaskLine], name: str) -> None:
     for i, x in enumerate(found):
         if x.measured is None:
             continue

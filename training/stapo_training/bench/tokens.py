@@ -94,7 +94,7 @@ def ways(sizes: Sizes, hidden: Any, weight: Any, chosen: Any) -> dict[str, Calla
         found = ours.score_logits(hidden @ weight.T, chosen, k=sizes.k)
         return found.logprob_T, found.entropy_T
 
-    made: dict[str, Callable[[], Outcome]] = {
+    timed: dict[str, Callable[[], Outcome]] = {
         BASELINE: product,
         "product alone in our tiles": product_in_tiles,
         OURS: lambda: score(ours.score_tokens),
@@ -104,8 +104,8 @@ def ways(sizes: Sizes, hidden: Any, weight: Any, chosen: Any) -> dict[str, Calla
         "veRL: fused torch path": lambda: verl.fused(hidden, weight, chosen),
     }
     if hidden.is_cuda:
-        del made["product alone in our tiles"]  # those on a GPU are others
-    return {name: torch.no_grad()(way) for name, way in made.items()}
+        del timed["product alone in our tiles"]  # those on a GPU are others
+    return {name: torch.no_grad()(way) for name, way in timed.items()}
 
 
 def measured(way: Callable[[], Outcome], device: str) -> tuple[float, Outcome]:

@@ -26,14 +26,14 @@ def build(config: Any) -> SelectingTrainingWorker:
     config = config.actor_rollout_ref
     model, actor = omega_conf_to_dataclass(config.model), omega_conf_to_dataclass(config.actor)
     actor.model_config = model
-    made = TrainingWorkerConfig(
+    worker_config = TrainingWorkerConfig(
         model_type="language_model",
         model_config=model,
         engine_config=actor.engine,
         optimizer_config=actor.optim,
         checkpoint_config=actor.checkpoint,
     )
-    worker = SelectingTrainingWorker(config=made)
+    worker = SelectingTrainingWorker(config=worker_config)
     worker.reset()
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     worker.engine.selector = selector_from(config.selector, config.actor)

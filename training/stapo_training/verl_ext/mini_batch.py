@@ -143,7 +143,7 @@ class RecordingLoss:
             b.entropy_N[self.index[every]], self.log.collision_N[self.index[every]] = found
             wanted = self.log.wanted(self.stats(), self.index)
             if wanted.any():
-                self.log.see(self.index[wanted], *logits.most_probable(wanted, TOP))
+                self.log.keep_top(self.index[wanted], *logits.most_probable(wanted, TOP))
         if self.also is not None:
             self.also(self.stats(), self.index)
 

@@ -53,7 +53,7 @@ class TokenLogBuffer:
     def _rare(self, stats: TokenStats) -> torch.Tensor:
         return selectors.rare_in_correct(stats, self.selector.tau_p)
 
-    def see(self, index_M: torch.Tensor, top_id_MK: torch.Tensor, top_logprob_MK: torch.Tensor) -> None:
+    def keep_top(self, index_M: torch.Tensor, top_id_MK: torch.Tensor, top_logprob_MK: torch.Tensor) -> None:
         """Keep the most probable tokens at some tokens."""
         self.top_id_NK[index_M], self.top_logprob_NK[index_M] = top_id_MK, top_logprob_MK
 

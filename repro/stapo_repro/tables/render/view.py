@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.tables import Row, Section, Table, Value, shown, signed
+from stapo_repro.tables import MethodRow, Section, Table, Value, shown, signed
 from stapo_repro.tables.notes import SYNTHETIC
 from stapo_results.schema import SETTINGS
 
@@ -137,7 +137,7 @@ def _against_cell(by_setting: Mapping[str, Value]) -> Cell:
     return both(_against(first), _against(second), [(_side(first), _side(second))])
 
 
-def _rows(row: Row) -> Iterator[GridRow]:
+def _rows(row: MethodRow) -> Iterator[GridRow]:
     yield GridRow(row.label, tuple(map(_cell, row.values.values())), paper=row.source == "paper")
     if any(v.paper for by_setting in row.values.values() for v in by_setting.values()):
         cells = tuple(map(_against_cell, row.values.values()))

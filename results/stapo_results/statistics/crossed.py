@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
+from numpy.typing import ArrayLike
+from scipy.special import stdtr
 
 from stapo_results.errors import BadInput
-from stapo_results.statistics import LEVEL, average, clustered
+from stapo_results.statistics.estimates import LEVEL, average, clustered, mean_variance, quantile_t
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,7 @@ class Crossed:
     seeds: tuple[float, ...]
 
 
-def _mean_variance(values: NDArray[np.float64]) -> float:
-    """Variance of the mean of n independent values: sum (x - m)^2 / (n (n - 1)); NaN for one."""
-    n = len(values)
-    if n < 2:
-        return math.nan
-    return math.fsum((values - math.fsum(values) / n) ** 2) / (n * (n - 1))
-
-
-def _interval(mean: float, parts: Sequence[tuple[float, int]], level: float) -> tuple[float, float, float, float]:
+def _interval(mean: float, parts: Sequence[tuple[float, int]]) -> tuple[float, float, float, float]:
     """(se, df, low, high) from independent variances with their degrees of freedom."""
     total = math.fsum(v for v, _ in parts)
     if math.isnan(total):
@@ -65,11 +57,11 @@ def _interval(mean: float, parts: Sequence[tuple[float, int]], level: float) -> 
     if total == 0:
         return 0.0, math.nan, mean, mean
     df = 1 / math.fsum((v / total) ** 2 / n for v, n in parts)
-    half = float(stdtrit(df, 0.5 + level / 2)) * math.sqrt(total)
+    half = quantile_t(LEVEL, df) * math.sqrt(total)
     return math.sqrt(total), df, mean - half, mean + half
 
 
-def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False, level: float = LEVEL) -> Crossed:
+def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
     """Mean over benchmarks, problems and seeds; its interval holds the variance of problems and of seeds.
 
     Problems are drawn independently in each benchmark; a seed is one model, so its deviations are averaged over the
@@ -79,7 +71,6 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False, level: floa
         strata: a matrix (Q, S) a benchmark; Q may differ, the columns are the same seeds in the same order.
         fractions: the values are scores: the interval is cut at 0 and 1, and where every value is 0 (or 1) it is the
             exact bound of `statistics.clustered`, not a point.
-        level: coverage.
 
     Raises:
         BadInput: no matrix, an empty one, matrices with different numbers of seeds, or a value that is not finite.
@@ -93,12 +84,12 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False, level: floa
     k, seeds = len(matrices), shapes[0][1]
     by_seed = np.array([math.fsum(math.fsum(m[:, s]) / len(m) for m in matrices) / k for s in range(seeds)])
     mean = math.fsum(by_seed) / seeds
-    problems = [(_mean_variance(m.mean(axis=1)) / k**2, len(m) - 1) for m in matrices]
-    between = _mean_variance(by_seed)
-    se, df, low, high = _interval(mean, [*problems, (between, seeds - 1)], level)
+    problems = [(mean_variance(m.mean(axis=1))[1] / k**2, len(m) - 1) for m in matrices]
+    between = mean_variance(by_seed)[1]
+    se, df, low, high = _interval(mean, [*problems, (between, seeds - 1)])
     if fractions:
         if se == 0 and mean in (0.0, 1.0):
-            exact = average([clustered(m.mean(axis=1), level=level) for m in matrices], level=level)
+            exact = average([clustered(m.mean(axis=1)) for m in matrices])
             low, high = exact.low, exact.high
         elif not math.isnan(se):
             low, high = max(0.0, low), min(1.0, high)
@@ -106,7 +97,7 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False, level: floa
     return Crossed(mean, se, low, high, se_problems, math.sqrt(between), df, tuple(by_seed.tolist()))
 
 
-def over_seeds(values_S: Sequence[float], *, level: float = LEVEL) -> Crossed:
+def over_seeds(values_S: Sequence[float]) -> Crossed:
     """Mean of one number a training run (an entropy, a share) with the t interval over seeds; no problems enter.
 
     Raises:
@@ -115,9 +106,8 @@ def over_seeds(values_S: Sequence[float], *, level: float = LEVEL) -> Crossed:
     values = np.asarray(values_S, dtype=np.float64)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise BadInput("each seed needs one finite number", found=list(values_S), expected="(S,)")
-    mean = math.fsum(values) / len(values)
-    variance = _mean_variance(values)
-    se, df, low, high = _interval(mean, [(variance, len(values) - 1)], level)
+    mean, variance = mean_variance(values)
+    se, df, low, high = _interval(mean, [(variance, len(values) - 1)])
     return Crossed(mean, se, low, high, 0.0, math.sqrt(variance), df, tuple(values.tolist()))
 
 
