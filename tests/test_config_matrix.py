@@ -47,6 +47,7 @@ def accepted_by_verl(config: Any) -> None:
     from verl.utils.config import omega_conf_to_dataclass
 
     from stapo_training.methods import selector_from
+    from stapo_training.run.preflight.checks import check_sizes
     from stapo_training.verl_ext import run as verl_run
 
     verl_run.validate(config)
@@ -65,16 +66,7 @@ def accepted_by_verl(config: Any) -> None:
         ref.ppo_max_token_len_per_gpu = ref.pop("log_prob_max_token_len_per_gpu")
     omega_conf_to_dataclass(ref)
     assert a.actor.use_dynamic_bsz == a.rollout.log_prob_use_dynamic_bsz
-    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    assert ranks % a.rollout.tensor_model_parallel_size == 0
-    rows, rest = divmod(a.actor.ppo_mini_batch_size * a.rollout.n, ranks)
-    assert rest == 0
-    if a.actor.use_dynamic_bsz:
-        longest = config.data.max_prompt_length + config.data.max_response_length
-        assert a.actor.ppo_max_token_len_per_gpu >= longest
-    else:
-        assert rows % a.actor.ppo_micro_batch_size_per_gpu == 0
-        assert rows % a.rollout.log_prob_micro_batch_size_per_gpu == 0
+    check_sizes(config)
 
 
 @pytest.mark.slow
