@@ -14,6 +14,7 @@ from stapo_eval.grading.rules.values.trees import Tree, exact, has_letters, lite
 
 _DEEPEST = 40
 _STARTS = {"num", "sym", "fn", "open", "macro", "inf"}
+_POSTFIX = {"op", "deg", "pct", "word"}  # kinds of what may follow an operand
 _BRACKETS = {"(", "[", "{", "floor", "ceil"}
 _INVERSE = pairs("sin:arcsin cos:arccos tan:arctan cot:arccot sinh:arsinh cosh:arcosh tanh:artanh")
 
@@ -73,7 +74,7 @@ class Parser(Operands):
 
     def product(self) -> Tree:
         tree = self.power()
-        while True:
+        while self.at < len(self.tokens):
             if self.skip("op", "*"):
                 tree = ("*", tree, self.unary())
             elif self.skip("op", "cross"):
@@ -84,7 +85,8 @@ class Parser(Operands):
             elif self.starts_factor():
                 tree = self.beside(tree)
             else:
-                return tree
+                break
+        return tree
 
     def unary(self) -> Tree:
         return ("neg", self.power()) if self.skip("op", "-") else self.power()
@@ -125,8 +127,7 @@ class Parser(Operands):
 
     def power(self) -> Tree:
         tree = self.primary()
-        while True:
-            t = self.peek()
+        while (t := self.peek()) and t.kind in _POSTFIX:
             if self.skip("op", "^"):
                 exponent = self.exponent()
                 tree = tree if exponent is None else ("^", tree, exponent)
@@ -138,10 +139,11 @@ class Parser(Operands):
                 tree = ("deg", tree)
             elif self.skip("pct"):
                 tree = ("/", tree, exact(100))
-            elif t and t.kind == "word" and t.value in ORDINALS and tree[0] == "num":
+            elif t.kind == "word" and t.value in ORDINALS and tree[0] == "num":
                 self.take()
             else:
-                return tree
+                break
+        return tree
 
     def exponent(self) -> Tree | None:
         """What follows ^; None for the ending of an ordinal number (5^{th})."""

@@ -41,7 +41,9 @@ def spread_name(forms: tuple[Form, ...]) -> tuple[Form, ...]:
 
 def name_of(tokens: list[Token]) -> str:
     r"""The text of a side that only names a quantity: x, f(x), \angle ABC, [ABC], m + n, "Area"; else ""."""
-    inverse = next((i for i in range(len(tokens)) if spells(tokens[i : i + 5], "^", "{", "-", "1", "{")), None)
+    inverse = next(
+        (i for i, t in enumerate(tokens) if t.value == "^" and spells(tokens[i : i + 5], "^", "{", "-", "1", "{")), None
+    )
     if inverse is not None:  # f^{-1}(x)
         tokens = [*tokens[:inverse], Token("prime", "^-1"), *tokens[inverse + 5 :]]
     if not tokens or (len(tokens) == 1 and tokens[0].value in ("pi", "e", "i")):
