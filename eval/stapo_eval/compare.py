@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stapo_eval.intervals import difference_fields, rounded
 from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
@@ -212,26 +213,16 @@ def _side(record: CellRecord) -> dict[str, Any]:
         "n": record.n,
         "correct": letters.count("1"),
         "samples": len(letters) - letters.count("-"),
-        "accuracy": _number(math.fsum(means) / len(means)),
+        "accuracy": rounded(math.fsum(means) / len(means)),
     }
 
 
-def _number(x: float) -> float | None:
-    return None if math.isnan(x) else round(x, 8)
-
-
 def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
-    # where no problem differs neither interval has a width, which would claim certainty
-    spread = d.se > 0
     return {
         "problems": d.problems,
-        "difference": _number(d.difference),
-        "standard_error": _number(d.se),
-        "low": _number(d.low) if spread else None,
-        "high": _number(d.high) if spread else None,
-        "bootstrap_low": _number(ends[0]) if spread else None,
-        "bootstrap_high": _number(ends[1]) if spread else None,
-        "p": _number(d.p),
+        "standard_error": rounded(d.se),
+        "p": rounded(d.p),
+        **difference_fields(d, ends),
     }
 
 
@@ -257,9 +248,9 @@ def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, A
         })  # fmt: skip
     adjusted = holm([math.nan if c["p"] is None else c["p"] for c in columns])
     for column, p in zip(columns, adjusted, strict=True):
-        column["p_holm"] = _number(p)
+        column["p_holm"] = rounded(p)
     average: dict[str, Any] = _difference(paired_average(strata), bootstrap(strata))
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
-        average[side] = None if None in values else _number(math.fsum(values) / len(values))
+        average[side] = None if None in values else rounded(math.fsum(values) / len(values))
     return {"columns": columns, "average": average, "warnings": warnings(pairs, across_settings)}

@@ -15,9 +15,9 @@ from typing import Any
 
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import Plan
+from stapo_eval.plan import EvaluationPlan
 from stapo_eval.sampling import load_samples
-from stapo_eval.scoring import write_records
+from stapo_eval.scores import write_records
 from stapo_results import provenance, store
 from stapo_results.benchmarks import load, registry_entry, write_registry
 from stapo_results.schema import SETTINGS, BenchRow, Labels, Sample, Timing, Verdict
@@ -30,7 +30,7 @@ N = 32
 GOAL_SECONDS = 5.0
 
 
-def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> Plan:
+def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> EvaluationPlan:
     """The plan of a run that has ended, over benchmarks of these sizes that are written beside it."""
     rows = ROWS if rows is None else rows
     data = folder / "data"
@@ -46,10 +46,10 @@ def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> P
     model = ModelFiles("model", Path("model"), "model", "", "", "", None)
     run = provenance.new_run("eval", {}, seeds={}, deterministic=True)
     benchmarks = tuple(load(name, data) for name in rows)
-    return Plan(options, model, None, labels, benchmarks, dict(SETTINGS), folder / "run", run)
+    return EvaluationPlan(options, model, None, labels, benchmarks, dict(SETTINGS), folder / "run", run)
 
 
-def write_samples(plan: Plan, characters: int, seed: int = 0) -> int:
+def write_samples(plan: EvaluationPlan, characters: int, seed: int = 0) -> int:
     """Samples, verdicts and timings of a whole run; responses have about `characters` characters. The count."""
     draw = random.Random(seed)
     text = "".join(draw.choice(r"so we get $\frac{1}{2} x$, which is ") for _ in range(4 * characters))
@@ -77,12 +77,12 @@ def write_samples(plan: Plan, characters: int, seed: int = 0) -> int:
     return len(samples)
 
 
-def summarise_folder(plan: Plan) -> dict[str, Any]:
+def summarise_folder(plan: EvaluationPlan) -> dict[str, Any]:
     """Read, validate and summarise what the run folder holds: the end of `stapo-eval run`."""
     samples = load_samples(plan)
     verdicts = list(store.read(plan.out / "verdicts.jsonl", Verdict))
     keys = plan.keys()
-    return write_records(plan, [samples[k] for k in keys], verdicts, {})
+    return write_records(plan, plan.run, [samples[k] for k in keys], verdicts, {})
 
 
 def rows(

@@ -23,8 +23,8 @@ from pathlib import Path
 import httpx
 
 from stapo_eval.engines import protocol
-from stapo_eval.engines.base import Finished, Key, Request
 from stapo_eval.engines.options import EngineOptions, key_of
+from stapo_eval.engines.requests import Finished, Key, Request
 from stapo_eval.engines.schedule import Queue
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed

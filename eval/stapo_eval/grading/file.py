@@ -12,11 +12,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.display import Display
+from stapo_eval.display import StageDisplay
 from stapo_eval.grading.pool import Item, Limits, Outcome, Pool, check_limits
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import Gold, Options
-from stapo_results import store, targets
+from stapo_results import runs, store
 from stapo_results.errors import BadInput, RunFailed
 
 CHUNK_ROWS = 4096
@@ -241,7 +241,7 @@ def _check_target(source: Path, target: Path) -> None:
             expected="another file",
             next_step=f"--output {source.with_name(source.stem + '.verdicts.jsonl')}",
         )
-    targets.check_file(target, "--output")
+    runs.check_file(target, "--output")
 
 
 def grade_file(
@@ -264,7 +264,7 @@ def grade_file(
     rows, one_backslash = check(path, options)
     correct = done = 0
     reasons: Counter[str] = Counter()
-    with Display(path.name) as display, Pool(limits) as pool, store.replacing(target) as out:
+    with StageDisplay(path.name) as display, Pool(limits) as pool, store.replacing(target) as out:
         display.start("grade", 0, rows)
         grader = _Grader(pool)
         for chunk in _chunks(path, options):
