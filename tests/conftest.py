@@ -14,11 +14,11 @@ settings.load_profile("suite")
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base folder of the miniature whose model is trained for a few steps only: real in form, not in skill."""
-    from stapo_training.miniature.build import Plan, build_base
+    from stapo_training.miniature.build import BasePlan, build_base
     from stapo_training.miniature.pretrain import Recipe
 
     out = tmp_path_factory.mktemp("base") / "base"
-    build_base(out, seed=0, plan=Plan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=3, warmup=1))
+    build_base(out, seed=0, plan=BasePlan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=3, warmup=1))
     return out
 
 

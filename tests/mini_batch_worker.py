@@ -188,11 +188,11 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **setti
     """One mini-batch; the gradient that the optimizer would have been given, instead of its step."""
     from verl.utils import tensordict_utils as tu
 
-    from stapo_training.verl_ext import local
+    from stapo_training.verl_ext import in_process
 
     mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
     sizes = {"global_batch_size": len(batch), "mini_batch_size": len(batch), "use_remove_padding": False}
-    data = local.batch(mine, **sizes | settings)
+    data = in_process.batch(mine, **sizes | settings)
     names = [int(s["number"]) for s in mine]
     tu.assign_non_tensor_stack(data, "session_id", names)
     tu.assign_non_tensor_stack(data, "extra_info", [{"problem_id": f"p{n:02d}"} for n in names])
@@ -204,7 +204,7 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **setti
         return 0.0
 
     w.engine.optimizer_step = instead_of_a_step
-    metrics = local.metrics(w.train_mini_batch(data))
+    metrics = in_process.metrics(w.train_mini_batch(data))
     found = {k.removeprefix("selector/"): float(v[0]) for k, v in metrics.items() if k.startswith("selector/")}
     pg_loss = metrics["actor/pg_loss"]
     return found | {
@@ -225,12 +225,12 @@ def main() -> None:
     from stapo_training.run.configuration import compose
     from stapo_training.token_log import rows as token_rows
     from stapo_training.token_log.writer import TokenLogConfig
-    from stapo_training.verl_ext import local
+    from stapo_training.verl_ext import in_process
 
     batch = sequences()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     base = [f"run.base={os.path.dirname(model_path)}", "run.out=unused"]
-    w = local.build(compose(base))
+    w = in_process.build(compose(base))
     hands = {t: ByHand(model_path, batch, t) for t in (1.0, 0.7)}
 
     def case(
@@ -239,7 +239,7 @@ def main() -> None:
         chosen = SelectorConfig(**{"tau_p": TAU_P, "q": Q, "share": SHARE, "seed": SEED} | selector)
         w.engine.selector, engine = chosen, w.engine.engine_config
         engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
-        on = TokenLogConfig(mode=log, folder="unused", watch=WATCHED)
+        on = TokenLogConfig.model_validate({"mode": log, "folder": "unused", "watch": WATCHED})
         engine_log, w.engine.token_log, w.engine.clip = w.engine.token_log, None if log == "off" else on, (*CLIP, 1e9)
         found = step(w, batch, rank, ranks, **settings)
         w.engine.token_log = engine_log
@@ -304,9 +304,9 @@ def main() -> None:
     actor = "actor_rollout_ref.actor"
     kl = ["use_kl_loss=true", "kl_loss_type=low_var_kl", "kl_loss_coef=0.3"]
     checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
-    other = local.build(compose([*base, *(f"{actor}.{k}" for k in kl), checkpointing]))
+    other = in_process.build(compose([*base, *(f"{actor}.{k}" for k in kl), checkpointing]))
     case("S2T, KL and checkpointing", plain, w=other, kl=0.3, **SPLITS["micro 4"])
-    cispo = local.build(compose([*base, f"{actor}.policy_loss.loss_mode=cispo"]))
+    cispo = in_process.build(compose([*base, f"{actor}.policy_loss.loss_mode=cispo"]))
     case("S2T, cispo", plain, w=cispo, loss_mode="cispo", **SPLITS["micro 4"])
     dist.destroy_process_group()
 

@@ -45,6 +45,7 @@ def cell(
         "code_dirty": "",
         "revisions": {},
         "miniature": size == "mini",
+        "synthetic": True,
         **changed,
     }
     path = root / (folder or f"{method}-s{seed}") / "cells" / f"{where.slug}.json"
@@ -86,6 +87,7 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
         seeds={"train": seed},
         deterministic=True,
         started="2000-01-01T00:00:00+00:00",
+        synthetic=True,
     )
     write_json(folder / "run.json", run)
     lines = []

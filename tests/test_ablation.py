@@ -429,11 +429,9 @@ def test_what_is_committed_is_what_the_records_give():
 
 def test_curves_of_the_ablation(tmp_path):
     pytest.importorskip("matplotlib")
-    from stapo_repro import figures
 
     synthetic.ablation(tmp_path)
-    material = figures.Material.of("ablation", load_cells([tmp_path]), load_training_runs([tmp_path]), paper.load())
-    (drawn,) = figures.draw(material, ["training-curves"])
+    (drawn,) = outputs.draw("ablation", load_cells([tmp_path]), load_training_runs([tmp_path]), (), ["training-curves"])
     assert drawn.name == "ablation_training_curves"
     # three runs: the median lies outside their range when all are on one side of it, 2 * (1/2)^3 = 25 %
     assert (

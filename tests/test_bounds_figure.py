@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stapo_repro import figures, paper
-from stapo_repro.figures.material import Material
+from stapo_repro.figures.canvas import Drawn
+from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_theory
 from stapo_results import store
 from stapo_results.schema import Theory, TheoryQuadrant
@@ -37,9 +37,8 @@ def record(size: str = "mini", tokens: int = 132) -> Theory:
                   quadrants=quadrants)  # fmt: skip
 
 
-def drawn(*theory: Theory) -> list[figures.Drawn]:
-    material = Material.of("main", [], [], paper.load(), theory)
-    return figures.draw(material, only=["bounds"], kinds=["svg"])
+def drawn(*theory: Theory) -> list[Drawn]:
+    return outputs.draw("main", [], [], theory, ["bounds"])
 
 
 def test_norms_counts_and_empty_quadrants_are_shown() -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from stapo_results.crossed import crossed, over_seeds
 from stapo_results.errors import BadInput
 from stapo_results.statistics import clustered
+from stapo_results.statistics.crossed import crossed, over_seeds
 
 # Problem means over seeds .2 .5 .8: squares .18, variance of the mean .18 / 6 = .03.
 # Seed means .4 .6: squares .02, variance of the mean .02 / 2 = .01.

@@ -14,7 +14,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, StepMetrics
 from stapo_training.artifacts.export import export
-from stapo_training.run.folder import RunFolder
+from stapo_training.run.folder import TrainingFolder
 
 HERE = Path(__file__).parent
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
@@ -36,7 +36,7 @@ def run_folder(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     ]
     assert [p.wait(timeout=120) for p in ranks] == [0] * RANKS
     shutil.copy(HERE.parent / "results/records/miniature/train/stapo-s0/run.json", out)
-    folder = RunFolder(out)
+    folder = TrainingFolder(out)
     folder.complete_checkpoint(2)
     store.append(
         folder.metrics_file, [StepMetrics(step=1, values={"reward": 0.1}), StepMetrics(step=2, values={"reward": 0.2})]

@@ -16,16 +16,16 @@ from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths
 
 pytest.importorskip("matplotlib")
 from stapo_repro.figures import against_paper, differences, judging, lengths, pareto, sensitivity, token_entropy
-from stapo_repro.figures.material import Group, Material, Value
+from stapo_repro.figures.experiment import Experiment, ExperimentName, Group, Value
 from stapo_repro.figures.variants import Variant, variant
 
 
-def material(root: Path, part: str = "main") -> Material:
-    return Material.of(part, load_cells([root]), load_training_runs([root]), paper.load())  # type: ignore[arg-type]
+def experiment(root: Path, name: ExperimentName = "main") -> Experiment:
+    return Experiment.from_records(name, load_cells([root]), load_training_runs([root]), paper.load())
 
 
-def group(m: Material, name: str = "miniature") -> Group:
-    return next(g for g in m.groups() if g.name == name)
+def group(e: Experiment, name: str = "miniature") -> Group:
+    return next(g for g in e.groups() if g.name == name)
 
 
 def entropies(values: list[float]) -> list[StepMetrics]:
@@ -65,16 +65,16 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     synthetic.cell(tmp_path / "eval", "grpo", "mini-add", "t1.0", ["10"] * 64)
     for method, status in (("stapo", "done"), ("justrl", "running"), ("grpo", "done")):
         synthetic.training_run(tmp_path / "train", method, status=status)
-    m = material(tmp_path)
-    (spot,) = pareto.spots(m, group(m), "mini", "t1.0")
+    e = experiment(tmp_path)
+    (spot,) = pareto.method_points(e, group(e), "mini", "t1.0")
     assert spot.method == "stapo"
-    assert spot.accuracy == m.accuracy("mini", "stapo", group(m).benchmarks, "t1.0")
+    assert spot.accuracy == e.accuracy("mini", "stapo", group(e).benchmarks, "t1.0")
 
 
 def test_quantiles_and_their_late_profile(tmp_path):
     folder = synthetic.training_run(tmp_path, "grpo", steps=8)
-    m = material(tmp_path)
-    found = token_entropy.quantiles(m.runs)
+    e = experiment(tmp_path)
+    found = token_entropy.quantiles(e.runs)
     assert found is not None
     assert found.values.shape == (6, 8)
     np.testing.assert_allclose(found.values[:, 0], [0.005, 0.025, 0.05, 0.075, 0.095, 0.099])
@@ -83,7 +83,7 @@ def test_quantiles_and_their_late_profile(tmp_path):
     for step, value in ((6, "9.0"), (7, "0.2"), (8, "0.4")):
         lines[step] = lines[step].replace('"token_entropy_q95":0.095', f'"token_entropy_q95":{value}')
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    profile = token_entropy.late_profile(material(tmp_path).runs)
+    profile = token_entropy.late_profile(experiment(tmp_path).runs)
     assert profile is not None
     np.testing.assert_allclose(profile[[3, 4]], [0.075, 0.3])
     assert token_entropy.quantiles([]) is None
@@ -113,22 +113,22 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
         for benchmark in ("mini-add", "mini-add-hard"):
             synthetic.cell(tmp_path, method, benchmark, "t1.0", [right, right])
     synthetic.training_run(tmp_path / "train", "stapo", steps=8)
-    m = material(tmp_path)
-    over_q = sensitivity.sweep(m, group(m), "stapo", "q")
-    assert [(s.at, s.label) for s in over_q.stops] == [
+    e = experiment(tmp_path)
+    over_q = sensitivity.sweep(e, group(e), "stapo", "q")
+    assert [(s.at, s.label) for s in over_q.points] == [
         (0.0, "justrl"), (0.25, None), (0.5, "stapo-q0.5"), (0.75, "stapo"), (1.0, None)
     ]  # fmt: skip
-    assert [v.mean if (v := s.accuracy["t1.0"]) else None for s in over_q.stops] == [25.0, None, 75.0, 50.0, None]
-    over_tau = sensitivity.sweep(m, group(m), "stapo", "tau_p")
-    assert [(s.at, s.label) for s in over_tau.stops] == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
+    assert [v.mean if (v := s.accuracy["t1.0"]) else None for s in over_q.points] == [25.0, None, 75.0, 50.0, None]
+    over_tau = sensitivity.sweep(e, group(e), "stapo", "tau_p")
+    assert [(s.at, s.label) for s in over_tau.points] == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
     # late entropy: the mean of the last quarter of eight steps
-    late = [s.values["entropy"] for s in m.runs[0].steps if s.step in (7, 8)]
-    entropy = over_q.stops[3].entropy
+    late = [s.values["entropy"] for s in e.runs[0].steps if s.step in (7, 8)]
+    entropy = over_q.points[3].entropy
     assert entropy is not None
     assert entropy.mean == pytest.approx(sum(late) / 2)
-    assert over_q.stops[0].entropy is None
+    assert over_q.points[0].entropy is None
     # such a run has its own figure and none of the others
-    assert group(m).methods == tuple(labels.METHODS)
+    assert group(e).methods == tuple(labels.METHODS)
 
 
 def judged_cell(root: Path) -> Path:
@@ -142,8 +142,8 @@ def judged_cell(root: Path) -> Path:
 
 def test_opinions_by_hand(tmp_path):
     judged_cell(tmp_path)
-    m = material(tmp_path)
-    cells = m.cells_of("mini", "stapo", "mini-add", "t1.0")
+    e = experiment(tmp_path)
+    cells = e.cells_of("mini", "stapo", "mini-add", "t1.0")
     assert confusion(cells[0].record)["rule_correct"] == {"correct": 0, "incorrect": 1, "invalid": 0, "not_asked": 2}
     found = judging.opinions(cells)
     assert found is not None
@@ -168,14 +168,14 @@ def test_lengths_by_hand(tmp_path):
             "by_verdict": kept,
         }
         synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, **more)
-    first = lengths.lengths(material(tmp_path / "0").cells)
+    first = lengths.lengths(experiment(tmp_path / "0").cells)
     assert first == lengths.Lengths(
         mean=10.0, truncated=25.0,
         tokens={"correct": (10.0,) * 5, "incorrect": (10.0, 10.0, 30.0, 10.0, 10.0)},
         cut={"correct": 0.0, "incorrect": 100.0},
     )  # fmt: skip
     # one seed without lengths by verdict: none is shown as if it were both
-    both = lengths.lengths(material(tmp_path).cells)
+    both = lengths.lengths(experiment(tmp_path).cells)
     assert both == lengths.Lengths(mean=15.0, truncated=25.0, tokens={}, cut={})
 
 
@@ -185,8 +185,8 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"])
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
     synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
-    m = material(tmp_path)
-    found = {(x.benchmark, x.other): x for x in differences.lines(m, group(m), "t1.0")}
+    e = experiment(tmp_path)
+    found = {(x.benchmark, x.other): x for x in differences.lines(e, group(e), "t1.0")}
     value = found["mini-add", "base"].value
     assert isinstance(value, Value)
     assert value.mean == 25.0
@@ -200,9 +200,9 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
 
 def test_forest_of_the_ablation_names_the_mask_not_the_reference(tmp_path):
     synthetic.ablation(tmp_path, problems=4)
-    m = material(tmp_path, "ablation")
-    (g,) = m.groups()
-    found = differences.lines(m, g, "t1.0")
+    e = experiment(tmp_path, "ablation")
+    (g,) = e.groups()
+    found = differences.lines(e, g, "t1.0")
     assert [x.other for x in found[:4]] == ["justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
     assert {x.second for x in found} == {"justrl"}
     stapo = next(x for x in found if x.other == "stapo")
@@ -221,7 +221,7 @@ def test_printed_differences_are_those_of_the_paper():
 
 def test_dumbbells_pair_the_printed_value_with_ours(tmp_path):
     synthetic.cell(tmp_path, "stapo", "aime24", "t0.7", ["1100", "0000"], size="qwen3-14b", rows=30)
-    found = {(p.benchmark, p.method): p for p in against_paper.cells(material(tmp_path), "qwen3-14b", "t0.7")}
+    found = {(p.benchmark, p.method): p for p in against_paper.cells(experiment(tmp_path), "qwen3-14b", "t0.7")}
     assert len(found) == 28
     p = found["aime24", "stapo"]
     assert p.paper == 52.81
@@ -233,26 +233,19 @@ def test_dumbbells_pair_the_printed_value_with_ours(tmp_path):
 
 def test_missing_samples_are_loud_in_the_caption(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["1-", "00"])
-    m = material(tmp_path)
-    assert m.remarks(group(m)) == ["MISSING SAMPLES: STAPO on mini-add at t1.0 lacks 1."]
-
-
-def test_missing_seeds_of_the_ablation_are_loud_in_the_caption(tmp_path):
-    synthetic.ablation(tmp_path, seeds=(0, 1), problems=4)
-    m = material(tmp_path, "ablation")
-    (note,) = m.remarks(m.groups()[0])
-    assert note.startswith("MISSING: JustRL seed 2; JustRL-FullMask seed 2")
+    e = experiment(tmp_path)
+    assert e.remarks(group(e)) == ["MISSING SAMPLES: STAPO on mini-add at t1.0 lacks 1."]
 
 
 def test_groups_put_the_papers_sizes_side_by_side(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"])
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-14b")
     synthetic.cell(tmp_path, "external", "mine", "t1.0", ["10"], size="org/a model")
-    m = material(tmp_path)
-    assert [g.name for g in m.groups()] == ["miniature", "qwen3-14b", "org_a_model"]
-    assert [g.name for g in m.wide_groups()] == ["miniature", "paper", "org_a_model"]
-    assert m.wide_groups()[1].sizes == ("qwen3-1.7b", "qwen3-8b", "qwen3-14b")
-    other = m.groups()[2]
+    e = experiment(tmp_path)
+    assert [g.name for g in e.groups()] == ["miniature", "qwen3-14b", "org_a_model"]
+    assert [g.name for g in e.wide_groups()] == ["miniature", "paper", "org_a_model"]
+    assert e.wide_groups()[1].sizes == ("qwen3-1.7b", "qwen3-8b", "qwen3-14b")
+    other = e.groups()[2]
     assert (other.methods, other.benchmarks) == (("external",), ("mine",))
     assert other.heading("Rule and judge") == "Rule and judge, org/a model, SYNTHETIC RECORDS"
 
@@ -263,11 +256,11 @@ def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
             for method, right in (("stapo", ("1100", "1000", "1111")), ("justrl", ("1000", "0000", "1110"))):
                 letters = [right[(i + seed) % 3] for i in range(3)]
                 synthetic.cell(tmp_path, method, benchmark, "t1.0", letters, seed=seed)
-    m = material(tmp_path)
+    e = experiment(tmp_path)
     table = tables.build(load_cells([tmp_path]), paper.load())
     row = next(r for r in table.sections[0].rows if r.method == "stapo")
-    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, group(m).benchmarks)):
-        said, shown = row.values[name]["t1.0"], m.accuracy("mini", "stapo", part, "t1.0")
+    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, group(e).benchmarks)):
+        said, shown = row.values[name]["t1.0"], e.accuracy("mini", "stapo", part, "t1.0")
         assert shown is not None
         assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
         assert len(shown.seeds) == 2

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stapo_results import provenance
+from stapo_results import provenance, runs
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training.run import launch
-
-OUT = Path("run")
 
 
 def record(**alarms: object) -> Run:
@@ -30,20 +28,28 @@ def changed(run: Run, part: str, **values: object) -> Run:
 def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     new = changed(record(stop=[], window=9), "trainer", logger=["console", "wandb"])
     new = changed(new, "run", silenced_share_reference=1e-5)
-    launch._refuse_other(record(), new, OUT)
+    assert runs.differences(record(), new, launch.may_differ) == []
 
 
 @pytest.mark.parametrize(
-    ("new", "said"),
+    ("new", "key"),
     [
-        (changed(record(), "run", seed=1), r"run\.seed: 0 / 1"),
-        (changed(record(), "trainer", save_freq=10), r"trainer\.save_freq: 100 / 10"),
-        (record().model_copy(update={"revisions": {"train.parquet": "cd"}}), r"train\.parquet: ab / cd"),
+        (changed(record(), "run", seed=1), "run.seed: 0 there, 1 now"),
+        (changed(record(), "trainer", save_freq=10), "trainer.save_freq"),
+        (record().model_copy(update={"revisions": {"train.parquet": "cd"}}), "revision train.parquet"),
     ],
 )
-def test_what_decides_numbers_may_not(new: Run, said: str) -> None:
-    with pytest.raises(BadInput, match=rf"(?s)holds a run of another configuration.*{said}"):
-        launch._refuse_other(record(), new, OUT)
+def test_what_decides_numbers_may_not(new: Run, key: str) -> None:
+    (found,) = runs.differences(record(), new, launch.may_differ)
+    assert found.startswith(key)
+
+
+def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_record_may_not(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").touch()
+    assert runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign) is None
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(BadInput):
+        runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign)
 
 
 def test_the_resume_command_works_from_any_folder_and_holds_no_secret() -> None:

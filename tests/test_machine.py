@@ -1,6 +1,7 @@
 """Preflight looks at the machine: cards, ports, disk, and what a worker's process has registered."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from stapo_results.errors import BadInput
 from stapo_training.run.configuration import compose
 from stapo_training.run.preflight import checks as preflight
-from stapo_training.run.preflight import disk, machine, registration
+from stapo_training.run.preflight import machine, registration
 from stapo_training.run.preflight.machine import Gpu, Node
 
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
@@ -45,20 +46,18 @@ def test_the_smallest_card_of_the_nodes_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"),
+    ("nodes", "found"),
     [
-        ([Node("a", (), 64)], r"(?s)no GPU found.*a: 0 .*1 node\(s\) with 2 GPU\(s\) each.*size=mini hardware=cpu"),
-        ([Node("a", (H100,), 64)], r"(?s)too few GPUs.*a: 1 "),
-        ([Node("a", (H100,), 64, slots=8)], r"(?s)nvidia-smi does not list.*a: 1 listed, 8 offered"),
-        (
-            [Node("a", (H100, Gpu(1, "NVIDIA H100", 79.6, 41.2)), 64)],
-            r"(?s)another program uses a GPU.*a GPU 1 \(NVIDIA H100\): 41\.2 of 79\.6 GiB.*CUDA_VISIBLE_DEVICES",
-        ),
+        ([Node("a", (), 64)], "a: 0 "),
+        ([Node("a", (H100,), 64)], "a: 1 "),
+        ([Node("a", (H100,), 64, slots=8)], "a: 1 listed, 8 offered"),
+        ([Node("a", (H100, Gpu(1, "NVIDIA H100", 79.6, 41.2)), 64)], "a GPU 1 (NVIDIA H100): 41.2 of 79.6 GiB"),
     ],
 )
-def test_missing_unknown_and_busy_cards_are_refused(nodes: list[Node], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_missing_unknown_and_busy_cards_are_refused(nodes: list[Node], found: str) -> None:
+    with pytest.raises(BadInput) as e:
         machine.check_gpus(nodes, 1, 2)
+    assert found in str(e.value.found)
 
 
 @pytest.mark.slow
@@ -76,9 +75,9 @@ def test_a_real_ray_cluster_is_asked_node_by_node(monkeypatch: pytest.MonkeyPatc
         cluster.shutdown()
     assert sorted((n.slots, n.gpus) for n in nodes) == [(4, ()), (8, ())]
     assert all(n.memory > 0 for n in nodes)
-    with pytest.raises(BadInput, match="nvidia-smi does not list the GPUs that Ray offers"):
+    with pytest.raises(BadInput, match="nvidia-smi does not list"):
         machine.check_gpus(nodes, 1, 8)
-    with pytest.raises(BadInput, match=r"(?s)too few GPUs.*2 node\(s\) with 8 GPU"):
+    with pytest.raises(BadInput, match="too few GPUs"):
         machine.check_gpus(nodes, 2, 8)
 
 
@@ -86,8 +85,9 @@ def test_an_address_where_no_cluster_answers() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         closed = s.getsockname()[1]
-    with pytest.raises(BadInput, match=rf"(?s)no Ray cluster answers.*address=127\.0\.0\.1:{closed}.*ray start --head"):
+    with pytest.raises(BadInput) as e:
         machine.cluster_nodes(f"127.0.0.1:{closed}")
+    assert f"127.0.0.1:{closed}" in str(e.value.found)
 
 
 def test_a_port_that_something_listens_on_is_named_with_its_key(tiny_base: Path, tmp_path: Path) -> None:
@@ -97,55 +97,54 @@ def test_a_port_that_something_listens_on_is_named_with_its_key(tiny_base: Path,
         port = s.getsockname()[1]
         metrics = "actor_rollout_ref.rollout.prometheus"
         config = mini(tiny_base, tmp_path, f"{metrics}.enable=true", f"{metrics}.port={port}")
-        with pytest.raises(
-            BadInput, match=rf"(?s)a port is in use.*prometheus\.port={port}.*prometheus\.port={port + 1}"
-        ):
-            preflight.check(config)
-    assert preflight.check(config).prompts == 64
+        with pytest.raises(BadInput) as e:
+            machine.check_ports(config)
+    assert (e.value.found, e.value.next_step) == (
+        f"{metrics}.port={port}", f"choose another: {metrics}.port={port + 1}")  # fmt: skip
+    machine.check_ports(config)
 
 
 # the disk
 
 
 def test_checkpoints_of_8b_by_hand() -> None:
-    # 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB; every 100 of 3,000 steps
-    c = disk.plan_checkpoints(8_190_735_360, ["model", "optimizer", "extra"], 3000, 100, None, free=500.0)
-    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 30, 2747.2)
-    kept = disk.plan_checkpoints(8_190_735_360, ["model", "optimizer", "extra", "hf_model"], 250, 100, 2, free=500.0)
-    assert (round(kept.each, 3), kept.made, kept.kept) == (122.051, 3, 2)  # 16 B; steps 100, 200 and the last
-    assert disk.plan_checkpoints(1, ["model"], 10, -1, None, 1.0).made == 0
+    def planned(*overrides: str) -> machine.Checkpoints:
+        paper = ["size=qwen3-8b", "hardware=8gpu", "run.data=/d", "run.out=/out"]
+        return machine.plan_checkpoints(compose([*paper, *overrides]), 8_190_735_360, Path("/out"))
+
+    # 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB; every 100 of 3,000 steps; 1 + 2 GiB of logs
+    c = planned()
+    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 30, 2749.2)
+    contents = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+    c = planned(contents, "run.steps=250", "trainer.max_actor_ckpt_to_keep=2")
+    assert (round(c.each, 3), c.made, c.kept) == (122.051, 3, 2)  # 16 B; steps 100, 200 and the last
+    assert planned("trainer.save_freq=-1").made == 0
 
 
 def test_under_two_checkpoints_of_free_disk_is_refused() -> None:
-    def with_free(gib: float) -> disk.Checkpoints:
-        return disk.plan_checkpoints(8_190_735_360, ["model", "optimizer"], 3000, 100, None, gib)
-
+    c = machine.Checkpoints(each=91.54, made=30, kept=30, logs=1.0, free=184.0)
     with pytest.raises(BadInput) as e:
-        disk.check_disk(with_free(184.0), "/runs/a")
-    assert str(e.value) == (
-        "too little disk is free for /runs/a\n"
-        "  found:    184.00 GiB\n"
-        "  expected: at least 184.08 GiB: two checkpoints of 91.54 GiB and 1 GiB of logs\n"
-        "  next:     free some space or choose another run.out"
-    )
-    disk.check_disk(with_free(184.1), "/runs/a")
+        machine.check_disk(c, "/runs/a")
+    assert (e.value.found, "184.08 GiB" in str(e.value.expected)) == ("184.00 GiB", True)
+    machine.check_disk(replace(c, free=184.1), "/runs/a")
 
 
 # veRL's own opinion, and what is registered
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "named"),
     [
-        ("actor_rollout_ref.actor.loss_agg_mode=token-median", "Invalid loss_agg_mode: token-median"),
-        ("actor_rollout_ref.rollout.mode=sync", "'sync' has been removed"),
-        ("+actor_rollout_ref.actor.no_such=1", "unexpected keyword argument 'no_such'"),
+        ("actor_rollout_ref.actor.loss_agg_mode=token-median", "token-median"),
+        ("actor_rollout_ref.rollout.mode=sync", "sync"),
+        ("+actor_rollout_ref.actor.no_such=1", "no_such"),
     ],
 )
-def test_what_verl_refuses_is_bad_input(tiny_base: Path, tmp_path: Path, override: str, said: str) -> None:
+def test_what_verl_refuses_is_bad_input(tiny_base: Path, tmp_path: Path, override: str, named: str) -> None:
     config = mini(tiny_base, tmp_path, override)
-    with pytest.raises(BadInput, match=rf"(?s)veRL refuses the configuration.*{said}.*--config-only"):
+    with pytest.raises(BadInput) as e:
         preflight.validate(config, ask_worker=False)
+    assert named in str(e.value.found)
 
 
 def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_own(tiny_base: Path) -> None:
@@ -163,10 +162,7 @@ def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_
 
 def test_an_environment_that_lacks_our_module_is_found_before_ray_starts(tiny_base: Path) -> None:
     config = mini(tiny_base, Path("/out"), "~ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES")
-    with (
-        registration.asked(config) as answer,
-        pytest.raises(
-            BadInput, match=r"(?s)worker's process: platform.*Unknown platform 'cpu'.*VERL_USE_EXTERNAL_MODULES"
-        ),
-    ):
+    with registration.asked(config) as answer, pytest.raises(BadInput) as e:
         answer()
+    assert "Unknown platform 'cpu'" in str(e.value.found)
+    assert "VERL_USE_EXTERNAL_MODULES" in e.value.next_step

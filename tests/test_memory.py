@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from stapo_results import shapes
 from stapo_results.errors import BadInput
-from stapo_training.run.preflight import fit, host_memory, memory, shapes
-from stapo_training.run.preflight.fit import Plan
-from stapo_training.run.preflight.memory import Rollout, Training
+from stapo_training.run.preflight import fit, inputs, memory
+from stapo_training.run.preflight.memory import MemoryPlan
 
 KNOWN = {k: shapes.shape_from(v, k) for k, v in shapes.KNOWN.items()}
 SMALL, MIDDLE, LARGE = (KNOWN[f"Qwen/Qwen3-{s}-Base"] for s in ("1.7B", "8B", "14B"))
@@ -16,13 +16,15 @@ SMALL, MIDDLE, LARGE = (KNOWN[f"Qwen/Qwen3-{s}-Base"] for s in ("1.7B", "8B", "1
 #   layer: q 8*8 + o 8*8 + k 8*4 + v 8*4 = 192; MLP 3*8*16 = 384; norms 2*8 + 2*4 = 24; together 600
 #   root: 32*8 + 8 = 264;  all: 2*600 + 264 = 1464
 TOY = shapes.Shape(layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocab=32, tied=True)
-TRAINING = Training(ranks=8, ranks_per_node=8, micro_tokens=32768, logprob_tokens=32768)
-ROLLOUT = Rollout(1, 0.6, sleeps=True, sequences=256, batched_tokens=8192, sequence_tokens=16384)
+PLAN = MemoryPlan(
+    MIDDLE, ranks=8, ranks_per_node=8, micro_tokens=32768, logprob_tokens=32768, sequence_tokens=16384,
+    tensor_parallel=1, utilization=0.6, sleeps=True, sequences=256, batched_tokens=8192,
+)  # fmt: skip
 
 
 def gib(moments, name: str) -> dict[str, float]:
     (moment,) = [m for m in moments if m.name == name]
-    return {line.name: round(line.gib, 3) for line in moment.lines}
+    return {part: round(size, 3) for part, size in moment.parts.items()}
 
 
 def test_parameters_of_a_model_worked_by_hand() -> None:
@@ -92,23 +94,23 @@ def test_a_layers_saved_bytes_are_what_autograd_keeps(width: int, dtype: str) ->
 
 def test_the_budget_of_8b_on_eight_gpus_by_hand() -> None:
     """8,190,735,360 parameters, 8 ranks, 32,768 tokens, bf16, checkpointing, an 80 GiB card."""
-    moments = memory.gpu_moments(MIDDLE, TRAINING, replace(ROLLOUT, tensor_parallel=2), 80.0)
+    moments = memory.gpu_moments(replace(PLAN, tensor_parallel=2), 80.0)
     assert gib(moments, "update, at the loss") == {
         "weights, fp32": 3.814,  # 4 * 8190735360 / 8 / 2**30
         "gradients, fp32": 3.814,
         "AdamW moments, fp32": 7.628,
         "gathered weights": 3.037,  # 2 * (2*151936*4096 + 4096 + 2*192946432) / 2**30
-        "activations, layer inputs": 9.0,  # 32768 * 2*4096 * 36 / 2**30
+        "activations": 9.0,  # 32768 * 2*4096 * 36 / 2**30
         "logits": 9.273,  # 32768 * 151936 * 2 / 2**30
-        "contexts and buffers": 3.0,
-        "rollout asleep": 1.5,
+        "contexts and buffers, assumed": 3.0,
+        "rollout asleep, assumed": 1.5,
     }
     backward = gib(moments, "update, backward through a layer")
     assert backward["a layer's activations"] == 6.562  # 32768 * 215040 / 2**30
     assert backward["a layer's activation gradients"] == 2.0  # 32768 * 4*(12288 + 4096) / 2**30
     assert backward["gradients not yet scattered"] == 8.033  # 6 * (1244663808 + 192946432) / 2**30
     assert gib(moments, "generation") == {
-        "weights, fp32": 3.814, "AdamW moments, fp32": 7.628, "rollout": 48.0, "contexts and buffers": 3.0,
+        "weights, fp32": 3.814, "AdamW moments, fp32": 7.628, "rollout": 48.0, "contexts and buffers, assumed": 3.0,
     }  # fmt: skip
     assert gib(moments, "the rollout's share") == {
         "weights": 7.628,  # 2 * 8190735360 / 2 / 2**30
@@ -119,54 +121,48 @@ def test_the_budget_of_8b_on_eight_gpus_by_hand() -> None:
 
 def test_offloading_moves_what_it_says_and_no_more() -> None:
     """param_offload and optimizer_offload empty the card for generation only; the offload policy for good."""
-    moved = replace(TRAINING, param_offload=True, optimizer_offload=True)
-    card = memory.gpu_moments(MIDDLE, moved, ROLLOUT, 80.0)
-    assert set(gib(card, "generation")) == {"rollout", "contexts and buffers"}
+    moved = replace(PLAN, param_offload=True, optimizer_offload=True)
+    card = memory.gpu_moments(moved, 80.0)
+    assert set(gib(card, "generation")) == {"rollout", "contexts and buffers, assumed"}
     assert gib(card, "update, at the loss")["AdamW moments, fp32"] == 7.628
-    assert gib(host_memory.host_moments(MIDDLE, moved, 512), "training, host memory") == {
-        "weights": 30.513, "AdamW moments": 61.026, "processes": 64.0,
+    assert gib(memory.host_moments(moved, 512), "training, host memory") == {
+        "weights": 30.513, "AdamW moments": 61.026, "processes, assumed": 64.0,
     }  # fmt: skip
-    policy = replace(TRAINING, offload_policy=True)
-    card = memory.gpu_moments(MIDDLE, policy, ROLLOUT, 80.0)
-    assert not any("fp32" in line.name for m in card for line in m.lines)
+    policy = replace(PLAN, offload_policy=True)
+    card = memory.gpu_moments(policy, 80.0)
+    assert not any("fp32" in part for m in card for part in m.parts)
     assert "optimizer step" not in [m.name for m in card]
-    assert gib(host_memory.host_moments(MIDDLE, policy, 512), "training, host memory") == {
-        "weights, gradients, moments": 122.051, "processes": 64.0,
+    assert gib(memory.host_moments(policy, 512), "training, host memory") == {
+        "weights": 30.513, "gradients": 30.513, "AdamW moments": 61.026, "processes, assumed": 64.0,
     }  # fmt: skip
 
 
-def test_the_logits_without_flash_attention_and_with_fused_kernels() -> None:
-    def logits(copies: int) -> dict[str, float]:
-        moments = memory.gpu_moments(SMALL, replace(TRAINING, vocabulary_copies=copies), ROLLOUT, 80)
-        return {k: v for k, v in gib(moments, "update, at the loss").items() if k.startswith("logits")}
-
-    assert logits(0) == {"logits, fused": 0.0}
-    assert logits(1) == {"logits": 9.273}
-    assert logits(3) == {"logits, no flash-attention": 27.82}
+@pytest.mark.parametrize(("copies", "logits"), [(0, 0.0), (1, 9.273), (3, 27.82)])
+def test_the_logits_with_fused_kernels_with_and_without_flash_attention(copies: int, logits: float) -> None:
+    moments = memory.gpu_moments(replace(PLAN, shape=SMALL, vocabulary_copies=copies), 80)
+    assert gib(moments, "update, at the loss")["logits"] == logits  # 32768 * 151936 * 2 * copies / 2**30
 
 
 def test_the_entropy_in_chunks_of_2048_tokens() -> None:
-    chunked = replace(TRAINING, entropy_chunk=2048)
-    moments = memory.gpu_moments(SMALL, chunked, ROLLOUT, 80)
+    chunked = replace(PLAN, shape=SMALL, entropy_chunk=2048)
+    moments = memory.gpu_moments(chunked, 80)
     for name in ("update, at the loss", "log-probabilities"):
         assert gib(moments, name)["entropy of a chunk"] == 3.478  # 2048 * 151936 * 4 * 3 / 2**30
 
 
-def test_tied_weights_are_read_by_every_rank() -> None:
-    assert gib(host_memory.host_moments(SMALL, TRAINING, 512), "loading, host memory")["weights being read"] == 51.277
-    assert gib(host_memory.host_moments(LARGE, TRAINING, 512), "loading, host memory")["weights being read"] == 55.016
-
-
-def test_the_cache_of_a_replica_in_tokens() -> None:
-    # 0.6 * 80 GiB on each of 2 cards, less 8190735360 B of weights and 726007808 B of working space:
-    # 2 * (51539607552 - 8190735360 - 726007808) // 147456
-    assert memory.cached_tokens(MIDDLE, replace(ROLLOUT, tensor_parallel=2), 80.0) == 578109
+@pytest.mark.parametrize(("shape", "gib_read"), [(SMALL, 51.277), (LARGE, 55.016)])
+def test_tied_weights_are_read_by_every_rank(shape: shapes.Shape, gib_read: float) -> None:
+    moments = memory.host_moments(replace(PLAN, shape=shape), 512)
+    assert gib(moments, "loading, host memory")["weights being read"] == gib_read
 
 
 def test_a_machine_without_a_gpu_by_hand() -> None:
     """1.7B on a CPU, one rank, one sequence of 16,384 tokens a micro-batch, unpacked, no checkpointing."""
-    training = Training(1, 1, 16384, 16384, checkpointing=False, width=4)
-    moments = host_memory.cpu_moments(SMALL, training, replace(ROLLOUT, sequences=8), 64.0)
+    plan = replace(
+        PLAN, shape=SMALL, cpu=True, ranks=1, ranks_per_node=1, micro_tokens=16384, checkpointing=False, width=4,
+        sequences=8,
+    )  # fmt: skip
+    moments = plan.moments(None, 64.0)
     assert gib(moments, "update") == {
         "weights, gradients, moments": 25.639,  # 16 * 1720574976 / 2**30
         "rollout's weights": 6.410,
@@ -178,38 +174,35 @@ def test_a_machine_without_a_gpu_by_hand() -> None:
 
 
 def test_a_refusal_shows_the_arithmetic_and_what_to_change() -> None:
-    plan = Plan(MIDDLE, replace(TRAINING, ranks=1, ranks_per_node=1), ROLLOUT, cpu=False)
+    plan = replace(PLAN, ranks=1, ranks_per_node=1)
     with pytest.raises(BadInput) as e:
         fit.check_fit(plan, 79.6, 512.0)
     # 4 + 4 + 8 + 4 B of 8,190,735,360 parameters and 4.5 GiB: 20 * 7.62822 + 4.5 = 157.06
-    assert str(e.value) == (
-        "too little memory (optimizer step): 157.1 GiB needed, 79.6 GiB there\n"
-        "  found:    \n"
-        "       61.03 GiB  AdamW moments, fp32: 8 B x 8.191e+09 / 1 ranks\n"
-        "       30.51 GiB  weights, fp32: 4 B x 8.191e+09 / 1 ranks\n"
-        "       30.51 GiB  gradients, fp32: 4 B x 8.191e+09 / 1 ranks\n"
-        "       30.51 GiB  AdamW's scratch: 4 B x 8.191e+09 / 1 ranks\n"
-        "        3.00 GiB  contexts and buffers: assumed\n"
-        "        1.50 GiB  rollout asleep: assumed\n"
-        "      157.06 GiB  sum: optimizer step: of 79.6 GiB\n"
-        "  expected: at most 79.6 GiB\n"
-        "  next:     actor_rollout_ref.actor.fsdp_config.offload_policy=true"
-    )
-    assert fit.check_fit(replace(plan, training=replace(plan.training, offload_policy=True)), 79.6, 512.0)
+    assert str(e.value.found).splitlines()[1:] == [
+        "       61.03 GiB  AdamW moments, fp32",
+        "       30.51 GiB  weights, fp32",
+        "       30.51 GiB  gradients, fp32",
+        "       30.51 GiB  AdamW's scratch",
+        "        3.00 GiB  contexts and buffers, assumed",
+        "        1.50 GiB  rollout asleep, assumed",
+        "      157.06 GiB  sum, of 79.6 GiB there",
+    ]
+    assert e.value.next_step == "actor_rollout_ref.actor.fsdp_config.offload_policy=true"
+    assert fit.check_fit(replace(plan, offload_policy=True), 79.6, 512.0)
 
 
 def test_a_refusal_names_only_changes_that_are_needed_and_suffice() -> None:
-    one = replace(TRAINING, ranks=1, ranks_per_node=1)
+    one = replace(PLAN, shape=SMALL, ranks=1, ranks_per_node=1)
     # 1.7B on a 48 GiB card: the update fits (43.7 GiB), generation does not: 0.75 * 48 + 3 + 6.4 (weights) + 12.8
-    plan = Plan(SMALL, one, replace(ROLLOUT, utilization=0.75), cpu=False)
     optimizer, weights = (f"actor_rollout_ref.actor.fsdp_config.{p}_offload=true" for p in ("optimizer", "param"))
-    assert fit.changes_that_fit(plan, 48.0, 256.0) == [optimizer]
+    assert fit.changes_that_fit(replace(one, utilization=0.75), 48.0, 256.0) == [optimizer]
     # at 0.85 the weights do not fit beside the rollout either (50.2), and saving needs them there
-    tighter = Plan(SMALL, one, replace(ROLLOUT, utilization=0.85), cpu=False)
-    assert weights not in fit.changes_that_fit(tighter, 48.0, 256.0)
-    assert fit.changes_that_fit(Plan(LARGE, one, ROLLOUT, cpu=False), 24.0, 64.0) == []
-    with pytest.raises(BadInput, match="no setting makes it fit: more GPUs"):
-        fit.check_fit(Plan(LARGE, one, ROLLOUT, cpu=False), 24.0, 64.0)
+    assert weights not in fit.changes_that_fit(replace(one, utilization=0.85), 48.0, 256.0)
+    large = replace(one, shape=LARGE)
+    assert fit.changes_that_fit(large, 24.0, 64.0) == []
+    with pytest.raises(BadInput) as e:
+        fit.check_fit(large, 24.0, 64.0)
+    assert "more GPUs" in e.value.next_step
 
 
 @pytest.mark.parametrize(
@@ -229,9 +222,9 @@ def test_a_local_folder_goes_before_the_known_facts(tmp_path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, '
         '"num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 32}')  # fmt: skip
     # no head norms, 2 key heads of 4: layer 4*64 + 384 + 16 = 656; root 2*256 + 8
-    assert shapes.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
+    assert inputs.find_shape(str(tmp_path)).parameters == 2 * 656 + 256 + 256 + 8
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(BadInput, match="not JSON"):
-        shapes.find_shape(str(tmp_path))
+        inputs.find_shape(str(tmp_path))
     with pytest.raises(BadInput, match="hf download some/model"):
-        shapes.find_shape("some/model")
+        inputs.find_shape("some/model")

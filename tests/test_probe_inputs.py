@@ -17,7 +17,7 @@ from stapo_results.errors import BadInput
 from stapo_training import cli
 from stapo_training.data.rows import write_parquet
 from stapo_training.miniature.tokenizer import build_tokenizer
-from stapo_training.probe import encoding, model_files, responses
+from stapo_training.probe import encoding, forms, model_files, responses
 from stapo_training.probe.model_files import ModelFolder
 from stapo_training.probe.options import Options
 from stapo_training.probe.run import probe
@@ -39,7 +39,7 @@ def write(path: Path, lines: list[Any]) -> Path:
 
 
 def read(tmp_path: Path, lines: list[Any], **more: Any) -> list[responses.Response]:
-    return responses.read(write(tmp_path / "data.jsonl", lines), **more).rows
+    return forms.read(write(tmp_path / "data.jsonl", lines), **more).rows
 
 
 def line(**more: Any) -> dict[str, Any]:
@@ -128,14 +128,14 @@ def test_verl_writes_the_keys_that_are_read(tmp_path: Path) -> None:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
     PPOTrainer._write_generations(["in"] * 2, ["x", "y"], ["g"] * 2, [1.0, 0.0], {}, str(tmp_path), 3)
-    rows = responses.read(tmp_path / "3.jsonl").rows
+    rows = forms.read(tmp_path / "3.jsonl").rows
     assert [(r.prompt, r.text, round(r.advantage, 4)) for r in rows] == [("in", "x", 0.7071), ("in", "y", -0.7071)]
 
 
 def test_parquet_gives_what_json_lines_give(tmp_path: Path) -> None:
     lines = [line(prompt=f"p{i // 2}", reward=float(i), response_tokens=None if i else [3]) for i in range(4)]
     write_parquet(tmp_path / "data.parquet", lines)
-    rows = responses.read(tmp_path / "data.parquet").rows
+    rows = forms.read(tmp_path / "data.parquet").rows
     same = read(tmp_path, lines)
     assert [(r.prompt_id, r.text, r.tokens, r.advantage) for r in rows] == [
         (r.prompt_id, r.text, r.tokens, r.advantage) for r in same
@@ -151,9 +151,9 @@ def test_the_end_of_turn_stands_behind_what_ended(tmp_path: Path, folder: ModelF
     lines += [line(correct=True, response="ab<|im_end|>"), line(correct=True, response_tokens=[9, 8])]
     rows = read(tmp_path, lines)
     ab = folder.tokenizer("ab").input_ids
-    found = [x.response.tolist() for x in encoding.encode(rows, folder).rows]
+    found = [x.response.tolist() for x in encoding.encode(rows, folder)[0]]
     assert found == [[*ab, 2], ab, [*ab, 2], [*ab, 2], [9, 8]]
-    without = [x.response.tolist() for x in encoding.encode(rows, folder, end_of_turn=False).rows]
+    without = [x.response.tolist() for x in encoding.encode(rows, folder, end_of_turn=False)[0]]
     assert without == [ab, ab, ab, [*ab, 2], [9, 8]]
 
 
@@ -164,7 +164,7 @@ def test_a_prompt_is_text_as_it_stands_or_a_chat_in_its_template(tmp_path: Path,
         {"prompt": "hi", "response": "x", "correct": True},
     ]
     hi = folder.tokenizer("hi").input_ids
-    found = [x.prompt.tolist() for x in encoding.encode(read(tmp_path, lines), folder).rows]
+    found = [x.prompt.tolist() for x in encoding.encode(read(tmp_path, lines), folder)[0]]
     assert found == [[1, *hi, 2, 1], [1, *hi, 2, 1], hi]
 
 
@@ -180,9 +180,8 @@ def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> Non
     dumped = tokenizer.decode(ids, skip_special_tokens=True)
     assert dumped == f"user\n{message}\nassistant\n"
     row = responses.Response("", "p", 0, dumped, "1", ("reward", 1.0), stripped=True)
-    found = encoding.encode([row], folder)
-    assert found.rows[0].prompt.tolist() == ids
-    assert found.notes == []
+    (found,), notes = encoding.encode([row], folder)
+    assert (found.prompt.tolist(), notes) == (ids, [])
 
 
 def test_a_dumped_prompt_that_is_no_single_message_is_taken_as_it_is() -> None:
@@ -191,70 +190,63 @@ def test_a_dumped_prompt_that_is_no_single_message_is_taken_as_it_is() -> None:
     row = responses.Response(
         "", "p", 0, "system\nBe brief.\nuser\nhi\nassistant\n", "1", ("reward", 1.0), stripped=True
     )
-    found = encoding.encode([row], folder)
-    assert found.rows[0].prompt.tolist() == tokenizer(row.prompt, add_special_tokens=False).input_ids
-    assert found.notes == [
-        "1 of 1 prompts are scored without the special tokens that the dump left out: they are not one user message in "
-        "the model's chat template"
-    ]
+    (found,), notes = encoding.encode([row], folder)
+    assert found.prompt.tolist() == tokenizer(row.prompt, add_special_tokens=False).input_ids
+    assert notes[0].startswith("1 of 1 prompts")
 
 
 def test_watched_tokens_by_id_and_by_text(folder: ModelFolder) -> None:
     box = folder.tokenizer(r"\boxed{1}").input_ids
     assert encoding.watched(["7", r"\boxed{1}", "7"], folder) == tuple(sorted({7, *box}))
-    for bad, found in (("two", "3 tokens: ['t', 'w', 'o']"), ("99999", "id 99999 of 283"), ("", "id ")):
-        with pytest.raises(BadInput, match="is not one token") as caught:
+    for bad, found in (("two", "3 tokens: ['t', 'w', 'o']"), ("99999", "id 99999 of 283"), ("", "id  of 283")):
+        with pytest.raises(BadInput) as caught:
             encoding.watched([bad], folder)
-        assert found in str(caught.value)
+        assert caught.value.found == found
 
 
 # bad input
 
 LONE = '{"prompt": "p", "response": "\\ud800", "correct": true}'
-BAD_LINES: dict[str, tuple[list[Any], str, str]] = {
-    "no object": ([line(correct=True), "3"], ":2 is not an object", "int"),
-    "no JSON": ([line(correct=True), "{"], ":2 is not a JSON line", ""),
-    "empty": ([], "holds no response", ""),
-    "no response": ([{"prompt": "p", "correct": True}], ":1: not a response", "response (text) or response_tokens"),
-    "two prompts": ([line(messages=[{"role": "user", "content": "x"}])], ":1: not a response", "one of prompt"),
-    "no message": ([{"messages": [], "response": "x"}], ":1: not a response", "messages: List should have at least 1"),
-    "text for a number": ([line(reward="high")], ":1: not a response", "reward: Input should be a valid number"),
-    "number for a verdict": ([line(correct=1)], ":1: not a response", "correct: Input should be a valid boolean"),
-    "not finite": ([line(reward=1), line(reward=math.nan)], ":2: not a response", "reward: Input should be a finite"),
-    "a count for ids": ([line(response_tokens=12, correct=True)], ":1: not a response", "response_tokens: Input"),
-    "negative id": ([line(response_tokens=[-1], correct=True)], ":1: not a response", "response_tokens.0: Input"),
-    "lone surrogate": ([LONE], ":1: not a response", "half a character at 0"),
-    "sample beyond the log": ([line(sample=32768, correct=True)], ":1: not a response", "less than 32768"),
-    "no score": ([{"input": "a", "output": "b"}], ":1: not a response", "score: Field required"),
-    "nothing known": ([line()], "nothing says how good", "no advantage, reward or correct"),
-    "mixed": ([line(correct=True), line(reward=1)], ":2: lines of one file differ", "reward, and correct at"),
-    "twice": ([line(sample=3, correct=True)] * 2, ":2: sample 3 of prompt-", "stands twice"),
+BAD_LINES: dict[str, tuple[list[Any], str, str]] = {  # lines, where the error stands, what it names
+    "no object": ([line(correct=True), "3"], ":2", "int"),
+    "no JSON": ([line(correct=True), "{"], ":2", ""),
+    "empty": ([], "", ""),
+    "no response": ([{"prompt": "p", "correct": True}], ":1", "response_tokens"),
+    "two prompts": ([line(messages=[{"role": "user", "content": "x"}])], ":1", "one of prompt"),
+    "no message": ([{"messages": [], "response": "x"}], ":1", "messages: "),
+    "text for a number": ([line(reward="high")], ":1", "reward: "),
+    "number for a verdict": ([line(correct=1)], ":1", "correct: "),
+    "not finite": ([line(reward=1), line(reward=math.nan)], ":2", "reward: "),
+    "a count for ids": ([line(response_tokens=12, correct=True)], ":1", "response_tokens: "),
+    "negative id": ([line(response_tokens=[-1], correct=True)], ":1", "response_tokens.0: "),
+    "lone surrogate": ([LONE], ":1", "half a character at 0"),
+    "sample beyond the log": ([line(sample=32768, correct=True)], ":1", "sample 32,768"),
+    "no score": ([{"input": "a", "output": "b"}], ":1", "score: "),
+    "nothing known": ([line()], ":1", "no advantage, reward or correct"),
+    "mixed": ([line(correct=True), line(reward=1)], ":2", "reward, and correct at"),
+    "twice": ([line(sample=3, correct=True)] * 2, ":2", "also at "),
     "two prompts, one id": (
-        [line(prompt_id="p", correct=True), line(prompt_id="p", prompt="other", correct=True)],
-        ":2: the prompt_id p stands at two prompts",
-        "another prompt at",
+        [line(prompt_id="p", correct=True), line(prompt_id="p", prompt="other", correct=True)], ":2", "another prompt"
     ),
-    "empty prompt": ([line(prompt="", correct=True)], ":1: the prompt has no token", ""),
-    "foreign id": ([line(response_tokens=[1, 283], correct=True)], ":1: the response has a token", "id 283"),
-    "huge id": ([line(response_tokens=[10**12], correct=True)], ":1: the response has a token", "id 2147483647"),
-    "too long": ([line(correct=True), line(correct=True, response="x" * 509)], ":2: prompt and response", "3 + 510"),
-    "roles": ([{"messages": [{"role": "user"}], "response": "x"}], ":1: not a response", "messages.0.content: Field"),
-}
+    "empty prompt": ([line(prompt="", correct=True)], ":1", ""),
+    "foreign id": ([line(response_tokens=[1, 283], correct=True)], ":1", "id 283"),
+    "huge id": ([line(response_tokens=[10**12], correct=True)], ":1", "id 2147483647"),
+    "too long": ([line(correct=True), line(correct=True, response="x" * 509)], ":2", "3 + 510 tokens"),
+    "roles": ([{"messages": [{"role": "user"}], "response": "x"}], ":1", "messages.0.content: "),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_each_bad_line_is_named_before_the_model_is_loaded(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines, what, found = BAD_LINES[name]
+    lines, at, found = BAD_LINES[name]
     data = write(tmp_path / "data.jsonl", lines)
     monkeypatch.setattr("stapo_training.probe.run.Scorer", None)
     with pytest.raises(BadInput) as caught:
         probe(Options(model=model, data=data, out=tmp_path / "out"))
-    text = str(caught.value)
-    assert what in text
-    assert found in text
-    assert str(data) in text
+    assert str(caught.value).startswith(f"{data}{at}")
+    assert found in str(caught.value.found)
     assert not (tmp_path / "out").exists()
 
 
@@ -266,7 +258,7 @@ def test_the_longest_that_fits_is_scored(model: Path, tmp_path: Path) -> None:
 
 
 def test_all_positive_is_not_silently_ignored(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--all-positive is for responses of which nothing is known"):
+    with pytest.raises(BadInput):
         read(tmp_path, [line(correct=True)], all_positive=True)
 
 
@@ -301,9 +293,9 @@ BAD_MODELS = {
     "no tokenizer": (_without("tokenizer.json"), "no tokenizer.json"),
     "no config": (_without("config.json"), "no config.json"),
     "pickled weights": (_pickled, "no model.safetensors"),
-    "own code": (_remote, "cannot be loaded"),
+    "own code": (_remote, "Error"),
     "foreign tokenizer": (_config(vocab_size=100), "283 tokens, 100 logits"),
-    "no JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be loaded"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "Error"),
 }
 
 
@@ -314,8 +306,8 @@ def test_each_bad_model_folder_is_named(name: str, model: Path, tmp_path: Path) 
     change(tmp_path / "model")
     with pytest.raises(BadInput) as caught:
         model_files.find(tmp_path / "model")
-    assert expected in str(caught.value)
-    assert "next:" in str(caught.value)
+    assert expected in str(caught.value.found)
+    assert caught.value.next_step
 
 
 def test_a_model_without_template_or_end_is_told_so(model: Path, tmp_path: Path) -> None:
@@ -326,35 +318,27 @@ def test_a_model_without_template_or_end_is_told_so(model: Path, tmp_path: Path)
     settings.write_text(json.dumps({k: v for k, v in known.items() if k not in ("chat_template", "eos_token")}))
     bare = model_files.find(tmp_path / "model")
     chat = read(tmp_path, [{"messages": [{"role": "user", "content": "x"}], "response": "y", "correct": True}])
-    with pytest.raises(BadInput, match="names no eos_token"):
+    with pytest.raises(BadInput) as caught:
         encoding.encode(chat, bare)
-    with pytest.raises(BadInput, match="no chat template"):
+    assert "--no-eos" in caught.value.next_step
+    with pytest.raises(BadInput) as caught:
         encoding.encode(chat, bare, end_of_turn=False)
+    assert "chat_template" in caught.value.next_step
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--tau-p", "0"], "--tau-p is out of range"),
-        (["--q", "1.5"], "--q is out of range"),
-        (["--mini-batch", "0"], "--mini-batch is out of range"),
-        (["--temperature", "0"], "--temperature is out of range"),
-        (["--device", "cuda"], "--device cuda, and torch finds no GPU"),
-        (["--data", "DIR"], "--data is a folder"),
-        (["--data", "none.jsonl"], "--data: no such file"),
-        (["--model", "none"], "--model is no folder"),
-    ],
-)
+    ("flag", "value"),
+    [("--tau-p", "0"), ("--q", "1.5"), ("--mini-batch", "0"), ("--temperature", "0"), ("--device", "cuda"),
+     ("--data", "DIR"), ("--data", "none.jsonl"), ("--model", "none")],
+)  # fmt: skip
 def test_bad_options_end_with_exit_code_2(
-    args: list[str], message: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    flag: str, value: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     data = write(tmp_path / "data.jsonl", [line(correct=True)])
     given_ = {"--model": str(model), "--data": str(data), "--out": str(tmp_path / "out")}
-    given_ |= {args[0]: args[1].replace("DIR", str(tmp_path))}
+    given_ |= {flag: value.replace("DIR", str(tmp_path))}
     monkeypatch.setattr("sys.argv", ["stapo-train", "probe", *(x for pair in given_.items() for x in pair)])
     assert cli.main() == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert message in said
-    assert "next:" in said
+    assert capsys.readouterr().err.startswith(f"error: {flag}")
+    assert not (tmp_path / "out").exists()

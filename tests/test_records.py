@@ -53,12 +53,9 @@ def test_broken_field_is_refused_by_file_and_line(tmp_path, old, new, at, said):
     assert said in str(e.value)
 
 
-def test_cut_off_file_is_refused_by_line(tmp_path):
-    path = record(tmp_path)
-    path.write_text(path.read_text()[:200])
-    with pytest.raises(RecordError, match=r"Invalid JSON: .* at line \d+") as e:
-        load_cells([tmp_path])
-    assert str(path) in str(e.value)
+def test_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(BadInput):
+        load_cells([tmp_path / "none"])
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b'{"schema_version": 1, "n": "\xff"}', b"[]", b"null"])
@@ -66,23 +63,6 @@ def test_what_is_no_text_or_no_object_is_refused(tmp_path, data):
     path = record(tmp_path)
     path.write_bytes(data)
     with pytest.raises(RecordError) as e:
-        load_cells([tmp_path])
-    assert str(path) in str(e.value)
-
-
-def test_name_that_stands_twice_is_refused_by_both_lines(tmp_path):
-    path = record(tmp_path)
-    edit(path, '"miniature": true', '"no_answer": 7,\n "miniature": true')
-    first, second = line_of(path, '"no_answer": 0'), line_of(path, '"no_answer": 7')
-    with pytest.raises(RecordError, match="'no_answer' stands twice") as e:
-        load_cells([tmp_path])
-    assert f"line {first}, line {second}" in str(e.value)
-
-
-def test_problem_that_stands_twice_is_refused(tmp_path):
-    path = record(tmp_path)
-    edit(path, '"problem_id": "q1"', '"problem_id": "q0"')
-    with pytest.raises(RecordError, match="a problem stands twice") as e:
         load_cells([tmp_path])
     assert str(path) in str(e.value)
 
@@ -135,12 +115,6 @@ def test_same_record_twice_counts_once_and_both_files_are_named(tmp_path, capsys
     first, second = record(tmp_path / "a"), record(tmp_path / "b")
     assert len(load_cells([tmp_path / "a", tmp_path / "b"])) == 1
     assert f"same record twice, counted once: {first} and {second}" in capsys.readouterr().err
-
-
-def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
-    record(tmp_path)
-    assert len(load_cells([tmp_path, tmp_path])) == 1
-    assert capsys.readouterr().err == ""
 
 
 def test_contradictory_records_are_refused_by_both_files(tmp_path):
@@ -207,15 +181,6 @@ def test_records_that_were_made_otherwise_are_compared_and_named(tmp_path, chang
     record(tmp_path, **common)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], **{**common, **changed})
     assert note in tables.build(load_cells([tmp_path]), paper.load()).sections[0].footnotes
-
-
-def test_broken_line_of_a_training_is_refused_by_line(tmp_path):
-    folder = synthetic.training_run(tmp_path, "stapo", steps=3)
-    file = folder / "metrics.jsonl"
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join([*lines[:2], lines[2].replace('"step":2', '"step":"x"'), *lines[3:]]) + "\n")
-    with pytest.raises(RecordError, match=r"metrics\.jsonl:3: "):
-        load_training_runs([tmp_path])
 
 
 # The steps of a training.

@@ -7,6 +7,7 @@ import hashlib
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,20 +18,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_repro import cli, labels, paper, report, tables
-from stapo_repro.driver.dry_run import FILLING
+from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import load_cells
+from stapo_repro.records.reading import load_cells, load_theory, load_training_runs
 from stapo_repro.report import responses, runs
-from stapo_repro.report.grids import halves, key
+from stapo_repro.report.cells import anchors
 from stapo_repro.report.page import policy
-from stapo_repro.report.pictures import Glyphs, picture
-from stapo_repro.report.text import anchors, shortened, visible
+from stapo_repro.report.responses import shortened
 from stapo_repro.tables import render
-from stapo_repro.tables.render.view import Piece
+from stapo_repro.templating import visible
 from stapo_results import store
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, ProblemResult, Verdict
+
+NOT_RUN = re.compile(r"<td[^>]*>\s*(?:<span[^>]*>)?not run")
+
+
+def page(root: Path, runs: Sequence[Path] = (), folder: Path = Path(), figures: Sequence[str] = ()) -> str:
+    """The page of the records below a folder, with the named figures alone: each takes its time to draw."""
+    pytest.importorskip("matplotlib")
+    cells, trainings, theory = load_cells([root]), load_training_runs([root]), load_theory([root])
+    drawn = outputs.draw("main", cells, trainings, theory, figures) if figures else []
+    read = report.ReportedExperiment("main", "Runs", [root], (), cells, trainings, drawn)
+    return report.to_html(report.build([read], runs, folder))
 
 
 class Page(HTMLParser):
@@ -69,7 +80,7 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(miniature: Path) -> str:
-    return report.to_html(report.build(records=[miniature], page_folder=miniature))
+    return page(miniature, folder=miniature, figures=["forest", "bounds"])
 
 
 @pytest.fixture(scope="module")
@@ -111,22 +122,6 @@ def test_anchors_of_ids_that_look_alike_differ():
     assert names["c"] == "x-c"
     assert len(set(names.values())) == 3
     assert all(re.fullmatch(r"[A-Za-z0-9._\-]+", n) for n in names.values())
-
-
-def _pieces(*texts: str) -> list[Piece]:
-    return [Piece(t, "number" if t[-1].isdigit() else "plain") for t in texts]
-
-
-def test_a_cell_is_sorted_by_its_number_at_either_setting():
-    first, second = halves(_pieces("12.50", " (", "−3.25", ")"))
-    assert (key(first), key(second)) == ("12.50", "-3.25")
-    # samples are missing on both sides: brackets within brackets
-    first, second = halves(_pieces("1.00", " (", "31/32 samples", ")", " (", "+2.00", " (", "30/32 samples", ")", ")"))
-    assert (key(first), key(second)) == ("1.00", "2.00")
-    first, second = halves(_pieces("not run"))
-    assert (key(first), key(second)) == ("", "")
-    first, second = halves(_pieces("not run", " (", "5.00", ")"))
-    assert (key(first), key(second)) == ("", "5.00")
 
 
 SVG = b"""<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 10 5" xmlns="http://www.w3.org/2000/svg">
@@ -172,7 +167,7 @@ def test_shown_are_the_first_samples_of_all_problems_then_the_second(tmp_path: P
 def test_responses_are_counted_shortened_and_folded(hostile: Path):
     cells = load_cells([hostile])
     (shown,) = responses.load([hostile], cells, 15).values()
-    assert (len(shown.responses), shown.of, shown.left_out) == (15, len(hostile_run.RESPONSES), 2)
+    assert (len(shown.responses), shown.total, shown.left_out) == (15, len(hostile_run.RESPONSES), 2)
     long = shown.responses[14]
     assert (len(long.head), long.left_out, len(long.tail), long.folded) == (3000, 996_000, 1000, True)
     assert shown.responses[0].head == hostile_run.RESPONSES[0]
@@ -187,8 +182,8 @@ def test_a_run_that_disagrees_with_its_record_is_refused(tmp_path: Path):
     changed = [v.model_copy(update={"correct": not v.correct}) if v.problem_id == "p3" else v for v in lines]
     path.unlink()
     store.append(path, changed)
-    with pytest.raises(RecordError, match=r"verdicts\.jsonl.*disagree about p3, sample 0"):
-        report.build(run_folders=[run])
+    with pytest.raises(RecordError, match=r"verdicts\.jsonl.* p3, sample 0"):
+        responses.load([run], load_cells([run]))
 
 
 def test_a_response_that_is_no_utf8_is_refused_by_line(tmp_path: Path):
@@ -196,19 +191,14 @@ def test_a_response_that_is_no_utf8_is_refused_by_line(tmp_path: Path):
     path = next(run.rglob("samples.jsonl"))
     path.write_bytes(path.read_bytes().replace(b"broken UTF-8 was", b"broken \xff\xfe was", 1))
     with pytest.raises(RecordError, match=r"samples\.jsonl:9"):
-        report.build(run_folders=[run])
+        responses.load([run], load_cells([run]))
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
-    with pytest.raises(BadInput, match="no such records folder"):
-        report.build(run_folders=[tmp_path / "none"])
-
-
-def _violations(page: Page) -> list[str]:
+def _violations(parsed: Page) -> list[str]:
     """Attributes and elements that the page must not have."""
     addresses = {"src", "srcset", "action", "formaction", "data", "poster", "xlink:href", "background"}
     bad = []
-    for tag, attributes in page.elements:
+    for tag, attributes in parsed.elements:
         for name, value in attributes.items():
             if name.startswith("on") or name == "style" or name in addresses:
                 bad.append(f"{tag} {name}")
@@ -220,23 +210,23 @@ def _violations(page: Page) -> list[str]:
 
 
 def test_the_page_holds_nothing_that_its_policy_would_refuse(text: str):
-    page = Page(text)
-    assert _violations(page) == []
-    counts = Counter(tag for tag, _ in page.elements)
+    parsed = Page(text)
+    assert _violations(parsed) == []
+    counts = Counter(tag for tag, _ in parsed.elements)
     assert (counts["script"], counts["style"]) == (1, 1)
-    meta = next(a for tag, a in page.elements if tag == "meta" and a.get("http-equiv"))
+    meta = next(a for tag, a in parsed.elements if tag == "meta" and a.get("http-equiv"))
     for kind in ("script", "style"):
-        digest = base64.b64encode(hashlib.sha256(page.texts[kind][0].encode()).digest()).decode()
+        digest = base64.b64encode(hashlib.sha256(parsed.texts[kind][0].encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in str(meta["content"])
     assert str(meta["content"]).startswith("default-src 'none'; ")
     assert policy("", "").count("'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='") == 2  # of no bytes
 
 
 def test_names_in_the_page_are_unique_and_every_link_finds_one(text: str):
-    page = Page(text)
-    ids = [a["id"] for _, a in page.elements if "id" in a]
+    elements = Page(text).elements
+    ids = [a["id"] for _, a in elements if "id" in a]
     assert [i for i, n in Counter(ids).items() if n > 1] == []
-    targets = {v for _, a in page.elements for n, v in a.items() if n in ("href", "aria-labelledby", "clip-path")}
+    targets = {v for _, a in elements for n, v in a.items() if n in ("href", "aria-labelledby", "clip-path")}
     names = {str(t).removeprefix("url(").rstrip(")").removeprefix("#") for t in targets if "/" not in str(t)}
     assert names <= set(ids)
 
@@ -245,7 +235,7 @@ def test_records_below_the_page_are_linked_and_those_elsewhere_are_named_only(mi
     links = [str(a["href"]) for _, a in Page(text).elements if "/" in str(a.get("href"))]
     assert len(links) == 5 * 4 + 1, "cells and the training"
     assert all((miniature / link).is_file() for link in links)
-    elsewhere = report.to_html(report.build(records=[miniature], page_folder=tmp_path))
+    elsewhere = page(miniature, folder=tmp_path)
     assert [a["href"] for _, a in Page(elsewhere).elements if "/" in str(a.get("href"))] == []
     assert str(miniature) not in text + elsewhere
 
@@ -282,7 +272,6 @@ def test_the_state_says_what_is_run_and_what_is_not(text: str):
     assert re.search(r"methods run in miniature\s+4 of 4\b", plain)
     assert re.search(r"evaluation records\s+20\b", plain)
     assert plain.count("not run ") > 15
-    assert FILLING in plain
     assert plain.index("SYNTHETIC RECORDS: 20 of 20") < plain.index("State of the reproduction")
 
 
@@ -309,31 +298,23 @@ def test_every_missing_cell_has_its_hours_hardware_and_command(text: str):
         assert command == f"stapo-repro run {name} --hardware 8gpu --dry-run"
 
 
-def test_the_report_shows_every_figure_of_the_gallery(miniature: Path, text: str):
-    gallery = [d.name for d in outputs.figures("main", [miniature])]
-    assert re.findall(r'<figure id="f-([^"]+)">', text) == gallery
-    assert "miniature_bounds" in gallery
+def test_the_report_shows_every_figure_of_the_gallery(text: str):
+    assert re.findall(r'<figure id="f-([^"]+)">', text) == ["miniature_forest", "miniature_bounds"]
     committed = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
     files = {p.stem for p in (checkout() / "results" / "figures").glob("*.svg")}
     assert set(re.findall(r'<figure id="f-([^"]+)">', committed)) == files
 
 
 def test_each_committed_cell_leads_to_the_run_that_made_it():
-    page = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
-    listed = dict(re.findall(r'<details class="run" id="([^"]+)">.*?<dt>run</dt><dd>([0-9a-f]{12})', page, re.S))
-    cells = re.findall(r'<details class="cell" id="([^"]+)">.*?made by run (.*?)</p>', page, re.S)
+    text = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
+    listed = dict(re.findall(r'<details class="run" id="([^"]+)">.*?<dt>run</dt><dd>([0-9a-f]{12})', text, re.S))
+    cells = re.findall(r'<details class="cell" id="([^"]+)">.*?made by run (.*?)</p>', text, re.S)
     assert len(cells) == len(list((checkout() / "results" / "records").rglob("cells/*.json")))
     for _, said in cells:
         link = re.fullmatch(r'<a href="#([^"]+)">([0-9a-f]{12})</a>', said)
         assert link
         assert listed[link[1]] == link[2]
     assert {anchor[0] for anchor in listed} == {"m", "a"}, "each part its own"
-
-
-def test_a_run_without_a_record_is_named_as_missing(tmp_path: Path):
-    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"], run_id="0123456789ab")
-    page = report.to_html(report.build(records=[tmp_path]))
-    assert 'made by run 0123456789ab, <strong class="loud">whose record is not here</strong>' in page
 
 
 def _contrast(one: str, other: str) -> float:
@@ -358,7 +339,9 @@ def test_not_run_is_read_in_light_and_in_dark_and_is_no_grey():
         grounds = re.findall(r"--(?:back|paper|panel): (#[0-9a-f]{6});", rule)
         assert len(grounds) == 3
         pairs += [(colour, ground) for ground in grounds]
-    table = re.findall(r"--st-absent: (#[0-9a-f]{6});", (templates / "render/templates/table.html.jinja").read_text())
+    table = re.findall(
+        r"--st-absent: (#[0-9a-f]{6});", (templates / "tables/render/templates/table.html.jinja").read_text()
+    )
     pairs += zip(table, ("#ffffff", "#121212"), strict=True)  # the browser's own grounds
     assert len({colour for colour, _ in pairs}) == 2
     for colour, ground in pairs:
@@ -370,17 +353,10 @@ def test_not_run_is_read_in_light_and_in_dark_and_is_no_grey():
 def test_not_run_is_marked_in_every_cell_of_both_pages(text: str, miniature: Path):
     cells = load_cells([miniature])
     table = render.to_page(tables.build(cells, paper.load()), {c.path: c.path for c in cells})
-    for page, name in ((text, "absent"), (table, "st-absent")):
-        found = re.findall(r"<td[^>]*>\s*(?:<span[^>]*>)?not run", page)
+    for html, name in ((text, "absent"), (table, "st-absent")):
+        found = NOT_RUN.findall(html)
         assert len(found) > 80
         assert all(f'class="{name}"' in cell and "muted" not in cell for cell in found)
-
-
-def test_without_any_record_the_page_says_not_run(tmp_path: Path):
-    plain = re.sub(r"<[^>]+>", " ", report.to_html(report.build(records=[tmp_path])))
-    assert re.search(r"methods run in miniature\s+0 of 4\b", plain)
-    assert "No evaluation record." in plain
-    assert "SYNTHETIC" not in plain
 
 
 def test_a_changed_verdict_changes_its_problem_and_what_is_made_of_it(miniature: Path, text: str, tmp_path: Path):
@@ -392,12 +368,10 @@ def test_a_changed_verdict_changes_its_problem_and_what_is_made_of_it(miniature:
     assert first.verdicts == "11110000"
     changed = [first.model_copy(update={"verdicts": "01110000"}), *record.problems[1:]]
     store.write_json(path, record.model_copy(update={"problems": changed}))
-    other = report.to_html(report.build(records=[root], page_folder=root))
+    other = page(root, folder=root)
 
-    def blocks(page: str) -> list[str]:
-        return [
-            line for block in re.findall(r'<pre class="problems".*?</pre>', page, re.S) for line in block.split("\n")
-        ]
+    def blocks(html: str) -> list[str]:
+        return "\n".join(re.findall(r'<pre class="problems".*?</pre>', html, re.S)).split("\n")
 
     differing = [(a, b) for a, b in zip(blocks(text), blocks(other), strict=True) if a != b]
     assert len(differing) == 1
@@ -408,47 +382,41 @@ def test_a_changed_verdict_changes_its_problem_and_what_is_made_of_it(miniature:
     assert all("STAPO" in row and i in (0, 2) for (_, row), i in moved)
 
 
-def test_the_same_records_give_the_same_bytes(miniature: Path, text: str):
-    assert report.to_html(report.build(records=[miniature], page_folder=miniature)) == text
-
-
 def test_hostile_text_is_text(hostile: Path):
-    page = report.to_html(report.build(run_folders=[hostile]))
-    parsed = Page(page)
+    html = page(hostile, [hostile])
+    parsed = Page(html)
     assert _violations(parsed) == []
     counts = Counter(tag for tag, _ in parsed.elements)
     assert (counts["script"], counts["style"], counts["b"]) == (1, 1, 0)
-    assert "\u202e" not in page
-    assert "\x00" not in page
+    assert "\u202e" not in html
+    assert "\x00" not in html
     shown = "".join(parsed.texts["pre"])
     for response in hostile_run.RESPONSES:
         assert visible(response[:3000]) in shown
-    assert "996,000 characters left out" in page
-    assert len(page) < 3_000_000
+    assert "996,000 characters left out" in html
+    assert len(html) < 3_000_000
 
 
 def test_a_page_names_no_folder_of_the_machine(hostile: Path):
     (view,) = runs.load([hostile], Path())
-    command = dict(view.facts)["command"]
+    command = dict(view.properties)["command"]
     assert command == "stapo-eval run --out RUN/stapo-s0 --data-dir …/data"
     assert runs.without_paths("a/b and http://x/y and '/usr/lib/x y'") == "a/b and http://x/y and '…/x y'"
 
 
-@pytest.mark.slow
-def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys):
-    page = tmp_path / "page.html"
-    given_options = ["report", "--records", str(miniature), "--out", str(page)]
+def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setattr(outputs, "draw", lambda *_: [])
+    file = tmp_path / "page.html"
 
     def run(*more: str) -> int:
         with pytest.raises(SystemExit) as e:
-            cli.main([*given_options, *more])
+            cli.main(["report", "--records", str(miniature), "--out", str(file), *more])
         return int(e.value.code or 0)
 
     assert run("--check") == 1
-    assert "not there" in capsys.readouterr().err
-    assert run() == 0
-    assert run("--check") == 0
-    page.write_bytes(page.read_bytes().replace(b"0 of 12", b"1 of 12"))
+    assert not file.exists()
+    assert [run(), run("--check")] == [0, 0]
+    file.write_bytes(file.read_bytes().replace(b"0 of 12", b"1 of 12"))
     assert run("--check") == 1
     assert "1 of 12" in capsys.readouterr().err
 
@@ -459,19 +427,15 @@ def test_a_problem_leads_to_its_response(tmp_path: Path):
     path = synthetic.cell(run, "stapo", "mini-add", "t1.0", ["10", "10"], problems=problems)
     cell = store.read_json(path, CellRecord).cell.id
     where = path.parents[1]
-    samples = [
-        hostile_run.sample(cell, p, f"text of {p}{i}").model_copy(update={"sample_index": i})
-        for p in "ab"
-        for i in (0, 1)
-    ]
-    verdicts = [
-        hostile_run.verdict(cell, p, i == 0).model_copy(update={"sample_index": i}) for p in "ab" for i in (0, 1)
-    ]
-    store.append(where / "samples.jsonl", samples)
-    store.append(where / "verdicts.jsonl", verdicts)
-    page = report.to_html(report.build(run_folders=[run]))
-    target = re.search(r'<pre class="problems".*?<a href="#([^"]+)">b</a>', page, re.S)
+    for p in "ab":
+        for i in (0, 1):
+            index = {"sample_index": i}
+            sample, verdict = hostile_run.sample(cell, p, f"text of {p}{i}"), hostile_run.verdict(cell, p, i == 0)
+            store.append(where / "samples.jsonl", [sample.model_copy(update=index)])
+            store.append(where / "verdicts.jsonl", [verdict.model_copy(update=index)])
+    html = page(run, [run])
+    target = re.search(r'<pre class="problems".*?<a href="#([^"]+)">b</a>', html, re.S)
     assert target
-    block = page[page.index(f'id="{target[1]}"') :]
+    block = html[html.index(f'id="{target[1]}"') :]
     assert block.index("text of b0") < block.index("text of a1"), "the first response of b"
-    assert "Responses: 4 of 4 shown" in page
+    assert "Responses: 4 of 4 shown" in html

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from stapo_repro import paper, report
+from stapo_repro import paper
+from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.report.text import visible
+from stapo_repro.templating import visible
 
 pytestmark = tools.needs(*browsing.PROGRAMS)
 
@@ -38,8 +38,8 @@ def driver() -> Iterator[WebDriver]:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     page = folder / "report.html"
-    made = report.build(run_folders=[hostile_run.build(folder)], page_folder=folder)
-    page.write_text(report.to_html(made), encoding="utf-8")
+    for path, data in outputs.report_page([], [hostile_run.build(folder)], page, 600).items():
+        path.write_bytes(data)
     return page
 
 
@@ -78,25 +78,6 @@ def test_every_link_leads_somewhere(driver: WebDriver):
     assert len(links) > 100
     assert [x for x in links if x.startswith("#") and x[1:] not in names] == []
     assert [x for x in links if not x.startswith("#") and not (COMMITTED.parent / x).is_file()] == []
-
-
-def test_a_number_leads_to_its_cell(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
-    number = driver.find_element(By.CSS_SELECTOR, "#table td a[href='#m-stapo_mini_s0_step40_mini-add_t1.0_e0']")
-    text = number.text
-    driver.execute_script("arguments[0].click()", number)
-    cell = driver.find_element(By.CSS_SELECTOR, "[id='m-stapo_mini_s0_step40_mini-add_t1.0_e0']")
-    assert cell.get_attribute("open")
-    assert cell.is_displayed(), "the model's block around it is open too"
-    assert cell.find_element(By.CSS_SELECTOR, "summary strong").text == text
-    problems = cell.find_element(By.CSS_SELECTOR, "pre.problems").text.splitlines()
-    record = json.loads((checkout() / "results/records" / f"{_path(cell)}").read_text(encoding="utf-8"))
-    assert [line.split()[::2] for line in problems] == [[p["problem_id"], p["verdicts"]] for p in record["problems"]]
-
-
-def _path(cell) -> str:
-    link = cell.find_element(By.XPATH, ".//a[text()='record']").get_attribute("href")
-    return link.split("/records/")[1]
 
 
 def column(driver: WebDriver, table: str) -> list[str]:
@@ -213,25 +194,6 @@ def test_all_text_stands_out_from_its_background(driver: WebDriver, hostile: Pat
     assert too_faint == {}
 
 
-def test_the_switch_turns_light_into_dark_and_back(driver: WebDriver):
-    browsing.look(driver, COMMITTED, scheme="light")
-    switch = driver.find_element(By.ID, "theme")
-
-    def state() -> tuple[str, str]:
-        colour = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
-        return str(switch.get_attribute("aria-pressed")), colour
-
-    assert state() == ("false", "rgb(255, 255, 255)")
-    switch.send_keys(Keys.ENTER)
-    assert state() == ("true", "rgb(18, 20, 23)")
-    _, too_faint = driver.execute_script(CONTRAST)
-    assert too_faint == {}
-    switch.send_keys(Keys.ENTER)
-    assert state() == ("false", "rgb(255, 255, 255)")
-    browsing.look(driver, COMMITTED, scheme="dark")
-    assert driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "true"
-
-
 def test_figures_are_drawn_with_all_their_letters(driver: WebDriver):
     browsing.look(driver, COMMITTED)
     # a name that text of the page has taken would draw nothing; a space has no outline
@@ -245,15 +207,3 @@ def test_figures_are_drawn_with_all_their_letters(driver: WebDriver):
     )
     assert len(drawn) >= 10
     assert min(drawn) > 10_000
-
-
-def test_print_leaves_out_what_cannot_be_used_on_paper(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        hidden = driver.execute_script(
-            "return ['nav', '#theme', '#cells', '#audit'].map(s => document.querySelector(s).checkVisibility())"
-        )
-    finally:
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert hidden == [False, False, False, True]

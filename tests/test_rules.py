@@ -17,12 +17,13 @@ from near_misses import near_misses
 from stapo_eval.grading.pool import Item, Limits, Pool
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import Gold, Options, check_preset, full, quick
-from stapo_eval.grading.rules.forms import Collection, Scalar, Words, number_word
-from stapo_eval.grading.rules.numbers import number
-from stapo_eval.grading.rules.reading import read
-from stapo_eval.grading.rules.text import clean, key
-from stapo_eval.grading.rules.tokens import Unreadable
-from stapo_eval.grading.rules.units import parse_unit
+from stapo_eval.grading.rules.forms.reading import read
+from stapo_eval.grading.rules.forms.types import Collection, Scalar, Words
+from stapo_eval.grading.rules.forms.words import number_word
+from stapo_eval.grading.rules.text.cleaning import clean, key
+from stapo_eval.grading.rules.text.numbers import number
+from stapo_eval.grading.rules.text.tokens import Unreadable
+from stapo_eval.grading.rules.text.units import parse_unit
 from stapo_results.benchmarks import load, read_jsonl
 from stapo_results.errors import BadInput
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stapo_results.errors import RunFailed
-from stapo_training.run.folder import RunFolder, first_line
+from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.watch.alarms import Alarm
 
 
-def save(folder: RunFolder, step: int, content: bytes = b"12345678") -> Path:
+def save(folder: TrainingFolder, step: int, content: bytes = b"12345678") -> Path:
     path = folder.checkpoints / f"global_step_{step}"
     (path / "actor").mkdir(parents=True)
     (path / "actor" / "model.pt").write_bytes(content)
@@ -20,7 +20,7 @@ def save(folder: RunFolder, step: int, content: bytes = b"12345678") -> Path:
 
 
 def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, capsys) -> None:
-    folder = RunFolder(tmp_path)
+    folder = TrainingFolder(tmp_path)
     for step in (2, 4, 10):
         save(folder, step)
     folder.complete_checkpoint(2)
@@ -36,7 +36,7 @@ def test_only_a_marked_checkpoint_with_all_its_bytes_counts(tmp_path: Path, caps
 
 
 def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = TrainingFolder(tmp_path)
     for step in (8, 9, 10, 11):
         save(folder, step)
         if step < 11:
@@ -46,7 +46,7 @@ def test_the_last_checkpoints_are_kept_by_number_not_by_name(tmp_path: Path) -> 
 
 
 def test_a_failed_save_is_removed_and_the_earlier_checkpoint_stays(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = TrainingFolder(tmp_path)
     save(folder, 2)
     folder.complete_checkpoint(2)
     save(folder, 4, b"123")
@@ -60,7 +60,7 @@ def test_a_failed_save_is_removed_and_the_earlier_checkpoint_stays(tmp_path: Pat
 
 
 def test_a_failed_first_save_says_that_there_is_none_before_it(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = TrainingFolder(tmp_path)
     save(folder, 2)
     error = folder.save_failed(2, OSError(errno.ENOSPC, "No space left on device"))
     assert error.next_step.endswith("it goes on from the start; there is no earlier checkpoint")
@@ -68,10 +68,10 @@ def test_a_failed_first_save_says_that_there_is_none_before_it(tmp_path: Path) -
 
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     alarm = Alarm(step=3, kind="disk", line="little disk")
-    RunFolder(tmp_path).log_alarms([alarm])
-    again = RunFolder(tmp_path)
+    TrainingFolder(tmp_path).log_alarms([alarm])
+    again = TrainingFolder(tmp_path)
     again.log_alarms([alarm.model_copy(update={"line": "still little disk"}), Alarm(step=4, kind="disk", line="less")])
-    assert [(a.step, a.line) for a in RunFolder(tmp_path).alarms] == [(3, "little disk"), (4, "less")]
+    assert [(a.step, a.line) for a in TrainingFolder(tmp_path).alarms] == [(3, "little disk"), (4, "less")]
 
 
 def test_the_first_line_of_an_error_is_that_of_its_cause() -> None:
@@ -84,7 +84,7 @@ def test_the_first_line_of_an_error_is_that_of_its_cause() -> None:
 
 
 def test_a_checkpoint_without_every_rank_is_not_complete(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = TrainingFolder(tmp_path)
     actor = folder.checkpoints / "global_step_5" / "actor"
     actor.mkdir(parents=True)
     for name in ("model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt", "optim_world_size_2_rank_1.pt"):

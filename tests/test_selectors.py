@@ -58,38 +58,6 @@ def test_a_token_outside_the_response_is_neither_candidate_nor_kept() -> None:
     assert kept(chosen) == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("q", "expected"),
-    [
-        (0.0, [1, 1, 1]),  # threshold -inf: nothing
-        (1.0, [0, 0, 0]),  # threshold +inf: every candidate (FullMask)
-        (0.5, [0, 1, 1]),  # median 0.2; strictly below it
-    ],
-)
-def test_ends_and_middle_of_q(q: float, expected: list[int]) -> None:
-    s = stats([0.001] * 3, [0.1, 0.2, 0.3], [1.0] * 3)
-    assert kept(silence_spurious(s, tau_p=0.002, q=q)) == expected
-
-
-def test_no_candidate_silences_nothing() -> None:
-    s = stats([0.5, 0.5], [0.1, 0.2], [1.0, 1.0])
-    chosen = silence_spurious(s, tau_p=0.002, q=0.75)
-    assert kept(chosen) == [1, 1]
-    assert chosen.threshold == -math.inf
-
-
-def test_no_correct_response_silences_nothing() -> None:
-    assert kept(silence_spurious(stats([0.001] * 2, [0.1, 0.2], [-1.0] * 2), tau_p=0.002, q=0.75)) == [1, 1]
-
-
-def test_one_candidate_is_kept() -> None:
-    assert kept(silence_spurious(stats([0.001, 0.9], [0.1, 0.2], [1.0] * 2), tau_p=0.002, q=0.75)) == [1, 1]
-
-
-def test_ties_at_the_quantile_are_kept() -> None:
-    assert kept(silence_spurious(stats([0.001] * 4, [0.2] * 4, [1.0] * 4), tau_p=0.002, q=0.75)) == [1, 1, 1, 1]
-
-
 def test_a_response_can_be_silenced_whole() -> None:
     s = stats([0.001, 0.001, 0.001], [0.1, 0.1, 0.9], [1.0] * 3)
     assert kept(silence_spurious(s, tau_p=0.002, q=0.75)) == [0, 0, 1]  # quantile 0.5 of {0.1, 0.1, 0.9}: 0.5
@@ -216,7 +184,7 @@ def test_the_random_ablation_by_hand() -> None:
 
 
 @pytest.mark.parametrize("select", [silence_spurious, silence_high_entropy, silence_random])
-def test_degenerate_cases_of_the_ablations(select) -> None:
+def test_degenerate_cases(select) -> None:
     def run(p: list[float], h: list[float], a: list[float], q: float) -> list[int]:
         return kept(select(stats(p, h, a, key=[0.1 * (i + 1) for i in range(len(p))]), tau_p=0.002, q=q))
 
@@ -225,6 +193,8 @@ def test_degenerate_cases_of_the_ablations(select) -> None:
     assert run([0.001, 0.9], [0.1, 0.2], [1.0] * 2, 0.75) == [1, 1]  # one candidate: floor(0.75) = 0 silenced
     assert run([0.001] * 3, [0.1, 0.2, 0.3], [1.0] * 3, 0.0) == [1, 1, 1]
     assert run([0.001] * 3, [0.1, 0.2, 0.3], [1.0] * 3, 1.0) == [0, 0, 0]
+    nothing = select(stats([0.5], [0.1], [1.0], key=[0.5]), tau_p=0.002, q=0.75)
+    assert math.isinf(nothing.threshold)
     if select is not silence_random:
         assert run([0.001] * 4, [0.2] * 4, [1.0] * 4, 0.75) == [1, 1, 1, 1]  # ties
 
@@ -237,9 +207,9 @@ def test_full_mask_is_s2t_with_q_1() -> None:
 
 def test_a_value_that_is_not_finite_is_an_error_that_names_the_place() -> None:
     bad = stats([0.5, 0.5], [0.1, math.nan], [1.0, 1.0])
-    problem = str(bad.problem("step 3 on rank 1"))
-    assert problem.startswith("step 3 on rank 1: the entropy of 1 response tokens is not finite")
-    assert "next:" in problem
+    problem = bad.problem("step 3 on rank 1")
+    assert problem is not None
+    assert "step 3 on rank 1: the entropy of 1 " in str(problem)
     padding = stats([0.5, 0.5], [0.1, math.nan], [1.0, 1.0], [1, 0])
     assert padding.problem("padding may hold anything") is None
 
@@ -256,8 +226,9 @@ def test_a_value_that_is_not_finite_is_an_error_that_names_the_place() -> None:
     ],
 )
 def test_a_wrong_selector_is_refused_by_key(config: dict) -> None:
-    with pytest.raises(BadInput, match=r"actor_rollout_ref\.selector\."):
+    with pytest.raises(BadInput) as caught:
         selector_from(config)
+    assert "actor_rollout_ref.selector." in str(caught.value)
 
 
 @pytest.mark.parametrize(

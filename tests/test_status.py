@@ -8,7 +8,7 @@ from stapo_results.schema import Labels, Run, StepMetrics
 from stapo_training.artifacts.model_card import model_card
 from stapo_training.run.folder import Checkpoint
 from stapo_training.run.watch.alarms import Alarm
-from stapo_training.run.watch.status import Status, duration, render, size
+from stapo_training.run.watch.status import Status, render, size
 
 GOLDEN = Path(__file__).parent / "data"
 
@@ -65,9 +65,6 @@ def test_status_before_the_first_step_and_after_the_last() -> None:
 
 
 def test_units_for_people() -> None:
-    assert [duration(s) for s in (4.6, 90, 3600 * 3.3334, 86400 * 2 + 3600 * 4)] == [
-        "4.6 s", "2 min", "3 h 20 min", "2 d 4 h",
-    ]  # fmt: skip
     assert [size(b) for b in (4_613_734, 2**30, 97 * 2**30)] == ["4.4 MiB", "1.0 GiB", "97.0 GiB"]
 
 

@@ -1,4 +1,4 @@
-"""Full-size made-up records: their number and marks, what one verdict changes, time and memory of the whole table."""
+"""What one verdict changes in the table; time and memory of tables, figures and report at full size."""
 
 from __future__ import annotations
 
@@ -9,61 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import synthetic_records as synthetic
 import synthetic_suite
 
 from stapo_repro import labels, paper, tables
 from stapo_repro.records.reading import load_cells, load_training_runs
 from stapo_repro.tables import render
-from stapo_results.schema import CellRecord
-from stapo_results.store import read_json
-
-SIZE = "qwen3-8b"
+from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.store import read_json, write_json
 
 
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of the three sizes."""
-    out = tmp_path_factory.mktemp("suite")
-    assert synthetic_suite.write(out, sizes=(SIZE,), steps=3, base=True) * 12 == synthetic_suite.SAMPLES * 5
-    return out
-
-
-def build(root: Path) -> tables.Table:
-    return tables.build(load_cells([root]), paper.load())
-
-
-@pytest.fixture(scope="module")
-def built(suite: Path) -> tables.Table:
-    return build(suite)
-
-
-def test_every_record_says_that_it_is_synthetic(suite, built):
-    cells = load_cells([suite])
-    assert len(cells) == 5 * 6 * 2
-    assert {c.record.engine for c in cells} == {"synthetic"}
-    section = next(s for s in built.sections if s.id == SIZE)
-    assert any("SYNTHETIC RECORDS" in note for note in section.footnotes)
-    assert (suite / "SYNTHETIC.md").read_text() == synthetic_suite.MARK
-    runs = load_training_runs([suite])
-    assert [(r.method, r.size, len(r.steps)) for r in runs] == [(m, SIZE, 4) for m in sorted(labels.METHODS)]
-
-
-def test_records_are_the_same_each_time(built, tmp_path):
-    synthetic_suite.write(tmp_path, sizes=(SIZE,), steps=0, base=True)
-    again = load_cells([tmp_path])
-    assert sorted(c.sha256 for c in again) == sorted(r["sha256"] for r in built.records)
-
-
-@pytest.mark.parametrize("where", ["results/records/made-up", "results", "results/records/../../results"])
-def test_nothing_is_written_to_results(tmp_path, where):
-    """Tried on a folder of that form: a guard that lets it pass leaves its mark there."""
-    (tmp_path / "results" / "paper").mkdir(parents=True)
-    (tmp_path / "results" / "records").mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit, match="synthetic records never stand there"):
-        synthetic_suite.write(tmp_path / where, sizes=())
-    assert sorted(tmp_path.rglob("*")) == before
-    assert (paper.checkout() / "results" / "paper").is_dir()  # what the guard knows the folder by
+def build(root: Path) -> dict:
+    return json.loads(render.to_json(tables.build(load_cells([root]), paper.load())))
 
 
 def fields(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
@@ -79,9 +36,9 @@ def fields(value: object, path: tuple = ()) -> Iterator[tuple[tuple, object]]:
 
 
 def by_pair(table: dict) -> dict[tuple, dict]:
-    """The differences of the one size that was run."""
-    (section,) = [s for s in table["sections"] if s["id"] == SIZE]
-    return {(d["method"], d["against"], d["benchmark"], d["setting"]): d for d in section["differences"]}
+    """The differences of the miniature."""
+    differences = table["sections"][0]["differences"]
+    return {(d["method"], d["against"], d["benchmark"], d["setting"]): d for d in differences}
 
 
 def holms(table: dict) -> dict[tuple, float]:
@@ -95,48 +52,47 @@ def holms(table: dict) -> dict[tuple, float]:
     return adjusted
 
 
-def test_one_verdict_changes_exactly_the_cells_that_it_should(suite, built):
-    """STAPO, one problem of Minerva, T=0.7."""
-    before = json.loads(render.to_json(built))
-    path = next(c.file for c in load_cells([suite]) if c.record.cell.id == f"stapo/{SIZE}/s0/step3000/minerva/t0.7/e0")
-    text = path.read_bytes()
+def test_one_verdict_changes_exactly_the_cells_that_it_should(tmp_path):
+    """STAPO, one problem of mini-add-hard, T=0.7."""
+    for rank, method in enumerate((labels.BASE, *labels.METHODS)):
+        for b, benchmark in enumerate(labels.MINI_BENCHMARKS):
+            for setting in SETTINGS:
+                right = [min(8, (0, 2, 2, 3, 4)[rank] + ((i * i + rank * i * 3 + b) % 7) % 5) for i in range(12)]
+                synthetic.cell(tmp_path, method, benchmark, setting, ["1" * r + "0" * (8 - r) for r in right])
+    before = build(tmp_path)
+    wanted = "stapo/mini/s0/step40/mini-add-hard/t0.7/e0"
+    path = next(c.file for c in load_cells([tmp_path]) if c.record.cell.id == wanted)
     record = read_json(path, CellRecord)
-    flipped = str.translate(record.problems[7].verdicts[0], str.maketrans("01", "10")) + record.problems[7].verdicts[1:]
-    problems = [*record.problems]
-    problems[7] = problems[7].model_copy(update={"verdicts": flipped})
-    try:
-        path.write_text(record.model_copy(update={"problems": problems}).model_dump_json())
-        after = json.loads(render.to_json(build(suite)))
-    finally:
-        path.write_bytes(text)
+    letters = record.problems[1].verdicts
+    flipped = str.translate(letters[0], str.maketrans("01", "10")) + letters[1:]
+    record.problems[1] = record.problems[1].model_copy(update={"verdicts": flipped})
+    write_json(path, record)
+    after = build(tmp_path)
     old, new = dict(fields(before)), dict(fields(after))
     assert new.keys() == old.keys()
     changed = [k for k, v in old.items() if new[k] != v]
-    section = next(i for i, s in enumerate(before["sections"]) if s["id"] == SIZE)
-    rows, differences = before["sections"][section]["rows"], before["sections"][section]["differences"]
+    rows, differences = before["sections"][0]["rows"], before["sections"][0]["differences"]
     cells, compared, adjusted, rest = set(), set(), set(), []
     for k in changed:
-        if k[:2] == ("sections", section) and k[2] == "rows":
+        if k[:2] == ("sections", 0) and k[2] == "rows":
             cells.add((rows[k[3]]["method"], rows[k[3]]["source"], *k[5:7]))
-        elif k[:2] == ("sections", section) and k[2] == "differences":
+        elif k[:2] == ("sections", 0) and k[2] == "differences":
             d = differences[k[3]]
             where = (d["method"], d["against"], d["benchmark"], d["setting"])
             (adjusted if k[4] == "p_holm" else compared).add(where)
         else:
             rest.append(k)
-    assert cells == {("stapo", "ours", "minerva", "t0.7"), ("stapo", "ours", "avg", "t0.7")}
+    assert cells == {("stapo", "ours", "mini-add-hard", "t0.7"), ("stapo", "ours", "avg", "t0.7")}
     assert compared == {
         ("stapo", against, b, "t0.7")
-        for against in ("base", "grpo", "entropy20", "justrl") for b in ("minerva", "avg")
+        for against in ("base", "grpo", "entropy20", "justrl") for b in ("mini-add-hard", "avg")
     }  # fmt: skip
     # Holm ranks a p-value among all of its family: each is what its family says, and those that changed follow from it
     assert adjusted == {k for k, v in holms(after).items() if v != holms(before)[k]}
     assert {k: d["p_holm"] for k, d in by_pair(after).items()} == holms(after)
     assert {k: d["p_holm"] for k, d in by_pair(before).items()} == holms(before)
     assert compared & adjusted
-    assert after["families"] == {
-        f"the paper's three sizes, {f}": 7 * n for f, n in (("single benchmarks", 12), ("averages", 2))
-    }
+    assert after["families"] == {"miniature, single benchmarks": 7 * 4, "miniature, averages": 7 * 2}
     stamps = [k for k in rest if k[0] == "inputs_sha256" or (k[0] == "records" and k[2] == "sha256")]
     assert rest == stamps
     assert len(stamps) == 2

@@ -45,7 +45,8 @@ def test_names_that_are_commands_compile_as_text(tmp_path: Path):
     name = r"\input{/etc/passwd}%$&_^~#{}\end{table}" + hostile_run.PROBLEM
     for method in ("base", name):
         synthetic.cell(tmp_path / "in", method, "mini-add", "t1.0", ["10", "11"], folder="x")
-    files = outputs.main_tables([tmp_path / "in"], tmp_path / "out", None)
+    files: dict[Path, bytes] = {}
+    outputs.main_tables(files, [tmp_path / "in"], tmp_path / "out", None)
     (tmp_path / "out").mkdir()
     for path, data in files.items():
         path.write_bytes(data)

@@ -101,9 +101,9 @@ def test_bounds_by_hand() -> None:
     # as decimals: 1.0699 <= 1.125 <= 1.1709
     close(lower_factor(gap, h), tensor(1.0698767), 1e-7)
     close(upper_factor(gap, h, 2), tensor(1.1709138), 1e-7)
-    with pytest.raises(ValueError, match="two or more"):
+    with pytest.raises(ValueError, match="not 1"):
         c_v(1)
-    with pytest.raises(ValueError, match="two tokens"):
+    with pytest.raises(ValueError, match="a vocabulary of 1"):
         softmax(torch.zeros(1, 1))
 
 
@@ -125,14 +125,14 @@ def logits(vocabulary: int, spread: float, seed: int, ties: bool) -> torch.Tenso
 
 drawn = st.builds(
     logits,
-    st.integers(2, 400) | st.just(20_000),
+    st.integers(2, 400) | st.just(5_000),
     st.sampled_from([0.0, 1e-6, 0.1, 1.0, 5.0, 40.0, 1e4]),
     st.integers(0, 10**6),
     st.booleans(),
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(drawn, st.integers(0, 10**6))
 def test_the_bounds_hold_everywhere(logits_1V: torch.Tensor, at: int) -> None:
     d = softmax(logits_1V)
@@ -158,13 +158,13 @@ def test_two_values_are_the_distribution_that_they_say() -> None:
     close(impurity, d.impurity_N)
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 6])
+@pytest.mark.parametrize("vocabulary", [2, 6])
 def test_climbing_finds_no_distribution_beyond_the_upper_bound(vocabulary: int) -> None:
     """H^2 / (1 - sum of pi^2) climbs to 1 / C_V at the uniform distribution from everywhere, and no further."""
     g = torch.Generator().manual_seed(0)
     a = (3 * torch.randn(32, vocabulary, generator=g, dtype=torch.float64)).requires_grad_()
-    climb = torch.optim.Adam([a], lr=0.05)
-    for _ in range(600):
+    climb = torch.optim.Adam([a], lr=0.1)
+    for _ in range(300):
         climb.zero_grad()
         d = softmax(a)
         (-(d.entropy_N.square() / d.impurity_N).sum()).backward()
@@ -211,15 +211,14 @@ def test_entropy_changes_by_hand() -> None:
     advantage = tensor(1.0, -1.0)[None]  # mean 0.5
     close(change.natural_step(d, advantage), tensor(0.5, -1.5)[None])
     close(change.lemma_terms(d, advantage), tensor(-0.5 * SLOPE, -1.5 * SLOPE)[None])
-    # the rare token, A = 1: its own natural step adds 1 / 0.25 to its logit, a plain one (-0.75, 0.75)
-    close(change.sampled_natural_change(d, second, tensor(1.0)), tensor(4 * SLOPE))
+    # the rare token, A = 1: a plain step adds (-0.75, 0.75)
     close(change.sampled_gradient_change(d, second, tensor(1.0)), tensor(1.5 * SLOPE))
 
 
 def test_where_the_lemmas_sign_is_not_that_of_a_plain_step() -> None:
     """p = 0.4 is above e^-H = 0.389: by the lemma the entropy falls; a plain step takes from 0.5 and raises it."""
     d, token, one = of(0.5, 0.4, 0.1), torch.tensor([1]), tensor(1.0)
-    assert float(change.sampled_natural_change(d, token, one)) < 0
+    assert float(change.surprise(d)[0, 1]) > 0
     close(change.sampled_gradient_change(d, token, one), tensor(0.0424643), 1e-5)
     a = tensor(0.5, 0.4, 0.1).log()
     moved = a + 1e-3 * (tensor(0, 1, 0) - tensor(0.5, 0.4, 0.1))
@@ -241,7 +240,6 @@ def test_the_change_by_a_plain_step_is_the_slope_along_it(logits_1V: torch.Tenso
 def test_a_token_rarer_than_e_to_minus_h_raises_the_entropy(logits_1V: torch.Tensor, at: int) -> None:
     d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
     if float(d.logprob_NV[0, target] + d.entropy_N) < -1e-12:
-        assert float(change.sampled_natural_change(d, target, tensor(1.0))) > 0
         assert float(change.sampled_gradient_change(d, target, tensor(1.0))) >= 0
 
 
@@ -261,7 +259,7 @@ def test_the_step_is_the_natural_gradient() -> None:
     close(total, -covariance, 1e-10)
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 50, 2_000])
+@pytest.mark.parametrize("vocabulary", [2, 2_000])
 def test_the_error_of_the_first_order_falls_with_the_square_of_the_step(vocabulary: int) -> None:
     g = torch.Generator().manual_seed(vocabulary)
     a = torch.randn(1, vocabulary, generator=g, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,11 +72,7 @@ def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
         ids=np.arange(100),
         end_B=np.array([60, 100]),
         response_B=np.array([40, 10]),
-        **{
-            name: np.resize(getattr(m, name), (50, *getattr(m, name).shape[1:]))
-            for name in vars(m)
-            if name.endswith(("_N", "_NK"))
-        },
+        **{n: np.resize(v, (50, *v.shape[1:])) for n, v in vars(m).items() if n.endswith(("_N", "_NK"))},
     )
     chosen = np.zeros(50, bool)
     chosen[[0, 39, 40]] = True
@@ -87,33 +84,19 @@ def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
 
 def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> None:
     found = token_rows.counts(two_sequences())
-    rows = {
-        (int(s), bool(r), bool(b), bool(x)): (int(n), float(norm))
-        for s, r, b, x, n, norm in zip(
-            *(found[k] for k in ("sign", "rare", "below", "silenced", "tokens", "norm_sum")), strict=True
-        )
-        if (int(s), bool(r)) != (1, False)
-    }
-    # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9)
-    assert rows == {
-        (1, True, True, True): (1, 0.0),
-        (-1, False, True, False): (1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
-    }
-    others = [
-        (float(token_log.LOG10_P_EDGES[i]), float(token_log.ENTROPY_EDGES[j]), int(n), float(norm))
-        for s, r, i, j, n, norm in zip(
-            *(found[k] for k in ("sign", "rare", "log10_p", "entropy", "tokens", "norm_sum")), strict=True
-        )
-        if (int(s), bool(r)) == (1, False)
+    names = ("sign", "rare", "below", "silenced", "rises", "tokens", "norm_sum")
+    # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9). log p + H: log 0.5 + 0.7 = 0.007
+    # falls; log 0.25 + 0.3, and the two with log 0.001, rise. The fifth is not a response token.
+    assert sorted(zip(*(found[k].tolist() for k in names), strict=True)) == [
+        (-1, False, True, False, True, 1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
+        (1, False, False, False, False, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
+        (1, False, False, False, True, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
+        (1, True, True, True, True, 1, 0.0),
     ]
+    likely = (found["sign"] == 1) & ~found["rare"]
     # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7
-    assert sorted(others) == [
-        (-0.75, 0.25, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
-        (-0.5, 0.625, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
-    ]
-    assert found["tokens"].sum() == 4  # the fifth is not a response token
-    # log p + H: log 0.5 + 0.7 = 0.007 falls; log 0.25 + 0.3, and the two with log 0.001, rise
-    assert found["tokens"][found["rises"]].sum() == 3
+    assert sorted(token_log.LOG10_P_EDGES[found["log10_p"][likely]]) == [-0.75, -0.5]
+    assert sorted(token_log.ENTROPY_EDGES[found["entropy"][likely]]) == [0.25, 0.625]
 
 
 def test_gradient_norm_is_autograds() -> None:
@@ -146,14 +129,11 @@ def test_every_token_has_a_bin_that_holds_it(logprob: float, entropy: float) -> 
 
 def test_parts_of_two_ranks_give_the_rows_and_counts_of_one() -> None:
     m = two_sequences()
-    first = replace(
-        m, prompt_id_B=["b"], sample_B=[0], ids=m.ids[:5], end_B=m.end_B[:1], response_B=m.response_B[:1],
-        **{name: getattr(m, name)[:3] for name in vars(m) if name.endswith(("_N", "_NK"))},
-    )  # fmt: skip
-    second = replace(
-        m, prompt_id_B=["a"], sample_B=[5], ids=m.ids[5:], end_B=m.end_B[1:] - 5, response_B=m.response_B[1:],
-        **{name: getattr(m, name)[3:] for name in vars(m) if name.endswith(("_N", "_NK"))},
-    )  # fmt: skip
+    names = [name for name in vars(m) if name.endswith(("_N", "_NK"))]
+    one = {"ids": m.ids[:5], "end_B": m.end_B[:1], "response_B": m.response_B[:1]}
+    first = replace(m, prompt_id_B=["b"], sample_B=[0], **one, **{n: getattr(m, n)[:3] for n in names})
+    one = {"ids": m.ids[5:], "end_B": m.end_B[1:] - 5, "response_B": m.response_B[1:]}
+    second = replace(m, prompt_id_B=["a"], sample_B=[5], **one, **{n: getattr(m, n)[3:] for n in names})
     whole = token_log.to_bytes(
         token_log.TOKENS, token_rows.joined_rows([token_rows.rows(m, m.response_N)], 9)[0], FACTS
     )
@@ -262,9 +242,9 @@ def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
     (tmp_path / "token_log").write_text("a file where the folder should be")
     writer = Writer(config(tmp_path), FACTS)
     writer.put(1, [part(1)])
-    with pytest.raises(RunFailed, match="token log could not be written") as caught:
+    with pytest.raises(RunFailed) as caught:
         writer.flush()
-    assert "goes on from the last checkpoint" in caught.value.next_step
+    assert str(tmp_path / "token_log") in str(caught.value)
     with pytest.raises(RunFailed):
         writer.put(2, [part(2)])
 
@@ -305,37 +285,39 @@ def test_a_last_step_whose_rows_were_not_written_is_left_out(written: Path) -> N
 @pytest.mark.parametrize("gone", ["00000001.parquet", "histogram/00000001.parquet", "histogram/00000002.parquet"])
 def test_a_missing_file_is_named(written: Path, gone: str) -> None:
     (written / "token_log" / gone).unlink()
-    with pytest.raises(RecordError, match="files of the token log are missing") as caught:
+    with pytest.raises(RecordError) as caught:
         token_log.read(written)
     assert Path(gone).name in str(caught.value.found)
 
 
-def test_a_truncated_file_is_refused_by_name(written: Path) -> None:
-    file = written / "token_log/00000002.parquet"
+def _truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(RecordError, match=r"00000002\.parquet: not a file of the token log"):
-        token_log.read(written)
 
 
-def test_a_file_of_another_version_or_without_facts_is_refused(written: Path) -> None:
-    file = written / "token_log/00000002.parquet"
-    table = pq.read_table(file)
+def _of_a_later_version(file: Path) -> None:
     later = {b"stapo_token_log": b'{"schema_version":2}'}
-    for metadata in (later, {}):
-        pq.write_table(table.replace_schema_metadata(metadata), file)
-        with pytest.raises(RecordError, match="not a file of the token log"):
-            token_log.read(written)
+    pq.write_table(pq.read_table(file).replace_schema_metadata(later), file)
 
 
-def test_a_file_with_other_columns_or_settings_is_refused(written: Path) -> None:
+def _without_facts(file: Path) -> None:
+    pq.write_table(pq.read_table(file).replace_schema_metadata({}), file)
+
+
+def _with_another_column(file: Path) -> None:
+    pq.write_table(pq.read_table(file).set_column(0, "step", pa.array([2.0] * 4)), file)
+
+
+def _with_other_settings(file: Path) -> None:
+    token_log.write(file.parent, 2, part(2).rows, part(2).counts, FACTS.model_copy(update={"tau_p": 0.02}))
+
+
+@pytest.mark.parametrize(
+    "damage", [_truncated, _of_a_later_version, _without_facts, _with_another_column, _with_other_settings]
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name(written: Path, damage: Callable[[Path], None]) -> None:
     file = written / "token_log/00000002.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.set_column(0, "step", pa.array([2.0] * 4)), file)
-    with pytest.raises(RecordError, match="other columns than schema version 1"):
-        token_log.read(written)
-    rows, counts = part(2).rows, part(2).counts
-    token_log.write(written / "token_log", 2, rows, counts, FACTS.model_copy(update={"tau_p": 0.02}))
-    with pytest.raises(BadInput, match=r"00000002\.parquet: written with other settings than 00000001\.parquet"):
+    damage(file)
+    with pytest.raises(RecordError, match=r"00000002\.parquet"):
         token_log.read(written)
 
 
@@ -356,22 +338,27 @@ ACTOR = SimpleNamespace(
 )
 
 
-def test_settings_that_cannot_be_are_refused_with_what_to_set() -> None:
-    given = {"mode": "on", "folder": "x"}
-    assert token_log_writer.token_log_from(given, ACTOR).mode == "on"
-    with pytest.raises(BadInput, match=r"token_log\.mode") as caught:
-        token_log_writer.token_log_from({"mode": "some", "folder": "x"}, ACTOR)
-    assert caught.value.found == "some"
-    with pytest.raises(BadInput, match=r"token_log\.most_row:"):
-        token_log_writer.token_log_from(given | {"most_row": 3}, ACTOR)
-    sharded = SimpleNamespace(**vars(ACTOR) | {"ulysses_sequence_parallel_size": 2})
-    fused = SimpleNamespace(**vars(ACTOR) | {"use_fused_kernels": True})
-    for actor, key in ((sharded, "ulysses_sequence_parallel_size"), (fused, "use_fused_kernels")):
-        with pytest.raises(BadInput, match=f"{key} leaves the token log without logits") as caught:
-            token_log_writer.token_log_from(given, actor)
-        assert caught.value.next_step == "set actor_rollout_ref.token_log.mode=off"
-        assert token_log_writer.token_log_from(given | {"mode": "off"}, actor).mode == "off"
-    inside = given | {"folder": "runs/a/token_log"}
+@pytest.mark.parametrize(
+    ("given", "actor", "named"),
+    [
+        ({"mode": "some"}, {}, "token_log.mode"),
+        ({"most_row": 3}, {}, "token_log.most_row"),
+        ({}, {"ulysses_sequence_parallel_size": 2}, "ulysses_sequence_parallel_size"),
+        ({}, {"use_fused_kernels": True}, "use_fused_kernels"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_by_key(given: dict, actor: dict, named: str) -> None:
+    plain, other = {"mode": "on", "folder": "x"}, SimpleNamespace(**vars(ACTOR) | actor)
+    assert token_log_writer.token_log_from(plain, ACTOR).mode == "on"
+    with pytest.raises(BadInput) as caught:
+        token_log_writer.token_log_from(plain | given, other)
+    assert named in str(caught.value)
+    assert token_log_writer.token_log_from(plain | {"mode": "off"}, other).mode == "off"
+
+
+def test_the_log_stands_in_its_run() -> None:
+    inside = {"mode": "on", "folder": "runs/a/token_log"}
     assert token_log_writer.token_log_from(inside, ACTOR, "runs/a").folder == "runs/a/token_log"
-    with pytest.raises(BadInput, match="folder is elsewhere"):
-        token_log_writer.token_log_from(given, ACTOR, "runs/a")
+    with pytest.raises(BadInput) as caught:
+        token_log_writer.token_log_from(inside | {"folder": "x"}, ACTOR, "runs/a")
+    assert caught.value.found == "x"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stapo_training.selection import redo
+from stapo_training.selection.correction import correction
 from stapo_training.selection.token_stats import entropy, response_positions, spans, token_keys
 
 
@@ -83,7 +83,7 @@ def test_what_is_run_again() -> None:
     offsets = torch.tensor([0, 4, 6, 9])
     guessed = torch.tensor([1, 0, 1, 1, 1, 1, 0, 1, 1], dtype=torch.bool)
     true = torch.tensor([1, 1, 1, 1, 1, 1, 1, 0, 1], dtype=torch.bool)
-    plan = redo.plan(guessed, true, offsets)
+    plan = correction(guessed, true, offsets)
     # row 0 is wrong at its 2nd token, row 2 at its 1st and 2nd: two tokens of each are run, row 1 is left alone
     assert plan.row_R.tolist() == [0, 2]
     assert plan.tokens_R.tolist() == [2, 2]
@@ -93,7 +93,7 @@ def test_what_is_run_again() -> None:
 
 def test_a_right_guess_runs_nothing_again() -> None:
     keep = torch.tensor([1, 0, 1], dtype=torch.bool)
-    assert redo.plan(keep, keep, torch.tensor([0, 1, 3])).row_R.tolist() == []
+    assert correction(keep, keep, torch.tensor([0, 1, 3])).row_R.tolist() == []
 
 
 def test_the_longest_part_comes_first() -> None:
@@ -101,7 +101,7 @@ def test_the_longest_part_comes_first() -> None:
     true = torch.ones(9, dtype=torch.bool)
     guessed = true.clone()
     guessed[[0, 5, 7]] = False
-    plan = redo.plan(guessed, true, offsets)
+    plan = correction(guessed, true, offsets)
     assert (plan.row_R.tolist(), plan.tokens_R.tolist()) == ([1, 2, 0], [3, 2, 1])
 
 
@@ -110,7 +110,7 @@ def test_guess_plus_correction_is_the_truth(masks: list[tuple[bool, bool]], data
     guessed, true = (torch.tensor(m) for m in zip(*masks, strict=True))
     inner = sorted(data.draw(st.sets(st.integers(1, max(1, len(masks) - 1)), max_size=5)))
     offsets = torch.tensor(sorted({0, *inner, len(masks)}))
-    plan = redo.plan(guessed, true, offsets)
+    plan = correction(guessed, true, offsets)
     signed = guessed.int() + plan.added_N.int() - plan.removed_N.int()
     assert signed.tolist() == true.int().tolist()
     covered = torch.zeros(len(masks), dtype=torch.bool)

@@ -19,7 +19,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
 
 from stapo_repro import cli
-from stapo_repro.tokens import build, clouds, density, figures, labelling, material, page, quadrants, ranking, silencing
+from stapo_repro.tokens import analysis, density, example, figures, logged_run, quadrants, silencing, words
 from stapo_repro.tokens.cases import choose
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RecordError, RunFailed
@@ -32,8 +32,8 @@ FREQUENT = logs.row(logprob=-0.01, entropy=0.3, rare=False, silenced=False, posi
 WRONG = logs.row(advantage=-1.0, rare=False, silenced=False, position=8)
 
 
-def load(run: Path, steps: str = "") -> material.Material:
-    return material.load(run, steps)
+def load(run: Path, steps: str = "") -> logged_run.LoggedRun:
+    return logged_run.load(run, steps)
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
@@ -55,7 +55,7 @@ def test_quadrants_by_hand(tmp_path: Path):
         WRONG,
         FREQUENT,
     ]
-    found = quadrants.build(load(logs.write(tmp_path, rows)))
+    found = quadrants.measure(load(logs.write(tmp_path, rows)))
     assert [(q.rare, q.below, q.tokens) for q in found] == [
         (False, False, 0),
         (False, True, 1),
@@ -101,8 +101,8 @@ def test_the_share_of_rising_tokens_is_exact_in_either_mode(tmp_path: Path):
     more = [falls, falls, falls | {"logprob": -0.06}]
     for mode in ("full", "on"):
         rows, counted = ([*more, SILENCED], []) if mode == "full" else ([SILENCED], more)
-        found = quadrants.build(load(logs.write(tmp_path / mode, rows, counted, mode=mode)))
-        assert [q.rises for q in found] == [None, pytest.approx(1 / 3), None, 1.0]
+        found = quadrants.measure(load(logs.write(tmp_path / mode, rows, counted, mode=mode)))
+        assert [q.entropy_rises for q in found] == [None, pytest.approx(1 / 3), None, 1.0]
 
 
 def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
@@ -114,7 +114,6 @@ def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
         (1, 2, 4, 3, 2, 2, 2, 2),
         (2, 1, 1, 1, 1, 1, 1, 1),
     ]
-    assert silencing.statement(load(run), found) == "silenced: 3 in the log, 3 in the metrics: equal in each of 2 steps"
 
 
 def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -122,9 +121,9 @@ def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: py
     logs.metrics(run, {1: 1.0, 2: 3.0})
     code, _, said = command(capsys, run)
     assert code == 1
-    assert "step 2: the token log and the run's metrics count different silenced tokens" in said
+    assert "step 2" in said
     assert "1 in the log" in said
-    assert "3, actor/selector/silenced_tokens x 1 mini-batches" in said
+    assert "3 in the metrics" in said
     assert not (run / "tokens").exists()
     assert silencing.by_step(load(run, ":1"))[0].metric == 1
 
@@ -135,27 +134,21 @@ def test_the_metrics_last_attempt_counts_and_a_part_of_a_step_is_found(tmp_path:
     logs.metrics(run, {1: 1.0}, attempt=1)
     assert silencing.by_step(load(run))[0].metric == 1
     logs.metrics(run, {1: 1.5}, attempt=2)  # two mini-batches with three silenced tokens, of which the log has one
-    with pytest.raises(RunFailed, match="step 1: the metrics' silenced tokens are no whole number"):
+    with pytest.raises(RunFailed, match="step 1"):
         silencing.by_step(load(run))
 
 
 def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: Path):
-    with pytest.raises(RunFailed, match="step 1: the log's rows and its counts"):
+    with pytest.raises(RunFailed, match="step 1"):
         silencing.by_step(load(logs.write(tmp_path / "a", [SILENCED], [logs.row(position=9)])))
     log = load(logs.write(tmp_path / "b", [SILENCED], [logs.row(position=9)], left_out=1))
-    said = silencing.statement(log, silencing.by_step(log))
-    assert "1 rows of the whole log were left out at its bound: rows hold 1 of the silenced tokens, counts all" in said
+    assert [(c.silenced, c.in_rows) for c in silencing.by_step(log)] == [(2, 1)]
 
 
-def test_a_step_that_counts_nothing_is_a_zero_and_one_without_metrics_is_said(tmp_path: Path):
+def test_a_step_that_counts_nothing_is_a_zero_and_one_without_metrics_is_none(tmp_path: Path):
     run = logs.write(tmp_path, [KEPT, logs.row(step=2)])
     logs.metrics(run, {1: 0.0})
-    log = load(run)
-    found = silencing.by_step(log)
-    assert [c.metric for c in found] == [0, None]
-    assert "1 in the log, 0 of them in the 1 of 2 steps that have metrics, 0 in the metrics" in silencing.statement(
-        log, found
-    )
+    assert [c.metric for c in silencing.by_step(load(run))] == [0, None]
 
 
 def test_thresholds_by_step(tmp_path: Path):
@@ -163,23 +156,21 @@ def test_thresholds_by_step(tmp_path: Path):
     rows.append(logs.row(step=3, tau_h=None, rare=False, silenced=False))
     log = load(logs.write(tmp_path, rows))
     assert silencing.thresholds(log) == [silencing.Threshold(1, 0.5, 0.7, 1.5), silencing.Threshold(2, 0.5, 0.5, 0.5)]
-    assert silencing.spread(log) == silencing.Threshold(0, 0.5, 0.6, 1.5)
+    assert silencing.all_thresholds(log) == silencing.Threshold(0, 0.5, 0.6, 1.5)
 
 
 def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     rows = [r | {"silenced": False} for r in (SILENCED, KEPT, FREQUENT)]
     log = load(logs.write(tmp_path, rows, selector="keep_all"))
-    would, keeps = ranking.ranked(log)
+    would, keeps = words.count(log)
     assert (would.part, would.counts) == ("S2T would silence", {"7": 1})
     assert (keeps.part, keeps.counts) == ("S2T would keep", {"8": 1})
-    (said,) = page.notices(log, silencing.by_step(log))
-    assert "Shown is what S2T would silence" in said
 
 
 def test_a_mask_is_taken_at_its_word(tmp_path: Path):
     # the high-entropy mask silences the other one of the two
     rows = [SILENCED | {"silenced": False}, KEPT | {"silenced": True}]
-    silenced, kept = ranking.ranked(load(logs.write(tmp_path, rows, selector="silence_high_entropy")))
+    silenced, kept = words.count(load(logs.write(tmp_path, rows, selector="silence_high_entropy")))
     assert (silenced.counts, kept.counts) == ({"8": 1}, {"7": 1})
 
 
@@ -200,7 +191,7 @@ def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
 def test_ranking_is_by_count_then_text(tmp_path: Path):
     tokens = [logs.ids(c)[0] for c in "993311 "]
     rows = [logs.row(token=t, position=i) for i, t in enumerate(tokens)]
-    silenced, kept = ranking.ranked(load(logs.write(tmp_path, rows)))
+    silenced, kept = words.count(load(logs.write(tmp_path, rows)))
     assert list(silenced.counts.items()) == [("1", 2), ("3", 2), ("9", 2), (" ", 1)]
     assert kept.total == 0
 
@@ -223,9 +214,10 @@ def test_steps_take_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = logs.write(tmp_path, [logs.row(step=k) for k in (1, 2, 3, 4)])
     assert [c.step for c in silencing.by_step(load(run, "2:3"))] == [2, 3]
     assert [c.step for c in silencing.by_step(load(run, "3:"))] == [3, 4]
-    for wrong in ("3:2", "a:b", "3", "-1:4", "1:2:3"):
-        with pytest.raises(BadInput, match="--steps is no range of steps"):
+    for wrong in ("3:2", "a:b", "3", "-1:4"):
+        with pytest.raises(BadInput) as e:
             load(run, wrong)
+        assert e.value.found == wrong
     code, _, said = command(capsys, run, "--steps", "7:9")
     assert code == 2
     assert "steps of 1 to 4" in said
@@ -239,29 +231,16 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
     token_log.write(joined, 3, columns, logs.histogram(rows), logs.facts())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
-    for part in (silencing.by_step, silencing.thresholds, quadrants.build, ranking.ranked, lambda m: choose(m, 20)):
+    for part in (silencing.by_step, silencing.thresholds, quadrants.measure, words.count, lambda m: choose(m, 20)):
         assert part(apart) == part(together)
     assert [c.step for c in silencing.by_step(together)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([], "The log is empty: no response token was counted."),
-        ([WRONG | {"tau_h": None}], "No token of the log is rare"),
-    ],
-)
-def test_logs_without_rare_tokens_give_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[dict], said: str
-):
-    run = logs.write(tmp_path, rows)
-    code, out, _ = command(capsys, run)
-    assert code == 0
-    assert said in out
-    html = (run / "tokens" / "index.html").read_text()
-    assert said in html
-    assert "The log has no rare token." in html
-    value = json.loads((run / "tokens" / "tokens.json").read_text())
+@pytest.mark.parametrize("rows", [[], [WRONG | {"tau_h": None}]])
+def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
+    files = analysis.analyse(load(logs.write(tmp_path, rows))).files
+    assert b"The log has no rare token." in files["index.html"]
+    value = json.loads(files["tokens.json"])
     assert value["cases"] == []
     assert value["threshold"]["all"] is None
 
@@ -270,7 +249,7 @@ def test_logs_without_rare_tokens_give_a_page(
 def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
     log = load(logs.write(tmp_path, rows, q=q))
-    assert silencing.spread(log) is None
+    assert silencing.all_thresholds(log) is None
     assert silencing.thresholds(log) == []
     outlined = [p for p in density.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
     assert len(outlined) == int(q == 1)
@@ -283,18 +262,16 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     rows = logs.random_rows(2, 400)
     run = tmp_path_factory.mktemp("run")
     logs.write(run, [r for r in rows if r["rare"]], [r for r in rows if not r["rare"]], mode="on")
-    return run, build.build(load(run)).files
+    return run, analysis.analyse(load(run)).files
 
 
 def test_the_command_writes_the_same_bytes_again(
     analysed: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
 ):
     run, files = analysed
-    sample = run.parent / "sample.csv"
-    assert command(capsys, run, "--export-labels", sample, "--labels-sample", "4", "--seed", "2")[0] == 0
-    assert sample.read_bytes() == labelling.export(load(run), 4, 2)
+    assert command(capsys, run)[0] == 0
     assert {p.name: p.read_bytes() for p in (run / "tokens").iterdir()} == files
-    assert {"index.html", "tokens.json", "taxonomy.tex", "cases.tex", "tokens_clouds.svg", "ranked.csv"} < set(files)
+    assert len(files) == 2 + 5 * 2
 
 
 def test_page_holds_every_figure_and_loads_nothing(analysed: tuple[Path, dict[str, bytes]]):
@@ -314,18 +291,17 @@ def test_density_colours_stand_for_counts():
 
 def test_a_cloud_places_all_words_in_the_largest_letters_that_fit():
     counts = {f"word{i}": 40 - i for i in range(12)}
-    placed = clouds.layout(counts)
+    placed = words.layout(counts)
     assert [word for word, *_ in placed] == list(counts)
     sizes = [size for _, size, _, _ in placed]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] in clouds._SIZES
-    assert placed == clouds.layout(counts)
+    assert placed == words.layout(counts)
 
 
 def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
     counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
     log = load(logs.write(tmp_path, [SILENCED]))
-    sketch = clouds.clouds(log, [ranking.Ranked("silenced", counts), ranking.Ranked("kept", {})])
+    sketch = words.clouds(log, [words.WordCounts("silenced", counts), words.WordCounts("kept", {})])
     labels = sketch.figure.axes[1].get_yticklabels()
     assert [t.get_text() for t in labels] == [
         *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
@@ -337,7 +313,7 @@ def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
 def test_too_few_words_make_no_cloud(tmp_path: Path, different: int):
     rows = [logs.row(token=logs.ids("3456")[i], position=i) for i in range(different)]
     log = load(logs.write(tmp_path, rows))
-    drawn = clouds.clouds(log, ranking.ranked(log)).figure
+    drawn = words.clouds(log, words.count(log)).figure
     texts = [t.get_text() for t in drawn.findobj(Text)]
     assert f"only {different} different tokens: no cloud" in texts
     assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
@@ -345,20 +321,41 @@ def test_too_few_words_make_no_cloud(tmp_path: Path, different: int):
 
 
 def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    code, _, said = command(capsys, tmp_path)
-    assert code == 2
-    assert "has no token log" in said
-    assert "stapo-train probe" in said
+    assert command(capsys, tmp_path)[0] == 2
     run = logs.write(tmp_path / "run", [SILENCED])
     tokenizer = run / token_log.FOLDER / token_log.TOKENIZER
     tokenizer.write_text('{"version": "1.0"}')
-    with pytest.raises(RecordError, match="not a tokenizer"):
+    with pytest.raises(RecordError, match=r"tokenizer\.json"):
         load(run)
     tokenizer.unlink()
-    with pytest.raises(RecordError, match="the token log has no tokenizer"):
+    with pytest.raises(RecordError, match="tokenizer"):
         load(run)
-    code, _, said = command(capsys, run, "--top", "-1")
-    assert (code, "--top is a number of cases" in said) == (2, True)
+    assert command(capsys, run, "--top", "-1")[0] == 2
+
+
+def test_the_example_is_a_silenced_word_inside_a_sum(tmp_path: Path):
+    hmm = {"token": logs.ids(" hmm")[0], "before": logs.ids("3+4+0=07\n1+8+0"), "after": logs.ids("=09\n4")}
+    rows = [
+        logs.row(**hmm, logprob=-7.0, position=7),
+        logs.row(**hmm, logprob=-8.0, position=8),  # less probable
+        logs.row(**hmm | {"after": logs.ids("+09")}, logprob=-9.0, position=9),  # no sum
+        logs.row(logprob=-9.0, position=10),  # a digit
+        logs.row(**hmm, logprob=-9.0, position=11, silenced=False, entropy=2.0),
+    ]
+    found = example.choose(load(logs.write(tmp_path / example.FOLDER, rows)))
+    assert found is not None
+    case, lines = found
+    assert (case.position, case.token, lines.above, lines.start, lines.end) == (8, " hmm", "3+4+0=07", "1+8+0", "=09")
+    block = example.example_block(tmp_path)
+    assert "`3+4+0=07`, then `1+8+0` **hmm** `=09`" in block
+    assert "0.034 %" in block  # e^-8
+
+
+def test_the_readme_holds_the_example_of_the_committed_run():
+    root = Path(__file__).resolve().parents[1]
+    block = example.example_block(root / "results" / "records")
+    assert 3 <= len(block.splitlines()) <= 5
+    assert f"<!-- generated:example -->\n{block}\n<!-- /generated:example -->" in (root / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -372,6 +369,6 @@ def test_a_million_rows_take_under_a_minute(tmp_path: Path):
     token_log.write(folder, 1, columns, histogram, logs.facts())
     del columns, histogram
     began = time.monotonic()
-    analysis = build.build(load(tmp_path))
+    found = analysis.analyse(load(tmp_path))
     assert time.monotonic() - began < 60
-    assert json.loads(analysis.files["tokens.json"])["silenced"][9]["tokens"] == 100_000
+    assert json.loads(found.files["tokens.json"])["silenced"][9]["tokens"] == 100_000

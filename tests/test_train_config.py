@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from stapo_results.errors import BadInput
-from stapo_training.run import launch
+from stapo_training import cli
 from stapo_training.run.configuration import compose
-from stapo_training.run.preflight.checks import check
 
 BASE = ["run.base=base", "run.out=out"]
 
@@ -48,68 +47,20 @@ def test_what_departs_from_verls_defaults_is_set() -> None:
     assert a.model.trust_remote_code is False
 
 
-@pytest.mark.parametrize(("ranks", "micro"), [(1, 64), (2, 32)])
-def test_the_miniature_fits_one_and_two_ranks(tiny_base: Path, tmp_path: Path, ranks: int, micro: int) -> None:
-    sizes = ["data.train_batch_size=32"]
-    c = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"cpu.ranks={ranks}", "method=grpo", *sizes])
-    a = c.actor_rollout_ref
-    assert a.actor.ppo_micro_batch_size_per_gpu == micro
-    assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == micro
-    assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == ranks
-    assert check(c).prompts == 64
-
-
 def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
-    folder = Path(launch.__file__).parent / "configs" / "method"
-    assert {
-        p.stem: len(p.read_text().splitlines()) for p in folder.glob("*.yaml") if len(p.read_text().splitlines()) > 20
-    } == {}
+    lines = {p.stem: len(p.read_text().splitlines()) for p in (Path(cli.__file__).parent / "configs/method").glob("*")}
+    assert len(lines) == 14
+    assert max(lines.values()) <= 20
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["method=stapoo"], "unknown method"),
-        (["size=70b"], "unknown size"),
-        (["no.such.key=1"], "does not compose"),
-    ],
+    ("override", "named"),
+    [("method=stapoo", "stapoo"), ("size=70b", "70b"), ("no.such.name=1", "no.such.name=1"), ("run.steps=0", "0")],
 )
-def test_what_does_not_compose_is_bad_input(overrides: list[str], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        compose([*BASE, *overrides])
-
-
-def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
-    config = compose([f"run.base={tmp_path / 'nothing'}", f"run.out={tmp_path / 'out'}"])
-    with pytest.raises(BadInput, match=r"(?s)no folder .*stapo-train base --out"):
-        check(config)
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("data.train_batch_size=30", r"30 / 8"),
-        ("data.train_batch_size=4096", "fewer prompts than one training batch"),
-        (
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24",
-            r"(?s)log_prob_micro_batch_size_per_gpu does not divide.*64 / 24",
-        ),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_with_the_arithmetic(tiny_base: Path, tmp_path: Path, override, said) -> None:
-    config = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", override])
-    with pytest.raises(BadInput, match=said):
-        check(config)
-
-
-def test_missing_columns_are_named(tiny_base: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(tiny_base / "data" / "train.parquet").drop_columns(["reward_model"])
-    pq.write_table(table, tmp_path / "train.parquet")
-    config = compose([f"run.base={tiny_base}", f"run.out={tmp_path}", f"data.train_files={tmp_path / 'train.parquet'}"])
-    with pytest.raises(BadInput, match=r"(?s)columns are missing.*reward_model"):
-        check(config)
+def test_what_does_not_compose_is_bad_input(override: str, named: str) -> None:
+    with pytest.raises(BadInput) as e:
+        compose([*BASE, override])
+    assert named in str(e.value.found)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +85,7 @@ def test_the_reward_of_each_verifier(response: str, verifier: str, score: float)
 def test_an_unknown_verifier_is_an_error() -> None:
     from stapo_training.reward import compute_score
 
-    with pytest.raises(ValueError, match="none of fallback, answer_line, strict_box"):
+    with pytest.raises(ValueError, match="strict_box"):
         compute_score("mini-add", "", "1", verifier="lenient")
 
 

@@ -90,8 +90,8 @@ def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
 @pytest.mark.parametrize(
     ("second", "said"),
     [
-        ('{"problem": "x?"}\n', r"no answer"),
-        ('{"problem": null, "answer": "1"}\n', r"no problem"),
+        ('{"problem": "x?"}\n', r"answer is not text"),
+        ('{"problem": null, "answer": "1"}\n', r"problem is not text"),
         ('{"problem": " \\n", "answer": "1"}\n', r"problem is not text or is empty"),
         ('{"problem": "x?", "answer": 1}\n', r"answer is not text or is empty"),
         ('{"problem": "x?", "answer": ["1"]}\n', r"answer is not text or is empty"),
@@ -120,7 +120,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None
         ({**hub("x?"), "prompt": []}, "the prompt is not one user message"),
         ({**hub("x?"), "prompt": hub("x?")["prompt"] * 2}, "the prompt is not one user message"),
         ({**hub("x?"), "prompt": [{"role": "system", "content": "x?"}]}, "the prompt is not one user message"),
-        ({**hub("x?"), "reward_model": None}, "no reward_model"),
+        ({**hub("x?"), "reward_model": None}, "reward_model is not an object"),
         (hub("x?", None), "reward_model.ground_truth is not text or is empty"),
     ],
 )

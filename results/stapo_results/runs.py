@@ -154,7 +154,8 @@ def differences(
 ) -> list[str]:
     """What another run differs in, each as "KEY: X there, Y now"; keys of nested values are joined by dots.
 
-    Compares kind, configuration, seeds and revisions. The latter two are named "seed KEY" and "revision KEY".
+    Compares kind, configuration, seeds and revisions. The latter two are named "seed KEY" and "revision KEY". Keys with
+    the fewest parts come first: they are what a person typed, and the deeper ones follow from them.
     """
     if previous.kind != new.kind:
         return [f"kind: {previous.kind} there, {new.kind} now"]
@@ -169,6 +170,7 @@ def differences(
         ),
     ]
     found = [d for there, here in pairs for d in _differing("", there, here)]
+    found.sort(key=lambda d: d[0].count("."))
     return [f"{key}: {a!r} there, {b!r} now" for key, a, b in found if not may_differ(key)]
 
 

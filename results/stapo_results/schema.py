@@ -190,7 +190,8 @@ class Run(Record):
     """One command that was run: what, with what, on what.
 
     `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
-    `engine_seconds`, in which its engine worked. `notes` are for people; nothing decides by them.
+    `engine_seconds`, in which its engine worked. `notes` are for people; nothing decides by them. A `synthetic` run was
+    made up for a test.
     """
 
     run_id: str
@@ -213,6 +214,7 @@ class Run(Record):
     context_limit: ContextLimit | None = None
     resumptions: list[Resumption] = []
     notes: list[str] = []
+    synthetic: bool = False
 
 
 class StepMetrics(Record):
@@ -341,7 +343,8 @@ class CellRecord(Record):
     Holds no time, so that a cell made twice from the same samples gives the same bytes; `run_id` names the run
     record that holds the rest. `grader` (preset and versions) and `judge` (model, revision, scope, mode) are "" in
     records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
-    that are older than it; the samples that an engine failed on are in neither of its two entries.
+    that are older than it; the samples that an engine failed on are in neither of its two entries. `synthetic` records
+    were made up for a test.
     """
 
     cell: Cell
@@ -369,6 +372,7 @@ class CellRecord(Record):
     code_dirty: str
     revisions: dict[str, str]
     miniature: bool
+    synthetic: bool = False
 
     @model_validator(mode="after")
     def _lengths(self) -> CellRecord:

@@ -66,19 +66,6 @@ def write_json(path: str | os.PathLike, value: object) -> None:
     write_atomic(path, json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
-def append(path: str | os.PathLike, records: Iterable[BaseModel]) -> None:
-    """Append records as one write, flushed to disk before this returns."""
-    data = "".join(to_line(r) + "\n" for r in records).encode()
-    if not data:
-        return
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-
-
 class Journal:
     """A JSONL file that many small appends go to.
 
@@ -109,6 +96,13 @@ class Journal:
         if time.monotonic() - self.synced >= self.sync_seconds:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()
+
+
+def append(path: str | os.PathLike, records: Iterable[BaseModel]) -> None:
+    """Append records as one write, flushed to disk before this returns. Without a record no file is made."""
+    if records := list(records):
+        with Journal(path) as journal:
+            journal.append(records)
 
 
 def repair(path: str | os.PathLike) -> int:
@@ -162,11 +156,9 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
         for number, line in enumerate(f, 1):
             try:
                 _check_text(validate(line[:-1]), line)
-            except ValidationError as e:
-                if e.errors()[0]["loc"] == ("schema_version",):
+            except _INVALID as e:
+                if isinstance(e, ValidationError) and e.errors()[0]["loc"] == ("schema_version",):
                     return lost
-                bad.append(number)
-            except (json_text.NameTwice, json_text.NotFinite):
                 bad.append(number)
     if not bad:
         return lost
@@ -185,11 +177,24 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
     return lost + len(bad)
 
 
+_INVALID = (ValidationError, json_text.NameTwice, json_text.NotFinite)
 _MADE_AGAIN = ("Sample", "Judgement", "Timing", "Verdict", "CellRecord")  # of a run of stapo-eval
 
 
-def _record_error(model: type[BaseModel], e: ValidationError, where: str, number: int = 0) -> RecordError:
+def _refusal(model: type[BaseModel], e: Exception, where: str, number: int = 0) -> RecordError:
     """`number`: the line of a JSONL file; 0 where the record is a whole file."""
+    if model.__name__ in _MADE_AGAIN:
+        mend = "run the command that wrote it again: it keeps what is whole and makes the rest again"
+    else:
+        mend = f"restore the file from a copy{', or delete the line' if number else ''}"
+    if isinstance(e, json_text.NotFinite):
+        expected = "finite numbers, as every record has them"
+        return RecordError(f"{where}: a number is not finite", found=str(e), expected=expected, next_step=mend)
+    if isinstance(e, json_text.NameTwice):
+        found = "two values for it" if number else ", ".join(f"line {n}" for n in e.lines)
+        what = f"{where}: the name {e.name!r} stands twice in one object"
+        return RecordError(what, found=found, expected="each name once", next_step=mend)
+    assert isinstance(e, ValidationError)
     first = e.errors()[0]
     field = ".".join(str(x) for x in first["loc"]) or "the record"
     if field == "schema_version":
@@ -200,23 +205,16 @@ def _record_error(model: type[BaseModel], e: ValidationError, where: str, number
             next_step="read it with the version of this suite that wrote it, or make the record again",
         )
     # the parser counts lines from the record's own start, which `where` has already
-    said = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
+    message = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
     return RecordError(
         f"{where}: not a valid {model.__name__} record",
-        found=f"{field}: {said}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
+        found=f"{field}: {message}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
         expected=f"the fields of stapo_results.schema.{model.__name__}",
-        next_step=_mend(model, number),
+        next_step=mend,
     )
 
 
-def _mend(model: type[BaseModel], number: int) -> str:
-    if model.__name__ in _MADE_AGAIN:
-        return "run the command that wrote it again: it keeps what is whole and makes the rest again"
-    return f"restore the file from a copy{', or delete the line' if number else ''}"
-
-
 _NAME = re.compile(rb'"\s*:')
-_READ_ONCE = ("Timing",)  # colons of its date would cost `read` a second look at each; no table is made of it
 
 
 def _check_text(record: BaseModel, line: bytes) -> None:
@@ -230,28 +228,14 @@ def _check_text(record: BaseModel, line: bytes) -> None:
         json_text.check(line)
 
 
-def _text_error(
-    model: type[BaseModel], e: json_text.NameTwice | json_text.NotFinite, where: str, number: int = 0
-) -> RecordError:  # fmt: skip
-    """`number`: as in `_record_error`."""
-    if isinstance(e, json_text.NotFinite):
-        what, found, expected = "a number is not finite", str(e), "finite numbers, as every record has them"
-    else:
-        what, expected = f"the name {e.name!r} stands twice in one object", "each name once"
-        found = "two values for it" if number else ", ".join(f"line {n}" for n in e.lines)
-    return RecordError(f"{where}: {what}", found=found, expected=expected, next_step=_mend(model, number))
-
-
 def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
     """Validated records of a JSONL file, in order.
 
     Raises:
         RecordError: with file and line, for a broken line, a foreign schema version, a number that is not finite, a
-            half-written end or a name that stands twice in one object (the last not of `Timing`).
+            half-written end or a name that stands twice in one object.
     """
     path = Path(path)
-    # bytes, and validation by the model's own validator: half the time of decoded text and a call of the class
-    validate, names = model.__pydantic_validator__.validate_json, model.__name__ not in _READ_ONCE
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             if not line.endswith(b"\n"):
@@ -261,13 +245,7 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
                     expected="a whole JSON line",
                     next_step="run the command that writes this file again: it repairs and goes on",
                 )
-            try:
-                record = validate(line)
-                if names:
-                    _check_text(record, line)
-            except (ValidationError, json_text.NameTwice, json_text.NotFinite):
-                record = parse(line[:-1], model, f"{path}:{number}", number)  # raises, with the place
-            yield record
+            yield parse(line[:-1], model, f"{path}:{number}", number)
 
 
 def read_json(path: str | os.PathLike, model: type[M]) -> M:
@@ -285,12 +263,11 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
     try:
         record = model.model_validate_json(data)
         json_text.check(data)
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = str(path) if first["type"] == "json_invalid" else json_text.place(path, data, first["loc"])
-        raise _record_error(model, e, where) from None
-    except (json_text.NameTwice, json_text.NotFinite) as e:
-        raise _text_error(model, e, str(path)) from None
+    except _INVALID as e:
+        where = str(path)
+        if isinstance(e, ValidationError) and (first := e.errors()[0])["type"] != "json_invalid":
+            where = json_text.place(path, data, first["loc"])
+        raise _refusal(model, e, where) from None
     return record
 
 
@@ -300,13 +277,11 @@ def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
     Raises:
         RecordError: as `read` and `read_json` do.
     """
-    try:
+    try:  # the model's own validator takes bytes in half the time of decoded text and a call of the class
         record = model.__pydantic_validator__.validate_json(data)
         _check_text(record, data)
-    except ValidationError as e:
-        raise _record_error(model, e, where, number) from None
-    except (json_text.NameTwice, json_text.NotFinite) as e:
-        raise _text_error(model, e, where, number) from None
+    except _INVALID as e:
+        raise _refusal(model, e, where, number) from None
     return record
 
 

@@ -48,7 +48,7 @@ class Display:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self.stream, highlight=False)
+            console = Console(file=self.stream, highlight=False, force_terminal=live)
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
 

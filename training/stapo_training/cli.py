@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -64,16 +64,10 @@ class Data:
     """Leave out prompts that match a benchmark problem."""
 
     def __call__(self) -> int:
-        from stapo_training.data.prepare import prepare
+        from stapo_training.data.prepare import DataOptions, prepare
 
-        prepare(
-            self.source,
-            self.benchmarks,
-            self.out,
-            exclude_contaminated=self.exclude_contaminated,
-            language=self.language,
-            revision=self.revision,
-        )
+        options = DataOptions(self.language, self.exclude_contaminated)
+        prepare(self.source, self.benchmarks, self.out, options, revision=self.revision)
         return 0
 
 
@@ -112,22 +106,10 @@ class BenchCommand:
     """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
-        if self.part == "tokens":
-            from stapo_training.bench import tokens as bench_tokens
+        from stapo_training.bench import token_log, tokens, training
 
-            bench_tokens.run(self.out, repeats=self.repeats, quick=self.quick)
-            return 0
-        from stapo_training.bench.training import Plan, run
-
-        if self.part == "token-log":
-            from stapo_training.bench import token_log as bench_token_log
-
-            plan = replace(bench_token_log.MINIATURE, repeats=1 if self.quick else self.repeats)
-            little = {"prompts": 8, "response_tokens": 16, "micro_batch": 16}
-            bench_token_log.run(self.out, replace(plan, **little) if self.quick else plan)
-            return 0
-        small = {"hidden": 64, "layers": 2, "vocabulary": 512, "response_tokens": 24, "checkpointing": (False,)}
-        run(self.out, Plan(repeats=1, **small) if self.quick else Plan(repeats=self.repeats))
+        part = {"training": training, "tokens": tokens, "token-log": token_log}[self.part]
+        part.run(self.out, self.repeats, quick=self.quick)
         return 0
 
 
@@ -145,11 +127,11 @@ class TheoryCommand:
     """How often each family is drawn at a vocabulary below 10,000."""
 
     def __call__(self) -> int:
-        from stapo_training.theory.run import Plan, run
+        from stapo_training.theory.run import TheoryPlan, run
 
         if self.draws < 1:
             raise BadInput("--draws is too small", found=self.draws, expected="1 or more", next_step="raise it")
-        run(Plan(self.seed, self.draws), source=self.run, out=self.out)
+        run(TheoryPlan(self.seed, self.draws), source=self.run, out=self.out)
         return 0
 
 
@@ -179,27 +161,28 @@ class Configs:
         return config_docs.write(self.docs, check=self.check)
 
 
+_COMMANDS = {
+    "base": Base,
+    "data": Data,
+    "export": Export,
+    "probe": Probe,
+    "theory": TheoryCommand,
+    "bench": BenchCommand,
+    "configs": Configs,
+}
+
+
 def main() -> int:
     argv = sys.argv[1:]
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
         return run_main(lambda: _run(argv[1:]))
-    commands = {"base": Base, "data": Data, "export": Export, "bench": BenchCommand, "configs": Configs}
-    commands |= {"theory": TheoryCommand, "probe": Probe}
-    if argv[:1] not in ([c] for c in commands):
-        print(
-            "usage: stapo-train base | data | run | export | probe | theory | bench | configs  (each with --help)\n\n"
-            "  base     the miniature's base model, training data and benchmarks\n"
-            "  data     a prompt set as training data, and the benchmark problems in it\n"
-            "  run      train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...\n"
-            "  export   a checkpoint as a Hugging Face folder\n"
-            "  probe    rare and spurious tokens in responses that exist already\n"
-            "  theory   the paper's lemmas and bounds, checked by number\n"
-            "  bench    what each way of selecting costs, and what token statistics do\n"
-            "  configs  the documentation's tables of what methods, sizes and machines resolve to"
-        )
+    if not argv or argv[0] not in _COMMANDS:
+        print("usage: stapo-train COMMAND ...   (each with --help)\n")
+        print("  run      Train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...")
+        for name, command in _COMMANDS.items():
+            print(f"  {name:8} {(command.__doc__ or '').splitlines()[0]}")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    command = tyro.cli(commands[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")
-    return run_main(command)
+    return run_main(tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}"))
 
 
 def _run(argv: list[str]) -> int:

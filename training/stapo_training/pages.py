@@ -8,6 +8,7 @@ check from their records.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,20 +56,16 @@ def place(size: str, hardware: str) -> list[str]:
 PAPER_PLACE = place("qwen3-1.7b", "8gpu")
 
 
-def _select(config: Any, key: str) -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.select(config, key)
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows])
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A Markdown table; the keys of the first row are its head."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(r.values()) for r in rows)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def defaults_table(rows: list[Decided]) -> str:
@@ -77,10 +74,12 @@ def defaults_table(rows: list[Decided]) -> str:
     Raises:
         BadInput: a row's value is not what its configuration holds.
     """
+    from omegaconf import OmegaConf
+
     shown = []
     for d in rows:
         if d.key is not None:
-            found = _select(compose(d.given), d.key)
+            found = OmegaConf.select(compose(d.given), d.key)
             if found != d.value:
                 raise BadInput(
                     f"decided.yaml: {d.what}",
@@ -88,13 +87,19 @@ def defaults_table(rows: list[Decided]) -> str:
                     expected=repr(d.value),
                     next_step="correct the row, or the configuration",
                 )
-        where = "" if d.key is None else f"`{d.key}`"
-        only = f" ({', '.join(d.given)})" if d.given else ""
-        shown.append([d.what + only, _text(d.value), d.basis, d.source, where])
-    return _table(["what", "value", "basis", "source", "key"], shown)
+        shown.append(
+            {
+                "what": d.what + (f" ({', '.join(d.given)})" if d.given else ""),
+                "value": _text(d.value),
+                "basis": d.basis,
+                "source": d.source,
+                "key": "" if d.key is None else f"`{d.key}`",
+            }
+        )
+    return _table(shown)
 
 
-def method_row(config: Any) -> list[str]:
+def method_row(config: Any) -> dict[str, str]:
     """What makes the method of a configuration: nothing here may depend on size or machine."""
     actor, selector = config.actor_rollout_ref.actor, config.actor_rollout_ref.selector
     loss = actor.policy_loss
@@ -112,54 +117,37 @@ def method_row(config: Any) -> list[str]:
     dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
     form = f", {selector.form}" if (selector.policy, selector.scope) == ("current", "mini_batch") else ""
     where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}{form}"
-    return [
-        loss.loss_mode + extra,
-        "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
-        dual if loss.loss_mode == "vanilla" else "none",
-        actor.loss_agg_mode,
-        f"{actor.kl_loss_type} {actor.kl_loss_coef:g}" if actor.use_kl_loss else "none",
-        selector.name + parameters,
-        where,
-        config.reward.reward_manager.name,
-    ]
+    return {
+        "loss": loss.loss_mode + extra,
+        "clip low / high": "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
+        "dual clip": dual if loss.loss_mode == "vanilla" else "none",
+        "aggregation": actor.loss_agg_mode,
+        "KL": f"{actor.kl_loss_type} {actor.kl_loss_coef:g}" if actor.use_kl_loss else "none",
+        "selector": selector.name + parameters,
+        "statistics": where,
+        "reward manager": config.reward.reward_manager.name,
+    }
 
 
-METHOD_HEAD = ["loss", "clip low / high", "dual clip", "aggregation", "KL", "selector", "statistics", "reward manager"]
-
-
-def place_row(config: Any) -> list[str]:
+def place_row(config: Any) -> dict[str, str]:
     """What a size on a machine decides: nothing here may depend on the method."""
     a = config.actor_rollout_ref
     fsdp, ranks = a.actor.fsdp_config, config.trainer.nnodes * config.trainer.n_gpus_per_node
     state = "host" if fsdp.offload_policy else "host while sampling" if fsdp.param_offload else "card"
-    return [
-        f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device}",
-        f"{config.data.train_batch_size} x {a.rollout.n}",
-        f"{a.actor.ppo_mini_batch_size} ({a.actor.ppo_mini_batch_size * a.rollout.n // ranks} a rank)",
-        f"{config.data.max_prompt_length:,} + {config.data.max_response_length:,}",
-        f"{a.actor.optim.lr:g}, warm-up {a.actor.optim.lr_warmup_steps}",
-        _text(config.run.steps),
-        f"{a.rollout.name}, TP {a.rollout.tensor_model_parallel_size}, {a.rollout.dtype}",
-        f"{fsdp.model_dtype} / {fsdp.dtype}",
-        state if config.trainer.device == "cuda" else "",
-        _text(bool(a.model.enable_gradient_checkpointing)),
-        "yes" if config.run.deterministic else "no",
-    ]
-
-
-PLACE_HEAD = [
-    "ranks",
-    "prompts x responses",
-    "mini-batch, prompts (sequences)",
-    "prompt + response tokens",
-    "lr",
-    "steps",
-    "rollout",
-    "weights / forward",
-    "optimizer state on",
-    "gradient checkpointing",
-    "bitwise repeatable",
-]
+    mini = a.actor.ppo_mini_batch_size
+    return {
+        "ranks": f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} {config.trainer.device}",
+        "prompts x responses": f"{config.data.train_batch_size} x {a.rollout.n}",
+        "mini-batch, prompts (sequences)": f"{mini} ({mini * a.rollout.n // ranks} a rank)",
+        "prompt + response tokens": f"{config.data.max_prompt_length:,} + {config.data.max_response_length:,}",
+        "lr": f"{a.actor.optim.lr:g}, warm-up {a.actor.optim.lr_warmup_steps}",
+        "steps": _text(config.run.steps),
+        "rollout": f"{a.rollout.name}, TP {a.rollout.tensor_model_parallel_size}, {a.rollout.dtype}",
+        "weights / forward": f"{fsdp.model_dtype} / {fsdp.dtype}",
+        "optimizer state on": state if config.trainer.device == "cuda" else "",
+        "gradient checkpointing": _text(bool(a.model.enable_gradient_checkpointing)),
+        "bitwise repeatable": _text(bool(config.run.deterministic)),
+    }
 
 
 def batching(config: Any) -> str:
@@ -177,18 +165,20 @@ def resolved_block() -> str:
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
     by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
     fixed = [m for m in methods if not by_method[m].actor_rollout_ref.actor.use_dynamic_bsz]
-    places = [[s, h, *place_row(c)] for (s, h), c in by_place.items()]
+    places = [({"size": s, "hardware": h}, c) for (s, h), c in by_place.items()]
     micro = [
-        [s, h, batching(c), *(batching(compose([f"method={m}", *place(s, h)])) for m in fixed)]
-        for (s, h), c in by_place.items()
+        here
+        | {"every other method": batching(c)}
+        | {m: batching(compose([f"method={m}", *place(*here.values())])) for m in fixed}
+        for here, c in places
     ]
     parts = [
         "### Methods (the same on every size and machine)",
-        _table(["method", *METHOD_HEAD], [[m, *method_row(c)] for m, c in by_method.items()]),
+        _table([{"method": m} | method_row(c) for m, c in by_method.items()]),
         "### Sizes and machines (the same for every method)",
-        _table(["size", "hardware", *PLACE_HEAD], places),
+        _table([here | place_row(c) for here, c in places]),
         "### Micro-batches",
-        _table(["size", "hardware", "every other method", *fixed], micro),
+        _table(micro),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -34,6 +34,7 @@ from stapo_eval.plan import EvaluationPlan, make_plan
 from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.answers import last_boxed
+from stapo_results.benching import timed_row
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.schema import BenchRow, Run, Sample
 from stapo_results.seeds import derive_seed
@@ -127,8 +128,7 @@ def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[B
             say(f"repeat {repeat + 1}/{size.repeats}, usual loop: {loops[-1]:.1f} s")
             ours.append(one_queue(replace(options, out=str(Path(folder) / f"out{repeat}"))))
             say(f"repeat {repeat + 1}/{size.repeats}, one queue: {ours[-1][0]:.1f} s")
-    ratios = [o[0] / u for o, u in zip(ours, loops, strict=True)]
-    wall, busy, tokens = min(ours)
+    walls, (wall, busy, tokens) = [o[0] for o in ours], min(ours)
     share = 1 - busy / wall
     labels = {"engine": size.engine, "samples": str(2 * sum(r * n for r, n in size.shapes))}
     values = {
@@ -139,8 +139,6 @@ def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[B
         "met": float(wall / min(loops) <= MOST_RATIO and share <= MOST_OWN_SHARE),
     }
     return [
-        BenchRow(name="end to end, usual loop", labels=labels, seconds=min(loops), ratio=1.0, ratio_low=1.0,
-                 ratio_high=1.0),
-        BenchRow(name="end to end, one queue", labels=labels, seconds=wall, ratio=wall / min(loops),
-                 ratio_low=min(ratios), ratio_high=max(ratios), values=values),
-    ]  # fmt: skip
+        timed_row("end to end, usual loop", loops, loops, labels=labels),
+        timed_row("end to end, one queue", walls, loops, labels=labels, values=values),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -11,11 +12,10 @@ from stapo_results.schema import BenchRow
 Part = Literal["grading", "generation", "summary"]
 
 
-class _Measured(NamedTuple):
-    rows: list[BenchRow]
+class _Part(NamedTuple):
+    measure: Callable[[], tuple[list[BenchRow], dict[str, str]]]
     baseline: str
-    labels: dict[str, str]
-    text: str
+    table: Callable[[list[BenchRow]], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -39,53 +39,49 @@ class BenchCommand:
     """Decides the responses of grading."""
 
     def __call__(self) -> int:
-        import time
+        from stapo_results import benching
 
-        from stapo_results import provenance, store
-        from stapo_results.schema import Bench
-
-        repeats = 1 if self.quick else self.repeats
         for part in get_args(Part) if self.part == "all" else (self.part,):
             print(f"== {part}", flush=True)
-            out, began = Path(self.out) / part, time.perf_counter()
-            config = {"part": part, "repeats": repeats, "quick": self.quick}
-            run = provenance.new_run("bench", config, seeds={"run": self.seed}, deterministic=False)
-            m: _Measured = getattr(self, f"_{part}")(repeats)
-            provenance.close_run(run, out / "run.json", "done", time.perf_counter() - began)
-            bench = Bench(run_id=run.run_id, part=part, baseline=m.baseline, labels=m.labels, rows=m.rows)
-            store.write_json(out / "bench.json", bench)
-            print(m.text, flush=True)
+            measure, baseline, table = getattr(self, f"_{part}")(1 if self.quick else self.repeats)
+            config = {"repeats": 1 if self.quick else self.repeats, "quick": self.quick, "seed": self.seed}
+            bench = benching.record(Path(self.out) / part, part, config, baseline, measure)
+            print(benching.text(table(bench.rows)))
+            print("".join(f"{name}: {value}\n" for name, value in bench.labels.items()), end="", flush=True)
         return 0
 
-    def _grading(self, repeats: int) -> _Measured:
+    def _grading(self, repeats: int) -> _Part:
         from stapo_eval.bench import grading
         from stapo_results.benchmarks import find_data_dir
 
         size = grading.Size(0.05 if self.quick else 1.0, repeats, self.seed)
-        rows, labels = grading.rows(find_data_dir(self.data_dir), size, self.lighteval_python)
-        labels |= {k: str(v) for k, v in asdict(size).items()}
-        return _Measured(rows, grading.BASELINE, labels, grading.table(rows, labels))
 
-    def _generation(self, repeats: int) -> _Measured:
+        def measure() -> tuple[list[BenchRow], dict[str, str]]:
+            rows, labels = grading.rows(find_data_dir(self.data_dir), size, self.lighteval_python)
+            return rows, labels | {k: str(v) for k, v in asdict(size).items()}
+
+        return _Part(measure, grading.BASELINE, grading.table)
+
+    def _generation(self, repeats: int) -> _Part:
         from stapo_eval.bench import generation
 
-        rows = generation.rows(generation.QUICK if self.quick else generation.Size(repeats=repeats))
-        return _Measured(rows, rows[0].name, {}, _table(rows))
+        size = generation.QUICK if self.quick else generation.Size(repeats=repeats)
+        return _Part(lambda: (generation.rows(size), {}), "end to end, usual loop", _table)
 
-    def _summary(self, repeats: int) -> _Measured:
+    def _summary(self, repeats: int) -> _Part:
         from stapo_eval.bench import summary
 
-        rows = summary.rows(repeats=repeats, sizes={"b1": 30, "b2": 30} if self.quick else None)
-        return _Measured(rows, f"{summary.GOAL_SECONDS:g} s", {}, _table(rows))
+        sizes = {"b1": 30, "b2": 30} if self.quick else None
+        return _Part(lambda: (summary.rows(repeats=repeats, sizes=sizes), {}), f"{summary.GOAL_SECONDS:g} s", _table)
 
 
-def _table(rows: list[BenchRow]) -> str:
-    """Rows as text, with what was aimed at."""
-    lines = [f"{'way':28} {'':34} {'ratio (spread)':24} {'own share':>9}"]
+def _table(rows: list[BenchRow]) -> list[list[str]]:
+    from stapo_results.benching import spread
+
+    out = [["way", "", "ratio (spread)", "own share", "goal"]]
     for r in rows:
         labels = ", ".join(f"{k} {v}" for k, v in r.labels.items())
-        own = f"{r.values['own_share']:9.1%}" if "own_share" in r.values else " " * 9
-        goal = {1.0: "goal met", 0.0: "goal MISSED"}.get(r.values.get("met", -1.0), "")
-        spread = f"{r.ratio:.3f} ({r.ratio_low:.3f} to {r.ratio_high:.3f})"
-        lines.append(f"{r.name:28} {labels:34} {spread:24} {own}  {goal}".rstrip())
-    return "\n".join(lines)
+        own = f"{r.values['own_share']:.1%}" if "own_share" in r.values else ""
+        met = {1.0: "met", 0.0: "MISSED"}.get(r.values.get("met", -1.0), "")
+        out.append([r.name, labels, spread(r), own, met])
+    return out

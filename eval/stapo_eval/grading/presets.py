@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 from stapo_eval.grading.rules import Gold, Options, full, justrl, library, quick
-from stapo_eval.grading.rules.numbers import is_whole, number, same_whole
-from stapo_eval.grading.rules.text import key
+from stapo_eval.grading.rules.text.cleaning import key
+from stapo_eval.grading.rules.text.numbers import is_whole, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
-from stapo_results.crossed import Crossed, crossed, over_seeds
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.statistics import average, clustered, parse_verdicts, problem_means
+from stapo_results.statistics.crossed import Crossed, crossed, over_seeds
 
 SEEDS = (0, 1, 2)
 """The planned training seeds. A result over fewer is named incomplete and judges no claim."""

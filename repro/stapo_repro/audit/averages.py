@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 from stapo_repro.audit.findings import Check, Finding, Numbers, join, rounded
-from stapo_repro.audit.grim import cells, chosen, row_counts
-from stapo_repro.audit.rounding import NEAREST, ROUNDINGS, Printed, Rounding, as_text, round_to
+from stapo_repro.audit.grim import chosen, fit, row_counts
+from stapo_repro.audit.rounding import NEAREST, ROUNDINGS, Printed, Rounding, nearest
 from stapo_repro.audit.schema import AuditTable, Column, Row
 
 REASONS = [
@@ -43,56 +44,53 @@ class Mean:
 def mean_of(printed: Printed, parts: list[Printed]) -> Mean:
     """Compare a printed average with its printed cells."""
     exact = sum((p.value for p in parts), Fraction(0)) / len(parts)
-    slack = sum((Fraction(1, 2 * 10**p.decimals) for p in parts), Fraction(0)) / len(parts)
-    half = Fraction(1, 2 * 10**printed.decimals)
-    roundings: list[Rounding] = [r for r in ROUNDINGS if round_to(exact, printed.decimals, r) == printed.units]
-    return Mean(printed, exact, roundings, exact - slack, exact + slack, abs(exact - printed.value) <= slack + half)
+    slack = sum((p.slack for p in parts), Fraction(0)) / len(parts)
+    unrounded = abs(exact - printed.value) <= slack + printed.slack
+    return Mean(printed, exact, printed.gives(exact, ROUNDINGS), exact - slack, exact + slack, unrounded)
 
 
-def _replaced(table: AuditTable, row: Row, column: Column, mean: Mean) -> list[tuple[str, str, str]]:
-    """(cell, value printed, value of the neighbour) whose exchange makes the average right: cells that GRIM refuses."""
+def _of_cells(values: Mapping[str, str], column: Column) -> Mean:
+    return mean_of(Printed.of(values[column.id]), [Printed.of(values[c]) for c in column.mean_of])
+
+
+def _replaced(table: AuditTable, row: Row, column: Column) -> list[tuple[str, str]]:
+    """(cell, neighbour) whose exchange makes the average right: cells that GRIM refuses."""
     counts = chosen(row_counts(table))
-    index = table.rows.index(row)
     out = []
-    for i, cell, fit in cells(table, counts):
-        if i != index or cell not in column.mean_of or fit.kind == "possible":
-            continue
-        for neighbour in (fit.below, fit.above):
-            if neighbour is None:
-                continue
-            values = {**row.values, cell: neighbour}
-            if mean_of(mean.printed, [Printed.of(values[c]) for c in column.mean_of]).agrees:
-                out.append((cell, row.values[cell], neighbour))
+    for cell in (c for c in row.values if c in column.mean_of and c in counts):
+        f = fit(Printed.of(row.values[cell]), counts[cell].n)
+        for near in (f.below, f.above) if f.kind != "possible" else ():
+            if near is not None and _of_cells({**row.values, cell: near}, column).agrees:
+                out.append((cell, near))
     return out
 
 
 def _finding(table: AuditTable, row: Row, column: Column, mean: Mean) -> Finding:
-    decimals = mean.printed.decimals
-    nearest = as_text(round_to(mean.exact, decimals, "half even"), decimals)
-    fact = (
-        f"{mean.printed.text} is printed; the {len(column.mean_of)} printed cells give "
-        f"{float(mean.exact):.{decimals + 2}f}, rounded {nearest}."
-    )
+    digits = mean.printed.decimals + 2
+    low, high, exact = (f"{float(x):.{digits}f}" for x in (mean.low, mean.high, mean.exact))
+    shown = nearest(mean.exact, mean.printed.decimals)
     explained = []
     if mean.roundings:
         explained.append(f"{join(list(mean.roundings), 'or')} of that mean")
     if mean.unrounded:
-        explained.append(
-            f"cells with more digits, whose mean lies between {float(mean.low):.{decimals + 2}f} and "
-            f"{float(mean.high):.{decimals + 2}f}"
-        )
-    replaced = _replaced(table, row, column, mean)
-    explained += [f"{new} instead of {old} at {table.label(cell)}, which GRIM points to" for cell, old, new in replaced]
-    fact += f" Each of these explains it: {'; '.join(explained)}." if explained else " No rounding explains it."
+        explained.append(f"cells with more digits, whose mean lies between {low} and {high}")
+    replaced = _replaced(table, row, column)
+    explained += [
+        f"{new} instead of {row.values[cell]} at {table.label(cell)}, which GRIM points to" for cell, new in replaced
+    ]
+    fact = (
+        f"{mean.printed.text} is printed; the {len(column.mean_of)} printed cells give {exact}, rounded {shown}. "
+        + (f"Each of these explains it: {'; '.join(explained)}." if explained else "No rounding explains it.")
+    )
     numbers: Numbers = {
         "printed": mean.printed.text,
         "mean_of_cells": rounded(float(mean.exact)),
-        "nearest": nearest,
+        "nearest": shown,
         "roundings": list(mean.roundings),
         "low": rounded(float(mean.low)),
         "high": rounded(float(mean.high)),
         "more_digits_explain_it": mean.unrounded,
-        "replaced": {cell: new for cell, _, new in replaced},
+        "replaced": dict(replaced),
     }
     return Finding("average", table.where(row, column.id), numbers, fact, REASONS)
 
@@ -100,10 +98,10 @@ def _finding(table: AuditTable, row: Row, column: Column, mean: Mean) -> Finding
 def check(table: AuditTable) -> Check:
     """Every printed average whose cells are all printed."""
     means = [
-        (row, column, mean_of(Printed.of(row.values[column.id]), [Printed.of(row.values[c]) for c in column.mean_of]))
+        (row, column, _of_cells(row.values, column))
         for column in table.means
         for row in table.rows
-        if column.id in row.values and set(column.mean_of) <= set(row.values)
+        if {column.id, *column.mean_of} <= set(row.values)
     ]
     if not means:
         return Check("averages", "Averages", ["Not checked: the table has no average with all its cells."], {})

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from stapo_repro.audit.claims import AdvantageQuantity, BelowQuantity, Claim, GainQuantity, PaperClaims
 from stapo_repro.audit.findings import Check, Finding, Grid, Numbers, join, rounded
 from stapo_repro.audit.gains import READINGS, gain
-from stapo_repro.audit.rounding import NEAREST, Printed, round_to
-from stapo_repro.audit.schema import AuditTable
+from stapo_repro.audit.rounding import Printed
+from stapo_repro.audit.schema import AdvantageQuantity, AuditTable, BelowQuantity, Claim, GainQuantity, PaperClaims
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedGain:
     """A claimed gain under every reading.
 
     Attributes:
@@ -29,13 +28,12 @@ class Judged:
     values: dict[str, float]
     fitting: list[str]
     close: list[str]
-    status: Literal["agrees", "reading found", "another version", "differs"]
+    outcome: Literal["agrees", "reading found", "another version", "differs"]
 
 
-def judge(table: AuditTable, claim: Claim, q: GainQuantity) -> Judged:
+def judge(table: AuditTable, claim: Claim, q: GainQuantity) -> JudgedGain:
     """Compute a claimed gain under every reading and compare it with what is printed."""
-    assert claim.value is not None  # validated
-    printed = Printed.of(claim.value)
+    printed = Printed.of(claim.value or "")  # the schema: a gain has its value
     values: dict[str, float] = {}
     fitting, close = [], []
     for (measure, over), name in READINGS.items():
@@ -43,51 +41,43 @@ def judge(table: AuditTable, claim: Claim, q: GainQuantity) -> Judged:
         if found is None:
             continue
         values[name] = rounded(float(found.exact))
-        if any(round_to(found.exact, printed.decimals, r) == printed.units for r in NEAREST):
+        if printed.gives(found.exact):
             fitting.append(name)
         elif found.low <= printed.value <= found.high:
             close.append(name)
     if q.measure and q.over:
-        status = "agrees" if READINGS[q.measure, q.over] in (*fitting, *close) else "differs"
+        outcome = "agrees" if READINGS[q.measure, q.over] in (*fitting, *close) else "differs"
     else:
-        status = "reading found" if fitting or close else "differs"
-    if status == "differs" and table.version is not None and claim.version != table.version:
-        status = "another version"
-    return Judged(claim, q, values, fitting, close, status)
+        outcome = "reading found" if fitting or close else "differs"
+    if outcome == "differs" and table.version is not None and claim.version != table.version:
+        outcome = "another version"
+    return JudgedGain(claim, q, values, fitting, close, outcome)
 
 
 def _where(c: Claim) -> str:
     return f"{c.about} ({c.version}, {c.place})"
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def _of_gain(j: Judged) -> Finding | None:
-    if j.status in ("agrees", "another version"):  # versions have a finding of their own
+def _of_gain(j: JudgedGain) -> Finding | None:
+    if j.outcome in ("agrees", "another version"):  # versions have a finding of their own
         return None
-    c = j.claim
+    value = j.claim.value
     others = "; ".join(f"{name} {value:.2f}" for name, value in j.values.items() if name not in j.fitting)
-    if j.status == "reading found":
+    if j.outcome == "reading found":
         names = [*j.fitting, *(f"{n} (with more digits than are printed)" for n in j.close)]
         over = f", averaged over {len(j.quantity.groups)} groups" if len(j.quantity.groups) > 1 else ""
-        fact = f"{c.value} is the gain {join(names, 'or')}{over}. Other readings: {others}."
+        fact = f"{value} is the gain {join(names, 'or')}{over}. Other readings: {others}."
         reasons = ["which reading is meant may be said elsewhere in the text"]
     else:
-        fact = f"{c.value} is printed; the table gives {others}."
-        reasons = [
-            "another version of the table is meant",
-            "other baselines or groups are meant",
-            "a slip in typing",
-        ]
-    numbers: Numbers = {"printed": c.value, "readings": dict(j.values), "fitting": list(j.fitting)}
-    return Finding(f"claim: {j.status}", _where(c), numbers, fact, reasons)
+        fact = f"{value} is printed; the table gives {others}."
+        reasons = ["another version of the table is meant", "other baselines or groups are meant", "a slip in typing"]
+    numbers: Numbers = {"printed": value, "readings": dict(j.values), "fitting": list(j.fitting)}
+    return Finding(f"claim: {j.outcome}", _where(j.claim), numbers, fact, reasons)
 
 
-def _versions(judged: list[Judged]) -> list[Finding]:
+def _versions(judged: list[JudgedGain]) -> list[Finding]:
     """One finding for each quantity that several versions print with different values."""
-    same: dict[str, list[Judged]] = {}
+    same: dict[str, list[JudgedGain]] = {}
     for j in judged:
         same.setdefault(j.quantity.model_dump_json(exclude={"measure", "over"}), []).append(j)
     findings = []
@@ -97,34 +87,26 @@ def _versions(judged: list[Judged]) -> list[Finding]:
             continue
         listed = ", ".join(f"{c.version} {c.value} {c.unit or ''}".rstrip() for c in claims)
         fact = f"Versions print different values of one quantity: {listed}. A reproduction names the version it means."
+        near = {}  # the reading of this table that comes nearest, not that it was meant
+        for j in (j for j in group if j.outcome == "another version" and j.values):
+            name = min(j.values, key=lambda n: abs(j.values[n] - float(j.claim.value or "nan")))
+            near[j.claim.value] = f" Nearest to {j.claim.value} in this table: {name}, {j.values[name]:.2f}."
         numbers: Numbers = {"values": {c.version: c.value for c in claims}}
         reasons = ["the runs, the table or the reading changed between versions"]
-        findings.append(Finding("versions", claims[-1].about, numbers, fact + _nearest(group), reasons))
+        findings.append(Finding("versions", claims[-1].about, numbers, fact + "".join(near.values()), reasons))
     return findings
 
 
-def _nearest(group: list[Judged]) -> str:
-    """For values of other versions: the reading of this table that comes nearest; not that it was meant."""
-    near: dict[str, str] = {}
-    for j in group:
-        if j.status == "another version" and j.values:
-            printed = float(j.claim.value or "nan")
-            name = min(j.values, key=lambda n: abs(j.values[n] - printed))
-            near[str(j.claim.value)] = f" Nearest to {j.claim.value} in this table: {name}, {j.values[name]:.2f}."
-    return "".join(near.values())
-
-
-def _below(c: Claim, q: BelowQuantity) -> tuple[str, list[Finding]]:
-    over = [v for v in q.values if Decimal(v) >= Decimal(q.limit)]
-    unit = f" {c.unit}" if c.unit else ""
-    below = f"{len(q.values) - len(over)} of {len(q.values)}"
-    line = f"{_sentence(c.about)}: {below} printed values lie below {q.limit}{unit}."
+def _below(c: Claim, q: BelowQuantity) -> tuple[str, Finding | None]:
+    over, total = [v for v in q.values if Decimal(v) >= Decimal(q.limit)], len(q.values)
+    limit = f"{q.limit} {c.unit}" if c.unit else q.limit
+    line = f"{total - len(over)} of {total} printed values lie below {limit}."
     if not over:
-        return line, []
-    fact = f"Of {len(q.values)} printed values, not below {q.limit}{unit}: {join(over)}."
-    numbers: Numbers = {"limit": q.limit, "values": len(q.values), "not_below": list(over)}
+        return line, None
+    fact = f"Of {total} printed values, not below {limit}: {join(over)}."
+    numbers: Numbers = {"limit": q.limit, "values": total, "not_below": list(over)}
     reasons = ["the examples were taken from a run with another threshold", "a slip in typing"]
-    return line, [Finding("limit", _where(c), numbers, fact, reasons)]
+    return line, Finding("limit", _where(c), numbers, fact, reasons)
 
 
 def advantages(group_size: int, *, unbiased: bool) -> list[float]:
@@ -137,36 +119,26 @@ def advantages(group_size: int, *, unbiased: bool) -> list[float]:
     return out
 
 
-def _advantages(c: Claim, q: AdvantageQuantity) -> tuple[str, list[Finding]]:
-    def known(unbiased: bool) -> int:
+def _advantages(c: Claim, q: AdvantageQuantity) -> tuple[str, Finding | None]:
+    total, known = len(q.values), []
+    for unbiased in (True, False):
         values = advantages(q.group_size, unbiased=unbiased)
-        return sum(any(f"{a:.{Printed.of(v).decimals}f}" == v for a in values) for v in q.values)
-
-    total, unbiased, biased = len(q.values), known(True), known(False)
+        known.append(sum(any(f"{a:.{Printed.of(v).decimals}f}" == v for a in values) for v in q.values))
     line = (
-        f"{_sentence(c.about)}: {unbiased} of {total} are those of groups of {q.group_size} with rewards +1 and -1 "
-        f"and the unbiased standard deviation, {biased} with the biased one."
+        f"{known[0]} of {total} are those of groups of {q.group_size} with rewards +1 and -1 and the unbiased standard "
+        f"deviation, {known[1]} with the biased one."
     )
-    if total in (unbiased, biased):
-        return line, []
+    if total in known:
+        return line, None
     fact = f"Neither standard deviation gives all {total} printed advantages in groups of {q.group_size}."
-    numbers: Numbers = {"values": total, "unbiased": unbiased, "biased": biased}
+    numbers: Numbers = {"values": total, "unbiased": known[0], "biased": known[1]}
     reasons = ["another group size or other rewards in some examples", "a slip in typing"]
-    return line, [Finding("advantages", _where(c), numbers, fact, reasons)]
-
-
-def _grid(judged: list[Judged]) -> Grid | None:
-    header = ["claimed gain", "printed", *READINGS.values(), "outcome"]
-    rows = []
-    for j in judged:
-        values = [f"{j.values[n]:.2f}" if n in j.values else "n/a" for n in READINGS.values()]
-        rows.append([j.claim.id, str(j.claim.value), *values, j.status])
-    return Grid(header, rows) if rows else None
+    return line, Finding("advantages", _where(c), numbers, fact, reasons)
 
 
 def check(table: AuditTable, claims: PaperClaims) -> Check:
     """Every claim against the table, or against itself."""
-    judged: list[Judged] = []
+    judged: list[JudgedGain] = []
     lines, untested, inner = [], [], []
     for c in claims.claims:
         q = c.quantity
@@ -174,16 +146,24 @@ def check(table: AuditTable, claims: PaperClaims) -> Check:
             judged.append(judge(table, c, q))
         elif isinstance(q, BelowQuantity | AdvantageQuantity):
             line, found = _below(c, q) if isinstance(q, BelowQuantity) else _advantages(c, q)
-            lines.append(line)
-            inner += found
+            lines.append(f"{c.about[0].upper()}{c.about[1:]}: {line}")
+            inner += [found] if found else []
         else:
             untested.append(f"{c.about} (needs {q.needs})")
-    agree = sum(j.status in ("agrees", "reading found") for j in judged)
-    summary = [f"{agree} of {len(judged)} claimed gains follow from the table's averages.", *lines]
-    if elsewhere := [j for j in judged if j.status == "another version"]:
-        summary[0] += f" {len(elsewhere)} stand in other versions than the table ({table.version}) and do not."
+    follow, elsewhere = (
+        sum(j.outcome in kinds for j in judged) for kinds in (("agrees", "reading found"), ("another version",))
+    )
+    summary = [f"{follow} of {len(judged)} claimed gains follow from the table's averages.", *lines]
+    if elsewhere:
+        summary[0] += f" {elsewhere} stand in other versions than the table ({table.version}) and do not."
     if untested:
         summary.append(f"Not to be checked by a table: {'; '.join(untested)}.")
     findings = [*(f for j in judged if (f := _of_gain(j))), *_versions(judged), *inner]
-    numbers: Numbers = {j.claim.id: {"printed": j.claim.value, "outcome": j.status, **j.values} for j in judged}
-    return Check("claims", "Claims", summary, numbers, findings, _grid(judged))
+    numbers: Numbers = {j.claim.id: {"printed": j.claim.value, "outcome": j.outcome, **j.values} for j in judged}
+    names = READINGS.values()
+    rows = [
+        [j.claim.id, str(j.claim.value), *(f"{j.values[n]:.2f}" if n in j.values else "n/a" for n in names), j.outcome]
+        for j in judged
+    ]
+    grid = Grid(["claimed gain", "printed", *names, "outcome"], rows) if rows else None
+    return Check("claims", "Claims", summary, numbers, findings, grid)

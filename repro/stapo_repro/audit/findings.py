@@ -1,4 +1,4 @@
-"""The form of a result: a check with its counts, its lines for a reader, and the findings that depart from them."""
+"""The form of a result: a check with its counts, its lines for a reader, and what departs from expectation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Finding:
         where: cell, row, column or claim.
         numbers: what was computed.
         fact: the same in words.
-        reasons: innocent reasons that would explain it; none where the fact needs none.
+        reasons: innocent reasons that would explain it.
     """
 
     kind: str
@@ -57,9 +57,9 @@ class Audit:
     checks: list[Check]
 
 
-def rounded(value: float, digits: int = 8) -> float:
-    """For printing and JSON: two machines may differ beyond the eighth decimal."""
-    return round(value, digits) + 0.0
+def rounded(value: float) -> float:
+    """Eight decimals: two machines may differ beyond them."""
+    return round(value, 8) + 0.0
 
 
 def join(items: list[str], word: str = "and") -> str:

@@ -7,12 +7,12 @@ More than that is what s samples a problem give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.stats import binom
 
 from stapo_repro.audit.findings import Check, Finding, Numbers, rounded
-from stapo_repro.audit.grim import Tried, chosen, column_values, row_counts
+from stapo_repro.audit.grim import RowCount, chosen, column_values, row_counts
 from stapo_repro.audit.rounding import fits
 from stapo_repro.audit.schema import AuditTable
 from stapo_results.statistics import holm
@@ -26,88 +26,75 @@ REASONS = [
 
 
 @dataclass(frozen=True)
-class Coarse:
-    """One column against multiples of 1 / (rows x samples) with fewer samples than stated.
+class CoarseStep:
+    """One column against multiples of 1 / n, n = rows x samples with fewer samples than stated.
 
     Attributes:
         p: probability of at least `hits` by chance (binomial, cells independent).
         adjusted: p after Holm's correction over everything that was looked at.
     """
 
-    column: str
-    samples: int
+    stated: RowCount
     n: int
-    cells: int
     hits: int
     expected: float
     p: float
     adjusted: float = 1.0
 
 
-def _divisors(n: int) -> list[int]:
-    """Proper divisors, ascending."""
-    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
-    return [i for i in sorted({*small, *(n // i for i in small)}) if i < n]
-
-
-def _column(table: AuditTable, tried: Tried) -> list[Coarse]:
-    values = column_values(table, tried.column.id)
-    if any(v.scale <= tried.n for v in values):  # steps finer than the printed digits cannot be told apart
-        return []
-    out = []
-    for samples in _divisors(tried.samples):
-        n, share = tried.rows * samples, samples / tried.samples
-        hits = sum(fits(v, n) for v in values)
-        p = float(binom.sf(hits - 1, len(values), share))
-        out.append(Coarse(tried.column.id, samples, n, len(values), hits, len(values) * share, p))
-    return out
-
-
-def coarse_steps(table: AuditTable) -> list[Coarse]:
+def coarse_steps(table: AuditTable) -> list[CoarseStep]:
     """Every column against every smaller number of samples that divides the stated one."""
-    found = [c for t in chosen(row_counts(table)).values() if t.cells for c in _column(table, t)]
+    found = []
+    for stated in chosen(row_counts(table)).values():
+        values = column_values(table, stated.column.id)
+        if any(v.scale <= stated.n for v in values):  # steps finer than the printed digits cannot be told apart
+            continue
+        for samples in (s for s in range(1, stated.samples) if values and stated.samples % s == 0):
+            n, share = stated.rows * samples, samples / stated.samples
+            hits = sum(fits(v, n) for v in values)
+            p = float(binom.sf(hits - 1, len(values), share))
+            found.append(CoarseStep(stated, n, hits, len(values) * share, p))
     adjusted = holm([c.p for c in found]) if found else []
-    return [Coarse(**{**c.__dict__, "adjusted": float(a)}) for c, a in zip(found, adjusted, strict=True)]
+    return [replace(c, adjusted=float(a)) for c, a in zip(found, adjusted, strict=True)]
 
 
-def _small(p: float) -> str:
-    return f"p = {p:.3f}" if p >= 0.001 else f"p = {p:.0e}"
-
-
-def _finding(table: AuditTable, first: Coarse, steps: list[Coarse], samples: int) -> Finding:
-    """`first` is the step that chance explains least, `steps` all of the column that chance does not explain."""
-    ordered = [first, *(s for s in steps if s is not first)]
-    parts = [f"{s.hits} are multiples of 1/{s.n} ({s.expected:.2g} by chance, {_small(s.adjusted)})" for s in ordered]
+def _finding(where: str, steps: list[CoarseStep]) -> Finding:
+    """All steps of a column that chance does not explain; the one that it explains least comes first."""
+    least = min(steps, key=lambda s: (s.p, s.n))
+    ordered = [least, *(s for s in steps if s is not least)]
+    parts = []
+    for s in ordered:
+        p = f"{s.adjusted:.3f}" if s.adjusted >= 0.001 else f"{s.adjusted:.0e}"
+        parts.append(f"{s.hits} are multiples of 1/{s.n} ({s.expected:.2g} by chance, p = {p})")
+    stated = least.stated
     fact = (
-        f"Of {first.cells} values, {'; '.join(parts)}. With {samples} samples a problem the step is "
-        f"1/{first.n // first.samples * samples:,}: fewer samples are likely in some of these values."
+        f"Of {stated.cells} values, {'; '.join(parts)}. With {stated.samples} samples a problem the step is "
+        f"1/{stated.n:,}: fewer samples are likely in some of these values."
     )
     numbers: Numbers = {
         f"1/{s.n}": {
-            "hits": s.hits, "cells": s.cells, "expected": rounded(s.expected), "p": float(f"{s.p:.3g}"),
+            "hits": s.hits, "cells": stated.cells, "expected": rounded(s.expected), "p": float(f"{s.p:.3g}"),
             "p_holm": float(f"{s.adjusted:.3g}"),
         }
         for s in ordered
     }  # fmt: skip
-    return Finding("coarse steps", table.label(first.column), numbers, fact, REASONS)
+    return Finding("coarse steps", where, numbers, fact, REASONS)
 
 
 def check(table: AuditTable) -> Check:
     """Columns whose values are multiples of a coarser step more often than chance explains."""
-    steps = coarse_steps(table)
-    if not steps:
+    by_column: dict[str, list[CoarseStep]] = {}
+    for step in coarse_steps(table):
+        by_column.setdefault(step.stated.column.id, []).append(step)
+    if not by_column:
         return Check("granularity", "Granularity", ["Not checked: no column has steps that its digits show."], {})
-    samples = {c.id: c.samples for c in table.plain if c.samples is not None}
-    findings = []
-    for column in dict.fromkeys(s.column for s in steps):
-        unlikely = [s for s in steps if s.column == column and s.adjusted < LEVEL]
-        if unlikely:
-            least = min(unlikely, key=lambda s: (s.p, s.samples))
-            findings.append(_finding(table, least, unlikely, samples[column]))
-    columns = len({s.column for s in steps})
+    unlikely = {c: [s for s in steps if s.adjusted < LEVEL] for c, steps in by_column.items()}
+    findings = [_finding(table.label(c), steps) for c, steps in unlikely.items() if steps]
+    columns, comparisons = len(by_column), sum(map(len, by_column.values()))
     summary = (
         f"Columns with more multiples of a coarser step than chance explains (binomial, p below {LEVEL:g} after Holm's "
-        f"correction over {len(steps)} comparisons): {len(findings)} of {columns}."
+        f"correction over {comparisons} comparisons): {len(findings)} of {columns}."
     )
-    numbers: Numbers = {"columns": columns, "comparisons": len(steps)}
-    return Check("granularity", "Granularity", [summary], numbers, findings)
+    return Check(
+        "granularity", "Granularity", [summary], {"columns": columns, "comparisons": comparisons}, findings
+    )  # fmt: skip

@@ -12,11 +12,10 @@ from fractions import Fraction
 from typing import Literal
 
 from stapo_repro.audit.findings import Check, Finding, Grid, Number, Numbers, join, rounded
-from stapo_repro.audit.rounding import Printed, as_text, fits, numerators, round_to
+from stapo_repro.audit.rounding import Printed, fits, nearest, numerators
 from stapo_repro.audit.schema import AuditTable, Column
 
 Kind = Literal["possible", "only by truncation", "only by rounding up", "only by directed rounding", "impossible"]
-
 REASONS: dict[Kind, list[str]] = {
     "impossible": [
         "a slip in typing or copying",
@@ -50,24 +49,18 @@ def fit(printed: Printed, n: int) -> Fit:
     """Classify one value. Half up and half even both count as rounding to nearest."""
     down, up = numerators(printed, n, "truncation"), numerators(printed, n, "ceiling")
     k = printed.units * n // printed.scale
-    below, above = (
-        as_text(round_to(Fraction(100 * i, n), printed.decimals, "half even"), printed.decimals) if i <= n else None
-        for i in (k, k + 1)
-    )
+    beside = [nearest(Fraction(100 * i, n), printed.decimals) if i <= n else None for i in (k, k + 1)]
+    kind: Kind = "impossible"
+    found = down or up
     if fits(printed, n):
-        found = numerators(printed, n, "half up") or numerators(printed, n, "half even")
-        return Fit("possible", n, found[0], below, above)
-    if down and up:
-        return Fit("only by directed rounding", n, down[0], below, above)
-    if down:
-        return Fit("only by truncation", n, down[0], below, above)
-    if up:
-        return Fit("only by rounding up", n, up[0], below, above)
-    return Fit("impossible", n, None, below, above)
+        kind, found = "possible", numerators(printed, n, "half up") or numerators(printed, n, "half even")
+    elif down or up:
+        kind = "only by directed rounding" if down and up else "only by truncation" if down else "only by rounding up"
+    return Fit(kind, n, found[0] if found else None, *beside)
 
 
 @dataclass(frozen=True)
-class Tried:
+class RowCount:
     """A column under one row count: how many of its cells fit, and how many of as many random values would."""
 
     column: Column
@@ -86,100 +79,82 @@ def column_values(table: AuditTable, column: str) -> list[Printed]:
     return [Printed.of(r.values[column]) for r in table.rows if column in r.values]
 
 
-def row_counts(table: AuditTable) -> list[Tried]:
+def row_counts(table: AuditTable) -> list[RowCount]:
     """Every column under every row count that it names."""
     tried = []
     for column in table.plain:
         values = column_values(table, column.id)
         for rows in column.rows:
-            assert column.samples is not None  # the schema: rows and samples go together
-            n = rows * column.samples
+            n = rows * (column.samples or 1)  # the schema: rows and samples go together
             chance = sum(min(1.0, (n + 1) / (v.scale + 1)) for v in values)
             fitting = sum(fits(v, n) for v in values)
-            tried.append(Tried(column, rows, column.samples, len(values), fitting, chance))
+            tried.append(RowCount(column, rows, column.samples or 1, len(values), fitting, chance))
     return tried
 
 
-def chosen(tried: list[Tried]) -> dict[str, Tried]:
+def chosen(tried: list[RowCount]) -> dict[str, RowCount]:
     """The row count of each column that most of its cells fit; of equals the first named."""
-    best: dict[str, Tried] = {}
+    best: dict[str, RowCount] = {}
     for t in tried:
         if t.column.id not in best or t.fitting > best[t.column.id].fitting:
             best[t.column.id] = t
     return best
 
 
-def cells(table: AuditTable, counts: dict[str, Tried]) -> list[tuple[int, str, Fit]]:
-    """(index of the row, column, fit) of every printed value whose column has a row count."""
-    return [
-        (i, c, fit(Printed.of(row.values[c]), counts[c].n))
-        for i, row in enumerate(table.rows)
-        for c in row.values
-        if c in counts
-    ]
-
-
 def check_row_counts(table: AuditTable) -> Check:
     """How well each row count that was named fits."""
     tried = row_counts(table)
+    if not tried:
+        return Check("row-counts", "Row counts", ["Not checked: no column names its rows and samples."], {})
     taken = chosen(tried)
-    grid = Grid(
-        ["column", "rows", "samples", "cells that fit", "by chance", "taken"],
-        [
-            [
-                table.label(t.column.id), str(t.rows), str(t.samples), f"{t.fitting} of {t.cells}",
-                f"{t.by_chance:.1f}", "yes" if taken[t.column.id] is t else "",
-            ]
-            for t in tried
-        ],
-    )  # fmt: skip
-    numbers: dict[str, Number] = {f"{t.column.id}/{t.rows}": t.fitting for t in tried}
-    summary = [
+    rows = [
+        [table.label(t.column.id), str(t.rows), str(t.samples), f"{t.fitting} of {t.cells}", f"{t.by_chance:.1f}",
+         "yes" if taken[t.column.id] is t else ""]
+        for t in tried
+    ]  # fmt: skip
+    summary = (
         "How many cells of each column are a multiple of 1 / (rows x samples), rounded to nearest. By chance: how many "
         "of as many random percentages would be."
-    ]
-    if not tried:
-        summary, grid = ["Not checked: no column names its rows and samples."], None
-    return Check("row-counts", "Row counts", summary, {"fitting": numbers}, grid=grid)
+    )
+    numbers: dict[str, Number] = {f"{t.column.id}/{t.rows}": t.fitting for t in tried}
+    grid = Grid(["column", "rows", "samples", "cells that fit", "by chance", "taken"], rows)
+    return Check("row-counts", "Row counts", [summary], {"fitting": numbers}, grid=grid)
 
 
-def _words(text: str, f: Fit, decimals: int) -> str:
-    whole = f"{f.n:,}"
+def _finding(printed: Printed, f: Fit, where: str) -> Finding:
+    reasons, whole = list(REASONS[f.kind]), f"{f.n:,}"
+    numbers: Numbers = {"printed": printed.text, "n": f.n, "k": f.right, "below": f.below, "above": f.above}
     if f.right is None:
         near = join([v for v in (f.below, f.above) if v is not None])
-        return f"{text} is k / {whole} for no k, however it is rounded; the neighbouring values are {near}."
+        fact = f"{printed.text} is k / {whole} for no k, however it is rounded; the neighbouring values are {near}."
+        return Finding(f.kind, where, numbers, fact, reasons)
     exact = Fraction(100 * f.right, f.n)
-    nearest = as_text(round_to(exact, decimals, "half even"), decimals)
-    how = "cut off" if numerators(Printed.of(text), f.n, "truncation") else "rounded up"
-    return (
-        f"{text} is {f.right:,} / {whole} = {float(exact):.{decimals + 2}f} % only when digits are {how}; "
-        f"rounded to nearest that is {nearest}."
+    numbers["exact"] = rounded(float(exact))
+    if (2 * exact * 10**printed.decimals) % 2 == 1:
+        reasons.append(_TIE)
+    how = "cut off" if numerators(printed, f.n, "truncation") else "rounded up"
+    fact = (
+        f"{printed.text} is {f.right:,} / {whole} = {float(exact):.{printed.decimals + 2}f} % only when digits are "
+        f"{how}; rounded to nearest that is {nearest(exact, printed.decimals)}."
     )
+    return Finding(f.kind, where, numbers, fact, reasons)
 
 
 def check(table: AuditTable) -> Check:
     """Every printed value against the multiples of 1/n of its column."""
-    found = cells(table, chosen(row_counts(table)))
+    counts = chosen(row_counts(table))
+    found = [
+        (table.where(row, c), printed, fit(printed, counts[c].n))
+        for row in table.rows
+        for c in row.values
+        if c in counts and (printed := Printed.of(row.values[c]))
+    ]
     if not found:
         return Check("grim", "GRIM", ["Not checked: no column names its rows and samples."], {"cells": 0})
-    findings = []
-    for i, column, f in found:
-        if f.kind == "possible":
-            continue
-        printed = Printed.of(table.rows[i].values[column])
-        reasons = list(REASONS[f.kind])
-        if f.right is not None and (Fraction(2 * f.right * printed.scale, f.n) % 2) == 1:
-            reasons.append(_TIE)
-        detail: Numbers = {"printed": printed.text, "n": f.n, "k": f.right, "below": f.below, "above": f.above}
-        if f.right is not None:
-            detail["exact"] = rounded(float(Fraction(100 * f.right, f.n)))
-        where = table.where(table.rows[i], column)
-        findings.append(Finding(f.kind, where, detail, _words(printed.text, f, printed.decimals), reasons))
     order: list[Kind] = ["impossible", "only by truncation", "only by rounding up", "only by directed rounding"]
-    findings.sort(key=lambda x: order.index(x.kind))
+    findings = [_finding(p, f, where) for kind in order for where, p, f in found if f.kind == kind]
     possible = len(found) - len(findings)
-    counts: dict[str, int] = {k: sum(x.kind == k for x in findings) for k in order}
-    words = join([f"{n} {k}" for k, n in counts.items() if n]) if findings else ""
+    kinds: dict[str, int] = {k: sum(x.kind == k for x in findings) for k in order}
+    words = f"; {join([f'{n} {k}' for k, n in kinds.items() if n])}" if findings else ""
     summary = f"{possible} of {len(found)} printed values are a whole number of right answers, rounded to nearest"
-    summary += f"; {words}." if words else "."
-    return Check("grim", "GRIM", [summary], {"cells": len(found), "possible": possible, **counts}, findings)
+    return Check("grim", "GRIM", [f"{summary}{words}."], {"cells": len(found), "possible": possible, **kinds}, findings)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import textwrap
 from dataclasses import asdict
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 
-from stapo_repro.audit.findings import Audit, Check, Finding, Grid
+from stapo_repro.audit.findings import Audit, Finding, Grid
 from stapo_repro.tables.render import grid as markdown_grid
+from stapo_repro.tables.render.markdown import escape
 
-WIDTH = 100
 NOTE = (
     "Computed from the printed numbers alone. A finding states what the numbers say and what could innocently explain "
     "it. How they came about is not known here."
@@ -22,99 +22,57 @@ def to_json(audit: Audit) -> str:
     return json.dumps(asdict(audit), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def _stamp(audit: Audit) -> str:
-    return f"Inputs {audit.inputs_sha256[:16]}."
-
-
-def _wrap(text: str, indent: str = "", first: str | None = None) -> list[str]:
-    lead = indent if first is None else first
-    return textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)
-
-
-def _columns(grid: Grid) -> list[str]:
-    """A grid as aligned lines of at most WIDTH characters: long cells are broken, the first one gives way."""
-    heads = [textwrap.wrap(h, 12) for h in grid.header]
-    body = [[[row[0]], *(textwrap.wrap(c, 16) for c in row[1:])] for row in grid.rows]
-    widths = [max(len(line) for row in [heads, *body] for line in row[i] or [""]) for i in range(len(heads))]
-    room = WIDTH - 2 - sum(widths[1:]) - 2 * (len(widths) - 1)
-    widths[0] = max(12, min(widths[0], room))
-    deep = max(map(len, heads))
-    out = _lines([[""] * (deep - len(h)) + h for h in heads], widths)
-    out.append(_line(["-" * w for w in widths], widths))
-    for row in body:
-        out += _lines([textwrap.wrap(row[0][0], widths[0]), *row[1:]], widths)
-    return out
-
-
-def _lines(cells: list[list[str]], widths: list[int]) -> list[str]:
-    """A row of cells of several lines each."""
-    return [_line(list(line), widths) for line in zip_longest(*cells, fillvalue="")]
-
-
-def _line(cells: list[str], widths: list[int]) -> str:
-    parts = [cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]
-    return ("  " + "  ".join(parts)).rstrip()
-
-
 def with_reasons(findings: list[Finding]) -> list[tuple[Finding, str]]:
     """Each finding and its reasons in a sentence; reasons that several in a row share are said once, after the last."""
     out = []
-    for f, after in pairwise([*findings, None]):
-        assert f is not None  # only the last one is
-        said = f.reasons and (after is None or after.reasons != f.reasons)
-        out.append((f, f"Possible reasons: {'; '.join(f.reasons)}." if said else ""))
+    for f, after in pairwise([*findings, Finding("", "", {}, "")]):
+        out.append((f, f"Possible reasons: {'; '.join(f.reasons)}." if f.reasons != after.reasons else ""))
     return out
 
 
-def _findings_text(findings: list[Finding]) -> list[str]:
-    lines = []
-    for f, reasons in with_reasons(findings):
-        lines += ["", *_wrap(f"{f.where}: {f.kind}", "    ", "  * "), *_wrap(f.fact, "    "), *_wrap(reasons, "    ")]
-    return lines
-
-
-def _check_text(number: int, check: Check) -> list[str]:
-    title = f"{number}. {check.title}"
-    lines = ["", title, "-" * len(title)]
-    for line in check.summary:
-        lines += _wrap(line)
-    if check.grid and check.grid.rows:
-        lines += ["", *_columns(check.grid)]
-    return [*lines, *_findings_text(check.findings)]
+def _columns(grid: Grid) -> list[str]:
+    """A grid as aligned lines, with the words of its header one below the other."""
+    heads = [textwrap.wrap(h, 12) for h in grid.header]
+    deep = max(map(len, heads))
+    rows = [*map(list, zip(*([""] * (deep - len(h)) + h for h in heads), strict=True)), *grid.rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    rows.insert(deep, ["-" * w for w in widths])
+    return [
+        "  ".join([f"  {row[0].ljust(widths[0])}", *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]  # fmt: skip
 
 
 def to_text(audit: Audit) -> str:
-    """For a terminal of 100 columns."""
-    lines = [*_wrap(f"Audit of {audit.source}"), *_wrap(NOTE), _stamp(audit)]
+    """For a terminal of 100 columns; a grid with long names is wider."""
+    lines = [f"Audit of {audit.source}", NOTE, f"Inputs {audit.inputs_sha256[:16]}."]
+    lines = [line for text in lines for line in textwrap.wrap(text, 100)]
     for number, check in enumerate(audit.checks, 1):
-        lines += _check_text(number, check)
+        title = f"{number}. {check.title}"
+        lines += ["", title, "-" * len(title)]
+        lines += [line for text in check.summary for line in textwrap.wrap(text, 100, break_on_hyphens=False)]
+        lines += ["", *_columns(check.grid)] if check.grid and check.grid.rows else []
+        for f, reasons in with_reasons(check.findings):
+            lines += ["", f"  * {f.where}: {f.kind}"]
+            for text in (f.fact, reasons):
+                lines += textwrap.wrap(
+                    text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                )  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
-    """Names come from a file: nothing in them is markup."""
-    for sign in "\\`*_[]<>|":
-        text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
-    return text
-
-
-def _check_markdown(check: Check) -> list[str]:
-    lines = ["", f"### {_escaped(check.title)}"]
-    for summary in check.summary:
-        lines += ["", _escaped(summary)]
-    if check.grid and check.grid.rows:
-        rows = [[_escaped(c) for c in row] for row in check.grid.rows]
-        lines += ["", *markdown_grid([_escaped(h) for h in check.grid.header], rows)]
-    lines += [""] if check.findings else []
-    for f, reasons in with_reasons(check.findings):
-        fact = f"- **{_escaped(f.where)}: {_escaped(f.kind)}.** {_escaped(f.fact)}"
-        lines.append(f"{fact} *{_escaped(reasons)}*" if reasons else fact)
-    return lines
-
-
 def page_block(audit: Audit) -> str:
-    """What stands between the page's markers."""
-    lines = [f"{_escaped(audit.source)}. {NOTE} Generated by `stapo-repro tables`. {_stamp(audit)}"]
+    """What stands between the page's markers. Names come from a file: nothing in them is markup."""
+    stamp = f"Inputs {audit.inputs_sha256[:16]}."
+    lines = [f"{escape(audit.source)}. {NOTE} Generated by `stapo-repro tables`. {stamp}"]
     for check in audit.checks:
-        lines += _check_markdown(check)
+        lines += ["", f"### {escape(check.title)}"]
+        for summary in check.summary:
+            lines += ["", escape(summary)]
+        if check.grid and check.grid.rows:
+            header, *rows = [[escape(c) for c in row] for row in (check.grid.header, *check.grid.rows)]
+            lines += ["", *markdown_grid(header, rows)]
+        lines += [""] if check.findings else []
+        for f, reasons in with_reasons(check.findings):
+            fact = f"- **{escape(f.where)}: {escape(f.kind)}.** {escape(f.fact)}"
+            lines.append(f"{fact} *{escape(reasons)}*" if reasons else fact)
     return "\n".join(lines) + "\n"

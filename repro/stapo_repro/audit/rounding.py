@@ -32,8 +32,7 @@ class Printed:
 
     @staticmethod
     def of(text: str) -> Printed:
-        decimals = len(text.partition(".")[2])
-        return Printed(text, int(text.replace(".", "")), decimals)
+        return Printed(text, int(text.replace(".", "")), len(text.partition(".")[2]))
 
     @property
     def scale(self) -> int:
@@ -45,32 +44,38 @@ class Printed:
         """In percent."""
         return Fraction(self.units, 10**self.decimals)
 
+    @property
+    def slack(self) -> Fraction:
+        """How far the value before rounding to nearest may lie from the printed one, in percent."""
+        return Fraction(1, 2 * 10**self.decimals)
+
+    def gives(self, exact: Fraction, roundings: tuple[Rounding, ...] = NEAREST) -> list[Rounding]:
+        """The ways of rounding that print `exact` (in percent) as this value."""
+        return [r for r in roundings if round_to(exact, self.decimals, r) == self.units]
+
 
 def as_text(units: int, decimals: int) -> str:
     return str(Decimal(units).scaleb(-decimals).quantize(Decimal(1).scaleb(-decimals)))
 
 
+def nearest(percent: Fraction, decimals: int) -> str:
+    """An exact percentage as it is printed when rounded half to even."""
+    return as_text(round_to(percent, decimals, "half even"), decimals)
+
+
 def numerators(printed: Printed, n: int, rounding: Rounding) -> range:
     """All k in 0..n for which k / n is printed as this value."""
-    m, s = printed.units, printed.scale
-
-    def least(twice: int) -> int:  # smallest k with x >= twice / 2
-        return -(-twice * n // (2 * s))
-
-    def most(twice: int) -> int:  # largest k with x <= twice / 2
-        return twice * n // (2 * s)
-
-    if rounding == "truncation":
-        low, high = least(2 * m), least(2 * m + 2) - 1
-    elif rounding == "ceiling":
-        low, high = most(2 * m - 2) + 1, most(2 * m)
-    elif rounding == "half up":
-        low, high = least(2 * m - 1), least(2 * m + 1) - 1
-    elif m % 2 == 0:
-        low, high = least(2 * m - 1), most(2 * m + 1)
-    else:
-        low, high = most(2 * m - 1) + 1, least(2 * m + 1) - 1
-    return range(max(low, 0), min(high, n) + 1)
+    m = printed.units
+    odd = m % 2 == 1
+    low, low_open, high, high_open = {  # ends of the interval of 2 x, and whether they are outside of it
+        "half up": (2 * m - 1, False, 2 * m + 1, True),
+        "half even": (2 * m - 1, odd, 2 * m + 1, odd),
+        "truncation": (2 * m, False, 2 * m + 2, True),
+        "ceiling": (2 * m - 2, True, 2 * m, False),
+    }[rounding]
+    first = low * n // (2 * printed.scale) + 1 if low_open else -(-low * n // (2 * printed.scale))
+    last = -(-high * n // (2 * printed.scale)) - 1 if high_open else high * n // (2 * printed.scale)
+    return range(max(first, 0), min(last, n) + 1)
 
 
 def round_to(percent: Fraction, decimals: int, rounding: Rounding) -> int:

@@ -3,47 +3,104 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel
 
-from stapo_repro import paper
+from stapo_repro import labels, paper
 from stapo_repro.audit import averages, claim_checks, gains, granularity, grim, marks
-from stapo_repro.audit.claims import PaperClaims
-from stapo_repro.audit.claims import load as load_claims
 from stapo_repro.audit.findings import Audit
-from stapo_repro.audit.paper_form import from_paper
-from stapo_repro.audit.schema import AuditTable, parse_json, validated
+from stapo_repro.audit.schema import AuditTable, Column, GainQuantity, PaperClaims, Row
+from stapo_results.benchmarks import registry
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import SETTINGS
+from stapo_results.store import read_json
+
+M = TypeVar("M", bound=BaseModel)
+# The paper prints no row counts. The registry's come first; others that are published under the same name:
+OTHER_ROWS = {
+    "amc23": [83],  # AMC 2022 and 2023 together
+    "olympiadbench": [675, 581],  # the official English text-only part; a filtered part
+}
+
+
+def from_paper(printed: paper.PaperTable) -> AuditTable:
+    """The paper's strings and marks; a group is a model size at one decoding setting."""
+    known = registry()
+    columns = [
+        Column(id=b, rows=[known[b].rows, *OTHER_ROWS.get(b, [])], samples=printed.samples_per_problem[b])
+        for b in labels.PAPER_BENCHMARKS
+    ]
+    columns.append(Column(id=labels.AVERAGE, mean_of=list(labels.PAPER_BENCHMARKS)))
+    order = [(size, setting) for size in labels.PAPER_SIZES for setting in SETTINGS]
+    rows = sorted(printed.rows, key=lambda r: (order.index((r.size, r.setting)), list(labels.METHODS).index(r.method)))
+    names = {f"{z}/{s}": f"{labels.PAPER_SIZES[z]} T={SETTINGS[s][0]}" for z, s in order}
+    version = re.search(r"v\d+\b", printed.source)
+    return AuditTable(
+        schema_version=1,
+        source=printed.source,
+        version=version[0] if version else None,
+        proposed="stapo",
+        columns=columns,
+        rows=[Row(group=f"{r.size}/{r.setting}", method=r.method, values=r.values, best=r.best) for r in rows],
+        labels=names | {c.id: labels.benchmark_label(c.id) for c in columns} | labels.METHODS,
+    )
+
+
+def _read(path: Path, model: type[M]) -> M:
+    try:
+        return read_json(path, model)
+    except RecordError as e:
+        raise BadInput(
+            e.what, found=e.found or path, expected="the form of the file that docs/statistics.md shows",
+            next_step='correct the file; printed values are strings, as in "7.60": trailing zeros count',
+        ) from None  # fmt: skip
 
 
 def load_table(path: Path | None) -> AuditTable:
-    """A table of one's own, or the paper's; a file in the paper's form (results/paper/main_table.json) is taken too.
+    """A table of one's own, or the paper's.
 
     Raises:
         BadInput: the file is not there or does not validate.
     """
-    if path is None:
-        return from_paper(paper.load())
-    data = parse_json(path)
-    if isinstance(data, dict) and "samples_per_problem" in data:
-        return from_paper(validated(path, data, paper.PaperTable))
-    return validated(path, data, AuditTable)
+    return from_paper(paper.load()) if path is None else _read(path, AuditTable)
+
+
+def load_claims(path: Path, table: AuditTable) -> PaperClaims:
+    """The claims of a file, whose gains name what the table has.
+
+    Raises:
+        BadInput: the file is not there, does not validate, or names a column, method or group that the table lacks.
+    """
+    claims = _read(path, PaperClaims)
+    for c in claims.claims:
+        if not isinstance(q := c.quantity, GainQuantity):
+            continue
+        for what, names, known in (
+            ("column", [q.column], [x.id for x in table.columns]),
+            ("method", [q.method, *q.baselines], table.methods),
+            ("group", q.groups, table.groups),
+        ):
+            if unknown := [n for n in names if n not in known]:
+                raise BadInput(
+                    f"{path}: the claim {c.id} names a {what} that the table does not have",
+                    found=unknown[0],
+                    expected=" | ".join(known),
+                    next_step="correct the name, or give the table that the claims are about with --table",
+                )
+    return claims
 
 
 def audit(table: AuditTable, claims: PaperClaims | None = None) -> Audit:
     """All checks of one table. A pure function of both arguments."""
     checks = [
         grim.check_row_counts(table), grim.check(table), granularity.check(table), averages.check(table),
-        marks.check(table), *gains.check(table),
+        marks.check(table), *gains.check(table), *([claim_checks.check(table, claims)] if claims is not None else []),
     ]  # fmt: skip
-    if claims is not None:
-        checks.append(claim_checks.check(table, claims))
-    return Audit(1, table.source, _hash(table, claims), checks)
-
-
-def _hash(*inputs: BaseModel | None) -> str:
-    text = "\n".join(i.model_dump_json() for i in inputs if i is not None)
-    return hashlib.sha256(text.encode()).hexdigest()
+    inputs = "\n".join(i.model_dump_json() for i in (table, claims) if i is not None)
+    return Audit(1, table.source, hashlib.sha256(inputs.encode()).hexdigest(), checks)
 
 
 def load_and_audit(table: Path | None = None, claims: Path | None = None) -> Audit:

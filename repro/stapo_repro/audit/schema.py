@@ -1,19 +1,16 @@
-"""A printed table as data, in a form that any table of accuracies fits; and how such a file is read.
+"""A printed table and the claims about it as data, in a form that any table of accuracies fits.
 
-The form is described for readers in docs/statistics.md. Values are strings, because 7.6 and 7.60 are different prints.
+docs/statistics.md describes both files for readers. Values are strings, because 7.6 and 7.60 are different prints.
 """
 
 from __future__ import annotations
 
-import json
+import datetime
+from collections.abc import Iterable
 from decimal import Decimal
-from functools import partial
-from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from stapo_results.errors import BadInput
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 
 def _printable(text: str) -> str:
@@ -28,18 +25,34 @@ def _percent(text: str) -> str:
     return text
 
 
+def _refuse(what: str, names: Iterable[str]) -> None:
+    if names := sorted(names):
+        raise ValueError(f"{what}: {', '.join(names)}")
+
+
+def _once(what: str, names: Iterable[str]) -> None:
+    names = list(names)
+    _refuse(f"{what} stands twice", {n for n in names if names.count(n) > 1})
+
+
 Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
+Words = Annotated[str, Field(min_length=1, max_length=300)]
 Percent = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,6})?$"), AfterValidator(_percent)]
+Decimals = Annotated[str, Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6})?$")]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Measure = Literal["relative", "points"]
+Over = Literal["strongest", "each"]
 
 
-class Column(BaseModel):
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Column(_Strict):
     """A benchmark (`rows` problems, `samples` answers to each), or the unweighted mean of other columns.
 
     `rows` lists the row counts to try, the presumed one first. A column with neither is compared, but not checked.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Name
     rows: list[Count] = []
@@ -52,15 +65,12 @@ class Column(BaseModel):
             raise ValueError(f"{self.id}: rows and samples go together")
         if self.rows and self.mean_of:
             raise ValueError(f"{self.id}: either rows and samples, or mean_of")
-        if len(set(self.rows)) != len(self.rows) or len(set(self.mean_of)) != len(self.mean_of):
-            raise ValueError(f"{self.id}: an entry of rows or mean_of stands twice")
+        _once(f"{self.id}: an entry", [*map(str, self.rows), *self.mean_of])
         return self
 
 
-class Row(BaseModel):
+class Row(_Strict):
     """One method inside one group: what is printed, and which values are marked best (null: nothing is marked)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     group: Name
     method: Name
@@ -68,10 +78,8 @@ class Row(BaseModel):
     best: list[Name] | None = None
 
 
-class AuditTable(BaseModel):
+class AuditTable(_Strict):
     """A table of accuracies in percent. Inside a group the methods compete for the best value of each column."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1]
     source: Name
@@ -84,23 +92,16 @@ class AuditTable(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> AuditTable:
         ids = [c.id for c in self.columns]
-        if len(set(ids)) != len(ids):
-            raise ValueError("two columns have one id")
-        plain = {c.id for c in self.columns if not c.mean_of}
-        for c in self.columns:
-            if unknown := set(c.mean_of) - plain:
-                raise ValueError(f"column {c.id}: mean_of names {sorted(unknown)}, which are no plain columns")
-        seen = set()
-        for i, row in enumerate(self.rows):
-            if (row.group, row.method) in seen:
-                raise ValueError(f"rows.{i}: {row.group} / {row.method} stands twice")
-            seen.add((row.group, row.method))
-            if unknown := (set(row.values) | set(row.best or [])) - set(ids):
-                raise ValueError(f"rows.{i}: unknown columns {sorted(unknown)}")
-            if unprinted := set(row.best or []) - set(row.values):
-                raise ValueError(f"rows.{i}: {sorted(unprinted)} are marked best and have no value")
-        if self.proposed is not None and self.proposed not in {r.method for r in self.rows}:
-            raise ValueError(f"proposed: no row of the method {self.proposed}")
+        _once("a column", ids)
+        _once("a method of a group", [f"{r.group} / {r.method}" for r in self.rows])
+        _refuse(
+            "mean_of names no plain column", {m for c in self.means for m in c.mean_of} - {c.id for c in self.plain}
+        )
+        for row in self.rows:
+            where = f"{row.group} / {row.method}"
+            _refuse(f"{where} has unknown columns", {*row.values, *(row.best or [])} - set(ids))
+            _refuse(f"{where} marks what has no value", set(row.best or []) - set(row.values))
+        _refuse("proposed is no method of the table", {self.proposed or self.rows[0].method} - set(self.methods))
         return self
 
     @property
@@ -121,65 +122,84 @@ class AuditTable(BaseModel):
     def means(self) -> list[Column]:
         return [c for c in self.columns if c.mean_of]
 
-    def of_group(self, group: str) -> list[Row]:
-        return [r for r in self.rows if r.group == group]
+    def competing(self, group: str, column: str) -> list[Row]:
+        """The rows of a group with a value in the column."""
+        return [r for r in self.rows if r.group == group and column in r.values]
 
     def label(self, name: str) -> str:
         return self.labels.get(name, name)
 
-    def where(self, row: Row, column: str | None = None) -> str:
-        """A row or a cell in words."""
-        parts = [row.group, row.method] + ([column] if column is not None else [])
-        return ", ".join(self.label(p) for p in parts)
+    def where(self, row: Row, column: str) -> str:
+        """A cell in words."""
+        return ", ".join(map(self.label, (row.group, row.method, column)))
 
 
-M = TypeVar("M", bound=BaseModel)
-_HELP = 'docs/statistics.md shows the form of the file; printed values are strings, as in "7.60": trailing zeros count'
+class GainQuantity(_Strict):
+    """A gain of one method, averaged over groups; over all other methods where `baselines` is empty.
 
-
-def parse_json(path: Path) -> object:
-    """A JSON file whose keys stand once.
-
-    Raises:
-        BadInput: no such file, not UTF-8, not JSON, or a key stands twice in one object.
+    `measure` and `over` are null where the text does not say which is meant.
     """
-    if not path.is_file():
-        raise BadInput("no such file", found=path, next_step="check the path")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=partial(_once, path))
-    except json.JSONDecodeError as e:
-        where, what = f"{path}:{e.lineno}", f"column {e.colno}: {e.msg}"
-    except UnicodeDecodeError as e:
-        where, what = str(path), f"byte {e.start} is not UTF-8"
-    except RecursionError:
-        where, what = str(path), "too many nested brackets"
-    raise BadInput(f"{where}: not JSON", found=what, expected="a JSON object", next_step=_HELP)
+
+    kind: Literal["gain"]
+    method: Name
+    baselines: list[Name] = []
+    column: Name
+    groups: Annotated[list[Name], Field(min_length=1)]
+    measure: Measure | None = None
+    over: Over | None = None
 
 
-def _once(path: Path, pairs: list[tuple[str, object]]) -> dict[str, object]:
-    keys = [k for k, _ in pairs]
-    if twice := sorted({k for k in keys if keys.count(k) > 1}):
-        raise BadInput(f"{path}: a key stands twice in one object", found=twice[0][:80], expected="each key once")
-    return dict(pairs)
+class BelowQuantity(_Strict):
+    """Printed values that should all lie below a limit."""
+
+    kind: Literal["below"]
+    values: Annotated[list[Decimals], Field(min_length=1)]
+    limit: Decimals
 
 
-def validated(path: Path, data: object, model: type[M]) -> M:
-    """`data` as a model.
+class AdvantageQuantity(_Strict):
+    """Printed advantages of right answers, standardised in groups of `group_size` with rewards +1 and -1."""
 
-    Raises:
-        BadInput: with the file, the key of the first fault, what stands there and what is expected.
-    """
-    try:
-        return model.model_validate(data)
-    except ValidationError as e:
-        errors = e.errors()
-        first = errors[0]
-        key = ".".join(map(str, first["loc"])) or "the whole file"
-        found = repr(first.get("input")) if first["type"] != "missing" else "nothing"
-        more = f" (and {len(errors) - 1} more faults)" if len(errors) > 1 else ""
-        raise BadInput(
-            f"{path}: {key} is not as it should be{more}",
-            found=found if len(found) <= 100 else f"{found[:97]}...",
-            expected=first["msg"].removeprefix("Value error, "),
-            next_step=_HELP,
-        ) from None
+    kind: Literal["advantages"]
+    values: Annotated[list[Decimals], Field(min_length=1)]
+    group_size: Annotated[int, Field(ge=2, le=1024)]
+
+
+class RecordsQuantity(_Strict):
+    """What no table can give."""
+
+    kind: Literal["records"]
+    needs: Words
+
+
+class Claim(_Strict):
+    """One number that the paper prints outside of its table."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9.-]+$")]
+    version: Name
+    date: datetime.date | None = None
+    place: Words
+    about: Words
+    value: Percent | None = None
+    qualifier: Literal["about", "below"] | None = None
+    unit: Name | None = None
+    quantity: Annotated[GainQuantity | BelowQuantity | AdvantageQuantity | RecordsQuantity, Field(discriminator="kind")]
+
+    @model_validator(mode="after")
+    def _value_of_a_gain(self) -> Claim:
+        if self.quantity.kind == "gain" and self.value is None:
+            raise ValueError(f"{self.id}: a gain needs its printed value")
+        return self
+
+
+class PaperClaims(_Strict):
+    """The file of claims."""
+
+    schema_version: Literal[1]
+    source: Name
+    claims: Annotated[list[Claim], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ids(self) -> PaperClaims:
+        _once("a claim's id", [c.id for c in self.claims])
+        return self

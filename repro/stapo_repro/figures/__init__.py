@@ -1,7 +1,6 @@
-"""Figures from records alone: one module a family, one registry of all, one style."""
+"""Figures from records alone: one module a family, one style. `stapo_repro.pages.figures` has the list of families.
 
-from stapo_repro.figures.canvas import Drawn
-from stapo_repro.figures.material import Material
-from stapo_repro.figures.registry import FAMILIES, draw
-
-__all__ = ["FAMILIES", "Drawn", "Material", "draw"]
+experiment  the records of one experiment, ordered into groups, and the quantities that several figures show
+canvas      style, sheet, marks, legends, saving
+inline      a figure's SVG inside a page
+"""

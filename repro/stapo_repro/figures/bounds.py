@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, legend, sheet
-from stapo_repro.figures.material import Material
-from stapo_results.schema import Theory
+from stapo_repro.figures import canvas
+from stapo_repro.figures.canvas import GREY, SMALL, Sketch
+from stapo_repro.figures.experiment import Experiment
+from stapo_results.schema import Theory, TheoryQuadrant
 
 LOWER, UPPER = "#0072B2", "#D55E00"
 _LEFT = 0.03  # of the axis: what lies further left is drawn at its edge
 
 
-def gradient_bounds(material: Material) -> list[Sketch]:
+def gradient_bounds(experiment: Experiment) -> list[Sketch]:
     """One figure a theory record that has a run's tokens; nothing without one."""
-    return [_figure(t, i) for i, t in enumerate(t for t in material.theory if any(q.tokens for q in t.quadrants))]
+    return [_figure(t, i) for i, t in enumerate(t for t in experiment.theory if any(q.tokens for q in t.quadrants))]
 
 
 def _source(theory: Theory) -> str:
@@ -28,43 +30,24 @@ def _source(theory: Theory) -> str:
 def _figure(theory: Theory, number: int) -> Sketch:
     miniature = theory.source_about.get("size") == labels.MINI
     title = f"How tight the gradient bounds are, by quadrant{' (miniature)' if miniature else ''}"
-    figure = sheet(title, 2.6)
+    figure = canvas.sheet(title, 2.6)
     norm, bounds = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])
     names = [q.quadrant.replace("tau_p", r"$\tau_p$").replace("tau_h", r"$\tau_h$") for q in theory.quadrants]
     norm.set_yticks([-i for i in range(len(names))], [n.replace(">=", r"$\geq$").replace("<", "$<$") for n in names])
     for i, q in enumerate(theory.quadrants):
-        if not q.tokens:
-            for axes in (norm, bounds):
-                axes.annotate("no token", (0.02, -i), xycoords=("axes fraction", "data"), va="center", color=GREY)
+        if q.tokens:
+            _draw(norm, bounds, q, -i)
             continue
-        v = q.values
-        norm.barh(-i, v["norm_mean"], height=0.5, color="#999999")
-        norm.annotate(f"{v['norm_mean']:.3g}  ({q.tokens:,})", (v["norm_mean"], -i), xytext=(3, 0), size=SMALL,
-                      textcoords="offset points", va="center")  # fmt: skip
-        if "lower_median" not in v:
-            continue
-        for colour, middle, end, marker in (
-            (LOWER, v["lower_median"], v["lower_q05"], ">"),
-            (UPPER, v["upper_median"], v["upper_q95"], "<"),
-        ):
-            at, far = max(middle, _LEFT), max(end, _LEFT)
-            bounds.plot([at, far], [-i, -i], color=colour, linewidth=1.5, solid_capstyle="butt")
-            bounds.plot([at], [-i], marker, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.5)
-        share, resolved = v["lower_says_nothing_share"], q.tokens - round(v["unresolved"])
-        said = f"≤ 0 for {share:.0%}" if share else ""
-        if resolved < q.tokens:
-            said += f"{'; ' if said else ''}{resolved:,} resolved"
-        bounds.annotate(said, (_LEFT, -i), xytext=(2, 8), textcoords="offset points", size=SMALL, color=GREY,
-                        va="center")  # fmt: skip
+        for axes in (norm, bounds):
+            axes.annotate("no token", (0.02, -i), xycoords=("axes fraction", "data"), va="center", color=GREY)
     norm.set_xlabel("mean gradient norm (tokens)")
     norm.margins(x=0.6)
     bounds.set_xscale("log")
     bounds.set_xlabel("bound / squared norm: median, and the far 5 %")
     bounds.axvline(1, color="black", linewidth=0.9, zorder=1)
     for axes in (norm, bounds):
-        bare(axes)
-        axes.set_ylim(-len(names) + 0.4, 0.6)
-    legend(figure, [
+        canvas.bare(axes, len(names))
+    canvas.legend(figure, [
         Line2D([], [], color=LOWER, marker=">", label="lower bound"),
         Line2D([], [], color=UPPER, marker="<", label="upper bound"),
         Line2D([], [], color="black", linewidth=0.9, label="the norm itself"),
@@ -79,3 +62,23 @@ def _figure(theory: Theory, number: int) -> Sketch:
     caption += "".join(f" Not run, missing: {m}." for m in theory.missing)
     name = "miniature_bounds" if miniature else "bounds"
     return Sketch(f"{name}_{number + 1}" if number else name, title, figure, caption)
+
+
+def _draw(norm: Axes, bounds: Axes, q: TheoryQuadrant, y: int) -> None:
+    v = q.values
+    norm.barh(y, v["norm_mean"], height=0.5, color="#999999")
+    canvas.number(norm, v["norm_mean"], y, f"{v['norm_mean']:.3g}  ({q.tokens:,})", 3)
+    if "lower_median" not in v:
+        return
+    for colour, middle, end, marker in (
+        (LOWER, v["lower_median"], v["lower_q05"], ">"),
+        (UPPER, v["upper_median"], v["upper_q95"], "<"),
+    ):
+        at = max(middle, _LEFT)
+        canvas.interval(bounds, at, max(end, _LEFT), y, colour, 1.5)
+        bounds.plot([at], [y], marker, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.5)
+    share, resolved = v["lower_says_nothing_share"], q.tokens - round(v["unresolved"])
+    parts = [f"≤ 0 for {share:.0%}"] if share else []
+    parts += [f"{resolved:,} resolved"] if resolved < q.tokens else []
+    bounds.annotate("; ".join(parts), (_LEFT, y), xytext=(2, 8), textcoords="offset points", size=SMALL, color=GREY,
+                    va="center")  # fmt: skip

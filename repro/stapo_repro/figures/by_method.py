@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, SMALL, bare, setting_label, sheet
-from stapo_repro.figures.material import Group, Material
+from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import Loaded
 from stapo_results.schema import SETTINGS
 
@@ -19,7 +19,7 @@ Limit = Callable[[Axes, Axes], None]
 
 
 def by_method(
-    material: Material, group: Group, title: str, units: tuple[str, str], draw: Draw, limit: Limit
+    experiment: Experiment, group: Group, title: str, units: tuple[str, str], draw: Draw, limit: Limit
 ) -> Figure:  # fmt: skip
     """A row of panels a benchmark; for each setting a wide and a narrow one; a line a method.
 
@@ -33,18 +33,16 @@ def by_method(
                            squeeze=False)  # fmt: skip
     for row, benchmark in enumerate(group.benchmarks):
         for k, setting in enumerate(SETTINGS):
-            one, other = grid[row][2 * k], grid[row][2 * k + 1]
-            cells = [material.cells_of(size, m, benchmark, setting) for m in methods]
-            draw(one, other, methods, cells)
-            for axes in (one, other):
-                bare(axes)
-                axes.set_ylim(-len(methods) + 0.4, 0.6)
+            wide, narrow = grid[row][2 * k : 2 * k + 2]
+            draw(wide, narrow, methods, [experiment.cells_of(size, m, benchmark, setting) for m in methods])
+            for axes in (wide, narrow):
+                bare(axes, len(methods))
             if row == 0:
-                one.set_title(setting_label(setting))
+                wide.set_title(setting_label(setting))
             if row == len(group.benchmarks) - 1:
-                one.set_xlabel(units[0])
-                other.set_xlabel(units[1])
-                limit(one, other)
+                wide.set_xlabel(units[0])
+                narrow.set_xlabel(units[1])
+                limit(wide, narrow)
         first = grid[row][0]
         first.set_yticks([-i for i in range(len(methods))], [labels.method_label(m) for m in methods])
         first.set_ylabel(labels.benchmark_label(benchmark), weight="bold")

@@ -1,4 +1,4 @@
-"""What every figure shares: the style, the sheet it is drawn on, legends of methods, panels without data, saving."""
+"""What every figure shares: the style, the sheet it is drawn on, the methods' marks, legends, empty panels, saving."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.style
@@ -16,20 +17,52 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
-from stapo_repro.figures.looks import look
 from stapo_results.schema import SETTINGS
 
 STYLE = Path(__file__).with_name("stapo.mplstyle")
 WIDTH = 7.0  # inches: the text width of a page with one column
-GREY, FAINT = "#666666", "#BBBBBB"
+GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
 SMALL = 6.5
-# no date, no version: a figure changes when its data or its looks change
+# no date, no version: a figure changes when its data or its style change
 _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 KINDS = ("svg", "png")
+
+# a method's dashes and marker
+_STYLES: dict[str, tuple[tuple[float, ...], str]] = {
+    labels.BASE: ((1, 1), "P"),
+    "grpo": ((4, 1.5), "s"),
+    "entropy20": ((1, 1.2), "^"),
+    "justrl": ((6, 1.5, 1, 1.5), "D"),
+    "stapo": ((), "o"),
+    "justrl-fullmask": ((4, 1.5), "s"),
+    "stapo-high-entropy": ((1, 1.2), "^"),
+    "stapo-random": ((3, 1, 1, 1, 1, 1), "v"),
+    "grpo-nokl": ((8, 2), "p"),
+    "dapo": ((5, 1), "h"),
+    "gspo": ((2, 1), "<"),
+    "sapo": ((8, 2, 2, 2), ">"),
+    "cispo": ((5, 2, 1, 2, 1, 2), "d"),
+    "clip_cov": ((3, 3), "8"),
+    "kl_cov": ((1, 3), "H"),
+}
+
+
+@dataclass(frozen=True)
+class MethodStyle:
+    """A method's colour, dashes and marker, which tell it apart in grey too."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    marker: str
+
+
+def method_style(method: str) -> MethodStyle:
+    """The method's style in every figure; grey for a method that this project does not know."""
+    return MethodStyle(labels.COLOURS.get(method, OTHER), *_STYLES.get(method, ((2, 2), "X")))
 
 
 @dataclass(frozen=True)
@@ -44,7 +77,7 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as files (kind -> bytes), and what it says of itself."""
+    """A figure as files (kind -> bytes) with its title and caption."""
 
     name: str
     title: str
@@ -93,20 +126,51 @@ def nothing(axes: Axes, text: str) -> None:
     axes.grid(visible=False)
 
 
+def bare(axes: Axes, rows: int | None = None, margin: float = 0.4) -> None:
+    """An axis of names: no ticks, no grid along it. `rows`: their number, where they stand at 0, -1, -2, ..."""
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    if rows is not None:
+        axes.set_ylim(-rows + margin, 1 - margin)
+
+
+def point(axes: Axes, x: float, y: float, method: str, name: str, size: float = 4.5, edge: float = 0.5) -> None:
+    """A method's marker; `name` is its identifier in the SVG."""
+    how = method_style(method)
+    axes.plot([x], [y], how.marker, color=how.colour, markersize=size, markeredgecolor="white", markeredgewidth=edge,
+              zorder=5, gid=name)  # fmt: skip
+
+
+def interval(
+    axes: Axes, low: float | None, high: float | None, y: float, colour: str, width: float, **how: Any
+) -> None:
+    """A horizontal line from `low` to `high`; none where there is no interval."""
+    if low is not None and high is not None:
+        axes.plot([low, high], [y, y], color=colour, linewidth=width, solid_capstyle="butt", **how)
+
+
+def number(axes: Axes, x: float, y: float, text: str, gap: float, **how: Any) -> None:
+    """Small print `gap` points to the right of a mark."""
+    axes.annotate(text, (x, y), xytext=(gap, 0), textcoords="offset points", va="center", size=SMALL, **how)
+
+
 def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, why: str = "not run") -> Line2D:
     """A method's entry in a legend; grey, and with the reason, where nothing of it is drawn."""
-    how = look(method)
-    shown = Line2D([], [], color=how.colour if run else FAINT, label=labels.method_label(method) + text)
-    shown.set_marker(how.marker)
-    shown.set_markersize(4)
+    how = method_style(method)
+    label = labels.method_label(method) + (text if run else f" ({why})")
+    shown = Line2D([], [], color=how.colour if run else FAINT, label=label, marker=how.marker, markersize=4)
     if not line:
         shown.set_linestyle("none")
         shown.set_markersize(5)
     elif how.dashes:
         shown.set_dashes(how.dashes)
-    if not run:
-        shown.set_label(f"{labels.method_label(method)} ({why})")
     return shown
+
+
+def marker_handle(marker: str, label: str, size: float, edge: str = GREY, face: str = "white", **how: Any) -> Line2D:
+    """A legend's entry for a marker without a line."""
+    return Line2D([], [], linestyle="none", marker=marker, markersize=size, markerfacecolor=face, markeredgecolor=edge,
+                  label=label, **how)  # fmt: skip
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
@@ -118,12 +182,6 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
         handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=3.0,
         columnspacing=1.4,
     )  # fmt: skip
-
-
-def bare(axes: Axes) -> None:
-    """An axis of names: no ticks, no grid along it."""
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
 
 
 def setting_label(setting: str) -> str:

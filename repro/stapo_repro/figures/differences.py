@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from stapo_repro import labels
 from stapo_repro.ablation.build import REFERENCE
-from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, setting_label, sheet
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Gap, Group, Material, Value
+from stapo_repro.figures import canvas
+from stapo_repro.figures.canvas import GREY, SMALL, Sketch
+from stapo_repro.figures.experiment import Experiment, Gap, Group, Value
 from stapo_repro.paper import PaperTable
 from stapo_results.schema import SETTINGS
 
@@ -21,10 +20,10 @@ _PITCH = 0.155  # inches a line
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestLine:
     """One line of the plot: `first` minus `second`; `printed` is the paper's difference where it has one.
 
-    `other` is the one of the two that changes from line to line: it names the line and gives it its look.
+    `other` is the one of the two that changes from line to line: the line has its name and its style.
     """
 
     benchmark: str
@@ -50,41 +49,38 @@ def printed_difference(paper: PaperTable, size: str, first: str, second: str, co
     return float(rows[0].values[column]) - float(rows[1].values[column])
 
 
-def lines(material: Material, group: Group, setting: str) -> list[Line]:
+def lines(experiment: Experiment, group: Group, setting: str) -> list[ForestLine]:
     """All lines of one panel: the benchmarks in order, their average last."""
     size, out = group.sizes[0], []
     for name in (*group.benchmarks, labels.AVERAGE):
         part = group.benchmarks if name == labels.AVERAGE else (name,)
         for first, second in pairs(group):
-            value = material.difference(size, first, second, part, setting)
-            printed = printed_difference(material.paper, size, first, second, name, setting)
+            value = experiment.difference(size, first, second, part, setting)
+            printed = printed_difference(experiment.paper, size, first, second, name, setting)
             other = first if group.kind == "ablation" else second
-            out.append(Line(name, first, second, other, value, printed))
+            out.append(ForestLine(name, first, second, other, value, printed))
     return out
 
 
-def forest(material: Material) -> list[Sketch]:
-    """Paired differences with their intervals at both decoding settings: a figure a size."""
-    return [_figure(material, g) for g in material.groups() if g.kind == "ablation" or OURS in g.methods]
-
-
-def _figure(material: Material, group: Group) -> Sketch:
+def forest(experiment: Experiment, group: Group) -> Sketch | None:
+    """Paired differences with their intervals at both decoding settings; None where there is nothing to compare."""
     masks = group.kind == "ablation"
+    if not masks and OURS not in group.methods:
+        return None
     one = labels.method_label(REFERENCE if masks else OURS)
     title = group.heading(f"Differences to {one}" if masks else f"{one} minus the others")
     blocks, each = len(group.benchmarks) + 1, len(pairs(group))
-    figure = sheet(title, 1.15 + _PITCH * blocks * (each + 1))
+    figure = canvas.sheet(title, 1.15 + _PITCH * blocks * (each + 1))
     panels = figure.subplots(1, 2, sharey=True)
-    both = [lines(material, group, s) for s in SETTINGS]
+    both = [lines(experiment, group, s) for s in SETTINGS]
     for axes, setting, found in zip(panels, SETTINGS, both, strict=True):
         _draw(axes, found, each)
-        axes.set_title(setting_label(setting))
+        axes.set_title(canvas.setting_label(setting))
         axes.set_xlabel("difference (percentage points)")
     _names(panels[0], both[0], each)
     printed = any(x.printed is not None for x in both[0])
     if printed:
-        mark = Line2D([], [], linestyle="none", marker="d", markersize=5, markerfacecolor="white",
-                      markeredgecolor=GREY, label="the paper's printed difference")  # fmt: skip
+        mark = canvas.marker_handle("d", "the paper's printed difference", 5)
         figure.legend(handles=[mark], loc="outside lower center")
     what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'}"
     caption = (
@@ -94,24 +90,20 @@ def _figure(material: Material, group: Group) -> Sketch:
     )
     if printed:
         caption += " Hollow diamonds: differences of the paper's printed values."
-    return Sketch(f"{group.name}_forest", title, figure, " ".join([caption, *material.remarks(group)]))
+    return Sketch(f"{group.name}_forest", title, figure, " ".join([caption, *experiment.remarks(group)]))
 
 
-def _rows(found: Sequence[Line], each: int) -> list[float]:
+def _rows(found: Sequence[ForestLine], each: int) -> list[float]:
     """y of every line: a free line above each block holds its name."""
     return [-(i + i // each + 1) for i in range(len(found))]
 
 
-def _draw(axes: Axes, found: Sequence[Line], each: int) -> None:
+def _draw(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     for y, x in zip(_rows(found, each), found, strict=True):
-        how = look(x.other)
         if isinstance(x.value, Value):
-            v = x.value
-            if v.low is not None and v.high is not None:
-                axes.plot([v.low, v.high], [y, y], color=how.colour, linewidth=1.3, solid_capstyle="butt")
-            axes.plot([v.mean], [y], how.marker, color=how.colour, markersize=4.5, markeredgecolor="white",
-                      markeredgewidth=0.5, gid=f"difference-{x.benchmark}-{x.other}", zorder=5)  # fmt: skip
+            canvas.interval(axes, x.value.low, x.value.high, y, canvas.method_style(x.other).colour, 1.3)
+            canvas.point(axes, x.value.mean, y, x.other, f"difference-{x.benchmark}-{x.other}")
         else:
             axes.text(0.99, y, x.value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
                       color=GREY)  # fmt: skip
@@ -120,13 +112,13 @@ def _draw(axes: Axes, found: Sequence[Line], each: int) -> None:
     axes.set_ylim(min(_rows(found, each)) - 0.8, 0.8)
     low, high = axes.get_xlim()
     axes.set_xlim(low, high + 0.15 * (high - low) * any(not isinstance(x.value, Value) for x in found))
-    bare(axes)
+    canvas.bare(axes)
     if not any(isinstance(x.value, Value) or x.printed is not None for x in found):
         axes.set_xlim(-1, 1)
         axes.set_xticks([0])
 
 
-def _names(axes: Axes, found: Sequence[Line], each: int) -> None:
+def _names(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     rows = _rows(found, each)
     heads = [(rows[i] + 1, labels.benchmark_label(found[i].benchmark)) for i in range(0, len(found), each)]
     sign = "− " if found[0].other == found[0].second else ""

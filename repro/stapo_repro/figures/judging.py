@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from stapo_repro.figures.by_method import by_method, note
-from stapo_repro.figures.canvas import GREY, SMALL, Sketch, legend
-from stapo_repro.figures.material import Group, Material
+from stapo_repro.figures.canvas import GREY, Sketch, legend, number
+from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import Loaded
 from stapo_results.confusion import confusion
 
@@ -55,25 +55,21 @@ def opinions(cells: Sequence[Loaded]) -> Opinions | None:
     return Opinions({k: 100 * counts[k] / total for k in get_args(Opinion)}, asked)
 
 
-def judge(material: Material) -> list[Sketch]:
-    """What the judge said of the rule's verdicts, and how many of them it would turn: a figure a size."""
-    return [_judge(material, group) for group in material.groups()]
-
-
-def _judge(material: Material, group: Group) -> Sketch:
+def judge(experiment: Experiment, group: Group) -> Sketch:
+    """What the judge said of the rule's verdicts, and how many of them it would turn."""
     title = group.heading("Rule and judge")
-    figure = by_method(material, group, title, ("samples (%)", "turned (%)"), _draw_opinions, _opinion_limits)
+    figure = by_method(experiment, group, title, ("samples (%)", "turned (%)"), _draw_opinions, _opinion_limits)
     legend(figure, [Patch(facecolor=f, hatch=h, edgecolor=GREY, linewidth=0.5, label=text)
                     for f, h, text in _OPINIONS.values()])  # fmt: skip
-    records = [c.record for c in material.cells if c.record.cell.size in group.sizes]
+    records = [c.record for c in experiment.cells if c.record.cell.size in group.sizes]
     notes = sorted({r.judge_note for r in records if r.judge_note})
     caption = (
         f"{group.opening('What rule and judge say of the same samples')} The judge is asked where the rule says no, "
         "unless the run chose another scope. Narrow panels: samples that the judge turns, to right (bar to the right) "
         "and to wrong (bar to the left), in percent of all samples."
     )
-    said = " ".join(f"{n[0].upper()}{n[1:]}{'' if n.endswith('.') else '.'}" for n in notes)
-    return Sketch(f"{group.name}_judge", title, figure, " ".join(x for x in (caption, said) if x))
+    notes = [f"{n[0].upper()}{n[1:]}{'' if n.endswith('.') else '.'}" for n in notes]
+    return Sketch(f"{group.name}_judge", title, figure, " ".join([caption, *notes]))
 
 
 def _draw_opinions(wide: Axes, narrow: Axes, methods: list[str], cells: list[list[Loaded]]) -> None:
@@ -95,8 +91,7 @@ def _draw_opinions(wide: Axes, narrow: Axes, methods: list[str], cells: list[lis
         narrow.barh(-i, up, height=0.6, color="black")
         if down:
             narrow.barh(-i, -down, height=0.6, facecolor="white", hatch="xxxx", edgecolor=GREY, linewidth=0.4)
-        narrow.annotate(f"{up:.1f}" + (f" / {down:.1f}" if down else ""), (up, -i), xytext=(2, 0), va="center",
-                        textcoords="offset points", size=SMALL)  # fmt: skip
+        number(narrow, up, -i, f"{up:.1f}" + (f" / {down:.1f}" if down else ""), 2)
     narrow.axvline(0, color="black", linewidth=0.6)
 
 

@@ -12,9 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from stapo_repro.figures.by_method import by_method, note
-from stapo_repro.figures.canvas import GREY, Sketch, legend
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material
+from stapo_repro.figures.canvas import GREY, Sketch, interval, legend, method_style
+from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import Loaded
 
 
@@ -56,23 +55,18 @@ def lengths(cells: Sequence[Loaded]) -> Lengths | None:
     return Lengths(mean, 100 * ended["length"] / done if done else 0.0, tokens, cut)
 
 
-def length(material: Material) -> list[Sketch]:
-    """Response length and truncation of right and wrong responses: a figure a size."""
-    return [_length(material, group) for group in material.groups()]
-
-
-def _length(material: Material, group: Group) -> Sketch:
+def length(experiment: Experiment, group: Group) -> Sketch:
+    """Response length and truncation of right and wrong responses."""
     title = group.heading("Response length and truncation")
-    figure = by_method(
-        material, group, title, ("response length (tokens)", "truncated (%)"), _draw_lengths, _length_limits
-    )  # fmt: skip
+    units = ("response length (tokens)", "truncated (%)")
+    figure = by_method(experiment, group, title, units, _draw_lengths, _length_limits)
     legend(figure, [
         Patch(facecolor=GREY, label="right: middle half, 5 % to 95 %"),
         Patch(facecolor="white", edgecolor=GREY, label="wrong: the same"),
         Line2D([], [], linestyle="none", marker="|", markersize=7, markeredgewidth=1.5, color="black",
                label="all: mean length, share"),
     ])  # fmt: skip
-    own = [c.record for c in material.cells if c.record.cell.size in group.sizes]
+    own = [c.record for c in experiment.cells if c.record.cell.size in group.sizes]
     bare = sum(not r.by_verdict for r in own)
     state = ""
     if bare:
@@ -82,7 +76,7 @@ def _length(material: Material, group: Group) -> Sketch:
         "with the median; lines: 5 % to 95 %; filled the right responses, hollow the wrong ones. Ticks: all responses."
         f"{state}"
     )
-    return Sketch(f"{group.name}_lengths", title, figure, " ".join([caption, *material.remarks(group)]))
+    return Sketch(f"{group.name}_lengths", title, figure, " ".join([caption, *experiment.remarks(group)]))
 
 
 def _draw_lengths(wide: Axes, narrow: Axes, methods: list[str], cells: list[list[Loaded]]) -> None:
@@ -92,14 +86,14 @@ def _draw_lengths(wide: Axes, narrow: Axes, methods: list[str], cells: list[list
         if found is None:
             note(wide, i, "not run")
             continue
-        colour = look(method).colour
+        colour = method_style(method).colour
         for verdict, y in (("correct", -i + 0.19), ("incorrect", -i - 0.19)):
             if verdict not in found.tokens:
                 continue
             any_verdict = True
             p5, p25, p50, p75, p95 = found.tokens[verdict]
             filled = verdict == "correct"
-            wide.plot([p5, p95], [y, y], color=colour, linewidth=0.8, solid_capstyle="butt")
+            interval(wide, p5, p95, y, colour, 0.8)
             wide.barh(y, p75 - p25, left=p25, height=0.3, facecolor=colour if filled else "white", edgecolor=colour,
                       linewidth=0.8, gid=f"{verdict}-{method}", zorder=3)  # fmt: skip
             wide.plot([p50, p50], [y - 0.15, y + 0.15], color="white" if filled else colour, linewidth=1, zorder=4)

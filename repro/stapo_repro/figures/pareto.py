@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, setting_label, sheet
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material, Value
+from stapo_repro.figures import canvas
+from stapo_repro.figures.canvas import GREY, Sketch
+from stapo_repro.figures.experiment import Experiment, Group, Value
 from stapo_results.schema import SETTINGS, StepMetrics
 
 METRIC = "token_entropy_mean"
@@ -52,7 +52,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Spot:
+class MethodPoint:
     """One method: stability, over its seeds, and accuracy in percent."""
 
     method: str
@@ -60,45 +60,43 @@ class Spot:
     accuracy: Value
 
 
-def spots(material: Material, group: Group, size: str, setting: str) -> list[Spot]:
+def method_points(experiment: Experiment, group: Group, size: str, setting: str) -> list[MethodPoint]:
     """The methods with a finished training that logged its entropy and all of the group's benchmarks evaluated."""
     out = []
-    for method, runs in material.runs_of(size, group.methods).items():
+    for method, runs in experiment.runs_of(size, group.methods).items():
         found = [s for r in runs if r.status == "done" and (s := stability(r.steps)) is not None]
-        accuracy = material.accuracy(size, method, group.benchmarks, setting)
+        accuracy = experiment.accuracy(size, method, group.benchmarks, setting)
         if found and accuracy is not None:
-            out.append(Spot(method, Value(float(np.mean(found)), seeds=tuple(found)), accuracy))
+            out.append(MethodPoint(method, Value(float(np.mean(found)), seeds=tuple(found)), accuracy))
     return out
 
 
-def pareto(material: Material) -> list[Sketch]:
-    """Accuracy against entropy stability: a figure for the miniature, one with the paper's sizes side by side."""
-    return [_figure(material, group) for group in material.wide_groups()]
-
-
-def _figure(material: Material, group: Group) -> Sketch:
+def pareto(experiment: Experiment, group: Group) -> Sketch:
+    """Accuracy against entropy stability."""
     title = group.heading("Accuracy against entropy stability")
     wide = len(group.sizes) > 1
-    figure = sheet(title, 5.0 if wide else 3.1)
+    figure = canvas.sheet(title, 5.0 if wide else 3.1)
     grid = figure.subplots(2, len(group.sizes)) if wide else figure.subplots(1, 2)[:, None]
     seen: dict[str, bool] = dict.fromkeys(group.methods, False)
     for column, size in enumerate(group.sizes):
-        logged = any(r.status == "done" for r in material.runs if r.size == size)
+        logged = any(r.status == "done" for r in experiment.runs if r.size == size)
         for row, setting in enumerate(SETTINGS):
             axes = grid[row][column]
-            found = spots(material, group, size, setting)
+            found = method_points(experiment, group, size, setting)
             _draw(axes, found, "not recorded" if logged else "not run")
             seen |= {s.method: True for s in found}
-            axes.set_title(f"{labels.size_label(size)}, T = {SETTINGS[setting][0]}" if wide else setting_label(setting))
+            axes.set_title(
+                f"{labels.size_label(size)}, T = {SETTINGS[setting][0]}" if wide else canvas.setting_label(setting)
+            )
             if row == len(SETTINGS) - 1 or not wide:
                 axes.set_xlabel("entropy stability S (right is better)")
             if column == 0:
                 axes.set_ylabel("accuracy (%), average")
     front = Line2D([], [], color=GREY, linewidth=0.8, dashes=(4, 2), label="none is better in both")
-    known = {c.record.cell.method for c in material.cells if c.record.cell.size in group.sizes}
+    known = {c.record.cell.method for c in experiment.cells if c.record.cell.size in group.sizes}
     why = {m: "incomplete" if m in known else "not run" for m in seen}
-    legend(figure, [*(handle(m, run=there, line=False, why=why[m]) for m, there in seen.items()), front])
-    seeds = max((len(r) for s in group.sizes for r in material.runs_of(s, group.methods).values()), default=0)
+    canvas.legend(figure, [*(canvas.handle(m, run=there, line=False, why=why[m]) for m, there in seen.items()), front])
+    seeds = max((len(r) for s in group.sizes for r in experiment.runs_of(s, group.methods).values()), default=0)
     spread = "; horizontal from the lowest to the highest seed" if seeds > 1 else "; one seed, no interval of S"
     caption = (
         f"{group.opening('Accuracy against the stability of policy entropy')} S = exp(−RMS ln(H/H₀)), with H the "
@@ -107,22 +105,20 @@ def _figure(material: Material, group: Group) -> Sketch:
         f"names no measure; this one is ours. Accuracy is the average of {len(group.benchmarks)} benchmarks; vertical "
         f"bars are 95 % intervals{spread if any(seen.values()) else ''}."
     )
-    return Sketch(f"{group.name}_pareto", title, figure, " ".join([caption, *material.remarks(group)]))
+    return Sketch(f"{group.name}_pareto", title, figure, " ".join([caption, *experiment.remarks(group)]))
 
 
-def _draw(axes: Axes, found: Sequence[Spot], why: str) -> None:
+def _draw(axes: Axes, found: Sequence[MethodPoint], why: str) -> None:
     if not found:
-        nothing(axes, why)
+        canvas.nothing(axes, why)
         return
     for s in found:
-        how = look(s.method)
-        x, y = s.stability, s.accuracy
+        x, y, colour = s.stability, s.accuracy, canvas.method_style(s.method).colour
         if y.low is not None and y.high is not None:
-            axes.plot([x.mean, x.mean], [y.low, y.high], color=how.colour, linewidth=1, alpha=0.8)
+            axes.plot([x.mean, x.mean], [y.low, y.high], color=colour, linewidth=1, alpha=0.8)
         if len(x.seeds) > 1:
-            axes.plot([min(x.seeds), max(x.seeds)], [y.mean, y.mean], color=how.colour, linewidth=1, alpha=0.8)
-        axes.plot([x.mean], [y.mean], how.marker, color=how.colour, markersize=6, markeredgecolor="white",
-                  markeredgewidth=0.6, gid=f"pareto-{s.method}", zorder=5)  # fmt: skip
+            axes.plot([min(x.seeds), max(x.seeds)], [y.mean, y.mean], color=colour, linewidth=1, alpha=0.8)
+        canvas.point(axes, x.mean, y.mean, s.method, f"pareto-{s.method}", 6, 0.6)
     axes.margins(x=0.12, y=0.08)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     (left, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from stapo_repro import labels
 from stapo_repro.ablation.evidence import run_measures
-from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, sheet
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material, Value
+from stapo_repro.figures import canvas
+from stapo_repro.figures.canvas import Sketch
+from stapo_repro.figures.experiment import Experiment, Group, Value
 from stapo_repro.figures.variants import TAU_P, Q, variant
-from stapo_results.crossed import over_seeds
 from stapo_results.schema import SETTINGS
+from stapo_results.statistics.crossed import over_seeds
 
 # tau_p as in comments of the paper's source; q is printed in a figure alone, so these four are this project's choice
 TAUS = (2e-4, 2e-3, 2e-2)
@@ -28,7 +27,7 @@ _HOLLOW = "t0.7"
 
 
 @dataclass(frozen=True)
-class Stop:
+class SweepPoint:
     """One value of a sweep: the label its runs have, accuracy by setting (percent) and late entropy (nats)."""
 
     at: float
@@ -46,7 +45,7 @@ class Sweep:
     """One strategy of masking over the values of tau_p or of q."""
 
     strategy: str
-    stops: tuple[Stop, ...]
+    points: tuple[SweepPoint, ...]
 
 
 def _label(names: set[str], strategy: str, tau_p: float, q: float) -> str | None:
@@ -61,8 +60,8 @@ def _label(names: set[str], strategy: str, tau_p: float, q: float) -> str | None
     return end if end in names else None
 
 
-def _late_entropy(material: Material, size: str, method: str) -> Value | None:
-    runs = [r for r in material.runs if (r.size, r.method, r.status) == (size, method, "done")]
+def _late_entropy(experiment: Experiment, size: str, method: str) -> Value | None:
+    runs = [r for r in experiment.runs if (r.size, r.method, r.status) == (size, method, "done")]
     found = [m["entropy"] for r in runs if "entropy" in (m := run_measures(r.steps))]
     if not found:
         return None
@@ -70,57 +69,50 @@ def _late_entropy(material: Material, size: str, method: str) -> Value | None:
     return Value(c.mean, *((None, None) if math.isnan(c.low) else (max(0.0, c.low), c.high)), c.seeds)
 
 
-def sweep(material: Material, group: Group, strategy: str, key: str) -> Sweep:
+def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> Sweep:
     """A strategy over `key` ("tau_p" or "q"), the other one at the paper's value: planned values and those found."""
     size = group.sizes[0]
-    names = {c.record.cell.method for c in material.cells if c.record.cell.size == size}
-    names |= {r.method for r in material.runs if r.size == size}
+    names = {c.record.cell.method for c in experiment.cells if c.record.cell.size == size}
+    names |= {r.method for r in experiment.runs if r.size == size}
     known = [v for v in map(variant, names) if v is not None]
     found = {v.tau_p for v in known if v.q == Q} if key == "tau_p" else {v.q for v in known if v.tau_p == TAU_P}
-    stops = []
+    points = []
     for at in sorted({*(TAUS if key == "tau_p" else QS), *found}):
         label = _label(names, strategy, *((at, Q) if key == "tau_p" else (TAU_P, at)))
-        accuracy = {s: material.accuracy(size, label, group.benchmarks, s) if label else None for s in SETTINGS}
-        stops.append(Stop(at, label, accuracy, _late_entropy(material, size, label) if label else None))
-    return Sweep(strategy, tuple(stops))
+        accuracy = {s: experiment.accuracy(size, label, group.benchmarks, s) if label else None for s in SETTINGS}
+        points.append(SweepPoint(at, label, accuracy, _late_entropy(experiment, size, label) if label else None))
+    return Sweep(strategy, tuple(points))
 
 
-def sensitivity(material: Material) -> list[Sketch]:
-    """Accuracy and late entropy over tau_p and q: for the ablation, for a size with such a run, and for the paper's."""
-    varied = {c.record.cell.size for c in material.cells if variant(c.record.cell.method)}
-    papers = next(iter(labels.PAPER_SIZES))  # the one size that the paper varies them on
-    return [
-        _figure(material, g)
-        for g in material.groups()
-        if g.kind == "ablation" or g.sizes[0] in varied or g.sizes[0] == papers
-    ]
-
-
-def _figure(material: Material, group: Group) -> Sketch:
+def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
+    """Accuracy and late entropy over tau_p and q: for the ablation, a size with such a run, and the paper's size."""
+    varied = {c.record.cell.size for c in experiment.cells if variant(c.record.cell.method)}
+    varied.add(next(iter(labels.PAPER_SIZES)))  # the one size that the paper varies them on
+    if group.kind != "ablation" and group.sizes[0] not in varied:
+        return None
     title = group.heading("Sensitivity to τₚ and q")
-    figure = sheet(title, 4.5)
+    figure = canvas.sheet(title, 4.5)
     grid = figure.subplots(2, 2, sharex="col")
-    taus = [sweep(material, group, "stapo", "tau_p")]
-    qs = [sweep(material, group, s, "q") for s in STRATEGIES]
+    taus = [sweep(experiment, group, "stapo", "tau_p")]
+    qs = [sweep(experiment, group, s, "q") for s in STRATEGIES]
     columns = ((taus, "probability threshold τₚ", f"STAPO over τₚ (q = {Q:g})"),
                (qs, "q, share of the candidates silenced", f"Masks over q (τₚ = {TAU_P:g})"))  # fmt: skip
     for column, (sweeps, name, head) in enumerate(columns):
         _panel(grid[0][column], sweeps, list(SETTINGS))
         _panel(grid[1][column], sweeps, ["entropy"])
-        stops = sweeps[0].stops
-        grid[1][column].set_xticks(range(len(stops)), [f"{s.at:g}" for s in stops])
+        points = sweeps[0].points
+        grid[1][column].set_xticks(range(len(points)), [f"{s.at:g}" for s in points])
         grid[1][column].set_xlabel(name)
         grid[0][column].set_title(head)
     grid[0][0].set_ylabel("accuracy (%), average")
     grid[1][0].set_ylabel("late entropy (nats)")
-    hollow = Line2D([], [], linestyle="none", marker="o", markersize=4.5, markerfacecolor="white",
-                    markeredgecolor=GREY, label="hollow: T = 0.7")  # fmt: skip
-    run = {s.label for x in (*taus, *qs) for s in x.stops}
-    there = {x.strategy: any(s.label and s.label not in _ENDS.values() for s in x.stops) for x in (*taus, *qs)}
-    ends = [handle(e, f" (q = {q:g})", line=False) for q, e in _ENDS.items() if e in run]
-    legend(figure, [*(handle(m, run=there[m]) for m in STRATEGIES), *ends, hollow])
-    missing = [f"τₚ = {s.at:g}" for s in taus[0].stops if s.label is None]
-    missing += [f"{labels.method_label(x.strategy)} q = {s.at:g}" for x in qs for s in x.stops if s.label is None]
+    hollow = canvas.marker_handle("o", "hollow: T = 0.7", 4.5)
+    run = {s.label for x in (*taus, *qs) for s in x.points}
+    there = {x.strategy: any(s.label and s.label not in _ENDS.values() for s in x.points) for x in (*taus, *qs)}
+    ends = [canvas.handle(e, f" (q = {q:g})", line=False) for q, e in _ENDS.items() if e in run]
+    canvas.legend(figure, [*(canvas.handle(m, run=there[m]) for m in STRATEGIES), *ends, hollow])
+    missing = [f"τₚ = {s.at:g}" for s in taus[0].points if s.label is None]
+    missing += [f"{labels.method_label(x.strategy)} q = {s.at:g}" for x in qs for s in x.points if s.label is None]
     caption = (
         f"{group.opening('Accuracy and late policy entropy over the two values of the mask')} Left: STAPO over the "
         "probability threshold. Right: three masks over q; q = 0 is JustRL and q = 1 JustRL-FullMask, whatever the "
@@ -128,46 +120,46 @@ def _figure(material: Material, group: Group) -> Sketch:
         "over the last quarter of the steps."
     )
     more = [f"Not run: {', '.join(missing)}."] if missing else []
-    return Sketch(f"{group.name}_sensitivity", title, figure, " ".join([caption, *more, *material.remarks(group)]))
+    return Sketch(f"{group.name}_sensitivity", title, figure, " ".join([caption, *more, *experiment.remarks(group)]))
 
 
 def _panel(axes: Axes, sweeps: Sequence[Sweep], what: Sequence[str]) -> None:
-    places = range(len(sweeps[0].stops))
-    have = {k for k in places for x in sweeps for w in what if x.stops[k].value(w) is not None}
+    places = range(len(sweeps[0].points))
+    have = {k for k in places for x in sweeps for w in what if x.points[k].value(w) is not None}
     if not have:
-        nothing(axes, "not run")
+        canvas.nothing(axes, "not run")
         return
     drawn: set[tuple[str, str]] = set()
     for i, x in enumerate(sweeps):
         aside = (i - (len(sweeps) - 1) / 2) * 0.14
         for w in what:
             apart = 0.03 if w == _HOLLOW else -0.03 if w in SETTINGS else 0.0
-            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(x.stops)]
+            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(x.points)]
             _line(axes, x, at, w)
-            for place, s in zip(at, x.stops, strict=True):
+            for place, s in zip(at, x.points, strict=True):
                 if s.label and (s.label, w) not in drawn:  # an end of q is one run for all strategies
                     drawn.add((s.label, w))
                     _point(axes, place, s.value(w), s.label if s.label in _ENDS.values() else x.strategy, w == _HOLLOW)
     axes.set_xlim(-0.5, len(places) - 0.5)
     for k in set(places) - have:
         axes.text(k, 0.5, "not run", rotation=90, transform=axes.get_xaxis_transform(), ha="center", va="center",
-                  color=GREY, size=7)  # fmt: skip
+                  color=canvas.GREY, size=7)  # fmt: skip
 
 
 def _line(axes: Axes, x: Sweep, at: Sequence[float], what: str) -> None:
     """Through neighbouring values alone: what was not run breaks it."""
-    values = [s.value(what) for s in x.stops]
-    how = look(x.strategy)
+    values = [s.value(what) for s in x.points]
+    how = canvas.method_style(x.strategy)
     (line,) = axes.plot(at, [v.mean if v else math.nan for v in values], color=how.colour, linewidth=1,
                         gid=f"sweep-{x.strategy}-{what}")  # fmt: skip
     if how.dashes:
         line.set_dashes(how.dashes)
 
 
-def _point(axes: Axes, at: float, v: Value | None, look_of: str, hollow: bool) -> None:
+def _point(axes: Axes, at: float, v: Value | None, method: str, hollow: bool) -> None:
     if v is None:
         return
-    how = look(look_of)
+    how = canvas.method_style(method)
     if v.low is not None and v.high is not None:
         axes.plot([at, at], [v.low, v.high], color=how.colour, linewidth=0.9)
     axes.plot([at], [v.mean], how.marker, color=how.colour, markersize=4.5, zorder=5,

@@ -13,11 +13,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, sheet
+from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
 from stapo_repro.figures.curves import MOST_POINTS, Panel, curve
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material
-from stapo_repro.figures.training import of_runs
+from stapo_repro.figures.experiment import Experiment, Group
+from stapo_repro.figures.training import describe_runs
 from stapo_repro.records.reading import TrainingRun
 
 QUANTILES = (5, 25, 50, 75, 95, 99)
@@ -48,13 +47,9 @@ def late_profile(runs: Sequence[TrainingRun]) -> NDArray[np.float64] | None:
     return None if q is None else q.values[:, 4 * q.steps > 3 * q.steps.max()].mean(axis=1)
 
 
-def token_entropy(material: Material) -> list[Sketch]:
-    """Quantiles of token entropy by step, a panel a method, and their profile late in training: a figure a size."""
-    return [_figure(material, group) for group in material.groups()]
-
-
-def _figure(material: Material, group: Group) -> Sketch:
-    runs = material.runs_of(group.sizes[0], group.methods)
+def token_entropy(experiment: Experiment, group: Group) -> Sketch:
+    """Quantiles of token entropy by step, a panel a method, and their profile late in training."""
+    runs = experiment.runs_of(group.sizes[0], group.methods)
     title = group.heading("Token entropy")
     figure = sheet(title, 4.9)
     columns = len(runs)
@@ -86,8 +81,8 @@ def _figure(material: Material, group: Group) -> Sketch:
         f"Values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
     )
     several = any(len(r) > 1 for r in runs.values())
-    said = of_runs({m: r[:1] for m, r in runs.items()}, windows)  # bands are quantiles here, not seeds
-    caption += said + (" Means over seeds." if several else "")
+    runs_shown = describe_runs({m: r[:1] for m, r in runs.items()}, windows)  # bands are quantiles here, not seeds
+    caption += runs_shown + (" Means over seeds." if several else "")
     return Sketch(f"{group.name}_token_entropy", title, figure, caption)
 
 
@@ -97,7 +92,7 @@ def _over_training(axes: Axes, method: str, found: Quantiles | None, why: str) -
     if found is None:
         nothing(axes, why)
         return
-    colour = look(method).colour
+    colour = method_style(method).colour
     v = np.maximum(found.values, FLOOR)
     axes.fill_between(found.steps, v[0], v[4], color=colour, alpha=0.18, linewidth=0)
     axes.fill_between(found.steps, v[1], v[3], color=colour, alpha=0.45, linewidth=0)
@@ -115,7 +110,7 @@ def _profiles(axes: Axes, profiles: dict[str, NDArray[np.float64]], any_run: boo
         return
     at = np.arange(len(QUANTILES))
     for method, values in profiles.items():
-        how = look(method)
+        how = method_style(method)
         (line,) = axes.plot(at, np.maximum(values, FLOOR), color=how.colour, marker=how.marker, markersize=4,
                             markeredgecolor="white", markeredgewidth=0.5, gid=f"profile-{method}")  # fmt: skip
         if how.dashes:

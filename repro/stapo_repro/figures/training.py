@@ -10,10 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, nothing, sheet
+from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
 from stapo_repro.figures.curves import Curve, Panel, curve
-from stapo_repro.figures.looks import look
-from stapo_repro.figures.material import Group, Material
+from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import TrainingRun
 
 PANELS = (
@@ -25,12 +24,13 @@ PANELS = (
 SILENCED = Panel("silenced_share", "Silenced", "share of response tokens (%)", 100.0)
 CANDIDATES = Panel("candidate_share", "Candidates", "share of response tokens (%)", 100.0)
 THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")
+Runs = Mapping[str, Sequence[TrainingRun]]
 _PAPERS_BOUND = 0.01  # percent: "stays below 0.01 %" after warm-up (Section "Quantitative Results")
 
 
 def line(axes: Axes, c: Curve, name: str, *, colour: str = "", dashed: bool = False) -> None:
     """One method's curve with the range of its seeds; a marker at each point where there are few."""
-    how = look(c.method)
+    how = method_style(c.method)
     colour = colour or how.colour
     (drawn,) = axes.plot(c.steps, c.mean, color=colour, gid=f"{name}-{c.method}")
     if dashed or how.dashes:
@@ -46,19 +46,6 @@ def line(axes: Axes, c: Curve, name: str, *, colour: str = "", dashed: bool = Fa
         axes.fill_between(c.steps, c.low, c.high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _panel(axes: Axes, panel: Panel, curves: Sequence[Curve], why: str) -> None:
-    axes.set_title(panel.title)
-    axes.set_ylabel(panel.unit)
-    for c in curves:  # in the table's order: STAPO last, on top
-        line(axes, c, panel.metric)
-    if not curves:
-        nothing(axes, why)
-    elif panel.metric == "silenced_share":
-        _silenced_axis(axes, max(float(c.high.max()) for c in curves))
-    elif panel.metric == "entropy":
-        axes.set_ylim(0.0, 1.08 * max(float(c.high.max()) for c in curves))
-
-
 def _silenced_axis(axes: Axes, highest: float) -> None:
     """Zero and five decades on one axis: 20-Entropy leaves out 80 % of the tokens, STAPO some hundredths of a percent.
 
@@ -71,7 +58,21 @@ def _silenced_axis(axes: Axes, highest: float) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _handles(runs: Mapping[str, Sequence[TrainingRun]]) -> list[Line2D]:
+def _curves(runs: Runs, panel: Panel) -> list[Curve]:
+    """In the table's order: STAPO is drawn last, on top."""
+    return [c for mine in runs.values() if mine and (c := curve(mine, panel)) is not None]
+
+
+def _lines(axes: Axes, runs: Runs, panel: Panel, found: Sequence[Curve]) -> list[int]:
+    """Draws the curves, or says why there are none; returns the windows of their points."""
+    for c in found:
+        line(axes, c, panel.metric)
+    if not found:
+        nothing(axes, "not logged" if any(runs.values()) else "not run")
+    return [c.window for c in found]
+
+
+def _handles(runs: Runs) -> list[Line2D]:
     alike = len({len(r) for r in runs.values() if r}) == 1  # then the caption says how many
     out = []
     for method, mine in runs.items():
@@ -87,7 +88,7 @@ def _band(seeds: int) -> str:
     return f" (of {seeds} seeds; it holds the median run with a probability of {100 * (1 - 2 ** (1 - seeds)):.0f} %)"
 
 
-def of_runs(runs: Mapping[str, Sequence[TrainingRun]], windows: Sequence[int] = ()) -> str:
+def describe_runs(runs: Runs, windows: Sequence[int] = ()) -> str:
     """Second part of a caption: how many runs, of how many steps; what bands and points are; what was not run."""
     have = {m: r for m, r in runs.items() if r}
     if not have:
@@ -105,40 +106,40 @@ def of_runs(runs: Mapping[str, Sequence[TrainingRun]], windows: Sequence[int] = 
     return text
 
 
-def training_curves(material: Material) -> list[Sketch]:
-    """Reward, entropy, silenced share and accuracy by training step: a figure a size, one colour a method."""
-    return [_training_curves(material, group) for group in material.groups()]
-
-
-def _training_curves(material: Material, group: Group) -> Sketch:
-    runs = material.runs_of(group.sizes[0], group.methods)
+def training_curves(experiment: Experiment, group: Group) -> Sketch:
+    """Reward, entropy, silenced share and accuracy by training step, one colour a method."""
+    runs = experiment.runs_of(group.sizes[0], group.methods)
     title = group.heading("Training curves")
     figure = sheet(title, 4.9)
     panels = figure.subplots(2, 2, sharex=True).flatten()
-    why = "not logged" if any(runs.values()) else "not run"
     windows = []
     for axes, panel in zip(panels, PANELS, strict=True):
-        found = [c for mine in runs.values() if mine and (c := curve(mine, panel)) is not None]
-        windows += [c.window for c in found]
-        _panel(axes, panel, found, why)
+        axes.set_title(panel.title)
+        axes.set_ylabel(panel.unit)
+        found = _curves(runs, panel)
+        windows += _lines(axes, runs, panel, found)
+        highest = max((float(c.high.max()) for c in found), default=0.0)
+        if found and panel.metric == "silenced_share":
+            _silenced_axis(axes, highest)
+        elif found and panel.metric == "entropy":
+            axes.set_ylim(0.0, 1.08 * highest)
         axes.margins(x=0.02)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True) if any(runs.values()) else NullLocator())
     for axes in panels[2:]:
         axes.set_xlabel("training step")
     legend(figure, _handles(runs))
-    caption = f"{group.opening('Training curves')} {of_runs(runs, windows)}"
+    caption = f"{group.opening('Training curves')} {describe_runs(runs, windows)}"
     return Sketch(f"{group.name}_training_curves", title, figure, caption)
 
 
-def silenced_share(material: Material) -> list[Sketch]:
-    """The share of silenced tokens, of the candidates they were chosen from, and the entropy threshold, by step."""
-    return [
-        _silenced_share(material, g) for g in material.wide_groups() if set(g.methods) & set(labels.RARE_TOKEN_MASKS)
-    ]
+def silenced_share(experiment: Experiment, group: Group) -> Sketch | None:
+    """The share of silenced tokens, of the candidates they were chosen from, and the entropy threshold, by step.
 
-
-def _silenced_share(material: Material, group: Group) -> Sketch:
+    None where no method of the group masks rare tokens.
+    """
     methods = [m for m in group.methods if m in labels.RARE_TOKEN_MASKS]
+    if not methods:
+        return None
     title = group.heading("Silenced tokens")
     wide = len(group.sizes) > 1
     figure = sheet(title, 4.2 if wide else 2.7)
@@ -148,12 +149,19 @@ def _silenced_share(material: Material, group: Group) -> Sketch:
     windows: list[int] = []
     alone = methods == ["stapo"]
     for column, size in enumerate(group.sizes):
-        runs = material.runs_of(size, methods)
+        runs = experiment.runs_of(size, methods)
         for m, mine in runs.items():
             every[m] = max(every[m], mine, key=len)
         shares, threshold = grid[0][column], grid[1][column]
-        windows += _shares(shares, runs, alone)
-        windows += _thresholds(threshold, runs)
+        silenced = _curves(runs, SILENCED)
+        for c in _curves(runs, CANDIDATES) if alone and silenced else ():
+            line(shares, c, CANDIDATES.metric, colour=GREY, dashed=True)
+        windows += _lines(shares, runs, SILENCED, silenced)
+        # the random mask has a threshold too, in its random keys
+        asked = _curves({m: mine for m, mine in runs.items() if m != "stapo-random"}, THRESHOLD)
+        windows += _lines(threshold, runs, THRESHOLD, asked)
+        for axes in [*([shares] if silenced else []), *([threshold] if asked else [])]:
+            axes.set_ylim(bottom=0)
         shares.set_title(labels.size_label(size) if wide else "Share of tokens")
         threshold.set_title("" if wide else THRESHOLD.title)
         if group.kind == "paper" and any(runs.values()):
@@ -175,36 +183,8 @@ def _silenced_share(material: Material, group: Group) -> Sketch:
         caption += ", dashed the candidates they are chosen from (positive advantage, probability below τₚ)"
     caption += f"; {'below' if wide else 'right'}: the entropy below which a candidate is silenced"
     caption += " (above which, by the high-entropy mask). " if "stapo-high-entropy" in methods else ". "
-    caption += of_runs(every, windows)
+    caption += describe_runs(every, windows)
     return Sketch(f"{group.name}_silenced_share", title, figure, caption)
-
-
-def _shares(axes: Axes, runs: Mapping[str, Sequence[TrainingRun]], candidates: bool) -> list[int]:
-    found = [c for mine in runs.values() if mine and (c := curve(mine, SILENCED)) is not None]
-    if not found:
-        nothing(axes, "not logged" if any(runs.values()) else "not run")
-        return []
-    if candidates:
-        for mine in runs.values():
-            if (c := curve(mine, CANDIDATES)) is not None:
-                line(axes, c, CANDIDATES.metric, colour=GREY, dashed=True)
-    for c in found:
-        line(axes, c, SILENCED.metric)
-    axes.set_ylim(bottom=0)
-    return [c.window for c in found]
-
-
-def _thresholds(axes: Axes, runs: Mapping[str, Sequence[TrainingRun]]) -> list[int]:
-    # the random mask has a threshold too, in its random keys
-    asked = [mine for m, mine in runs.items() if mine and m != "stapo-random"]
-    found = [c for mine in asked if (c := curve(mine, THRESHOLD)) is not None]
-    for c in found:
-        line(axes, c, THRESHOLD.metric)
-    if found:
-        axes.set_ylim(bottom=0)
-    else:
-        nothing(axes, "not logged" if any(runs.values()) else "not run")
-    return [c.window for c in found]
 
 
 def _bound(axes: Axes) -> None:

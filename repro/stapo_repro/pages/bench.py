@@ -33,12 +33,12 @@ def _grading(bench: Bench) -> list[str]:
     ]
     n, distinct = int(ours.values["responses"]), int(bench.labels["distinct"])
     low, high = 1 / ours.ratio_high, 1 / ours.ratio_low
-    said = (
+    summary = (
         f"{n:,} made-up responses ({distinct:,} distinct answers) to {bench.labels['golds']}, the best of "
         f"{bench.labels['repeats']} repeats; against {bench.baseline} ours was {low:.1f} to {high:.1f} times as fast "
         "within a repeat."
     )
-    return [f"**Grading.** {said}", "", *grid(head, rows)]
+    return [f"**Grading.** {summary}", "", *grid(head, rows)]
 
 
 def _generation(bench: Bench) -> list[str]:

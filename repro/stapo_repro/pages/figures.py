@@ -1,22 +1,120 @@
-"""Where drawn figures are shown: the blocks of the README and of the ablation's page, and the gallery."""
+"""All families of figures in the order of the gallery, how they are drawn, and the blocks of pages that show them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stapo_repro import labels
+from stapo_repro.figures import (
+    ablation_bars,
+    against_paper,
+    bounds,
+    differences,
+    judging,
+    lengths,
+    pareto,
+    sensitivity,
+    token_entropy,
+    training,
+)
+from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
+from stapo_repro.figures.experiment import Experiment, ExperimentName, Group
+from stapo_repro.tokens import analysis, planted_figure
+from stapo_repro.tokens.logged_run import load as load_token_log
+from stapo_results import token_log
+from stapo_results.errors import BadInput
 
-if TYPE_CHECKING:
-    from stapo_repro.figures import Drawn
-
-_README = ("miniature_training_curves", "miniature_forest")
+_README = ("miniature_training_curves",)
 _ABLATION = ("ablation_training_curves", "ablation_bars")
 _DOCS = "../results/figures"
 
 
+@dataclass(frozen=True)
+class Family:
+    """Figures of one kind. `draw` gives the sketches of an experiment, under the style."""
+
+    name: str
+    draw: Callable[[Experiment], list[Sketch]]
+    experiments: tuple[ExperimentName, ...] = ("main", "ablation")
+
+
+def _each(
+    figure: Callable[[Experiment, Group], Sketch | None],
+    groups: Callable[[Experiment], list[Group]] = Experiment.groups,
+) -> Callable[[Experiment], list[Sketch]]:
+    """A figure a group (the miniature, a size, ...); groups without one are left out."""
+    return lambda experiment: [s for g in groups(experiment) if (s := figure(experiment, g)) is not None]
+
+
+def _tokens(experiment: Experiment) -> list[Sketch]:
+    """The figures of `stapo-repro tokens` for the first run of STAPO of each group that has a token log."""
+    out = []
+    for group in experiment.groups():
+        runs = [r for size in group.sizes for r in experiment.runs_of(size, ["stapo"])["stapo"]]
+        logged = [r for r in runs if (r.folder / token_log.FOLDER).is_dir()]
+        if logged:
+            log = load_token_log(logged[0].folder)
+            out += [replace(s, name=f"{group.name}_{s.name}") for s in analysis.sketches(log)]
+    return out
+
+
+FAMILIES = (
+    Family("training-curves", _each(training.training_curves)),
+    Family("pareto", _each(pareto.pareto, Experiment.wide_groups)),
+    Family("bars", _each(ablation_bars.ablation_bars), ("ablation",)),
+    Family("forest", _each(differences.forest)),
+    Family("against-paper", against_paper.against_paper, ("main",)),
+    Family("token-entropy", _each(token_entropy.token_entropy)),
+    Family("silenced-share", _each(training.silenced_share, Experiment.wide_groups)),
+    Family("sensitivity", _each(sensitivity.sensitivity)),
+    Family("tokens", _tokens, ("main",)),
+    Family("planted", _each(planted_figure.planted_words)),
+    Family("bounds", bounds.gradient_bounds, ("main",)),
+    Family("judge", _each(judging.judge), ("main",)),
+    Family("lengths", _each(lengths.length), ("main",)),
+)
+
+
+def chosen(only: Sequence[str]) -> list[Family]:
+    """The named families, all of them when none is named.
+
+    Raises:
+        BadInput: a name that is no family.
+    """
+    names = [f.name for f in FAMILIES]
+    if unknown := [n for n in only if n not in names]:
+        raise BadInput(
+            "no such figure",
+            found=", ".join(unknown),
+            expected=", ".join(names),
+            next_step=f"stapo-repro figures --only {names[0]}",
+        )
+    return [f for f in FAMILIES if not only or f.name in only]
+
+
+def sketches(experiment: Experiment, only: Sequence[str] = ()) -> list[Sketch]:
+    """The figures, not saved yet; to be called under the style. Arguments and errors as `draw`."""
+    families = [f for f in chosen(only) if experiment.name in f.experiments]
+    return [sketch for family in families for sketch in family.draw(experiment)]
+
+
+def draw(experiment: Experiment, only: Sequence[str] = (), kinds: Sequence[str] = KINDS) -> list[Drawn]:
+    """The figures of one experiment, in the order of the gallery.
+
+    Args:
+        only: names of families.
+        kinds: of "svg", "png", "pdf".
+
+    Raises:
+        BadInput: an unknown name, or two trainings of one method and seed.
+    """
+    with style():
+        return [save(sketch, kinds) for sketch in sketches(experiment, only)]
+
+
 def readme_block(drawn: Mapping[str, Drawn]) -> str:
-    """What stands between the README's figure markers: two of the miniature's, and the way to all."""
+    """The README's figure, and the link to all."""
     shown = "\n\n".join(drawn[name].block() for name in _README)
     return f"{shown}\n\nAll figures: [results/figures/README.md](results/figures/README.md).\n"
 
@@ -27,37 +125,24 @@ def ablation_block(drawn: Mapping[str, Drawn]) -> str:
 
 
 def gallery(main: Sequence[Drawn], ablation: Sequence[Drawn]) -> str:
-    """Every figure with its caption, and which of the paper's are not drawn for want of records."""
+    """Every figure with its caption, and which of the paper's sizes have no record."""
 
-    def of(prefixes: Sequence[str]) -> list[Drawn]:
+    def starting(*prefixes: str) -> list[Drawn]:
         return [d for d in main if d.name.startswith(tuple(f"{p}_" for p in prefixes))]
 
-    papers = of(["paper", *labels.PAPER_SIZES])
-    mini = of(["miniature"])
+    papers, mini = starting("paper", *labels.PAPER_SIZES), starting("miniature")
     rest = [d for d in main if d not in (*papers, *mini)]
-    parts = [
+    gone = [label for size, label in labels.PAPER_SIZES.items() if not starting(size)]
+    later = "Every other figure of the miniature is drawn for a size with its first record."
+    lines: list[str] = []
+    for title, drawn in (
         ("The miniature", mini),
         ("The mask ablation in miniature", ablation),
         ("The paper's models", papers),
         ("Other models", rest),
-    ]
-    lines: list[str] = []
-    for title, drawn in parts:
+    ):
         if drawn:
-            lines += [f"## {title}", ""]
-            for d in drawn:
-                lines += [f"### {d.title}", "", d.block("."), ""]
-        if drawn is papers:
-            lines += [*_not_drawn(papers), ""]
+            lines += [f"## {title}", "", *(x for d in drawn for x in (f"### {d.title}", "", d.block("."), ""))]
+        if drawn is papers and gone:
+            lines += [f"**Not run:** {', '.join(gone)}. {later}", ""]
     return "\n".join(lines).strip()
-
-
-def _not_drawn(papers: Sequence[Drawn]) -> list[str]:
-    """A sentence on the paper's sizes without any record: their figures exist as soon as there is one."""
-    gone = [
-        label for size, label in labels.PAPER_SIZES.items() if not any(d.name.startswith(f"{size}_") for d in papers)
-    ]
-    if not gone:
-        return []
-    later = "Every other figure of the miniature is drawn for a size with its first record."
-    return [f"**Not run:** {', '.join(gone)}. {later}"]

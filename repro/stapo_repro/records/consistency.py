@@ -76,7 +76,7 @@ def check_alone(record: CellRecord, source: Source) -> None:
         )
 
 
-def check_pair(first: CellRecord, there: Source, second: CellRecord, here: Source) -> None:
+def check_pair(first: CellRecord, first_source: Source, second: CellRecord, second_source: Source) -> None:
     """Two records of one cell have to claim the same, wherever they come from; only one may be older than the lengths
     by verdict.
 
@@ -89,7 +89,7 @@ def check_pair(first: CellRecord, there: Source, second: CellRecord, here: Sourc
     a, b = (r.model_dump(mode="json", exclude=apart) for r in (first, second))
     where = _difference(a, b)
     if where is not None:
-        shown = (f"{_shown(x, where)} at {s.at(where)}" for x, s in ((a, there), (b, here)))
+        shown = (f"{_shown(x, where)} at {s.at(where)}" for x, s in ((a, first_source), (b, second_source)))
         raise RecordError(
             f"two records of the cell {first.cell.id} contradict each other",
             found="{}: {} and {}".format(".".join(map(str, where)), *shown),

@@ -45,12 +45,13 @@ class TrainingRun:
     steps: list[StepMetrics]
     run_id: str = ""
     folder: Path = Path()
+    synthetic: bool = False
 
 
 def _content_hash(record: CellRecord) -> str:
     # without what stands at its default: a field that later records may have changes no earlier record's hash
-    said = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
-    return hashlib.sha256(json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+    content = record.model_copy(update={"run_id": ""}).model_dump(mode="json", exclude_defaults=True)
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_roots(roots: Sequence[Path]) -> None:
@@ -143,7 +144,11 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 continue
             method, size, seed = _labels(run, run_file)
             where = path.parent.relative_to(root).as_posix()
-            runs.append(TrainingRun(method, size, seed, where, run.status, read_steps(path), run.run_id, path.parent))
+            runs.append(
+                TrainingRun(
+                    method, size, seed, where, run.status, read_steps(path), run.run_id, path.parent, run.synthetic
+                )
+            )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -10,19 +13,10 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.records.reading import Loaded
 from stapo_repro.tables import percent, shown
+from stapo_repro.templating import visible
 from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
 
-WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
-
-
-@dataclass(frozen=True)
-class Line:
-    """One problem: its name, mean in percent, verdicts, and the places of its responses in the page."""
-
-    problem: str
-    mean: str
-    verdicts: str
-    anchor: str = ""
+_WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
 
 
 @dataclass(frozen=True)
@@ -33,10 +27,10 @@ class CellView:
         anchor: where it stands in the page.
         title: benchmark and setting; the model is its group's.
         mean: over problems, in percent.
-        facts: (name, value) in the order shown.
+        properties: (name, value) in the order shown.
         solved: problems by number of right samples, 0 to N (of problems with all samples).
+        lines: of each problem the anchor of its first response, its name, padding, mean and verdicts.
         path, link: of the record: below its root, and from the page ("" where it does not lie below the page's folder).
-        width: of the column of names.
         run, run_anchor: the run that made it, and where it stands in the page ("": its record is not there).
     """
 
@@ -44,27 +38,37 @@ class CellView:
     anchor: str
     title: str
     mean: str
-    facts: tuple[tuple[str, str], ...]
+    properties: tuple[tuple[str, str], ...]
     solved: tuple[int, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[tuple[str, str, str, str], ...]
     path: str
     link: str
-    width: int
     run: str
     run_anchor: str
 
 
-def mean(problem: ProblemResult) -> float | None:
+@dataclass(frozen=True)
+class Model:
+    """All cells of one model."""
+
+    title: str
+    cells: tuple[CellView, ...]
+
+
+def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
+    """id -> a name for a link's target: letters, digits, ".", "-" and "_", different for different ids."""
+    slugs = {i: re.sub(r"[^A-Za-z0-9.\-]+", "_", i) for i in ids}
+    count = Counter(slugs.values())
+    return {
+        i: f"{prefix}-{s}" + (f"-{hashlib.sha256(i.encode()).hexdigest()[:8]}" if count[s] > 1 else "")
+        for i, s in slugs.items()
+    }
+
+
+def _mean(problem: ProblemResult) -> float | None:
     """Share of right samples among those present; None without any."""
     there = len(problem.verdicts) - problem.verdicts.count("-")
     return problem.verdicts.count("1") / there if there else None
-
-
-def _setting(name: str) -> str:
-    if name not in SETTINGS:
-        return name
-    temperature, top_p = SETTINGS[name]
-    return f"T = {temperature}, top-p = {top_p}"
 
 
 def _model(c: Cell) -> str:
@@ -88,24 +92,16 @@ def _rank(c: Cell) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Model:
-    """All cells of one model."""
-
-    title: str
-    cells: tuple[CellView, ...]
-
-
 def by_model(views: Sequence[CellView]) -> list[Model]:
     """The cells in the order of the tables, those of a model together."""
     ordered = sorted(views, key=lambda v: _rank(v.cell))
     return [Model(title, tuple(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
 
 
-def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
+def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
     rows = f"{len(r.problems)} of {r.benchmark_rows}" if len(r.problems) != r.benchmark_rows else str(r.benchmark_rows)
     ends = ", ".join(f"{name} {count}" for name, count in sorted(r.finish_reasons.items()))
-    said = [
+    pairs = [
         ("problems", f"{rows}, {r.n} samples each"),
         ("scored by", r.scored_by),
         ("judge", r.judge or "none asked"),
@@ -119,7 +115,7 @@ def _facts(r: CellRecord) -> tuple[tuple[str, str], ...]:
         ("text variants", str(r.text_variants or "")),
         ("gold answers", f"sha256 {r.benchmark_sha256}"),
     ]
-    return tuple((name, value) for name, value in said if value)
+    return tuple((name, value) for name, value in pairs if value)
 
 
 def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str) -> CellView:
@@ -134,17 +130,27 @@ def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str,
     for p in r.problems:
         if "-" not in p.verdicts:
             solved[p.verdicts.count("1")] += 1
-    means = [m for p in r.problems if (m := mean(p)) is not None]
-    lines = tuple(
-        Line(p.problem_id, _percent(mean(p)), p.verdicts, responses.get(p.problem_id, "")) for p in r.problems
-    )
-    place = f"{labels.benchmark_label(r.cell.benchmark)} at {_setting(r.cell.setting)}"
-    whole = len(means) == len(r.problems)
+    means = [m for p in r.problems if (m := _mean(p)) is not None]
+    width = min(_WIDEST, max((len(p.problem_id) for p in r.problems), default=0))
+    lines = [
+        (responses.get(p.problem_id, ""), p.problem_id, " " * max(0, width - len(visible(p.problem_id))),
+         f"{_percent(_mean(p)):>6}  {p.verdicts}")
+        for p in r.problems
+    ]  # fmt: skip
+    setting = "T = {}, top-p = {}".format(*SETTINGS[r.cell.setting]) if r.cell.setting in SETTINGS else r.cell.setting
     return CellView(
-        r.cell, anchor, place, _percent(sum(means) / len(means)) if whole else "samples missing",
-        _facts(r), tuple(solved), lines, loaded.path, link_to(loaded.file, page_folder),
-        min(WIDEST, max((len(line.problem) for line in lines), default=0)), r.run_id, run_anchor,
-    )  # fmt: skip
+        cell=r.cell,
+        anchor=anchor,
+        title=f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
+        mean=_percent(sum(means) / len(means)) if len(means) == len(r.problems) else "samples missing",
+        properties=_properties(r),
+        solved=tuple(solved),
+        lines=tuple(lines),
+        path=loaded.path,
+        link=link_to(loaded.file, page_folder),
+        run=r.run_id,
+        run_anchor=run_anchor,
+    )
 
 
 def _percent(fraction: float | None) -> str:

@@ -12,25 +12,18 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-from jinja2 import Template
 from markupsafe import Markup
 
 from stapo_repro import labels
 from stapo_repro.audit.render import NOTE, with_reasons
 from stapo_repro.driver.dry_run import FILLING
-from stapo_repro.report.build import Report
-from stapo_repro.report.cells import CellView
-from stapo_repro.report.text import visible
-from stapo_repro.templating import template
+from stapo_repro.report.build import ReportPage
+from stapo_repro.templating import template, visible
 
 
-def _shown(value: object) -> object:
+def _made_visible(value: object) -> object:
     """What the template writes in the place of a value: a text that is no markup yet, made visible."""
     return visible(value) if type(value) is str else value
-
-
-def _template() -> Template:
-    return template("stapo_repro.report", "report.html.jinja", _shown)
 
 
 @cache
@@ -51,14 +44,6 @@ def policy(style: str, script: str) -> str:
     )
 
 
-def _lines(cell: CellView) -> list[tuple[str, str, str, str]]:
-    """(anchor of its first response, name, padding, the rest) of each problem, lined up."""
-    return [
-        (x.anchor, x.problem, " " * max(0, cell.width - len(visible(x.problem))), f"{x.mean:>6}  {x.verdicts}")
-        for x in cell.lines
-    ]
-
-
 def _bars(solved: tuple[int, ...]) -> list[tuple[int, int, int]]:
     """(x, y, height) of each bar of a picture 24 high; a bar that stands for something is at least 1 high."""
     top = max(max(solved), 1)
@@ -66,10 +51,10 @@ def _bars(solved: tuple[int, ...]) -> list[tuple[int, int, int]]:
     return [(8 * i, 24 - h, h) for i, h in enumerate(heights)]
 
 
-def to_html(report: Report) -> str:
+def to_html(report: ReportPage) -> str:
     """The page. A pure function of the report: the same bytes each time."""
     style, script = _asset("style.css"), _asset("script.js")
-    return _template().render(
+    return template("stapo_repro.report", "report.html.jinja", _made_visible).render(
         r=report,
         policy=policy(style, script),
         style=Markup(style),
@@ -78,6 +63,5 @@ def to_html(report: Report) -> str:
         audit_note=NOTE,
         filling=FILLING,
         with_reasons=with_reasons,
-        lines=_lines,
         bars=_bars,
     )

@@ -6,13 +6,13 @@ is checked against the cell's record: a response whose verdict is another one th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from stapo_repro.records.reading import Loaded, check_roots
-from stapo_repro.report.text import shortened
 from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, Sample, Verdict
 from stapo_results.store import read, read_json
@@ -22,6 +22,7 @@ FOLDED = 400  # a longer one opens on request
 SHOWN = 600  # responses in a page
 
 Key = tuple[str, str, int]  # cell, problem, sample
+T = TypeVar("T", Sample, Verdict)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Response:
     problem: str
     sample: int
     correct: bool
-    facts: str
+    grading: str
     head: str
     left_out: int
     tail: str
@@ -39,15 +40,23 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of a cell's responses. `of` counts all that the record has."""
+class ShownResponses:
+    """What is shown of a cell's responses. `total` counts all that the record has."""
 
     responses: tuple[Response, ...]
-    of: int
+    total: int
 
     @property
     def left_out(self) -> int:
-        return self.of - len(self.responses)
+        return self.total - len(self.responses)
+
+
+def shortened(text: str, head: int, tail: int) -> tuple[str, int, str]:
+    """(beginning, number of characters left out, end); all of a text that fits stands in the beginning."""
+    left_out = len(text) - head - tail
+    if left_out <= 0:
+        return text, 0, ""
+    return text[:head], left_out, text[-tail:] if tail else ""
 
 
 def _order(record: CellRecord) -> Iterator[Key]:
@@ -66,10 +75,6 @@ def choose(records: Sequence[CellRecord], most: int) -> dict[Key, str]:
     return {key: letters[key[:2]][key[2]] for key in keys}
 
 
-def _key(line: Sample | Verdict) -> Key:
-    return line.cell, line.problem_id, line.sample_index
-
-
 def _check(sample: Sample, verdict: Verdict | None, letter: str, folder: Path) -> Verdict:
     if verdict is None or verdict.correct != (letter == "1"):
         raise RecordError(
@@ -83,13 +88,13 @@ def _check(sample: Sample, verdict: Verdict | None, letter: str, folder: Path) -
 
 
 def _response(s: Sample, v: Verdict) -> Response:
-    said = "no answer found" if v.extracted is None else f"answer {v.extracted[:80]}"
+    answer = "no answer found" if v.extracted is None else f"answer {v.extracted[:80]}"
     judge = "" if v.judge == "not_asked" else f", judge: {v.judge}"
     rule = f"rule: {'right' if v.rule else 'wrong'} ({v.reason}){judge}"
     ends = {"stop": "ended by itself", "length": "cut at the limit", "error": "the engine failed"}[s.finish_reason]
     head, left_out, tail = shortened(s.response, HEAD, TAIL)
     return Response(
-        s.problem_id, s.sample_index, v.correct, f"{said}; {rule}; {s.response_tokens} tokens, {ends}",
+        s.problem_id, s.sample_index, v.correct, f"{answer}; {rule}; {s.response_tokens} tokens, {ends}",
         head, left_out, tail, len(s.response) > FOLDED,
     )  # fmt: skip
 
@@ -101,19 +106,19 @@ def _files(folders: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
-    samples: dict[Key, Sample] = {}
-    for s in read(path, Sample):
-        if _key(s) in wanted:
-            samples[_key(s)] = s
-            if len(samples) == len(wanted):
+def _pick(lines: Iterable[T], wanted: Mapping[Key, str]) -> dict[Key, T]:
+    found: dict[Key, T] = {}
+    for line in lines:
+        if (key := (line.cell, line.problem_id, line.sample_index)) in wanted:
+            found[key] = line
+            if len(found) == len(wanted):
                 break  # the rest of a large file holds nothing that is shown
-    verdicts: dict[Key, Verdict] = {}
-    for v in read(path.with_name("verdicts.jsonl"), Verdict):
-        if _key(v) in wanted:
-            verdicts[_key(v)] = v
-            if len(verdicts) == len(wanted):
-                break
+    return found
+
+
+def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
+    samples = _pick(read(path, Sample), wanted)
+    verdicts = _pick(read(path.with_name("verdicts.jsonl"), Verdict), wanted)
     return {
         key: _response(s, _check(s, verdicts.get(key), wanted[key], path.parent))
         for key in wanted
@@ -121,7 +126,7 @@ def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
     }
 
 
-def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, Shown]:
+def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, ShownResponses]:
     """Responses by cell id, of those of `cells` that one of the run folders made.
 
     Args:
@@ -141,12 +146,12 @@ def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) ->
     wanted = choose([r for records in held.values() for r in records], most)
     found: dict[Key, Response] = {}
     for path, records in held.items():
-        here = {r.cell.id for r in records}
-        mine = {key: letter for key, letter in wanted.items() if key[0] in here}
+        ids = {r.cell.id for r in records}
+        mine = {key: letter for key, letter in wanted.items() if key[0] in ids}
         if mine:
             found |= _read_wanted(path, mine)
     return {
-        i: Shown(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
+        i: ShownResponses(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
         for i in sorted(taken & known.keys())
     }
 

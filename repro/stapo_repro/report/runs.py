@@ -8,24 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.driver.display import clock
 from stapo_repro.report.cells import link_to
 from stapo_repro.sharing.collect import shorten
 from stapo_results.schema import Run
 from stapo_results.store import read_json
+from stapo_results.terminal import duration
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
 
 
 @dataclass(frozen=True)
 class RunView:
-    """A run of the page: where it stands there, its heading, and facts as (name, value)."""
+    """A run of the page: where it stands there, its heading, and properties as (name, value)."""
 
     id: str
     anchor: str
     title: str
     status: str
-    facts: tuple[tuple[str, str], ...]
+    properties: tuple[tuple[str, str], ...]
     path: str
     link: str
 
@@ -36,29 +36,23 @@ def without_paths(text: str) -> str:
 
 
 def _pairs(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{k} {_value(v)}" for k, v in values.items())
-
-
-def _value(v: object) -> str:
-    if isinstance(v, list):
-        return ", ".join(map(str, v)) or "none"
-    return str(v)
+    shown = {k: ", ".join(map(str, v)) or "none" if isinstance(v, list) else str(v) for k, v in values.items()}
+    return ", ".join(f"{k} {v}" for k, v in shown.items())
 
 
 def _title(run: Run) -> str:
     own = run.config.get("run")
     labels = own if isinstance(own, dict) else run.config
-    said = [labels.get(k) for k in ("method", "size")]
     seed = labels.get("seed", labels.get("train_seed"))
-    parts = [str(x) for x in said if x is not None] + ([f"seed {seed}"] if seed is not None else [])
-    return f"{run.kind} {' '.join(parts)}".strip()
+    parts = [labels.get("method"), labels.get("size"), None if seed is None else f"seed {seed}"]
+    return " ".join(str(x) for x in (run.kind, *parts) if x is not None)
 
 
-def _facts(run: Run) -> tuple[tuple[str, str], ...]:
-    said = (
+def _properties(run: Run) -> tuple[tuple[str, str], ...]:
+    pairs = (
         ("run", run.run_id + (f", made by run {run.parent_run}" if run.parent_run else "")),
         ("started", run.started),
-        ("wall time", "not recorded" if run.wall_seconds is None else clock(run.wall_seconds)),
+        ("wall time", "not recorded" if run.wall_seconds is None else duration(run.wall_seconds)),
         ("command", shlex.join(run.command)),
         ("code", run.code_commit + (f" with uncommitted changes ({run.code_dirty})" if run.code_dirty else "")),
         ("hardware", _pairs(run.hardware)),
@@ -68,7 +62,7 @@ def _facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("packages", _pairs(run.packages)),
         ("notes", "; ".join(run.notes)),
     )
-    return tuple((name, without_paths(value)) for name, value in said if value)
+    return tuple((name, without_paths(value)) for name, value in pairs if value)
 
 
 def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), prefix: str = "") -> list[RunView]:
@@ -89,5 +83,5 @@ def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), pre
             run = Run(**shorten(read_json(path, Run).model_dump(), str(root.resolve())))
             anchor = f"{prefix}-run{len(out)}"  # a run that was made twice has one id and two records
             link = link_to(path, page_folder)
-            out.append(RunView(run.run_id, anchor, _title(run), run.status, _facts(run), where.as_posix(), link))
+            out.append(RunView(run.run_id, anchor, _title(run), run.status, _properties(run), where.as_posix(), link))
     return out

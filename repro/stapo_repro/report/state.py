@@ -19,7 +19,7 @@ HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells; written o
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelState:
     """One model of a size: how many of its cells have complete records, and how many trainings are finished."""
 
     method: str
@@ -40,21 +40,21 @@ class Size:
 
     label: str
     miniature: bool
-    models: tuple[Model, ...]
+    models: tuple[ModelState, ...]
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A cell that is not run: what it lacks, hours and disk as texts on `machine`, and the command that begins it."""
+class MissingCell:
+    """A cell that is not run.
+
+    Attributes:
+        columns: what it lacks, hours of training and of evaluation, GPU hours, machine, disk, as texts.
+        command: that begins it.
+        words: how the hours come about.
+    """
 
     name: str
-    lacks: str
-    training: str
-    evaluation: str
-    gpu_hours: str
-    machine: str
-    disk: str
-    least: str
+    columns: tuple[str, ...]
     command: str
     words: tuple[str, ...]
 
@@ -64,25 +64,23 @@ class Todo:
     """All of them, on one kind of machine."""
 
     machine: str
-    rows: tuple[Missing, ...]
+    rows: tuple[MissingCell, ...]
     gpu_hours: str
     assumptions: tuple[str, ...]
     paper: str
 
 
-def _model(section: Section, method: str, runs: Sequence[TrainingRun]) -> Model:
+def _model(section: Section, method: str, runs: Sequence[TrainingRun]) -> ModelState:
     rows = [r for r in section.rows if r.source == "ours" and r.method == method]
     values = [v for r in rows for b in section.benchmarks for v in r.values[b].values()]
     done = sum((r.method, r.size, r.status) == (method, section.size, "done") for r in runs)
-    return Model(
-        labels.method_label(method), sum(v.complete for v in values), len(section.benchmarks) * len(SETTINGS), done
-    )
+    cells = len(section.benchmarks) * len(SETTINGS)
+    return ModelState(labels.method_label(method), sum(v.complete for v in values), cells, done)
 
 
 def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
     """The miniature and the paper's sizes, with the methods of the paper's table."""
-    known = (labels.MINI, *labels.PAPER_SIZES)
-    sections = [s for s in table.sections if s.id in known or s.id == "miniature"]
+    sections = [s for s in table.sections if s.id in ("miniature", *labels.PAPER_SIZES)]
     methods = (labels.BASE, *labels.METHODS)
     return [
         Size(labels.size_label(s.size), s.miniature, tuple(_model(s, m, runs) for m in methods)) for s in sections
@@ -95,21 +93,18 @@ def _hours(part: Part | None, absent: str) -> str:
     return planner_text.number(part.hours, 1 if part.hours is None or part.hours >= 0.095 else 2)
 
 
-def _missing(row: planner.Row, machine: str) -> Missing:
+def _missing(row: planner.Row, machine: str) -> MissingCell:
     lacks = row.lacks
-    cell = f"{lacks.method}/{lacks.size}"
-    return Missing(
-        name=lacks.name,
-        lacks=lacks.words(),
-        training=_hours(row.training, "-" if lacks.method == labels.BASE else "there"),
-        evaluation=_hours(row.evaluation, "there"),
-        gpu_hours=planner_text.number(row.gpu_hours),
-        machine=machine,
-        disk=planner_text.number(row.disk),
-        least=planner_text.number(row.least),
-        command=f"stapo-repro run {cell} --hardware {HARDWARE} --dry-run",
-        words=tuple(w for p in row.parts for w in p.words),
+    columns = (
+        lacks.words(),
+        _hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        _hours(row.evaluation, "there"),
+        planner_text.number(row.gpu_hours),
+        machine,
+        f"{planner_text.number(row.disk)} ({planner_text.number(row.least)})",
     )
+    command = f"stapo-repro run {lacks.method}/{lacks.size} --hardware {HARDWARE} --dry-run"
+    return MissingCell(lacks.name, columns, command, tuple(w for p in row.parts for w in p.words))
 
 
 def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:

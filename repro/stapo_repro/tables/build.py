@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, final_step, inputs_hash
-from stapo_repro.tables import comparisons, notes, values
+from stapo_repro.tables import differences, notes, values
 from stapo_repro.tables.gains import paper_gains
-from stapo_repro.tables.model import Row, Section, Table
+from stapo_repro.tables.model import Section, Table
 from stapo_repro.tables.scores import Score, ScoreKey, score_all
 
 
@@ -22,14 +22,13 @@ def _section(
     id: str, title: str, size: str, benchmarks: Sequence[str], scores: Mapping[ScoreKey, Score], *,
     paper: PaperTable | None = None, miniature: bool = False,
 ) -> Section:  # fmt: skip
-    here = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
-    extra = sorted({k[1] for k in here} - {labels.BASE, *labels.METHODS})
-    methods = [*labels.METHODS, *extra]
-    rows: list[Row] = [values.our_row(here, size, labels.BASE, benchmarks, None)]
+    own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
+    methods = [*labels.METHODS, *sorted({k[1] for k in own} - {labels.BASE, *labels.METHODS})]
+    rows = [values.our_row(own, size, labels.BASE, benchmarks, None)]
     for m in methods:
         if paper is not None and m in labels.METHODS:
             rows.append(values.paper_row(paper, size, m))
-        rows.append(values.our_row(here, size, m, benchmarks, paper))
+        rows.append(values.our_row(own, size, m, benchmarks, paper))
     return Section(
         id=id,
         title=title,
@@ -37,8 +36,8 @@ def _section(
         size=size,
         benchmarks=list(benchmarks),
         rows=values.mark_best(rows, [*benchmarks, labels.AVERAGE]),
-        differences=comparisons.differences(here, id, size, methods, benchmarks),
-        footnotes=notes.footnotes(here),
+        differences=differences.differences(own, id, size, methods, benchmarks),
+        footnotes=notes.footnotes(own),
     )
 
 
@@ -51,8 +50,8 @@ def build(cells: Sequence[Loaded], paper: PaperTable) -> Table:
     final, earlier = final_step(cells)
     scores = score_all(final)
     mini, real = list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
-    sections = [_section("miniature", "Miniature (a tiny model on additions; not a result of the paper)", labels.MINI,
-                         mini, scores, miniature=True)]  # fmt: skip
+    title = "Miniature (a tiny model on additions; not a result of the paper)"
+    sections = [_section("miniature", title, labels.MINI, mini, scores, miniature=True)]
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
         sections.append(_section("miniature-real", title, labels.MINI, real, scores, miniature=True))
@@ -62,14 +61,14 @@ def build(cells: Sequence[Loaded], paper: PaperTable) -> Table:
     for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI}):
         benchmarks = sorted({k[2] for k in scores if k[0] == size})
         sections.append(_section(size, f"Other models: {size}", size, benchmarks, scores))
-    sections, families = comparisons.adjust(sections)
+    sections, families = differences.adjust(sections)
     if earlier:
         note = f"{len(earlier)} records of earlier checkpoints are not in this table."
         sections[0].footnotes.append(note)
     return Table(
         schema_version=2,
         inputs_sha256=inputs_hash(cells, paper.model_dump_json()),
-        synthetic=any(notes.is_synthetic(c.record) for c in cells),
+        synthetic=any(c.record.synthetic for c in cells),
         paper=paper.source,
         records=[{"cell": c.record.cell.id, "path": c.path, "sha256": c.sha256} for c in cells],
         sections=sections,

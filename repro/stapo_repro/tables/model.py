@@ -60,7 +60,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method: benchmark (and "avg") -> setting -> value."""
 
     method: str
@@ -75,7 +75,7 @@ class Difference:
 
     Attributes:
         benchmark: or "avg", the unweighted mean over the section's benchmarks.
-        p: of `test` (see `comparison.Comparison`); `p_sign_flip` of the sign flip in any case.
+        p: of `test` (see `differences.Comparison`); `p_sign_flip` of the sign flip in any case.
         family: the tests over which `p_holm` is adjusted.
         seeds: training seeds over which it is paired too; empty with one.
         missing: samples that one of the two lacks; the difference is then over those present.
@@ -109,7 +109,7 @@ class Section:
     miniature: bool
     size: str
     benchmarks: list[str]
-    rows: list[Row]
+    rows: list[MethodRow]
     differences: list[Difference]
     footnotes: list[str]
 

@@ -12,11 +12,6 @@ from stapo_results.schema import CellRecord
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
 
-def is_synthetic(record: CellRecord) -> bool:
-    """Made up for a test, by no engine."""
-    return "synthetic" in record.engine
-
-
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     """Sentences in a fixed order; empty where nothing was run."""
     if not scores:
@@ -29,7 +24,7 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
         *_missing(scores),
         *scoring(records),
         *_unlike(records),
-        *_variants(scores),
+        *_variants(records),
         *_models(records),
         provenance(records),
     ]
@@ -63,6 +58,7 @@ def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
 
 
 def scoring(records: list[CellRecord]) -> list[str]:
+    """By rule or by judge, and the notes on the judge."""
     notes = []
     by = {r.scored_by for r in records}
     if by == {"rule"}:
@@ -95,34 +91,30 @@ def _unlike(records: list[CellRecord]) -> list[str]:
     return notes
 
 
-def _variants(scores: Mapping[ScoreKey, Score]) -> list[str]:
+def _variants(records: list[CellRecord]) -> list[str]:
     notes: set[str] = set()
-    for (_, _, benchmark, _), s in scores.items():
-        for c in s.cells:
-            if c.record.variant:
-                notes.add(f"{labels.benchmark_label(benchmark)} is a variant: {c.record.variant}.")
-            if c.record.text_variants:
-                name = labels.benchmark_label(benchmark)
-                notes.add(f"{name}: {c.record.text_variants} problems with another text than the registered copy.")
+    for r in records:
+        name = labels.benchmark_label(r.cell.benchmark)
+        if r.variant:
+            notes.add(f"{name} is a variant: {r.variant}.")
+        if r.text_variants:
+            notes.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
     return sorted(notes)
 
 
 def _models(records: list[CellRecord]) -> list[str]:
-    steps: dict[str, set[str]] = defaultdict(set)
+    steps: dict[str, set[int]] = defaultdict(set)
     seeds: dict[str, set[int]] = defaultdict(set)
     for r in records:
         if r.cell.step != "base":
-            steps[r.cell.method].add(str(r.cell.step))
+            steps[r.cell.method].add(r.cell.step)
             seeds[r.cell.method].add(r.cell.train_seed)
     notes = []
     if steps:
-        order = [m for m in (*labels.METHODS, *sorted(steps)) if m in steps]
-        text = [
-            f"{labels.method_label(m)} step {' and '.join(sorted(steps[m], key=int))}" for m in dict.fromkeys(order)
-        ]
-        notes.append("Evaluated checkpoints: " + ", ".join(text) + ".")
-    several = {m: s for m, s in seeds.items() if len(s) > 1}
-    if several:
+        order = dict.fromkeys(m for m in (*labels.METHODS, *sorted(steps)) if m in steps)
+        text = (f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
+        notes.append(f"Evaluated checkpoints: {', '.join(text)}.")
+    if several := {m: s for m, s in seeds.items() if len(s) > 1}:
         text = ", ".join(
             f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in sorted(several.items())
         )
@@ -139,8 +131,9 @@ def _models(records: list[CellRecord]) -> list[str]:
 
 
 def provenance(records: list[CellRecord]) -> str:
+    """Engines and code."""
     code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
     engines = _join({r.engine for r in records})
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
-    synthetic = f" {SYNTHETIC}" if any(map(is_synthetic, records)) else ""
+    synthetic = f" {SYNTHETIC}" if any(r.synthetic for r in records) else ""
     return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{synthetic}"

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stapo_repro.records.reading import Loaded
-from stapo_results.crossed import crossed
 from stapo_results.errors import RecordError
 from stapo_results.statistics import (
     Estimate,
@@ -26,6 +25,7 @@ from stapo_results.statistics import (
     problem_means,
     sampling_se,
 )
+from stapo_results.statistics.crossed import crossed
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ ScoreKey = tuple[str, str, str, str]
 
 
 def _check_alike(cells: Sequence[Loaded]) -> None:
-    def said(c: Loaded) -> dict[str, tuple[object, str]]:
+    def compared(c: Loaded) -> dict[str, tuple[object, str]]:
         """What must be the same -> (it, how it is shown)."""
         ids = frozenset(p.problem_id for p in c.record.problems)
         return {
@@ -95,9 +95,9 @@ def _check_alike(cells: Sequence[Loaded]) -> None:
             "gold answers": (c.record.benchmark_sha256, c.record.benchmark_sha256[:16]),
         }
 
-    first = said(cells[0])
+    first = compared(cells[0])
     for c in cells[1:]:
-        for what, (value, text) in said(c).items():
+        for what, (value, text) in compared(c).items():
             if value != first[what][0]:
                 raise RecordError(
                     f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.tables.model import AgainstPaper, Row, Value
+from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
 from stapo_repro.tables.rounding import percent, shown
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
 from stapo_results.benchmarks import registry
@@ -17,7 +17,7 @@ from stapo_results.schema import SETTINGS
 from stapo_results.statistics import Estimate, bootstrap
 
 
-def _of_estimate(e: Estimate, se_problems: float, se_seeds: float, bounds: tuple[float, float]) -> Value:
+def _from_estimate(e: Estimate, se_problems: float, se_seeds: float, bounds: tuple[float, float]) -> Value:
     mean = percent(e.mean)
     return Value(
         status="run" if mean is not None else "incomplete",
@@ -36,10 +36,10 @@ def _of_estimate(e: Estimate, se_problems: float, se_seeds: float, bounds: tuple
     )
 
 
-def of_score(score: Score) -> Value:
+def from_score(score: Score) -> Value:
     """One benchmark at one setting."""
     return replace(
-        _of_estimate(score.estimate, score.se_problems, score.se_seeds, score.bootstrap),
+        _from_estimate(score.estimate, score.se_problems, score.se_seeds, score.bootstrap),
         se_sampling=percent(score.se_sampling),
         rows=score.rows,
         fewest_samples=score.fewest,
@@ -48,7 +48,7 @@ def of_score(score: Score) -> Value:
     )
 
 
-def of_average(parts: Sequence[Score | None]) -> Value:
+def from_average(parts: Sequence[Score | None]) -> Value:
     """The unweighted mean over benchmarks; not a number unless all of them are there, from the same models."""
     have = [p for p in parts if p is not None]
     if not have:
@@ -61,7 +61,7 @@ def of_average(parts: Sequence[Score | None]) -> Value:
     worst = min(have, key=lambda p: p.fewest / p.estimate.samples)
     by_seed = {s: math.fsum(p.seeds[s] for p in have) / len(have) for s in sorted(have[0].seeds)}
     return replace(
-        _of_estimate(*found, bootstrap([list(p.means.values()) for p in have])),
+        _from_estimate(*found, bootstrap([list(p.means.values()) for p in have])),
         se_sampling=percent(math.sqrt(math.fsum(p.se_sampling**2 for p in have)) / len(have)),
         rows=sum(p.rows for p in have),
         samples=worst.estimate.samples,
@@ -97,24 +97,24 @@ def against_paper(value: Value, printed: str, parts: Sequence[Score]) -> Value:
 
 def our_row(
     scores: Mapping[ScoreKey, Score], size: str, method: str, benchmarks: Sequence[str], paper: PaperTable | None
-) -> Row:
+) -> MethodRow:
     """One method's row; `paper` is None where there is nothing of the paper's to hold it against."""
     values: dict[str, dict[str, Value]] = {name: {} for name in (*benchmarks, labels.AVERAGE)}
     for s in SETTINGS:
         parts = {b: scores.get((size, method, b, s)) for b in benchmarks}
         for b, found in parts.items():
-            values[b][s] = of_score(found) if found else Value("not run")
-        values[labels.AVERAGE][s] = of_average(list(parts.values()))
+            values[b][s] = from_score(found) if found else Value("not run")
+        values[labels.AVERAGE][s] = from_average(list(parts.values()))
         printed = paper.get(size, method, s) if paper else None
         if printed is not None:
             there = {b: [p] for b, p in parts.items() if p}
             for name, by_setting in values.items():
                 used = there.get(name, []) if name != labels.AVERAGE else [p for v in there.values() for p in v]
                 by_setting[s] = against_paper(by_setting[s], printed.values[name], used)
-    return Row(method, labels.method_label(method), "ours", values)
+    return MethodRow(method, labels.method_label(method), "ours", values)
 
 
-def paper_row(paper: PaperTable, size: str, method: str) -> Row:
+def paper_row(paper: PaperTable, size: str, method: str) -> MethodRow:
     """The paper's printed values and marks."""
     values: dict[str, dict[str, Value]] = {}
     for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
@@ -126,10 +126,10 @@ def paper_row(paper: PaperTable, size: str, method: str) -> Row:
                 if row
                 else Value("not in the paper")
             )
-    return Row(method, f"{labels.method_label(method)}, paper", "paper", values)
+    return MethodRow(method, f"{labels.method_label(method)}, paper", "paper", values)
 
 
-def mark_best(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
+def mark_best(rows: Sequence[MethodRow], columns: Iterable[str]) -> list[MethodRow]:
     """Mark the highest complete value of our rows, where at least two can be compared. Ties are all marked."""
     marked = {id(r): {c: dict(v) for c, v in r.values.items()} for r in rows}
     for column in columns:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from stapo_repro.tokens.material import Material, taken_rows
-from stapo_repro.tokens.texts import marked
+from stapo_repro.tokens.logged_run import LoggedRun
+from stapo_repro.tokens.vocabulary import Vocabulary
 
 TOP = 5
-KEY_COLUMNS = ("step", "mini_batch", "sample", "position", "prompt_id")
 _SHARE = 2 / 3  # of the cases that are shown: silenced ones
 
 
@@ -44,15 +43,6 @@ class Case:
     tau_h: float | None
     top: tuple[tuple[str, float], ...]
 
-    @staticmethod
-    def key(row: Mapping[str, Any]) -> str:
-        """The id of a row of the log; it begins with a digit, whatever the prompt is called."""
-        return ":".join(str(row[c]) for c in KEY_COLUMNS)
-
-    @property
-    def top_text(self) -> str:
-        return " · ".join(f"{marked(text)} {percent(p, 2)}" for text, p in self.top)
-
 
 def percent(share: float, digits: int = 4) -> str:
     """0.0115 %; what that form would show as zero, in powers of ten."""
@@ -61,41 +51,40 @@ def percent(share: float, digits: int = 4) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def case(material: Material, row: Mapping[str, Any], part: str) -> Case:
+def case(vocabulary: Vocabulary, row: Mapping[str, Any], part: str) -> Case:
     """A row of the log as text."""
-    texts = material.texts
     top = zip(row["top_tokens"][:TOP], row["top_logprobs"][:TOP], strict=True)
     return Case(
-        Case.key(row),
+        ":".join(str(row[c]) for c in ("step", "mini_batch", "sample", "position", "prompt_id")),
         part,
         row["step"],
         row["prompt_id"],
         row["sample"],
         row["position"],
         row["token"],
-        texts.one(row["token"]),
-        texts.run(row["before"]),
-        texts.run(row["after"]),
+        vocabulary.one(row["token"]),
+        vocabulary.several(row["before"]),
+        vocabulary.several(row["after"]),
         math.exp(row["logprob"]),
         row["advantage"],
         row["entropy"],
         row["tau_h"],
-        tuple((texts.one(t), math.exp(p)) for t, p in top),
+        tuple((vocabulary.one(t), math.exp(p)) for t, p in top),
     )
 
 
-def choose(material: Material, n: int) -> list[Case]:
+def by_probability(run: LoggedRun, which: np.ndarray) -> np.ndarray:
+    """The indices of these rows, the least probable token first."""
+    index, r = np.flatnonzero(which), run.rows
+    return index[np.lexsort((r["position"][index], r["sample"][index], r["step"][index], r["logprob"][index]))]
+
+
+def choose(run: LoggedRun, n: int) -> list[Case]:
     """The n cases that are shown: two thirds silenced, then kept ones, each from the lowest probability up.
 
     Where one part has too few, the other fills up.
     """
-    parts = []
-    for name, which in zip(material.words, (material.taken, material.kept), strict=True):
-        index = np.flatnonzero(which)
-        r = material.rows
-        order = np.lexsort((r["position"][index], r["sample"][index], r["step"][index], r["logprob"][index]))
-        parts.append((name, index[order]))
-    (first, silenced), (second, kept) = parts
+    silenced, kept = by_probability(run, run.silenced), by_probability(run, run.kept)
     many = min(len(silenced), max(math.ceil(_SHARE * n), n - len(kept)))
-    found = [case(material, row, first) for row in taken_rows(material, silenced[:many])]
-    return found + [case(material, row, second) for row in taken_rows(material, kept[: n - many])]
+    parts = zip(run.part_names, (silenced[:many], kept[: n - many]), strict=True)
+    return [case(run.vocabulary, row, name) for name, index in parts for row in run.records(index)]

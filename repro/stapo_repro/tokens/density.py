@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stapo_repro.figures.canvas import GREY, Sketch, nothing, sheet
 from stapo_repro.tokens.figures import SILENCED
-from stapo_repro.tokens.material import Material
+from stapo_repro.tokens.logged_run import LoggedRun
 from stapo_repro.tokens.silencing import Threshold
 from stapo_results.token_log import ENTROPY_EDGES, LOG10_P_EDGES
 
@@ -29,30 +29,30 @@ def level_edges(most: int) -> list[int]:
     return edges
 
 
-def density(material: Material, region: Threshold | None) -> Sketch:
+def density(run: LoggedRun, region: Threshold | None) -> Sketch:
     """All tokens with a positive advantage by probability and entropy, S2T's region outlined."""
-    title = material.heading("Tokens of correct responses by probability and entropy")
+    title = run.heading("Tokens of correct responses by probability and entropy")
     figure = sheet(title, 3.7)
     axes = figure.add_subplot()
-    c = material.counts
-    here = c["sign"] == 1
+    c = run.counts
+    correct = c["sign"] == 1
     grid = np.zeros((len(LOG10_P_EDGES) - 1, len(ENTROPY_EDGES) - 1), dtype=np.int64)
-    np.add.at(grid, (c["log10_p"][here], c["entropy"][here]), c["tokens"][here])
-    caption = f"{material.opening}Each square counts response tokens of responses with a positive advantage."
+    np.add.at(grid, (c["log10_p"][correct], c["entropy"][correct]), c["tokens"][correct])
+    caption = f"{run.caption_opening}Each square counts response tokens of responses with a positive advantage."
     name = "tokens_density"
     if not grid.any():
         nothing(axes, "no token of a response with a positive advantage")
         return Sketch(name, title, figure, caption)
     _squares(axes, grid)
-    left, top = _frame(axes, grid, material.facts.tau_p)
-    tau_p = math.log10(material.facts.tau_p)
+    left, top = _frame(axes, grid, run.facts.tau_p)
+    tau_p = math.log10(run.facts.tau_p)
     axes.axvline(tau_p, color="black", linewidth=0.8, dashes=(1, 1))
-    axes.annotate(f"p = {material.facts.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
+    axes.annotate(f"p = {run.facts.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
                   textcoords="offset points", ha="right", va="top", size=7)  # fmt: skip
-    inside = int(c["tokens"][here & c["rare"] & c["below"]].sum())
+    inside = int(c["tokens"][correct & c["rare"] & c["below"]].sum())
     share = f"{inside:,} of {int(grid.sum()):,} tokens, {100 * inside / grid.sum():.3g} %"
     tau_h = region.median if region is not None else None
-    if tau_h is None and np.inf in material.thresholds.values():
+    if tau_h is None and np.inf in run.thresholds.values():
         tau_h = top  # q = 1: every rare token is below
     if tau_h is None:
         axes.set_title("no rare token, so no entropy threshold", color=GREY, weight="normal")
@@ -62,7 +62,7 @@ def density(material: Material, region: Threshold | None) -> Sketch:
         axes.set_title(f"in the region: {share}", color=SILENCED, weight="normal")
         caption += (
             " Outlined: S2T's region, rare tokens (left of the dotted line, p < "
-            f"{material.facts.tau_p:g}) with an entropy below the threshold; its count is exact and of each "
+            f"{run.facts.tau_p:g}) with an entropy below the threshold; its count is exact and of each "
             "mini-batch's own threshold."
         )
     if region is not None:

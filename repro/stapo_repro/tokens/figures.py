@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, nothing, sheet
 from stapo_repro.figures.curves import MOST_POINTS, windowed
-from stapo_repro.tokens.material import Material
+from stapo_repro.tokens.logged_run import LoggedRun
 from stapo_repro.tokens.quadrants import Quadrant
 from stapo_repro.tokens.silencing import StepCount, Threshold
 
@@ -28,9 +28,9 @@ _NAMES = {
 }
 
 
-def quadrant_bars(material: Material, quadrants: Sequence[Quadrant]) -> Sketch:
+def quadrant_bars(run: LoggedRun, quadrants: Sequence[Quadrant]) -> Sketch:
     """Tokens and mean gradient norm of each quadrant."""
-    title = material.heading("Gradient norm by quadrant")
+    title = run.heading("Gradient norm by quadrant")
     figure = sheet(title, 2.7)
     left, right = figure.subplots(1, 2, sharey=True)
     left.set_title("Tokens with A > 0 (log scale)")
@@ -63,7 +63,7 @@ def quadrant_bars(material: Material, quadrants: Sequence[Quadrant]) -> Sketch:
         " Whiskers are 95 % t intervals over the run's mini-batches." if several else " One mini-batch: no intervals."
     )
     caption = (
-        f"{material.opening}Tokens of responses with a positive advantage. Rare: p < {material.facts.tau_p:g}. Low "
+        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.facts.tau_p:g}. Low "
         "entropy: below the mini-batch's threshold. The norm is of the gradient with respect to the token's logits, "
         f"before any silencing.{ends}"
     )
@@ -74,15 +74,15 @@ def _note(axes: Axes, x: float, y: float, text: str) -> None:
     axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", size=SMALL)
 
 
-def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
+def silenced_share(run: LoggedRun, counts: Sequence[StepCount]) -> Sketch:
     """Silenced, candidate and would-be silenced tokens by step, the run's own metric over them."""
-    title = material.heading("Silenced tokens")
+    title = run.heading("Silenced tokens")
     figure = sheet(title, 2.9)
     axes = figure.subplots()
     name = "tokens_silenced_share"
     if not counts or not any(c.rare or c.silenced for c in counts):
         nothing(axes, "no rare token in the log" if counts else "the log is empty")
-        return Sketch(name, title, figure, f"{material.opening}Silenced tokens by step.")
+        return Sketch(name, title, figure, f"{run.caption_opening}Silenced tokens by step.")
     width = math.ceil(len(counts) / MOST_POINTS)
     steps = windowed(np.array([[c.step for c in counts]], dtype=np.float64), width)[0]
     own = np.array([[math.nan if c.own_share is None else 100 * c.own_share for c in counts]])
@@ -92,12 +92,12 @@ def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
         axes.plot(steps, windowed(shares, width)[0], marker="." if len(steps) < 60 else "", **how)
 
     curve([c.rare for c in counts], color=GREY, linewidth=1, label="rare tokens of correct responses", gid="rare")
-    masks = material.silences and [c.silenced for c in counts] == [c.region for c in counts]
+    masks = run.masks_rare and [c.silenced for c in counts] == [c.region for c in counts]
     if not masks:
         curve([c.region for c in counts], color=SILENCED, dashes=(4, 1.5), label="S2T would silence", gid="region")
-    if material.silences or any(c.silenced for c in counts):
+    if run.masks_rare or any(c.silenced for c in counts):
         colour = SILENCED if masks else KEPT
-        done = material.words[0] if material.silences else "silenced"
+        done = run.part_names[0] if run.masks_rare else "silenced"
         curve(
             [c.silenced for c in counts],
             color=colour,
@@ -113,11 +113,11 @@ def silenced_share(material: Material, counts: Sequence[StepCount]) -> Sketch:
         axes.set_yscale("symlog", linthresh=rare)
         axes.set_ylabel("% of response tokens, symlog")
     axes.set_ylim(bottom=0)
-    _step_axis(axes, steps.tolist(), material.step_label)
+    _step_axis(axes, steps.tolist(), "mini-batch of the file" if run.is_probe else "training step")
     figure.legend(loc="outside lower center", ncols=4)
-    caption = f"{material.opening}Shares of a step's response tokens, from the log's counts of all tokens."
-    if not material.silences:
-        caption += f" {material.facts.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
+    caption = f"{run.caption_opening}Shares of a step's response tokens, from the log's counts of all tokens."
+    if not run.masks_rare:
+        caption += f" {run.facts.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
     if width > 1:
         caption += f" Each point is the mean of {width} consecutive steps."
     return Sketch(name, title, figure, caption)
@@ -131,24 +131,24 @@ def _step_axis(axes: Axes, steps: Sequence[float], label: str) -> None:
         axes.set_xticks(steps)
 
 
-def threshold(material: Material, region: Threshold | None, steps: Sequence[Threshold]) -> Sketch:
+def threshold(run: LoggedRun, region: Threshold | None, steps: Sequence[Threshold]) -> Sketch:
     """The entropies of the rare tokens, cut at the threshold; the threshold over the steps."""
-    title = material.heading("Entropy threshold")
+    title = run.heading("Entropy threshold")
     figure = sheet(title, 2.8)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     left.set_title("Rare tokens of correct responses")
     right.set_title("Threshold by step")
-    name, facts = "tokens_threshold", material.facts
-    rare = material.rows["rare"]
+    name, facts = "tokens_threshold", run.facts
+    rare = run.rows["rare"]
     caption = (
-        f"{material.opening}S2T's threshold is the {facts.q:g}-quantile of the entropies of a mini-batch's rare tokens "
-        f"(p < {facts.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
+        f"{run.caption_opening}S2T's threshold is the {facts.q:g}-quantile of the entropies of a mini-batch's rare "
+        f"tokens (p < {facts.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
     )
     if not rare.any():
         for axes in (left, right):
             nothing(axes, "no rare token")
         return Sketch(name, title, figure, caption)
-    entropy, below = material.rows["entropy"][rare], material.below[rare]
+    entropy, below = run.rows["entropy"][rare], run.below[rare]
     edges = np.linspace(0, max(float(entropy.max()), 1e-6), 41)
     left.hist([entropy[below], entropy[~below]], bins=edges, stacked=True, color=[SILENCED, KEPT])
     handles: list[Patch | Line2D] = [
@@ -172,7 +172,7 @@ def threshold(material: Material, region: Threshold | None, steps: Sequence[Thre
         right.plot(
             x, [t.median for t in steps], color="black", marker="." if len(x) < 60 else "", linewidth=1, gid="tau"
         )
-        _step_axis(right, x, material.step_label)
+        _step_axis(right, x, "mini-batch of the file" if run.is_probe else "training step")
         right.set_ylim(bottom=0)
     else:
         nothing(right, f"q = {facts.q:g}: no finite threshold")

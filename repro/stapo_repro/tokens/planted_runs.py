@@ -93,7 +93,7 @@ def section(runs: Sequence[TrainingRun], title: str) -> Section | None:
                 expected=f"{len(facts.watch)} ids, {min(facts.watch)} to {max(facts.watch)}, as {first.path} has",
                 next_step="name only runs of one base model with --records",
             )
-    if any("synthetic" in run.run_id for run, _ in found):
+    if any(run.synthetic for run, _ in found):
         title += ", SYNTHETIC RECORDS"
     order = [*labels.METHODS, *labels.ABLATION]
     found.sort(key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))  # stable: by seed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stapo_repro.tokens.material import Material, batch_keys
+from stapo_repro.tokens.logged_run import LoggedRun, batch_keys
 from stapo_results.statistics.estimates import quantile_t
 
 LEVEL = 0.95
@@ -33,7 +33,7 @@ class Quadrant:
         share: of the tokens with a positive advantage; None where there is no such token.
         norm: mean gradient norm of a token; None without a token.
         rank: 1 for the quadrant with the largest mean norm.
-        rises: share of the tokens at which a gradient step raises the entropy (`token_log.entropy_rises`); None
+        entropy_rises: share of the tokens at which a gradient step raises the entropy (`token_log.entropy_rises`); None
             without a token.
     """
 
@@ -43,11 +43,7 @@ class Quadrant:
     share: float | None
     norm: Ratio | None
     rank: int | None
-    rises: float | None
-
-    @property
-    def name(self) -> str:
-        return f"p {'<' if self.rare else '≥'} τp, H {'<' if self.below else '≥'} τh"
+    entropy_rises: float | None
 
 
 def ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Ratio:
@@ -65,29 +61,22 @@ def ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Ratio:
     return Ratio(mean, mean - half, mean + half, n)
 
 
-def build(material: Material) -> tuple[Quadrant, ...]:
+def measure(run: LoggedRun) -> tuple[Quadrant, ...]:
     """The four quadrants, in the order of ORDER."""
-    c = material.counts
+    c = run.counts
     positive = c["sign"] == 1
     all_tokens = int(c["tokens"][positive].sum())
     _, batch = np.unique(batch_keys(c), return_inverse=True)
     found = []
     for rare, below in ORDER:
-        here = positive & (c["rare"] == rare) & (c["below"] == below)
-        tokens = int(c["tokens"][here].sum())
+        of_it = positive & (c["rare"] == rare) & (c["below"] == below)
+        tokens = int(c["tokens"][of_it].sum())
         norm = rises = None
         if tokens:
-            sums = np.bincount(batch[here], c["norm_sum"][here])
-            counts = np.bincount(batch[here], c["tokens"][here])
+            sums, counts = (np.bincount(batch[of_it], c[name][of_it]) for name in ("norm_sum", "tokens"))
             norm = ratio(sums[counts > 0], counts[counts > 0])
-            rises = float(c["tokens"][here & c["rises"]].sum()) / tokens
+            rises = float(c["tokens"][of_it & c["rises"]].sum()) / tokens
         share = tokens / all_tokens if all_tokens else None
         found.append(Quadrant(rare, below, tokens, share, norm, None, rises))
-    return _ranked(found)
-
-
-def _ranked(found: list[Quadrant]) -> tuple[Quadrant, ...]:
     norms = sorted((q.norm.mean for q in found if q.norm is not None), reverse=True)
-    return tuple(
-        Quadrant(**{**vars(q), "rank": None if q.norm is None else norms.index(q.norm.mean) + 1}) for q in found
-    )
+    return tuple(q if q.norm is None else replace(q, rank=norms.index(q.norm.mean) + 1) for q in found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stapo_repro.tokens.material import Material, batch_keys
+from stapo_repro.tokens.logged_run import LoggedRun, batch_keys
 from stapo_results.errors import RunFailed
 from stapo_results.schema import StepMetrics
 
@@ -47,41 +47,36 @@ class Threshold:
     high: float
 
 
-def by_step(material: Material) -> list[StepCount]:
+def by_step(run: LoggedRun) -> list[StepCount]:
     """One entry a step of the log.
 
     Raises:
         RunFailed: a step whose silenced tokens differ between the log and the run's metrics, or, for a mask over rare
             tokens, between the log's counts and its rows.
     """
-    c, r = material.counts, material.rows
+    c, r = run.counts, run.rows
     steps, at = np.unique(c["step"], return_inverse=True)
-    pairs = np.unique(batch_keys(c)) >> 16  # the step of each mini-batch
 
-    def total(which: np.ndarray) -> np.ndarray:
-        return np.bincount(at, np.where(which, c["tokens"], 0), minlength=len(steps)).astype(np.int64)
+    def total(which: np.ndarray) -> list[int]:
+        return np.bincount(at, np.where(which, c["tokens"], 0), minlength=len(steps)).astype(int).tolist()
 
-    parts = {
-        "tokens": total(np.ones_like(c["rare"])),
-        "rare": total(c["rare"]),
-        "region": total(c["rare"] & c["below"]),
-        "silenced": total(c["silenced"]),
-        "in_rows": _counted(r["step"][r["silenced"]], steps),
-        "mini_batches": _counted(pairs, steps),
-    }
+    def often(values: np.ndarray) -> list[int]:
+        """How often each step stands among the values."""
+        left, right = (np.searchsorted(np.sort(values), steps, side) for side in ("left", "right"))
+        return (right - left).tolist()
+
+    mini_batches = often(np.unique(batch_keys(c)) >> 16)
+    tokens, rare = total(np.ones_like(c["rare"])), total(c["rare"])
+    region, silenced = total(c["rare"] & c["below"]), total(c["silenced"])
+    in_rows = often(r["step"][r["silenced"]])
     found = []
     for i, step in enumerate(steps.tolist()):
-        numbers = {name: int(values[i]) for name, values in parts.items()}
-        metric, own = _of_metrics(material.metrics.get(step), numbers["mini_batches"])
-        one = StepCount(step=step, metric=metric, own_share=own, **numbers)
-        _check(material, one)
+        metric, share = _of_metrics(run.metrics.get(step), mini_batches[i])
+        counts = (mini_batches[i], tokens[i], rare[i], region[i], silenced[i], in_rows[i])
+        one = StepCount(step, *counts, metric, share)
+        _check(run, one)
         found.append(one)
     return found
-
-
-def _counted(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """(S,) how often each of the S sorted steps stands among the values."""
-    return np.searchsorted(np.sort(values), steps, "right") - np.searchsorted(np.sort(values), steps, "left")
 
 
 def _of_metrics(metrics: StepMetrics | None, mini_batches: int) -> tuple[int | None, float | None]:
@@ -103,54 +98,57 @@ def _of_metrics(metrics: StepMetrics | None, mini_batches: int) -> tuple[int | N
     return round(tokens), share
 
 
-def _check(material: Material, one: StepCount) -> None:
-    next_step = "log and metrics.jsonl are of different runs or attempts: take both from the same folder"
+def _check(run: LoggedRun, one: StepCount) -> None:
+    found = expected = ""
+    whole = run.facts.left_out == 0
     if one.metric is not None and one.metric != one.silenced:
+        found = f"{one.silenced:,} in the log"
+        expected = f"{one.metric:,} in the metrics: {_METRIC} x {one.mini_batches} mini-batches"
+    elif run.masks_rare and (one.in_rows != one.silenced if whole else one.in_rows > one.silenced):
+        found = f"{one.in_rows:,} in the log's rows"
+        expected = f"{'' if whole else 'at most '}{one.silenced:,}, as in its counts"
+    if found:
         raise RunFailed(
-            f"step {one.step}: the token log and the run's metrics count different silenced tokens",
-            found=f"{one.silenced:,} in the log",
-            expected=f"{one.metric:,}, {_METRIC} x {one.mini_batches} mini-batches",
-            next_step=next_step,
-        )
-    whole = material.facts.left_out == 0
-    if material.silences and (one.in_rows != one.silenced if whole else one.in_rows > one.silenced):
-        raise RunFailed(
-            f"step {one.step}: the log's rows and its counts hold different silenced tokens",
-            found=f"{one.in_rows:,} rows",
-            expected=f"{'' if whole else 'at most '}{one.silenced:,}",
-            next_step="the two files of the step are not of one writing: copy the folder again",
+            f"step {one.step}: the counts of silenced tokens differ",
+            found=found,
+            expected=expected,
+            next_step="the files are of different runs or attempts: take the folder as it was written",
         )
 
 
-def statement(material: Material, counts: Sequence[StepCount]) -> str:
+def statement(run: LoggedRun, counts: Sequence[StepCount]) -> str:
     """The comparison of log and metrics in words."""
     compared = [c for c in counts if c.metric is not None]
     said = f"silenced: {sum(c.silenced for c in counts):,} in the log"
     if compared:
-        here, there = sum(c.silenced for c in compared), sum(c.metric or 0 for c in compared)
+        in_log, in_metrics = sum(c.silenced for c in compared), sum(c.metric or 0 for c in compared)
         if len(compared) < len(counts):
-            said += f", {here:,} of them in the {len(compared)} of {len(counts)} steps that have metrics"
-        said += f", {there:,} in the metrics: equal in each of {len(compared)} steps"
+            said += f", {in_log:,} of them in the {len(compared)} of {len(counts)} steps that have metrics"
+        said += f", {in_metrics:,} in the metrics: equal in each of {len(compared)} steps"
     else:
         said += "; no metrics beside it to compare with"
-    if material.facts.left_out:
+    if run.facts.left_out:
         said += (
-            f". {material.facts.left_out:,} rows of the whole log were left out at its bound: rows hold "
+            f". The log left out {run.facts.left_out:,} rows at its bound: rows hold "
             f"{sum(c.in_rows for c in counts):,} of the silenced tokens, counts all"
         )
     return said
 
 
-def thresholds(material: Material) -> list[Threshold]:
+def thresholds(run: LoggedRun) -> list[Threshold]:
     """tau_h by step, of the steps that have a finite one."""
     by: dict[int, list[float]] = {}
-    for (step, _), tau in material.thresholds.items():
+    for (step, _), tau in run.thresholds.items():
         if np.isfinite(tau):
             by.setdefault(step, []).append(tau)
-    return [Threshold(s, min(v), float(np.median(v)), max(v)) for s, v in sorted(by.items())]
+    return [_spread(step, values) for step, values in sorted(by.items())]
 
 
-def spread(material: Material) -> Threshold | None:
+def all_thresholds(run: LoggedRun) -> Threshold | None:
     """The finite tau_h of all mini-batches together (step 0); None where there is none."""
-    found = [t for t in material.thresholds.values() if np.isfinite(t)]
-    return Threshold(0, min(found), float(np.median(found)), max(found)) if found else None
+    found = [t for t in run.thresholds.values() if np.isfinite(t)]
+    return _spread(0, found) if found else None
+
+
+def _spread(step: int, values: list[float]) -> Threshold:
+    return Threshold(step, min(values), float(np.median(values)), max(values))

@@ -147,37 +147,22 @@ def registry_entry(
     name: str,
     *,
     samples: int | None = None,
-    title: str = "",
-    answer_type: str = "integer",
-    unordered: bool = False,
-    tolerance: float | None = None,
-    license: str = "",
-    miniature: bool = False,
+    **known: Any,
 ) -> dict[str, Any]:
     """A registry entry for a JSONL file with the fields id, problem, answer.
 
     Args:
         path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
         samples: N of avg@N (default: see `default_samples`).
+        known: other fields of the entry (answer_type "integer" where it is left out).
     """
-    rows = read_jsonl(path)
-    golds = [r["answer"] for r in rows]
-    problems = [
-        Problem("", str(r["problem"]), tuple(map(str, g)) if isinstance(g, list) else str(g))
-        for r, g in zip(rows, golds, strict=True)
-    ]
-    spec = describe(
-        problems,
-        title=title or name,
-        samples=samples,
-        file=Path(path).name,
-        answer_type=answer_type,
-        unordered=unordered,
-        tolerance=tolerance,
-        license=license,
-        miniature=miniature,
-    )
-    return to_entry(spec)
+    problems = []
+    for row in read_jsonl(path):
+        gold = row["answer"]
+        answer = tuple(map(str, gold)) if isinstance(gold, list) else str(gold)
+        problems.append(Problem("", str(row["problem"]), answer))
+    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
+    return to_entry(describe(problems, samples=samples, **(defaults | known)))
 
 
 def to_entry(spec: Spec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stapo_results.errors import BadInput
-from stapo_results.statistics.estimates import LEVEL, check_level, mean_se, quantile_t
+from stapo_results.statistics.estimates import LEVEL, mean_se, quantile_t, welch
 from stapo_results.statistics.resampling import RESAMPLES, sign_flip_p
 
 
@@ -29,9 +29,7 @@ class Paired:
     problems: int
 
 
-def paired(
-    first: Mapping[str, float], second: Mapping[str, float], *, level: float = LEVEL, resamples: int = RESAMPLES
-) -> Paired:
+def paired(first: Mapping[str, float], second: Mapping[str, float], *, resamples: int = RESAMPLES) -> Paired:
     """Difference of two models problem by problem: mean, SE of the mean difference, t interval, sign-flip p.
 
     Args:
@@ -48,7 +46,6 @@ def paired(
             expected="identical problem ids",
             next_step="evaluate both models on the same benchmark file and the same --limit",
         )
-    check_level(level)
     d = np.array([first[k] - second[k] for k in sorted(first)])
     if np.isnan(d).any():
         return Paired(math.nan, math.nan, math.nan, math.nan, math.nan, len(d))
@@ -56,15 +53,14 @@ def paired(
     p = sign_flip_p(d, resamples=resamples)
     if len(d) < 2:
         return Paired(mean, se, math.nan, math.nan, p, len(d))
-    half = quantile_t(level, len(d) - 1) * se
+    half = quantile_t(LEVEL, len(d) - 1) * se
     return Paired(mean, se, mean - half, mean + half, p, len(d))
 
 
-def paired_average(strata: Sequence[ArrayLike], *, level: float = LEVEL, resamples: int = RESAMPLES) -> Paired:
+def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Paired:
     """Unweighted mean over benchmarks of paired differences.
 
-    SE = sqrt(sum SE_b^2) / k, t interval with degrees of freedom by Welch and Satterthwaite; the sign-flip test flips
-    problems, each weighted so that every benchmark counts alike.
+    The interval is `welch`'s; the sign-flip test flips problems, each weighted so that every benchmark counts alike.
 
     Args:
         strata: the differences (Q_b,) of each benchmark's problems.
@@ -72,7 +68,6 @@ def paired_average(strata: Sequence[ArrayLike], *, level: float = LEVEL, resampl
     Raises:
         BadInput: no benchmark, or one without a problem.
     """
-    check_level(level)
     arrays = [np.asarray(d, dtype=np.float64) for d in strata]
     if not arrays or any(d.ndim != 1 or d.size == 0 for d in arrays):
         raise BadInput("an average of differences needs one or more benchmarks with problems", found=len(arrays))
@@ -84,10 +79,7 @@ def paired_average(strata: Sequence[ArrayLike], *, level: float = LEVEL, resampl
     p = sign_flip_p(np.concatenate([d / (d.size * k) for d in arrays]), resamples=resamples)
     if any(d.size < 2 for d in arrays):
         return Paired(difference, math.nan, math.nan, math.nan, p, problems)
-    total = math.fsum(se**2 for _, se in parts)
-    if total == 0:
+    if not any(se for _, se in parts):
         return Paired(difference, 0.0, difference, difference, p, problems)
-    df = total**2 / math.fsum(se**4 / (d.size - 1) for d, (_, se) in zip(arrays, parts, strict=True))
-    se = math.sqrt(total) / k
-    half = quantile_t(level, df) * se
+    se, half = welch([se for _, se in parts], [d.size for d in arrays])
     return Paired(difference, se, difference - half, difference + half, p, problems)

@@ -25,7 +25,7 @@ class Estimate:
     Attributes:
         mean: the estimate.
         se: standard error, clustered by problem; NaN for a single problem.
-        low, high: ends of the interval at the level that was asked for.
+        low, high: ends of the 95 % interval.
         problems: Q.
         samples: N, the samples that each problem should have.
         missing: how many of the Q x N samples are absent; the mean is then over those present.
@@ -76,42 +76,49 @@ def problem_means(scores_QN: ArrayLike) -> Floats:
     return np.divide(total, count, out=np.full(len(scores), math.nan), where=count > 0)
 
 
-def check_level(level: float) -> None:
-    """Raises BadInput for a level of an interval that is not between 0 and 1."""
-    if not 0 < level < 1:
-        raise BadInput("the level of an interval lies between 0 and 1", found=level, expected=0.95)
-
-
 def quantile_t(level: float, df: float) -> float:
     """Half width, in standard errors, of a two-sided t interval with `df` degrees of freedom."""
     return float(stdtrit(df, 0.5 + level / 2))
 
 
+def mean_variance(values: Floats) -> tuple[float, float]:
+    """Mean of n independent values, and its variance sum (x - m)^2 / (n (n - 1)), NaN for one."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    return mean, math.fsum((values - mean) ** 2) / (n * (n - 1)) if n > 1 else math.nan
+
+
 def mean_se(means_Q: Floats) -> tuple[float, float]:
-    """Mean and sqrt(sum (s_q - s)^2 / (n (n - 1))), NaN for one problem."""
-    n = len(means_Q)
-    mean = math.fsum(means_Q) / n
-    if n < 2:
-        return mean, math.nan
-    return mean, math.sqrt(math.fsum((means_Q - mean) ** 2) / (n * (n - 1)))
+    """Mean and its standard error, NaN for one problem."""
+    mean, variance = mean_variance(means_Q)
+    return mean, math.sqrt(variance)
 
 
-def clustered(scores_QN: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def welch(ses: Sequence[float], sizes: Sequence[int]) -> tuple[float, float]:
+    """(standard error, half width of the t interval) of the mean of k independent means with these standard errors.
+
+    sqrt(sum SE^2) / k, degrees of freedom by Welch and Satterthwaite, each part's being its size less one.
+    """
+    total = math.fsum(se**2 for se in ses)
+    df = total**2 / math.fsum(se**4 / (n - 1) for se, n in zip(ses, sizes, strict=True))
+    se = math.sqrt(total) / len(ses)
+    return se, quantile_t(LEVEL, df) * se
+
+
+def clustered(scores_QN: ArrayLike) -> Estimate:
     """avg@N with its standard error clustered by problem and a t interval with Q - 1 degrees of freedom.
 
     The interval is cut at 0 and 1. Where every problem is all wrong (or all right) the standard error is 0, and a
     zero-width interval would claim certainty; there the interval is the exact bound for the mean of a variable in
-    [0, 1] of which Q draws were all 0: up to 1 - ((1 - level) / 2)^(1/Q).
+    [0, 1] of which Q draws were all 0: up to 1 - 0.025^(1/Q).
 
     Args:
         scores_QN: (Q, N) or, with one score a problem, (Q,). NaN marks a missing sample.
-        level: coverage of the interval.
 
     Raises:
         BadInput: empty input, or a score outside 0 to 1.
     """
     scores = matrix(scores_QN)
-    check_level(level)
     means = problem_means(scores)
     missing = int(np.isnan(scores).sum())
     shape = {"problems": scores.shape[0], "samples": scores.shape[1], "missing": missing}
@@ -119,19 +126,19 @@ def clustered(scores_QN: ArrayLike, *, level: float = LEVEL) -> Estimate:
         return Estimate(math.nan, math.nan, math.nan, math.nan, **shape)
     mean, se = mean_se(means)
     n = len(means)
-    bound = 1 - ((1 - level) / 2) ** (1 / n)
+    bound = 1 - ((1 - LEVEL) / 2) ** (1 / n)
     if np.all(means == 0):
         return Estimate(mean, se, 0.0, bound, **shape)
     if np.all(means == 1):
         return Estimate(mean, se, 1 - bound, 1.0, **shape)
     if n < 2:
         return Estimate(mean, se, math.nan, math.nan, **shape)
-    half = quantile_t(level, n - 1) * se
+    half = quantile_t(LEVEL, n - 1) * se
     return Estimate(mean, se, max(0.0, mean - half), min(1.0, mean + half), **shape)
 
 
-def average(estimates: Sequence[Estimate], *, level: float = LEVEL) -> Estimate:
-    """Unweighted mean over benchmarks: SE = sqrt(sum SE_b^2) / k, degrees of freedom by Welch and Satterthwaite.
+def average(estimates: Sequence[Estimate]) -> Estimate:
+    """Unweighted mean over benchmarks, its interval by `welch`.
 
     NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. Where no part has
     a spread (all 0 or all 1) the interval is the mean of the parts' intervals, which is wider than their convolution.
@@ -139,7 +146,6 @@ def average(estimates: Sequence[Estimate], *, level: float = LEVEL) -> Estimate:
     Raises:
         BadInput: no estimates.
     """
-    check_level(level)
     if not estimates:
         raise BadInput("an average needs at least one estimate", found=0, expected=">= 1")
     k = len(estimates)
@@ -154,13 +160,10 @@ def average(estimates: Sequence[Estimate], *, level: float = LEVEL) -> Estimate:
     mean = math.fsum(e.mean for e in estimates) / k
     if math.isnan(mean) or any(math.isnan(e.se) for e in estimates):
         return Estimate(mean, math.nan, math.nan, math.nan, **counts)
-    total = math.fsum(e.se**2 for e in estimates)
-    se = math.sqrt(total) / k
-    if total == 0:
+    if not any(e.se for e in estimates):
         low, high = (math.fsum(getattr(e, end) for e in estimates) / k for end in ("low", "high"))
-        return Estimate(mean, se, low, high, **counts)
-    df = total**2 / math.fsum(e.se**4 / (e.problems - 1) for e in estimates)
-    half = quantile_t(level, df) * se
+        return Estimate(mean, 0.0, low, high, **counts)
+    se, half = welch([e.se for e in estimates], [e.problems for e in estimates])
     return Estimate(mean, se, max(0.0, mean - half), min(1.0, mean + half), **counts)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stapo_results.errors import BadInput
-from stapo_results.statistics.estimates import LEVEL, check_level
+from stapo_results.statistics.estimates import LEVEL
 
 RESAMPLES = 10_000
 _DRAWS_AT_ONCE = 1 << 16  # they stay in the processor's cache: a third faster than a block of two million
@@ -29,14 +29,11 @@ def _uniform_indices(stream: np.random.PCG64, n: int, size: int) -> NDArray[np.i
     return raw.view(np.int64)
 
 
-def bootstrap(
-    strata: Sequence[ArrayLike], *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile interval of the unweighted mean over strata, problems resampled inside each stratum.
+def bootstrap(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """95 % percentile interval of the unweighted mean over strata, problems resampled inside each stratum.
 
     Args:
         strata: one array of problem means (or of paired differences) a benchmark; a single benchmark is one stratum.
-        level: coverage.
         resamples: B.
         seed: fixed, so that a table is a function of its records.
 
@@ -51,7 +48,6 @@ def bootstrap(
         raise BadInput("the bootstrap needs one or more non-empty lists of problem means", found=f"{len(arrays)} lists")
     if resamples < 100:
         raise BadInput("too few bootstrap resamples", found=resamples, expected=">= 100, 10,000 in every table")
-    check_level(level)
     if any(a.size < 2 or np.isnan(a).any() for a in arrays):
         return math.nan, math.nan
     stream = np.random.PCG64(seed)
@@ -62,13 +58,11 @@ def bootstrap(
             rows = min(block, resamples - start)
             index = _uniform_indices(stream, a.size, rows * a.size).reshape(rows, a.size)
             totals[start : start + rows] += a.take(index).mean(axis=1)
-    low, high = np.quantile(totals / len(arrays), [0.5 - level / 2, 0.5 + level / 2])
+    low, high = np.quantile(totals / len(arrays), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return float(low), float(high)
 
 
-def resampled_sums(
-    values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0
-) -> NDArray[np.float64]:  # fmt: skip
+def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> NDArray[np.float64]:
     """Sums of K quantities over C clusters drawn with replacement (resamples, K): for ratios of sums and differences.
 
     All quantities of a draw are of the same clusters, so what is formed of them is paired. A cluster whose values are

@@ -16,7 +16,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
 from stapo_training.artifacts.model_card import model_card
-from stapo_training.run.folder import RunFolder
+from stapo_training.run.folder import TrainingFolder
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
                 next_step=f"choose another one under {path.parent}, or run the training again: it resumes",
             )
         return run, checkpoint
-    found = RunFolder(path).last_checkpoint() if path.is_dir() else None
+    found = TrainingFolder(path).last_checkpoint() if path.is_dir() else None
     if found is None:
         raise BadInput(
             f"no checkpoint in {path}",

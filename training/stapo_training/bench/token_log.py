@@ -1,7 +1,6 @@
 """What the token log adds to a step of the miniature's size (`tox -e bench`, part token-log).
 
-The step is bench.py's: real sampling, the old log-probabilities, four optimizer steps on veRL's worker, all from the
-same weights. In each repeat every method trains with each mode of the log, one after the other; a ratio is to the same
+In each repeat every method trains with each mode of the log, one after the other (`step.Step`); a ratio is to the same
 method with the log off. `update` is what the training waits for, `written` until the last byte is on disk as well,
 which in a run overlaps with the next rollout.
 """
@@ -9,20 +8,19 @@ which in a run overlaps with the next rollout.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results import provenance, store
+from stapo_results import benching
 from stapo_results.schema import Bench, BenchRow, Run
-from stapo_training.bench import training as bench
+from stapo_training.bench.step import Sizes, Step, Update, prepared
 from stapo_training.token_log.writer import TokenLogConfig
 
 GOAL = 1.03
 """Multiple of the whole step that mode `on` may cost."""
-MINIATURE = bench.Plan(
+MINIATURE = Sizes(
     hidden=128,
     layers=2,
     vocabulary=391,
@@ -31,60 +29,47 @@ MINIATURE = bench.Plan(
     response_tokens=56,
     micro_batch=64,
     shares=(3e-3,),
-    repeats=7,
     checkpointing=(False,),
 )
 """The miniature's step, with its share of candidates."""
+QUICK = replace(MINIATURE, prompts=8, response_tokens=16, micro_batch=16, repeats=1)
 MODES = ("off", "on", "full")
 
 
-def run(out: Path, plan: bench.Plan = MINIATURE, say: Callable[[str], None] = print) -> Bench:
-    """Measure, print a table, write the record to `out`."""
-    import torch
+def run(out: Path, repeats: int = 7, *, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
+    """Measure, print a table, write the record to `out`. quick: small sizes, once."""
+    sizes = QUICK if quick else replace(MINIATURE, repeats=repeats)
 
-    bench.prepare_process()
-    began = time.perf_counter()
-    record = provenance.new_run(
-        "bench", {"part": "token-log", **asdict(plan)}, seeds={"run": plan.seed}, deterministic=False
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        base = Path(folder)
-        model = bench.make_model(plan, base / "model")
-        sequences, sampling = bench.sample(plan, model)
-        del model
-        step = bench.Step(plan, base, sequences, checkpointing=False)
-        s2t = {"name": "silence_spurious", "tau_p": step.tau_p(plan.shares[0])}
-        methods: dict[str, dict[str, Any]] = {"justrl": s2t | {"name": "keep_all"}, "stapo": s2t}
-        logs = {mode: TokenLogConfig.model_validate({"mode": mode, "folder": str(base / mode)}) for mode in MODES}
-        times: dict[tuple[str, str], list[bench.Timing]] = {(m, mode): [] for m in methods for mode in MODES}
-        for repeat in range(-1, plan.repeats):  # the first is for allocations and caches
-            for (method, mode), own in times.items():
-                timing = step.run(methods[method], logs[mode])
-                if repeat >= 0:
-                    own.append(timing)
-            say(f"repeat {repeat + 1}/{plan.repeats}")
-        size = sum(p.stat().st_size for p in (base / "on").rglob("*.parquet"))
-    rows = [_row(m, mode, own, times[m, "off"], sampling + step.old_seconds) for (m, mode), own in times.items()]
-    done = provenance.close_run(record, out / "run.json", "done", time.perf_counter() - began)
-    labels = {"threads": str(torch.get_num_threads()), "kilobytes_a_step": f"{size / 1000:.1f}"}
-    made = Bench(run_id=done.run_id, part="token-log", baseline="the same method, off", labels=labels, rows=rows)
-    store.write_json(out / "bench.json", made)
-    for line in _lines(made):
-        say(line)
-    return made
+    def measure() -> tuple[list[BenchRow], dict[str, str]]:
+        with prepared(sizes) as (step_with, labels), tempfile.TemporaryDirectory() as folder:
+            step = step_with(False)
+            s2t = {"name": "silence_spurious", "tau_p": step.tau_p(sizes.shares[0])}
+            methods: dict[str, dict[str, Any]] = {"justrl": s2t | {"name": "keep_all"}, "stapo": s2t}
+            logs = {m: TokenLogConfig.model_validate({"mode": m, "folder": f"{folder}/{m}"}) for m in MODES}
+            updates: dict[tuple[str, str], list[Update]] = {(m, mode): [] for m in methods for mode in MODES}
+            for repeat in range(-1, sizes.repeats):  # the first is for allocations and caches
+                for (method, mode), own in updates.items():
+                    update = step.update(methods[method], logs[mode])
+                    if repeat >= 0:
+                        own.append(update)
+                say(f"repeat {repeat + 1}/{sizes.repeats}")
+            size = sum(p.stat().st_size for p in Path(folder, "on").rglob("*.parquet"))
+            rows = [_row(m, mode, own, updates[m, "off"], step) for (m, mode), own in updates.items()]
+        return rows, {"threads": labels["threads"], "kilobytes_a_step": f"{size / 1000:.1f}"}
+
+    bench = benching.record(out, "token-log", asdict(sizes), "the same method, off", measure)
+    say(benching.text(table(bench)))
+    return bench
 
 
-def _row(method: str, mode: str, own: list[bench.Timing], off: list[bench.Timing], rest: float) -> BenchRow:
-    fastest, baseline = min(t.update for t in own), min(t.update for t in off)
-    ratios = [t.update / o.update for t, o in zip(own, off, strict=True)]
-    written = min(t.written for t in own)
-    return BenchRow(
-        name=f"{method}, {mode}",
+def _row(method: str, mode: str, own: list[Update], off: list[Update], step: Step) -> BenchRow:
+    rest = step.sampling_seconds + step.old_seconds
+    fastest, written, baseline = min(u.seconds for u in own), min(u.written for u in own), min(u.seconds for u in off)
+    return benching.timed_row(
+        f"{method}, {mode}",
+        [u.seconds for u in own],
+        [u.seconds for u in off],
         labels={"method": method, "mode": mode},
-        seconds=fastest,
-        ratio=fastest / baseline,
-        ratio_low=min(ratios),
-        ratio_high=max(ratios),
         values={
             "step_ratio": (rest + fastest) / (rest + baseline),
             "written_ratio": (rest + written) / (rest + baseline),
@@ -94,44 +79,33 @@ def _row(method: str, mode: str, own: list[bench.Timing], off: list[bench.Timing
     )
 
 
-def _goal(row: BenchRow) -> str:
-    over = row.labels["mode"] == "on" and row.values["step_ratio"] > GOAL
-    return f"over its goal ({GOAL})" if over else ""
-
-
-def _cells(bench_record: Bench) -> list[list[str]]:
-    return [
+def table(bench: Bench) -> benching.Table:
+    """The measured ratios, with what was aimed at."""
+    head = ["method", "log", "update / off (spread)", "step / off", "step, until written / off", ""]
+    rows = [
         [
             r.labels["method"],
             r.labels["mode"],
-            f"{r.ratio:.3f} ({r.ratio_low:.3f} to {r.ratio_high:.3f})",
+            benching.spread(r),
             f"{r.values['step_ratio']:.3f}",
             f"{r.values['written_ratio']:.3f}",
-            _goal(r),
+            f"over its goal ({GOAL})" if r.labels["mode"] == "on" and r.values["step_ratio"] > GOAL else "",
         ]
-        for r in bench_record.rows
+        for r in bench.rows
     ]
+    return [head, *rows]
 
 
-_HEAD = ["method", "log", "update / off (spread)", "step / off", "step, until written / off", ""]
-
-
-def _lines(made: Bench) -> list[str]:
-    return ["  ".join(f"{c:24}" for c in cells).rstrip() for cells in [_HEAD, *_cells(made)]]
+def _about(bench: Bench, run: Run) -> str:
+    c = run.config
+    return (
+        f"{c['prompts'] * c['responses']} responses of {c['response_tokens']} tokens, {c['mini_batches']} "
+        f"updates, {c['repeats']} repeats, a model of the miniature's size, {bench.labels['threads']} threads of "
+        f"{run.hardware['cpu']}; the log has {bench.labels['kilobytes_a_step']} kB a step. Ratios of the fastest "
+        f"repeats, spread of those within a repeat."
+    )
 
 
 def page_block(folder: Path) -> str:
-    """The record as the documentation shows it; "not run" where there is none."""
-    if not (folder / "bench.json").exists():
-        return "Not run: `tox -e bench` measures it."
-    made, run_record = store.read_json(folder / "bench.json", Bench), store.read_json(folder / "run.json", Run)
-    plan = run_record.config
-    about = (
-        f"{plan['prompts'] * plan['responses']} responses of {plan['response_tokens']} tokens, {plan['mini_batches']} "
-        f"updates, {plan['repeats']} repeats, a model of the miniature's size, {made.labels['threads']} threads of "
-        f"{run_record.hardware['cpu']}; the log has {made.labels['kilobytes_a_step']} kB a step. Ratios of the fastest "
-        f"repeats, spread of those within a repeat. Record: `results/records/bench/token-log`, commit "
-        f"{run_record.code_commit[:7]}, {run_record.started[:10]}."
-    )
-    table = [" | ".join(r) for r in [_HEAD, ["---"] * len(_HEAD), *_cells(made)]]
-    return about + "\n\n" + "\n".join(f"| {line} |" for line in table)
+    """The record as docs/theory.md shows it."""
+    return benching.page_block(folder, table, _about)

@@ -2,8 +2,8 @@
 
 Each way starts from the same hidden states and output matrix, one after the other in each repeat. The baseline is the
 product alone, taken as veRL's model takes it: some tokens at a time, all of the vocabulary, nothing done with the
-logits. A ratio is that of the fastest repeats, its spread that of the ratios within a repeat. Extra memory is how far
-the process's resident set, on a GPU the allocator's, rises above where it stood; weights and inputs are not in it.
+logits. Extra memory is how far the process's resident set, on a GPU the allocator's, rises above where it stood;
+weights and inputs are not in it.
 
 The ways differ in what they give: ours has collision probability and top-k as well, the others log-probability and
 entropy.
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results import provenance, store
+from stapo_results import benching
 from stapo_results.schema import Bench, BenchRow, Run
 
 GOALS = {"cpu": (1.15, 0.2e9), "cuda": (1.3, 2**30)}
@@ -32,8 +32,8 @@ _CHECKED = 16
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Sizes; the ways with full logits take about 12 bytes x tokens x vocabulary of memory, 1.9 GB."""
+class Sizes:
+    """The ways with full logits take about 12 bytes x tokens x vocabulary of memory, 1.9 GB."""
 
     tokens: int = 1024
     hidden: int = 1024
@@ -45,25 +45,25 @@ class Plan:
     seed: int = 0
 
 
-GPU = Plan(tokens=16_384, hidden=2048, chunk=2048)
-QUICK = Plan(tokens=64, hidden=32, vocabulary=3000, repeats=1)
+GPU = Sizes(tokens=16_384, hidden=2048, chunk=2048)
+QUICK = Sizes(tokens=64, hidden=32, vocabulary=3000, repeats=1)
 Outcome = tuple[Any, Any]
 """Log-probabilities and entropies, (T,) each; None of a way that has none."""
 
 
-def make_inputs(plan: Plan, device: str) -> tuple[Any, Any, Any]:
+def make_inputs(sizes: Sizes, device: str) -> tuple[Any, Any, Any]:
     """Hidden states (T, D), output matrix (V, D) and chosen ids (T,): logits with a standard deviation of 3."""
     import torch
 
-    g = torch.Generator(device).manual_seed(plan.seed)
+    g = torch.Generator(device).manual_seed(sizes.seed)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    hidden = torch.randn(plan.tokens, plan.hidden, generator=g, device=device).mul_(3 / plan.hidden**0.5)
-    weight = torch.randn(plan.vocabulary, plan.hidden, generator=g, device=device, dtype=dtype)
-    chosen = torch.randint(0, plan.vocabulary, (plan.tokens,), generator=g, device=device)
+    hidden = torch.randn(sizes.tokens, sizes.hidden, generator=g, device=device).mul_(3 / sizes.hidden**0.5)
+    weight = torch.randn(sizes.vocabulary, sizes.hidden, generator=g, device=device, dtype=dtype)
+    chosen = torch.randint(0, sizes.vocabulary, (sizes.tokens,), generator=g, device=device)
     return hidden.to(dtype), weight, chosen
 
 
-def ways(plan: Plan, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callable[[], Outcome]]:
+def ways(sizes: Sizes, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callable[[], Outcome]]:
     """name -> what is timed."""
     import torch
 
@@ -71,7 +71,7 @@ def ways(plan: Plan, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callabl
     from stapo_training.verl_ext import token_baselines as verl
 
     def product() -> Outcome:
-        for part in hidden.split(plan.chunk):
+        for part in hidden.split(sizes.chunk):
             torch.mm(part, weight.T)
         return None, None
 
@@ -87,14 +87,14 @@ def ways(plan: Plan, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callabl
         return chosen_T, -(logprobs.exp() * logprobs).sum(-1)
 
     def score(function: Callable[..., Any]) -> Outcome:
-        found = function(hidden, weight, chosen, k=plan.k)
+        found = function(hidden, weight, chosen, k=sizes.k)
         return found.logprob_T, found.entropy_T
 
     def score_full() -> Outcome:
-        found = ours.score_logits(hidden @ weight.T, chosen, k=plan.k)
+        found = ours.score_logits(hidden @ weight.T, chosen, k=sizes.k)
         return found.logprob_T, found.entropy_T
 
-    made: dict[str, Callable[[], Outcome]] = {
+    timed: dict[str, Callable[[], Outcome]] = {
         BASELINE: product,
         "product alone in our tiles": product_in_tiles,
         OURS: lambda: score(ours.score_tokens),
@@ -104,9 +104,8 @@ def ways(plan: Plan, hidden: Any, weight: Any, chosen: Any) -> dict[str, Callabl
         "veRL: fused torch path": lambda: verl.fused(hidden, weight, chosen),
     }
     if hidden.is_cuda:
-        del made["product alone in our tiles"]  # the kernel's are others
-        made["ours: score_tokens_reference"] = lambda: score(ours.score_tokens_reference)
-    return {name: torch.no_grad()(way) for name, way in made.items()}
+        del timed["product alone in our tiles"]  # those on a GPU are others
+    return {name: torch.no_grad()(way) for name, way in timed.items()}
 
 
 def measured(way: Callable[[], Outcome], device: str) -> tuple[float, Outcome]:
@@ -159,39 +158,26 @@ def distance(outcome: Outcome, hidden: Any, weight: Any, chosen: Any) -> dict[st
     }
 
 
-def _rows(plan: Plan, device: str, say: Callable[[str], None]) -> list[BenchRow]:
+def _rows(sizes: Sizes, device: str, say: Callable[[str], None]) -> list[BenchRow]:
     """Everything measured; the baseline comes first."""
-    inputs = make_inputs(plan, device)
-    timed = ways(plan, *inputs)
+    inputs = make_inputs(sizes, device)
+    timed = ways(sizes, *inputs)
     seconds: dict[str, list[float]] = {name: [] for name in timed}
     values: dict[str, dict[str, float]] = {}
-    for name, way in timed.items():  # the first call of each: allocations, caches, kernels that are compiled
+    for name, way in timed.items():  # the first call of each: allocations, caches
         outcome = measured(way, device)[1]
         values[name] = distance(outcome, *inputs)
         del outcome
         if (extra := extra_bytes(way, device)) is not None:
             values[name]["extra_bytes"] = float(extra)
-    for repeat in range(plan.repeats):
+    for repeat in range(sizes.repeats):
         for name, way in timed.items():
             seconds[name].append(measured(way, device)[0])
-            say(f"repeat {repeat + 1}/{plan.repeats}, {name}: {seconds[name][-1]:.3f} s")
-    rows, alone = [], seconds[BASELINE]
-    for name, own in seconds.items():
-        ratios = [s / b for s, b in zip(own, alone, strict=True)]
-        rows.append(
-            BenchRow(
-                name=name,
-                seconds=min(own),
-                ratio=min(own) / min(alone),
-                ratio_low=min(ratios),
-                ratio_high=max(ratios),
-                values=values[name],
-            )
-        )
-    return rows
+        say(f"repeat {repeat + 1}/{sizes.repeats}")
+    return [benching.timed_row(n, own, seconds[BASELINE], values=values[n]) for n, own in seconds.items()]
 
 
-def run(out: Path, *, repeats: int = 5, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
+def run(out: Path, repeats: int = 5, *, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
     """Measure on the GPU where there is one, else on the CPU; print a table, write the record to `out`.
 
     quick: small sizes, once.
@@ -200,27 +186,20 @@ def run(out: Path, *, repeats: int = 5, quick: bool = False, say: Callable[[str]
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    plan = replace(GPU if device == "cuda" else Plan(), repeats=repeats)
-    plan = QUICK if quick else plan
-    began = time.perf_counter()
-    config = {"part": "tokens", **asdict(plan)}
-    record = provenance.new_run("bench", config, seeds={"run": plan.seed}, deterministic=False)
-    rows = _rows(plan, device, say)
-    done = provenance.close_run(record, out / "run.json", "done", time.perf_counter() - began)
+    sizes = QUICK if quick else replace(GPU if device == "cuda" else Sizes(), repeats=repeats)
     labels = {
         "device": device,
         "quick": str(quick).lower(),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
     }
-    bench = Bench(run_id=done.run_id, part="tokens", baseline=BASELINE, labels=labels, rows=rows)
-    store.write_json(out / "bench.json", bench)
-    say(table(bench))
+    bench = benching.record(out, "tokens", asdict(sizes), BASELINE, lambda: (_rows(sizes, device, say), labels))
+    say(benching.text(table(bench)))
     return bench
 
 
-def goal(row: BenchRow, labels: dict[str, str]) -> str:
-    """What our way was meant to stay under; "" where it did, of the other ways, and of sizes that measure nothing."""
+def missed_goal(row: BenchRow, labels: dict[str, str]) -> str:
+    """The goals that our way missed; "" of the other ways, and of sizes that measure nothing."""
     if row.name != OURS or labels["quick"] == "true":
         return ""
     ratio, extra = GOALS[labels["device"]]
@@ -229,40 +208,34 @@ def goal(row: BenchRow, labels: dict[str, str]) -> str:
     return f"over its goal ({', '.join(over)})" if over else ""
 
 
-def _cells(row: BenchRow, labels: dict[str, str]) -> list[str]:
-    v = row.values
-    return [
-        row.name,
-        f"{row.seconds:.3f}",
-        f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})",
-        f"{v['extra_bytes'] / 1e6:,.0f}" if "extra_bytes" in v else "not measured",
-        f"{v['logprob_off']:.0e}" if "logprob_off" in v else "",
-        f"{v['entropy_off']:.0e}" if "entropy_off" in v else "",
-        goal(row, labels),
+def table(bench: Bench) -> benching.Table:
+    """The measured ratios, with what was aimed at."""
+    head = ["way", "seconds", "/ product alone (spread)", "extra MB", "log-prob. off", "entropy off", ""]
+    rows = [
+        [
+            r.name,
+            f"{r.seconds:.3f}",
+            benching.spread(r),
+            f"{r.values['extra_bytes'] / 1e6:,.0f}" if "extra_bytes" in r.values else "not measured",
+            f"{r.values['logprob_off']:.0e}" if "logprob_off" in r.values else "",
+            f"{r.values['entropy_off']:.0e}" if "entropy_off" in r.values else "",
+            missed_goal(r, bench.labels),
+        ]
+        for r in bench.rows
     ]
+    return [head, *rows]
 
 
-_HEAD = ["way", "seconds", "/ product alone (spread)", "extra MB", "log-prob. off", "entropy off", ""]
-
-
-def table(bench: Bench) -> str:
-    """The record as text, with what was aimed at."""
-    rows = [_HEAD, *(_cells(r, bench.labels) for r in bench.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+def _about(bench: Bench, run: Run) -> str:
+    c = run.config
+    machine = f"{bench.labels['threads']} threads of {run.hardware['cpu']}"
+    return (
+        f"{c['tokens']:,} tokens, hidden size {c['hidden']:,}, vocabulary {c['vocabulary']:,}, "
+        f"{machine if bench.labels['device'] == 'cpu' else 'one GPU'}, "
+        f"{c['repeats']} repeats; the product alone in chunks of {c['chunk']:,} tokens."
+    )
 
 
 def page_block(folder: Path) -> str:
-    """The record as the documentation shows it; "not run" where there is none."""
-    if not (folder / "bench.json").exists():
-        return "Not run: `tox -e bench` measures it."
-    bench, run = store.read_json(folder / "bench.json", Bench), store.read_json(folder / "run.json", Run)
-    plan, device = run.config, bench.labels["device"]
-    where = f"{bench.labels['threads']} threads of {run.hardware['cpu']}" if device == "cpu" else "one GPU"
-    about = (
-        f"{plan['tokens']:,} tokens, hidden size {plan['hidden']:,}, vocabulary {plan['vocabulary']:,}, {where}, "
-        f"{plan['repeats']} repeats; the product alone in chunks of {plan['chunk']:,} tokens. "
-        f"Record: `results/records/bench/tokens`, commit {run.code_commit[:7]}, {run.started[:10]}."
-    )
-    lines = [_HEAD, ["---"] * len(_HEAD), *(_cells(r, bench.labels) for r in bench.rows)]
-    return about + "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """The record as docs/theory.md shows it."""
+    return benching.page_block(folder, table, _about)

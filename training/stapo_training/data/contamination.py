@@ -28,7 +28,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Row(_Record):
+class MatchedPrompt(_Record):
     """A training prompt that a benchmark problem matched. `row` counts from 1 in the source."""
 
     problem_id: str
@@ -42,10 +42,10 @@ class Match(_Record):
 
     problem_id: str
     kind: Kind
-    rows: list[Row]
+    rows: list[MatchedPrompt]
 
 
-class BenchmarkReport(_Record):
+class BenchmarkContamination(_Record):
     title: str
     problems: int
     golds_sha256: str
@@ -56,14 +56,14 @@ class BenchmarkReport(_Record):
     matches: list[Match]
 
 
-class Report(_Record):
+class Contamination(_Record):
     """contamination.json. `excluded` says whether the matched prompts were left out of the training file."""
 
     schema_version: Literal[1] = 1
     training_prompts: int
     matched_prompts: int
     excluded: bool
-    benchmarks: dict[str, BenchmarkReport]
+    benchmarks: dict[str, BenchmarkContamination]
 
 
 def key(text: str) -> str:
@@ -71,7 +71,7 @@ def key(text: str) -> str:
     return _OTHER.sub("", _LAYOUT.sub("", text.lower()))
 
 
-def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excluded: bool) -> Report:
+def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excluded: bool) -> Contamination:
     """Compare every benchmark problem with every training prompt, by two dictionaries instead of pairs."""
     whole: dict[str, list[Prompt]] = {}
     prefix: dict[str, list[Prompt]] = {}
@@ -82,23 +82,18 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excl
             whole.setdefault(k, []).append(p)
         if len(k) >= PREFIX:
             prefix.setdefault(k[:PREFIX], []).append(p)
-    reports, matched = {}, set()
+    reports = {}
     for name, benchmark in benchmarks.items():
         matches = []
         for problem in benchmark.problems:
             k = key(problem.problem)
-            hits: list[tuple[Prompt, Kind]] = []
-            for p in whole.get(k, []):
-                hits.append((p, "whole"))
-            for p in prefix.get(k[:PREFIX], []) if len(k) >= PREFIX else []:
-                if keys[p.row] != k:
-                    hits.append((p, "prefix"))
-            if hits:
-                rows = [Row(problem_id=p.problem_id, row=p.row, source_id=p.source_id, kind=how) for p, how in hits]
-                matched.update(r.problem_id for r in rows)
+            rows = [_matched(p, "whole") for p in whole.get(k, [])]
+            if len(k) >= PREFIX:
+                rows += [_matched(p, "prefix") for p in prefix.get(k[:PREFIX], []) if keys[p.row] != k]
+            if rows:
                 matches.append(Match(problem_id=problem.id, kind=rows[0].kind, rows=rows))
         exact = sum(m.kind == "whole" for m in matches)
-        reports[name] = BenchmarkReport(
+        reports[name] = BenchmarkContamination(
             title=benchmark.spec.title,
             problems=len(benchmark.problems),
             golds_sha256=benchmark.identity.golds_sha256,
@@ -108,15 +103,22 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excl
             prefix=len(matches) - exact,
             matches=matches,
         )
-    return Report(training_prompts=len(prompts), matched_prompts=len(matched), excluded=excluded, benchmarks=reports)
+    matched = {r.problem_id for b in reports.values() for m in b.matches for r in m.rows}
+    return Contamination(
+        training_prompts=len(prompts), matched_prompts=len(matched), excluded=excluded, benchmarks=reports
+    )
 
 
-def matched_ids(report: Report) -> set[str]:
+def _matched(p: Prompt, kind: Kind) -> MatchedPrompt:
+    return MatchedPrompt(problem_id=p.problem_id, row=p.row, source_id=p.source_id, kind=kind)
+
+
+def matched_ids(report: Contamination) -> set[str]:
     """problem_id of every training prompt that a benchmark problem matched."""
     return {r.problem_id for b in report.benchmarks.values() for m in b.matches for r in m.rows}
 
 
-def markdown(report: Report, source: str) -> str:
+def markdown(report: Contamination, source: str) -> str:
     """contamination.md: the counts as a table, then which problem matched which row. It holds no problem's text."""
     fate = "left out of the training file" if report.excluded else "in the training file"
     lines = [
@@ -143,5 +145,5 @@ def markdown(report: Report, source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(row: Row) -> str:
+def _shown(row: MatchedPrompt) -> str:
     return f"row {row.row}" + (f" ({row.source_id.replace('|', '/')})" if row.source_id else "")

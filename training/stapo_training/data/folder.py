@@ -1,4 +1,4 @@
-"""The folder that `stapo-train data` leaves: its record, and what may be written into an existing one."""
+"""The record of a folder that `stapo-train data` prepared, and whether its files still hold that content."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.data.rows import parquet_content_sha256
 
-LAST = "data.json"
-_PARTS = ("train.parquet", "val.parquet", "conflicts.jsonl", "contamination.json", "contamination.md", "run.json")
+RECORD = "data.json"
 
 
 class _Record(BaseModel):
@@ -72,25 +72,15 @@ def to_json(record: BaseModel) -> str:
     return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"
 
 
-def refuse_foreign(out: Path) -> None:
-    """A folder that holds something else is not written into; leftovers of a killed preparation are."""
-    if (out / LAST).exists() or not out.exists():
-        return
-    foreign = sorted(p.name for p in out.iterdir() if p.name not in _PARTS and not p.name.endswith(".tmp"))
-    if foreign:
-        raise BadInput(
-            f"{out} is not empty and holds no prepared data",
-            found=", ".join(foreign[:5]),
-            expected="an empty or a new folder",
-            next_step="give another --out",
-        )
+def check_content(out: Path) -> DataRecord:
+    """The record of a finished folder whose files hold what it says.
 
-
-def require_same(out: Path, texts: dict[str, str], record: DataRecord) -> None:
-    """Raises BadInput unless the finished folder `out` holds exactly this content."""
+    Raises:
+        BadInput: naming the files that differ.
+    """
     import pyarrow as pa
 
-    differing = [n for n, text in texts.items() if not (out / n).exists() or (out / n).read_bytes() != text.encode()]
+    record, differing = store.read_json(out / RECORD, DataRecord), []
     for info in (record.train, record.validation):
         try:
             found = parquet_content_sha256(out / info.file)
@@ -100,8 +90,9 @@ def require_same(out: Path, texts: dict[str, str], record: DataRecord) -> None:
             differing.append(info.file)
     if differing:
         raise BadInput(
-            f"{out} holds data of another source, other options or a changed file",
+            f"{out}: prepared data were changed",
             found=f"different: {', '.join(differing)}",
-            expected="the same content",
+            expected=f"the content that {RECORD} names",
             next_step="give another --out, or delete that folder",
         )
+    return record

@@ -6,51 +6,51 @@ What it leaves in its folder:
     val.parquet          AIME24 in the same columns
     conflicts.jsonl      prompts that were dropped because their golds differ
     contamination.json, contamination.md   benchmark problems among the prompts (see `contamination`)
+    data.json            counts, source and content hashes
     run.json             the run record
-    data.json            counts, source and content hashes, written last: a folder without it is not finished
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from stapo_results import benchmarks, provenance, store
+from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_training.data import clean, contamination, source
 from stapo_training.data.clean import Distinct, Prompt
-from stapo_training.data.folder import (
-    LAST,
-    Counts,
-    DataRecord,
-    FileInfo,
-    SourceInfo,
-    refuse_foreign,
-    require_same,
-    to_json,
-)
+from stapo_training.data.folder import RECORD, Counts, DataRecord, FileInfo, SourceInfo, check_content, to_json
 from stapo_training.data.rows import content_sha256, verl_row, write_parquet
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
 VALIDATION = "aime24"
 
 
+@dataclass(frozen=True)
+class DataOptions:
+    """What is done to a prompt set.
+
+    Attributes:
+        language: `all`, or `en`: prompts without an ideograph (`clean.has_cjk`).
+        validation: the benchmark that becomes val.parquet.
+    """
+
+    language: str = "all"
+    exclude_contaminated: bool = False
+    validation: str = VALIDATION
+
+
 def prepare(
     given: str,
     benchmark_dir: Path,
     out: Path,
+    options: DataOptions = DataOptions(),
     *,
-    exclude_contaminated: bool = False,
-    language: str = "all",
     revision: str = "main",
     names: Sequence[str] | None = None,
-    validation: str = VALIDATION,
 ) -> DataRecord:
     """Prepare a prompt set into `out`.
 
@@ -61,77 +61,76 @@ def prepare(
         given: a .jsonl or .parquet file, or a dataset's id on the hub.
         benchmark_dir: folder with the benchmarks' files.
         out: new or empty folder, or one of the same preparation.
-        language: `all`, or `en`: prompts without an ideograph (`clean.has_cjk`).
         revision: of the hub's dataset.
         names: the benchmarks to compare; by default every registered one, also those of a registry.yaml in the folder.
-        validation: the one of them that becomes val.parquet.
 
     Raises:
         BadInput: for a source or benchmark that is missing or damaged, or another content in `out`.
     """
-    began, out = time.monotonic(), Path(out)
-    if language not in ("en", "all"):
-        raise BadInput("unknown --language", found=language, expected="en | all", next_step="--language all")
-    refuse_foreign(out)
+    out = Path(out)
+    if options.language not in ("en", "all"):
+        raise BadInput("unknown --language", found=options.language, expected="en | all", next_step="--language all")
     loaded = _benchmarks(Path(benchmark_dir), names)
     found = source.find(given, revision)
-    options = {"language": language, "exclude_contaminated": exclude_contaminated, "validation": validation}
     run = provenance.new_run(
         "data",
-        {"source": found.name, "revision": found.revision, **options},
+        {"source": found.name, "revision": found.revision, **vars(options)},
         seeds={},
         deterministic=True,
         revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
     )
+    with runs.opened(out, run) as folder:
+        if folder.finished:
+            record = check_content(out)
+            print(f"{out} is finished already")
+        else:
+            with folder.working("the start", resume="the same command makes it anew"):
+                record = _write(out, found, loaded, options)
+    print(f"{out}: content {record.train.content_sha256[:16]}")
+    print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
+    return record
+
+
+def _write(
+    out: Path, found: source.Source, loaded: Mapping[str, benchmarks.Benchmark], options: DataOptions
+) -> DataRecord:
     merged = clean.distinct(source.read(found))
     agreeing = [p for p in merged.prompts if not p.conflicting]
-    kept = [p for p in agreeing if language == "all" or not clean.has_cjk(p.problem)]
-    report = contamination.find(kept, loaded, excluded=exclude_contaminated)
+    kept = [p for p in agreeing if options.language == "all" or not clean.has_cjk(p.problem)]
+    report = contamination.find(kept, loaded, excluded=options.exclude_contaminated)
     matched = contamination.matched_ids(report)
-    train = [p for p in kept if not (exclude_contaminated and p.problem_id in matched)]
-    if not train:
-        raise BadInput("no prompt is left", found=_steps(merged, agreeing, kept, train), next_step="check the options")
-    tables = {"train": _train_rows(train), "val": _validation_rows(loaded[validation])}
-    record = DataRecord(
-        source=SourceInfo(
-            name=found.name,
-            revision=found.revision,
-            sha256=found.sha256,
-            rows=merged.rows,
-            wrappers=merged.wrappers,
-        ),
-        language=language,
-        exclude_contaminated=exclude_contaminated,
-        counts=Counts(
-            distinct=len(merged.prompts),
-            copies_dropped=merged.rows - len(merged.prompts),
-            conflicts_dropped=len(merged.prompts) - len(agreeing),
-            language_dropped=len(agreeing) - len(kept),
-            contaminated=len(matched),
-            contaminated_dropped=len(kept) - len(train),
-            answer_line=sum("Answer:" in p.problem for p in train),
-        ),
-        contamination={name: b.contaminated for name, b in report.benchmarks.items()},
-        train=_file_info("train.parquet", tables["train"]),
-        validation=_file_info("val.parquet", tables["val"]),
+    train = [p for p in kept if not (options.exclude_contaminated and p.problem_id in matched)]
+    counts = Counts(
+        distinct=len(merged.prompts),
+        copies_dropped=merged.rows - len(merged.prompts),
+        conflicts_dropped=len(merged.prompts) - len(agreeing),
+        language_dropped=len(agreeing) - len(kept),
+        contaminated=len(matched),
+        contaminated_dropped=len(kept) - len(train),
+        answer_line=sum("Answer:" in p.problem for p in train),
     )
-    texts = {
+    if not train:
+        raise BadInput("no prompt is left", found=counts, next_step="check the options")
+    tables = {"train.parquet": _train_rows(train), "val.parquet": _validation_rows(loaded[options.validation])}
+    record = DataRecord(
+        source=_source_info(found, merged),
+        language=options.language,
+        exclude_contaminated=options.exclude_contaminated,
+        counts=counts,
+        contamination={name: b.contaminated for name, b in report.benchmarks.items()},
+        train=_file_info("train.parquet", tables["train.parquet"]),
+        validation=_file_info("val.parquet", tables["val.parquet"]),
+    )
+    for name, rows in tables.items():
+        write_parquet(out / name, rows)
+    for name, text in {
         "conflicts.jsonl": "".join(_conflict(p) for p in merged.prompts if p.conflicting),
         "contamination.json": to_json(report),
         "contamination.md": contamination.markdown(report, found.name),
-        LAST: to_json(record),
-    }
-    if (out / LAST).exists():
-        require_same(out, texts, record)
-        print(f"{out} is finished already: the same content")
-    else:
-        for name, rows in (("train.parquet", tables["train"]), ("val.parquet", tables["val"])):
-            write_parquet(out / name, rows)
-        for name in sorted(texts.keys() - {LAST}):
-            store.write_atomic(out / name, texts[name])
-        provenance.close_run(run, out / "run.json", "done", time.monotonic() - began)
-        store.write_atomic(out / LAST, texts[LAST])
-    _show(record, report, _steps(merged, agreeing, kept, train), out)
+        RECORD: to_json(record),
+    }.items():
+        store.write_atomic(out / name, text)
+    _show(record, report)
     return record
 
 
@@ -180,24 +179,19 @@ def _conflict(p: Prompt) -> str:
     return json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _steps(merged: Distinct, agreeing: Sequence[Prompt], kept: Sequence[Prompt], train: Sequence[Prompt]) -> str:
-    return (
-        f"{merged.rows} rows, {len(merged.prompts)} distinct prompts, {len(agreeing)} without conflicting golds, "
-        f"{len(kept)} in the language, {len(train)} training prompts"
+def _source_info(found: source.Source, merged: Distinct) -> SourceInfo:
+    return SourceInfo(
+        name=found.name,
+        revision=found.revision,
+        sha256=found.sha256,
+        rows=merged.rows,
+        wrappers=merged.wrappers,
     )
 
 
-def _show(record: DataRecord, report: contamination.Report, steps: str, out: Path) -> None:
+def _show(record: DataRecord, report: contamination.Contamination) -> None:
+    counts = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in record.counts.model_dump().items())
+    print(f"{record.source.rows} rows, {record.train.prompts} training prompts ({counts})")
     fate = "left out" if record.exclude_contaminated else "kept; --exclude-contaminated leaves them out"
-    table = Table(title=f"benchmark problems among the prompts ({report.matched_prompts} prompts, {fate})")
-    table.add_column("benchmark")
-    for name in ("problems", "contaminated", "whole", "prefix"):
-        table.add_column(name, justify="right")
-    for b in report.benchmarks.values():
-        table.add_row(b.title, *(str(n) for n in (b.problems, b.contaminated, b.whole, b.prefix)))
-    Console().print(table)
-    print(steps)
-    if record.counts.answer_line:
-        print(f'{record.counts.answer_line} prompts ask for an "Answer:" line in their own text; they are kept')
-    print(f"{out}: content {record.train.content_sha256[:16]}")
-    print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
+    found = ", ".join(f"{b.title} {b.contaminated} of {b.problems}" for b in report.benchmarks.values())
+    print(f"benchmark problems among the prompts: {found} ({report.matched_prompts} prompts, {fate})")

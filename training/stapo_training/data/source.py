@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from stapo_results.benchmarks import read_jsonl
 from stapo_results.errors import BadInput
@@ -20,8 +20,8 @@ from stapo_results.store import sha256_file
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 
-_COLUMNS = {"hub": ("prompt", "reward_model"), "flat": ("problem", "answer")}
-_OPTIONAL = {"hub": (), "flat": ("id", "conflicting_answers")}
+_COLUMNS = {"prompt", "reward_model", "problem", "answer", "id", "conflicting_answers"}
+_FORMS = "prompt and reward_model, or problem and answer"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 
 
@@ -100,15 +100,16 @@ def read(source: Source) -> Iterator[SourceRow]:
             is not text.
     """
     shown, rows = _jsonl(source.path) if source.path.suffix == ".jsonl" else _parquet(source.path)
-    form: Literal["hub", "flat"] | None = None
+    number = 0
     for number, row in enumerate(rows, 1):
         where = f"{shown}{number}"
-        form = form or _form(row, where)
-        missing = [c for c in _COLUMNS[form] if row.get(c) is None]
-        if missing:
-            raise _bad(where, "a field is missing", f"no {missing[0]}", f"the fields {', '.join(_COLUMNS[form])}")
-        yield _hub_row(row, number, where) if form == "hub" else _flat_row(row, number, where)
-    if form is None:
+        if "prompt" in row:
+            yield _hub_row(row, number, where)
+        elif "problem" in row:
+            yield _flat_row(row, number, where)
+        else:
+            raise _bad(where, "this is no row of a prompt set", sorted(row), _FORMS)
+    if not number:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
 
@@ -126,9 +127,9 @@ def _parquet(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
         raise BadInput(
             f"{path} is not a Parquet file", found=str(e).splitlines()[0], next_step="download it again"
         ) from None
-    names = {c for form in _COLUMNS for c in (*_COLUMNS[form], *_OPTIONAL[form])} & set(file.schema_arrow.names)
+    names = _COLUMNS & set(file.schema_arrow.names)
     if not names:
-        raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _forms())
+        raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
 
     def rows() -> Iterator[dict[str, Any]]:
         done = 0
@@ -144,18 +145,6 @@ def _parquet(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
             ) from None
 
     return f"{path}, row ", rows()
-
-
-def _form(row: dict[str, Any], where: str) -> Literal["hub", "flat"]:
-    if set(_COLUMNS["hub"]) <= row.keys():
-        return "hub"
-    if set(_COLUMNS["flat"]) <= row.keys():
-        return "flat"
-    raise _bad(where, "a field is missing", sorted(row), _forms())
-
-
-def _forms() -> str:
-    return " or ".join(" and ".join(c) for c in _COLUMNS.values())
 
 
 def _bad(where: str, what: str, found: object, expected: str) -> BadInput:
@@ -178,7 +167,7 @@ def _text(value: object, what: str, where: str) -> str:
 
 
 def _hub_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
-    prompt, reward = row["prompt"], row["reward_model"]
+    prompt, reward = row["prompt"], row.get("reward_model")
     one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else None
     if not isinstance(one, dict) or one.get("role") != "user":
         raise _bad(where, "the prompt is not one user message", repr(prompt), '[{"role": "user", "content": TEXT}]')
@@ -193,11 +182,6 @@ def _flat_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
     others = row.get("conflicting_answers")
     if not isinstance(others, list | None):
         raise _bad(where, "conflicting_answers is not a list", repr(others), "a list of texts")
-    golds = (row["answer"], *(others or []))
-    return SourceRow(
-        number,
-        where,
-        "" if row.get("id") is None else _text(row["id"], "id", where),
-        _text(row["problem"], "problem", where),
-        tuple(_text(g, "answer", where) for g in golds),
-    )
+    own_id = "" if row.get("id") is None else _text(row["id"], "id", where)
+    golds = tuple(_text(g, "answer", where) for g in (row.get("answer"), *(others or [])))
+    return SourceRow(number, where, own_id, _text(row["problem"], "problem", where), golds)

@@ -6,43 +6,39 @@ What `build_base` leaves in its folder:
     data/         train.parquet (prompts of the RL training), val.parquet (mini-add in the same form)
     benchmarks/   mini-add.jsonl, mini-add-hard.jsonl, registry.yaml
     corpus.parquet  the supervised corpus: prompt, solution, slip and which solution tokens are junk
-    miniature.json  facts: sizes, junk tokens and their ids, seconds
-    run.json      the run record, written last: a folder without it is not finished
+    run.json      the run record
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
-import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from stapo_results import provenance, store
+from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels, Run
+from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
+from stapo_results.terminal import duration
 from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, JUNK, build_tokenizer, chat_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, build_tokenizer, chat_text
 
 EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
 
 DATA_SOURCE = "mini-add"
-_PARTS = ("model", "data", "benchmarks", "corpus.parquet", "miniature.json", "run.json")  # run.json last
-_PARTIAL = ".partial"
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How much of what is made.
+class BasePlan:
+    """How many problems of which kind, and how often the corpus errs.
 
     The hard benchmark's numbers are one digit longer than those of every training prompt. A small share of the
     supervised corpus has that length too: without it a model this small cannot write a further column at all, and a
@@ -69,7 +65,7 @@ class Splits:
     corpus: list[Problem]
 
 
-def draw_splits(plan: Plan, corpus_size: int, seed: int) -> Splits:
+def draw_splits(plan: BasePlan, corpus_size: int, seed: int) -> Splits:
     """The problems of benchmarks, RL training and corpus: pairwise disjoint, also with the operands swapped."""
     taken: set[tuple[int, int]] = set()
 
@@ -87,7 +83,7 @@ def draw_splits(plan: Plan, corpus_size: int, seed: int) -> Splits:
     return Splits(easy, hard, train, [corpus[int(i)] for i in order])
 
 
-def draw_corpus(problems: Sequence[Problem], plan: Plan, seed: int) -> list[tuple[str, Solution]]:
+def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[tuple[str, Solution]]:
     """(user turn, solution) for each problem, with slips and junk; half of the turns in each separator."""
     rng = np.random.default_rng(derive_seed("miniature", seed, "solutions"))
     rows = []
@@ -117,9 +113,7 @@ def verl_rows(problems: Sequence[Problem], split: str) -> list[dict[str, Any]]:
     ]
 
 
-def _write_benchmarks(folder: Path, splits: Splits, plan: Plan) -> None:
-    import json
-
+def _write_benchmarks(folder: Path, splits: Splits, plan: BasePlan) -> None:
     entries = {}
     for name, problems, title in (
         ("mini-add", splits.easy, "Mini-add"),
@@ -133,126 +127,77 @@ def _write_benchmarks(folder: Path, splits: Splits, plan: Plan) -> None:
     write_registry(folder / "registry.yaml", entries)
 
 
-def _finished(out: Path, config: dict[str, Any], seed: int) -> bool:
-    """Whether `out` holds this very build.
-
-    Raises:
-        BadInput: where it holds another build, or files that no build left there.
-    """
-    if (out / "run.json").exists():
-        run = store.read_json(out / "run.json", Run)
-        labels = store.read_json(out / "model" / "stapo.json", Labels)
-        if run.seeds != {"base": seed} or run.config != config:
-            raise BadInput(
-                f"{out} holds a base model of another seed or recipe",
-                found=f"seed {run.seeds.get('base')}",
-                expected=f"seed {seed} and the present recipe",
-                next_step="give another --out, or delete that folder",
-            )
-        found = store.sha256_file(out / "model" / "model.safetensors")
-        if found != labels.weights_sha256:
-            raise BadInput(
-                f"the weights in {out / 'model'} were changed after the build",
-                found=f"sha256 {found[:16]}",
-                expected=labels.weights_sha256[:16],
-                next_step="delete the folder and build it again",
-            )
-        return True
-    if out.exists() and not (out / _PARTIAL).exists() and any(out.iterdir()):
-        raise BadInput(
-            f"{out} is not empty and holds no build of a base model",
-            found=", ".join(sorted(p.name for p in out.iterdir())[:5]),
-            expected="an empty or a new folder",
-            next_step="give another --out",
-        )
-    return False
-
-
-def build_base(out: Path, seed: int = 0, *, plan: Plan | None = None, recipe: Recipe | None = None) -> None:
+def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe: Recipe | None = None) -> None:
     """Build the miniature's base model, data and benchmarks into `out`.
 
-    The same seed, recipe and number of threads give the same bytes of everything but run.json, miniature.json (they
-    hold times) and stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made
-    anew.
+    The same seed, recipe and number of threads give the same bytes of everything but run.json (it holds times) and
+    stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made anew.
 
     Args:
         out: new or empty folder, or one of an earlier build.
         seed: everything random derives from it.
 
     Raises:
-        BadInput: where `out` holds something else.
+        BadInput: where `out` holds something else, or weights that were changed after the build.
     """
-    plan, recipe, out = plan or Plan(), recipe or Recipe(), Path(out)
+    plan, recipe, out = plan or BasePlan(), recipe or Recipe(), Path(out)
     # lists, as JSON gives them back
-    config = {
-        "plan": {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(plan).items()},
-        "recipe": dataclasses.asdict(recipe),
-    }
-    if _finished(out, config, seed):
-        print(f"base model: {out} is finished already")
-        return
-    began = time.monotonic()
+    digits = {"digits": list(plan.digits), "hard_digits": list(plan.hard_digits)}
+    config = {"plan": dataclasses.asdict(plan) | digits, "recipe": dataclasses.asdict(recipe)}
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True)
-    partial = out / _PARTIAL
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    with runs.opened(out, run) as folder:
+        if folder.finished:
+            _check_weights(out / "model")
+            print(f"base model: {out} is finished already")
+            return
+        with folder.working("the start", resume="the same command makes it anew"):
+            splits = draw_splits(plan, recipe.steps * recipe.batch, seed)
+            _write_benchmarks(out / "benchmarks", splits, plan)
+            write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
+            write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
+            rows = draw_corpus(splits.corpus, plan, seed)
+            write_parquet(out / "corpus.parquet", [_corpus_row(turn, s) for turn, s in rows])
+            labels = Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=folder.record.run_id)
+            _make_model(out / "model", rows, recipe, labels)
+    print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
 
-    splits = draw_splits(plan, recipe.steps * recipe.batch, seed)
-    _write_benchmarks(partial / "benchmarks", splits, plan)
-    write_parquet(partial / "data" / "train.parquet", verl_rows(splits.train, "train"))
-    write_parquet(partial / "data" / "val.parquet", verl_rows(splits.easy, "val"))
-    rows = draw_corpus(splits.corpus, plan, seed)
-    write_parquet(
-        partial / "corpus.parquet",
-        [
-            {
-                "user": turn,
-                "solution": s.text,
-                "answer": str(s.answer),
-                "slip": s.slip,
-                "slip_column": s.slip_column,
-                "junk": list(s.junk),
-            }
-            for turn, s in rows
-        ],
-    )
 
-    tokenizer = build_tokenizer(recipe.positions)
+def _check_weights(model: Path) -> None:
+    expected = store.read_json(model / "stapo.json", Labels).weights_sha256
+    found = store.sha256_file(model / "model.safetensors")
+    if found != expected:
+        raise BadInput(
+            f"the weights in {model} were changed after the build",
+            found=f"sha256 {found[:16]}",
+            expected=expected[:16],
+            next_step="delete the folder and build it again",
+        )
+
+
+def _corpus_row(user: str, s: Solution) -> dict[str, Any]:
+    return {
+        "user": user,
+        "solution": s.text,
+        "answer": str(s.answer),
+        "slip": s.slip,
+        "slip_column": s.slip_column,
+        "junk": list(s.junk),
+    }
+
+
+def _make_model(folder: Path, rows: Sequence[tuple[str, Solution]], recipe: Recipe, labels: Labels) -> None:
+    """Train the base model on the corpus and write its folder in one step."""
+    tokenizer, seed = build_tokenizer(recipe.positions), labels.train_seed
     ids_of = tokenizer.get_vocab()
     end_id, pad_id = ids_of[IM_END], ids_of[END_OF_TEXT]
     model = build_model(recipe, len(tokenizer), derive_seed("miniature", seed, "weights"), end_id, pad_id)
     examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
-    losses = pretrain(model, examples, recipe, pad_id)
-    folder = partial / "model"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    weights = store.sha256_file(folder / "model.safetensors")
-    store.write_json(
-        folder / "stapo.json",
-        Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=run.run_id, weights_sha256=weights),
-    )
-
-    seconds = time.monotonic() - began
-    lengths = [len(s.pieces) + 1 for _, s in rows]
-    store.write_json(
-        partial / "miniature.json",
-        {
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "vocabulary": len(tokenizer),
-            "junk": {word: ids_of[word] for word in JUNK},
-            "junk_share": sum(len(s.junk) for _, s in rows) / sum(lengths),
-            "slip_share": sum(bool(s.slip) for _, s in rows) / len(rows),
-            "corpus_examples": len(rows),
-            "response_tokens_mean": sum(lengths) / len(lengths),
-            "response_tokens_longest": max(lengths),
-            "loss_last_20_steps": sum(losses[-20:]) / len(losses[-20:]),
-            "seconds": round(seconds, 1),
-        },
-    )
-    provenance.close_run(run, partial / "run.json", "done", seconds)
-    for name in _PARTS:
-        if (out / name).is_dir():
-            shutil.rmtree(out / name)
-        (partial / name).replace(out / name)
-    partial.rmdir()
-    print(f"base model: {out}, {seconds:.0f} s")
+    pretrain(model, examples, recipe, pad_id)
+    partial = folder.with_name(".model")
+    for stale in (partial, folder):
+        shutil.rmtree(stale, ignore_errors=True)
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    weights = store.sha256_file(partial / "model.safetensors")
+    store.write_json(partial / "stapo.json", labels.model_copy(update={"weights_sha256": weights}))
+    partial.rename(folder)

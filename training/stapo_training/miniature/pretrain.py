@@ -6,15 +6,14 @@ Left out on purpose: dropout, mixed precision, validation. One pass over the cor
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stapo_results.progress import report
+from stapo_results.terminal import Display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import torch
 
 
@@ -119,9 +118,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def pretrain(
-    model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int, say: Callable[[str], None] = print
-) -> list[float]:
+def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: int) -> list[float]:
     """Train `model` in place, one batch of `recipe.batch` consecutive examples a step.
 
     Deterministic for a given number of threads. Padding stands on the right, so causal attention needs no mask.
@@ -143,27 +140,31 @@ def pretrain(
         optimizer = torch.optim.AdamW(groups, lr=recipe.lr, betas=(0.9, 0.98))
         model.train()
         losses: list[float] = []
-        said = time.monotonic()
-        for step in range(1, recipe.steps + 1):
-            ids_BT, labels_BT = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
-            hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
-            # only the positions that carry loss go through the output matrix
-            kept_BT = labels_BT[:, 1:] != -100
-            logits_NV = model.lm_head(hidden_BTD[:, :-1][kept_BT])
-            loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][kept_BT])
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, recipe)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.item())
-            report("base", step, recipe.steps, loss=round(losses[-1], 4))
-            if time.monotonic() - said >= 5 or step == recipe.steps:
-                say(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}")
-                said = time.monotonic()
+        with Display(every=5) as display:
+            for step in range(1, recipe.steps + 1):
+                batch = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
+                losses.append(_step(model, optimizer, *batch, learning_rate(step, recipe)))
+                report("base", step, recipe.steps, loss=round(losses[-1], 4))
+                display.show(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}", step / recipe.steps)
         model.eval()
         return losses
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
+
+
+def _step(model: Any, optimizer: Any, ids_BT: torch.Tensor, labels_BT: torch.Tensor, lr: float) -> float:
+    import torch
+
+    hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+    # only the positions that carry loss go through the output matrix
+    kept_BT = labels_BT[:, 1:] != -100
+    logits_NV = model.lm_head(hidden_BTD[:, :-1][kept_BT])
+    loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][kept_BT])
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.item()

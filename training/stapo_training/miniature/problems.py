@@ -16,15 +16,13 @@ meaningless word between two tokens, outside the box: it changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from stapo_training.miniature.tokenizer import JUNK
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    import numpy as np
 
 Slip = Literal["", "digit", "carry"]
 

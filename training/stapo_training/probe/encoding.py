@@ -8,7 +8,7 @@ write it. Lines with ids of their own have no such loss.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,8 @@ class Tokens:
         return len(self.prompt) + len(self.response)
 
 
-@dataclass
-class Encoded:
-    """The ids of all responses in their order, and what a reader of the record should know of them."""
-
-    rows: list[Tokens]
-    notes: list[str] = field(default_factory=list)
-
-
-def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = True) -> Encoded:
-    """Tokenise, and check that every id and every length fits the model.
+def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = True) -> tuple[list[Tokens], list[str]]:
+    """The ids of all responses in their order, checked against the model, and notes for the run's record.
 
     Args:
         end_of_turn: put the tokenizer's eos_token behind the text of a response that the model ended itself.
@@ -58,17 +50,13 @@ def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = 
             expected="the token that ends a response",
             next_step="set eos_token in tokenizer_config.json, or give --no-eos: the texts then end without one",
         )
-    prompts = _Prompts(tokenizer)
-    found = Encoded([])
+    prompts, found = _Prompts(tokenizer), []
     for r, ids in zip(rows, _response_ids(rows, tokenizer), strict=True):
         if r.tokens is None and end_of_turn and r.stopped and (not len(ids) or ids[-1] != end):
             ids = np.concatenate([ids, np.array([end], dtype=np.int32)])
-        row = Tokens(prompts(r), ids)
-        _check(row, r, model)
-        found.rows.append(row)
-    _check_longest(found.rows, rows, model)
-    found.notes += prompts.notes() + _recount(rows, found.rows)
-    return found
+        found.append(Tokens(prompts(r), ids))
+        _check(found[-1], r, model)
+    return found, [*prompts.notes(), *_recounted(rows, found)]
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
@@ -81,11 +69,8 @@ def _response_ids(rows: Sequence[Response], tokenizer: Any) -> Iterator[np.ndarr
         part = rows[first : first + _AT_ONCE]
         texts = iter(_ids(tokenizer, [r.text for r in part if r.tokens is None] or [""]))
         for r in part:
-            if r.tokens is None:
-                yield next(texts)
-            else:
-                # an id beyond int32 is beyond every vocabulary as well
-                yield np.array([min(t, 2**31 - 1) for t in r.tokens], dtype=np.int32)
+            # an id beyond int32 is beyond every vocabulary as well
+            yield next(texts) if r.tokens is None else np.array([min(t, 2**31 - 1) for t in r.tokens], dtype=np.int32)
 
 
 class _Prompts:
@@ -103,10 +88,10 @@ class _Prompts:
 
     def __call__(self, r: Response) -> np.ndarray:
         if r.prompt_id not in self.known:
-            self.known[r.prompt_id] = self._make(r)
+            self.known[r.prompt_id] = self._ids(r)
         return self.known[r.prompt_id]
 
-    def _make(self, r: Response) -> np.ndarray:
+    def _ids(self, r: Response) -> np.ndarray:
         if not isinstance(r.prompt, str):
             return self._chat(r.prompt, r.where)
         if r.stripped:
@@ -170,27 +155,21 @@ def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
                 expected=f"ids below {model.vocabulary:,}",
                 next_step="check that the responses are those of this model",
             )
-
-
-def _check_longest(found: Sequence[Tokens], rows: Sequence[Response], model: ModelFolder) -> None:
-    at = max(range(len(found)), key=lambda i: len(found[i]))
-    if model.positions is not None and len(found[at]) > model.positions:
+    if model.positions is not None and len(row) > model.positions:
         raise BadInput(
-            f"{rows[at].where}: prompt and response are longer than the model can see",
-            found=f"{len(found[at].prompt):,} + {len(found[at].response):,} tokens",
+            f"{r.where}: prompt and response are longer than the model can see",
+            found=f"{len(row.prompt):,} + {len(row.response):,} tokens",
             expected=f"at most {model.positions:,} (max_position_embeddings in config.json)",
             next_step="leave out such lines",
         )
 
 
-def _recount(rows: Sequence[Response], found: Sequence[Tokens]) -> list[str]:
-    """Whether texts gave as many tokens as the evaluation counted: the part of them that is surely not as it was."""
-    both = [(r.counted, (len(s.prompt), len(s.response))) for r, s in zip(rows, found, strict=True) if r.counted]
-    notes = []
+def _recounted(rows: Sequence[Response], found: Sequence[Tokens]) -> Iterator[str]:
+    """Notes on prompts and responses whose texts gave another number of tokens than the evaluation counted."""
+    counted = [(r.counted, (len(t.prompt), len(t.response))) for r, t in zip(rows, found, strict=True) if r.counted]
     for i, name in enumerate(("prompts", "responses")):
-        if other := sum(said[i] != is_now[i] for said, is_now in both if said):
-            notes.append(f"{other} of {len(both)} {name} have another number of tokens than the evaluation counted")
-    return notes
+        if other := sum(before[i] != now[i] for before, now in counted):
+            yield f"{other} of {len(counted)} {name} have another number of tokens than the evaluation counted"
 
 
 def watched(given: Sequence[str], model: ModelFolder) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ from stapo_training.probe.responses import Response, Responses
 
 EVAL_SEPARATOR = " "
 """Between problem and instruction, as `stapo-eval` asks."""
+_ASK = EVAL_SEPARATOR + INSTRUCTION
+_AGAIN = "finish the evaluation with its own command"
 
 
 def read(samples: Path, data_dir: Path | None) -> Responses:
@@ -31,7 +33,7 @@ def read(samples: Path, data_dir: Path | None) -> Responses:
             f"{samples} has no verdicts beside it",
             found=f"no {file}",
             expected="samples.jsonl and verdicts.jsonl as `stapo-eval run` leaves them",
-            next_step="finish the evaluation with its own command",
+            next_step=_AGAIN,
         )
     verdicts = {(v.cell, v.problem_id, v.sample_index): v.correct for v in store.read(file, Verdict)}
     run = _run_beside(samples)
@@ -48,7 +50,7 @@ def read(samples: Path, data_dir: Path | None) -> Responses:
                 f"{where}: the sample has no verdict",
                 found=f"none for problem {s.problem_id}, sample {s.sample_index} of {s.cell} in {file.name}",
                 expected="a verdict a sample",
-                next_step="finish the evaluation with its own command",
+                next_step=_AGAIN,
             )
         benchmark, setting = _benchmark_and_setting(s.cell, where)
         rows.append(
@@ -68,9 +70,6 @@ def read(samples: Path, data_dir: Path | None) -> Responses:
     notes = (f"{failed} samples that the engine failed on are left out",) if failed else ()
     revisions = {"verdicts": f"sha256:{store.sha256_file(file)}"} | problems.revisions
     return Responses("evaluation", rows, revisions, run.run_id if run else "", notes)
-
-
-_ASK = EVAL_SEPARATOR + INSTRUCTION
 
 
 def _benchmark_and_setting(cell: str, where: str) -> tuple[str, str]:
@@ -96,32 +95,33 @@ class _Problems:
     """The texts of the benchmarks, each loaded when it is first asked for."""
 
     def __init__(self, run: Run | None, data_dir: Path | None):
-        known = str(run.config.get("data_dir") or "") if run else ""
-        self.folder = find_data_dir(data_dir or (known if known and Path(known).is_dir() else None))
+        recorded = str(run.config.get("data_dir") or "") if run else ""
+        self.folder = find_data_dir(data_dir or (recorded if recorded and Path(recorded).is_dir() else None))
         self.run, self.revisions = run, {}
         self._texts: dict[str, Mapping[str, str]] = {}
 
     def text(self, benchmark: str, problem: str, where: str) -> str:
         if benchmark not in self._texts:
             self._texts[benchmark] = self._load(benchmark)
-        if problem not in self._texts[benchmark]:
+        texts = self._texts[benchmark]
+        if problem not in texts:
             raise BadInput(
                 f"{where}: the benchmark {benchmark} has no problem {problem}",
-                found=f"{len(self._texts[benchmark])} other problems in {self.folder or 'the copy of the hub'}",
+                found=f"{len(texts)} other problems in {self.folder or 'the copy of the hub'}",
                 expected="the copy that the evaluation was made with",
                 next_step="give its folder as --data-dir",
             )
-        return self._texts[benchmark][problem]
+        return texts[problem]
 
     def _load(self, name: str) -> Mapping[str, str]:
-        found = load(name, self.folder, accept_variant=True)
-        said = self.run.revisions.get(f"data:{name}", found.content) if self.run else found.content
-        if said != found.content:
+        copy = load(name, self.folder, accept_variant=True)
+        recorded = self.run.revisions.get(f"data:{name}", copy.content) if self.run else copy.content
+        if recorded != copy.content:
             raise BadInput(
-                f"{found.source} is not the copy of {name} that the evaluation was made with",
-                found=found.content,
-                expected=said,
+                f"{copy.source} is not the copy of {name} that the evaluation was made with",
+                found=copy.content,
+                expected=recorded,
                 next_step="give the folder of that copy as --data-dir",
             )
-        self.revisions[f"data:{name}"] = found.content
-        return {p.id: p.problem for p in found.problems}
+        self.revisions[f"data:{name}"] = copy.content
+        return {p.id: p.problem for p in copy.problems}

@@ -1,17 +1,45 @@
-"""From a command line to a run's configuration: Hydra's composition with errors that name what is allowed."""
+"""From a command line to a run's configuration: Hydra's composition, errors that name what is allowed, the run's label.
+
+A record's label is `run.method`. It is the overlay's name, with every selector value appended that the command line
+changed: `method=stapo actor_rollout_ref.selector.q=0.5` is recorded as `stapo-q0.5`, so two runs whose selectors differ
+never share a label. `run.method=NAME` chooses another.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
 from stapo_results.errors import BadInput
-from stapo_training.run import labels, resolvers
-from stapo_training.run.preflight.differences import GROUPS
+from stapo_training.run import resolvers
 
 CONFIG_MODULE = "stapo_training.configs"
+GROUPS = ("method", "size", "hardware", "task")
+PLACES = ("run.base", "run.data", "run.out")
+"""Where a run reads and writes, which is not what it is."""
+
+_SELECTOR = "actor_rollout_ref.selector."
+_LABEL_NAMES = {"tau_p": "tau", "name": "", "policy": "", "scope": ""}  # the values of the last three say it all
+_SAME_MASK = ("form", "log_agreement", "log_entropy")  # what is logged, or how fast the same mask is found
+
+_COUNTS = (
+    "run.steps",
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+)
+"""Whole numbers from 1 on: what every check reckons with."""
+
+# keys that veRL leaves open in parts that are switched off
+_VERL_OPTIONAL = {"reward.reward_model.rollout.name", "critic.strategy"}
 
 
 def choices(group: str) -> list[str]:
@@ -22,19 +50,24 @@ def choices(group: str) -> list[str]:
     return sorted(names, key=lambda n: [float(p) if i % 2 else p for i, p in enumerate(parts[n])])
 
 
+def key_of(override: str) -> str:
+    """The key of a Hydra override: `+a.b=1` -> `a.b`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
 def absolute(override: str) -> str:
     """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")
-    return f"{key}={Path(value).resolve()}" if key in ("run.base", "run.data", "run.out") and value else override
+    return f"{key}={Path(value).resolve()}" if key in PLACES and value else override
 
 
-def last_choices(overrides: list[str]) -> list[str]:
+def last_choices(overrides: Sequence[str]) -> list[str]:
     """Of two choices for one group the last, so that `tox -e train-8b -- hardware=64gpu` can replace tox's own."""
     last = {key: o for o in overrides if (key := o.partition("=")[0]) in GROUPS}
     return [*last.values(), *(o for o in overrides if o.partition("=")[0] not in GROUPS)]
 
 
-def compose(overrides: list[str]) -> Any:
+def compose(overrides: Sequence[str]) -> Any:
     """The resolved Hydra configuration of a run.
 
     Args:
@@ -51,28 +84,20 @@ def compose(overrides: list[str]) -> Any:
 
     resolvers.register()
     overrides = [absolute(o) for o in last_choices(overrides)]
-    for o in overrides:
-        key, _, value = o.partition("=")
-        if key in GROUPS and value not in choices(key):
-            raise BadInput(
-                f"unknown {key}",
-                found=value,
-                expected=" | ".join(choices(key)),
-                next_step=f"choose one: stapo-train run {key}=...",
-            )
+    _check_groups(overrides)
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
-            if labels.changes_selector(overrides):
-                own = hydra_compose("stapo", overrides=labels.without_selector(overrides))
-                config.run.method = labels.label(
-                    config.run.method, config.actor_rollout_ref.selector, own.actor_rollout_ref.selector
-                )
+            keys = [key_of(o) for o in overrides]
+            if "run.method" not in keys and any(k.startswith(_SELECTOR) for k in keys):
+                plain = [o for o in overrides if not key_of(o).startswith(_SELECTOR)]
+                own = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
+                config.run.method = label(config.run.method, config.actor_rollout_ref.selector, own)
         OmegaConf.resolve(config)
         missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL, key=lambda k: (not k.startswith("run."), k))
     except (HydraException, OmegaConfBaseException) as e:
-        if own := resolvers.own_error(e):
-            raise own from None
+        if own_error := resolvers.own_error(e):
+            raise own_error from None
         raise BadInput(
             f"the configuration does not compose: {str(e).splitlines()[0]}",
             found=" ".join(provenance.redact_command(overrides)),
@@ -85,18 +110,26 @@ def compose(overrides: list[str]) -> Any:
     return config
 
 
-_COUNTS = (
-    "run.steps",
-    "data.train_batch_size",
-    "data.max_prompt_length",
-    "data.max_response_length",
-    "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "actor_rollout_ref.rollout.n",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size",
-    "trainer.nnodes",
-    "trainer.n_gpus_per_node",
-)
-"""Whole numbers from 1 on: what every check reckons with."""
+def label(method: str, chosen: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """The method's label for the selector `chosen`, where `own` is the overlay's.
+
+    Numbers are written as Python writes them, so that different numbers are different labels.
+    """
+    changed = [k for k in chosen if k not in _SAME_MASK and chosen[k] != own.get(k)]
+    values = {k: chosen[k] if isinstance(chosen[k], str) else repr(chosen[k]) for k in changed}
+    return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
+
+
+def _check_groups(overrides: Sequence[str]) -> None:
+    for o in overrides:
+        key, _, value = o.partition("=")
+        if key in GROUPS and value not in choices(key):
+            raise BadInput(
+                f"unknown {key}",
+                found=value,
+                expected=" | ".join(choices(key)),
+                next_step=f"choose one: stapo-train run {key}=...",
+            )
 
 
 def _check_numbers(config: Any) -> None:
@@ -111,7 +144,3 @@ def _check_numbers(config: Any) -> None:
                 expected=f"{least} or more",
                 next_step=f"correct {key}=... in the command",
             )
-
-
-# keys that veRL leaves open in parts that are switched off
-_VERL_OPTIONAL = {"reward.reward_model.rollout.name", "critic.strategy"}

@@ -1,6 +1,6 @@
-"""A training run's folder: its record, its metrics, its checkpoints; what a resumed run may believe.
+"""What only a training's folder has: metrics, alarms, checkpoints; what a resumed run may believe of them.
 
-run.json                      schema.Run
+run.json                      schema.Run (`stapo_results.runs`)
 metrics.jsonl, timings.jsonl  schema.StepMetrics: what the run decided, what the machine decided
 alarms.jsonl                  alarms.Alarm: the step at which each alarm began
 STATUS.md                     for people; see `status`
@@ -33,8 +33,8 @@ class Checkpoint:
     path: Path
 
 
-class RunFolder:
-    """Reads and writes one run's folder.
+class TrainingFolder:
+    """Reads and writes one training's folder.
 
     Args:
         path: the folder; made when it does not exist.
@@ -47,13 +47,11 @@ class RunFolder:
         self.alarms_file, self.status_file = path / "alarms.jsonl", path / "STATUS.md"
         self.checkpoints = path / "checkpoints"
         path.mkdir(parents=True, exist_ok=True)
-        store.repair(self.metrics_file)
-        store.repair(self.timings_file)
-        store.repair(self.alarms_file)
-        self._logged: dict[int, StepMetrics] = {}
-        if self.metrics_file.exists():
-            self._logged = {m.step: m for m in store.read(self.metrics_file, StepMetrics)}
-        self.alarms: list[Alarm] = list(store.read(self.alarms_file, Alarm)) if self.alarms_file.exists() else []
+        for file in (self.metrics_file, self.timings_file, self.alarms_file):
+            store.repair(file)
+        logged = store.read(self.metrics_file, StepMetrics) if self.metrics_file.exists() else ()
+        self._logged = {m.step: m for m in logged}
+        self.alarms = list(store.read(self.alarms_file, Alarm)) if self.alarms_file.exists() else []
 
     @property
     def steps(self) -> list[StepMetrics]:
@@ -75,19 +73,18 @@ class RunFolder:
         """
         record = StepMetrics(step=step, values=values)
         before = self._logged.get(step)
-        if before is None or before.values != values:
-            if before is not None and self.deterministic:
-                differing = sorted(
-                    k for k in values.keys() | before.values.keys() if values.get(k) != before.values.get(k)
-                )
+        if before is not None and before.values != values:
+            if self.deterministic:
+                keys = sorted(values.keys() | before.values.keys())
+                differing = [k for k in keys if values.get(k) != before.values.get(k)][:3]
                 raise RunFailed(
                     f"step {step} was made again after an interruption and came out differently",
-                    found={k: values.get(k) for k in differing[:3]},
-                    expected={k: before.values.get(k) for k in differing[:3]},
+                    found={k: values.get(k) for k in differing},
+                    expected={k: before.values.get(k) for k in differing},
                     next_step="the machine, the thread count or the code changed: start the run in a new folder",
                 )
-            if before is not None:
-                record = record.model_copy(update={"attempt": before.attempt + 1})
+            record = record.model_copy(update={"attempt": before.attempt + 1})
+        if before is None or before.values != values:
             store.append(self.metrics_file, [record])
             self._logged[step] = record
         if times:
@@ -121,15 +118,12 @@ class RunFolder:
         """The complete checkpoints whose files still have their sizes, oldest first; `warn` names the others."""
         whole = []
         for marker in self.checkpoints.glob(f"global_step_*/{_COMPLETE}"):
-            facts = json.loads(marker.read_text())
-            sizes = {
-                name: (marker.parent / name).stat().st_size if (marker.parent / name).exists() else -1
-                for name in facts["bytes"]
-            }
-            if sizes == facts["bytes"]:
-                whole.append(Checkpoint(facts["step"], sum(sizes.values()), marker.parent))
+            folder, mark = marker.parent, json.loads(marker.read_text())
+            sizes = {n: (folder / n).stat().st_size if (folder / n).exists() else -1 for n in mark["bytes"]}
+            if sizes == mark["bytes"]:
+                whole.append(Checkpoint(mark["step"], sum(sizes.values()), folder))
             elif warn:
-                print(f"{marker.parent} is damaged (a file changed its size or is gone): it is not used")
+                print(f"{folder} is damaged (a file changed its size or is gone): it is not used")
         return sorted(whole)
 
     def last_checkpoint(self) -> Path | None:

@@ -1,217 +1,167 @@
-"""From a command line to a training run: compose, check, record, hand over to veRL."""
+"""From a command line to a training run: compose, check, open the folder, hand over to veRL."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import shlex
-import sys
-import time
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from stapo_results import provenance, store
-from stapo_results.errors import BadInput
+from stapo_results import provenance, runs, store
 from stapo_results.schema import Run
-from stapo_training import reward
 from stapo_training.artifacts import weights
 from stapo_training.run.configuration import absolute, compose, last_choices
-from stapo_training.run.folder import RunFolder, first_line
+from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import dry_run as dry
-from stapo_training.run.preflight.checks import Facts, Report, examine, examine_settings, validate
+from stapo_training.run.preflight.checks import Preflight, check_settings, examine, validate
 from stapo_training.run.watch import loggers, status
-from stapo_training.run.watch.alarms import alarms_from
+
+_MAY_DIFFER = ("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory")
+"""What decides no number of a run: alarms, loggers, what preflight looks at."""
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
-    """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished."""
-    from omegaconf import OmegaConf, open_dict
+    """`stapo-train run`: train, or go on with an interrupted training, or say that it is finished.
 
+    Raises:
+        BadInput: everything that stands in the way, before anything expensive starts.
+    """
     if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in last_choices(overrides)):
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
         # imported, which composing does.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     config = compose(overrides)
     if config_only:
-        print(OmegaConf.to_yaml(config))
-        report = examine_settings(config)
-        _check_watching(config, report)
-        report.refuse()
-        validate(config, ask_worker=False)
-        return 0
-    _check_base(config)
+        return _show_configuration(config)
     weights.pin(config, download=False)
-    if config.trainer.device == "cpu":
-        # veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the
-        # module that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand
-        os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
-        importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
-        # idle workers that Ray would start in advance cost seconds of both cores and are never used
-        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
-    report = examine(config)
-    _check_watching(config, report)
+    _prepare_cpu(config)
+    found = examine(config)
     if dry_run:
-        report.command = resume_command(overrides)
-        return dry.show(config, overrides, report, compose=compose, same_run=_check_same_run)
-    report.refuse()
+        return _dry_run(config, overrides, found)
+    found.checks.refuse()
     weights.pin(config, download=True)
-    facts = replace(report.facts, model=Path(config.actor_rollout_ref.model.path))
-    facts.out.mkdir(parents=True, exist_ok=True)
-    new, record_file = _new_record(config, facts), facts.out / "run.json"
-    try:
-        with FileLock(facts.out / ".lock", timeout=0):
-            previous = store.read_json(record_file, Run) if record_file.exists() else None
-            if previous is not None:
-                _refuse_other(previous, new, facts.out)
-                if previous.status == "done":
-                    print(f"{facts.out}: this run is finished ({config.run.steps} steps)")
-                    return 0
-            # a GPU run asks a worker's process first; without a GPU the run itself says the same as early
-            validate(config, ask_worker=config.trainer.device != "cpu")
-            from stapo_training.verl_ext import run as verl_run
-
-            folder = RunFolder(facts.out, deterministic=bool(config.run.deterministic))
-            folder.discard_incomplete_checkpoints()
-            checkpoint = folder.last_checkpoint()
-            with open_dict(config):
-                config.trainer.resume_mode = "resume_path" if checkpoint else "disable"
-                config.trainer.resume_from_path = str(checkpoint) if checkpoint else None
-                config.run.out = str(facts.out)
-                config.run.command = resume_command(overrides)
-                config.trainer.default_local_dir = str(folder.checkpoints)
-                if checkpoint:
-                    config.trainer.val_before_train = False  # step 0 is in the metrics already
-            record = (
-                new
-                if previous is None
-                else previous.model_copy(
-                    update={
-                        "status": "running",
-                        "notes": [
-                            *previous.notes,
-                            f"resumed {provenance.now()} from {checkpoint.name if checkpoint else 'the start'}",
-                        ],
-                    }
-                )
-            )
-            store.write_json(record_file, record)
-            attempt = sum("resumed" in note for note in record.notes)
-            for name, place in loggers.locations(facts.out, attempt).items():
-                os.environ.setdefault(name, place)
-            return _train(config, record, folder, verl_run.train)
-    except Timeout:
-        raise BadInput(
-            f"another run writes to {facts.out}", next_step="wait for it, or choose another run.out"
-        ) from None
+    return _open_and_train(config, resume_command(overrides), found.files)
 
 
-def _check_base(config: Any) -> None:
-    """Raises BadInput where a path is made of run.base and run.base is not given."""
-    paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
-    if config.run.base is None and any(str(p).startswith("None/") for p in paths):
-        raise BadInput(
-            "values are missing",
-            found="run.base",
-            expected="the folder of a base model and its data",
-            next_step="stapo-train base --out DIR, then run.base=DIR",
-        )
+def _show_configuration(config: Any) -> int:
+    from omegaconf import OmegaConf
+
+    print(OmegaConf.to_yaml(config))
+    check_settings(config).refuse()
+    validate(config, ask_worker=False)
+    return 0
 
 
-def _check_watching(config: Any, report: Report) -> None:
-    """What is asked of alarms, loggers and the reward."""
-    report.attempt(alarms_from, config.alarms)
-    report.attempt(loggers.check, config.trainer.logger)
-    report.attempt(reward.verifier_from, config)
+def _prepare_cpu(config: Any) -> None:
+    """Without a GPU this process needs our platform too.
+
+    veRL chooses its platform when it is first asked for; composing has imported veRL's package already, so the module
+    that VERL_USE_EXTERNAL_MODULES names to every other process is imported here by hand.
+    """
+    if config.trainer.device != "cpu":
+        return
+    os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
+    importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
+    # idle workers that Ray would start in advance cost seconds of both cores and are never used
+    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 
-def resume_command(overrides: list[str]) -> str:
+def _dry_run(config: Any, overrides: Sequence[str], found: Preflight) -> int:
+    checks, registered, out = found.checks, None, Path(config.run.out)
+    if not check_settings(config).problems:  # veRL and a worker's process would only say the same again
+        registered = checks.attempt("veRL", lambda: validate(config, ask_worker=True))
+    if not checks.problems:
+        record = new_record(config, found.files)
+        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", may_differ, foreign=foreign))
+    dry.show(config, overrides, found, registered or {}, resume_command(overrides))
+    checks.refuse()
+    print("\nAll checks passed; nothing was started (--dry-run).")
+    return 0
+
+
+def resume_command(overrides: Sequence[str]) -> str:
     """The command line that goes on with a run, with absolute folders and without what is named like a secret."""
     return shlex.join(provenance.redact_command(["stapo-train", "run", *map(absolute, overrides)]))
 
 
-def _train(config: Any, record: Run, folder: RunFolder, train: Any) -> int:
-    run = config.run
-    began, state, reason = time.perf_counter(), "failed", ""
+def new_record(config: Any, files: Sequence[Path]) -> Run:
+    """The record of the run that a configuration asks for; weights and data files are hashed."""
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    model = Path(config.actor_rollout_ref.model.path)
+    weight_files = sorted(model.glob("*.safetensors"))
+    revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
+    revisions |= {p.name: store.sha256_file(p) for p in files}
+    seeds = {"run": int(config.run.seed)}
+    return provenance.new_run(
+        "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions
+    )
+
+
+def may_differ(key: str) -> bool:
+    """Whether a resumed run may have another value of this key."""
+    return key.startswith(_MAY_DIFFER)
+
+
+def foreign(name: str) -> bool:
+    """Files of a training, which must not stand in a folder without a record; a log of one's own may."""
+    return name in ("metrics.jsonl", "checkpoints")
+
+
+def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
+    out = Path(config.run.out)
+    with runs.opened(
+        out, new_record(config, files), flag="run.out", may_differ=may_differ, foreign=foreign
+    ) as open_run:
+        if open_run.finished:
+            print(f"{out}: this run is finished ({config.run.steps} steps)")
+            return 0
+        # a GPU run asks a worker's process first; without a GPU the run itself says the same as early
+        validate(config, ask_worker=config.trainer.device != "cpu")
+        from stapo_training.verl_ext import run as verl_run
+
+        folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
+        folder.discard_incomplete_checkpoints()
+        checkpoint = folder.last_checkpoint()
+        _set_places(config, folder, checkpoint, command)
+        start = checkpoint.name if checkpoint else "the start"
+        with open_run.working(start, resume=f"to go on: {command}"), _status_at_end(config, out):
+            for name, place in loggers.locations(out, len(open_run.record.resumptions)).items():
+                os.environ.setdefault(name, place)
+            verl_run.train(config)
+    print(f"finished: {out}")
+    return 0
+
+
+def _set_places(config: Any, folder: TrainingFolder, checkpoint: Path | None, command: str) -> None:
+    from omegaconf import open_dict
+
+    with open_dict(config):
+        config.trainer.resume_mode = "resume_path" if checkpoint else "disable"
+        config.trainer.resume_from_path = str(checkpoint) if checkpoint else None
+        config.run.command = command
+        config.trainer.default_local_dir = str(folder.checkpoints)
+        if checkpoint:
+            config.trainer.val_before_train = False  # step 0 is in the metrics already
+
+
+@contextmanager
+def _status_at_end(config: Any, out: Path) -> Iterator[None]:
+    """STATUS.md says how the training ended, whatever ended it."""
+    state, reason = "failed", ""
     try:
-        train(config)
+        yield
         state = "finished"
     except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of a SIGTERM before the first step
         state = "interrupted"
-        print(f"to go on: {run.command}", file=sys.stderr)
         raise KeyboardInterrupt from None
     except Exception as e:
         reason = first_line(e)
         raise
     finally:
-        seconds = (record.wall_seconds or 0.0) + time.perf_counter() - began
-        provenance.close_run(record, folder.path / "run.json", "done" if state == "finished" else state, seconds)
         # the trainer has written to the folder through an object of its own
-        status.write(
-            RunFolder(folder.path),
-            status.title(run.method, run.size, run.seed),
-            state,
-            run.steps,
-            run.command,
-            reason=reason,
-        )
-    print(f"finished: {folder.path}")
-    return 0
-
-
-_MAY_CHANGE = ("alarms.", "run.silenced_share_reference:", "trainer.logger:", "run.card:", "run.check_memory:")
-
-
-def _refuse_other(previous: Run, new: Run, out: Path) -> None:
-    """A folder holds one run: another configuration, other data or other weights need another folder.
-
-    What decides no number (alarms, loggers, what preflight looks at) may change.
-    """
-    differing = [
-        *(d for d in _differences(previous.config, new.config) if not d.startswith(_MAY_CHANGE)),
-        *(
-            f"{k}: {previous.revisions.get(k)} / {new.revisions.get(k)}"
-            for k in sorted(previous.revisions.keys() | new.revisions.keys())
-            if previous.revisions.get(k) != new.revisions.get(k)
-        ),
-    ]
-    if differing:
-        differing.sort(key=lambda d: not d.startswith("run."))  # what was typed before what follows from it
-        raise BadInput(
-            f"{out} holds a run of another configuration",
-            found="; ".join(differing[:5]),
-            expected="the same values (there / now)",
-            next_step="choose another run.out=, or delete the folder",
-        )
-
-
-def _differences(a: Any, b: Any, path: str = "") -> list[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return [
-            d for k in sorted(a.keys() | b.keys()) for d in _differences(a.get(k), b.get(k), f"{path}.{k}".lstrip("."))
-        ]
-    return [] if a == b else [f"{path}: {a} / {b}"]
-
-
-def _weights_revision(model: Path) -> str:
-    files = sorted(model.glob("*.safetensors"))
-    return " ".join(store.sha256_file(f) for f in files) if files else str(model)
-
-
-def _new_record(config: Any, facts: Facts) -> Run:
-    from omegaconf import OmegaConf
-
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    revisions = {"model": _weights_revision(facts.model)} | {p.name: store.sha256_file(p) for p in facts.files}
-    seeds = {"run": int(config.run.seed)}
-    deterministic = bool(config.run.deterministic)
-    return provenance.new_run("train", plain, seeds=seeds, deterministic=deterministic, revisions=revisions)
-
-
-def _check_same_run(config: Any, facts: Facts) -> None:
-    """Raises BadInput when the folder holds another run than this configuration's."""
-    file = facts.out / "run.json"
-    if file.exists():
-        _refuse_other(store.read_json(file, Run), _new_record(config, facts), facts.out)
+        status.write(TrainingFolder(out), config.run, state, reason=reason)

@@ -9,8 +9,6 @@ largest logit z so far, these are s = sum exp(z - m), a = sum exp(z - m) (z - m)
 No difference of large numbers occurs: m and log s are never added up, and both terms of H are positive. Tiles are
 float32, sums over tiles float64. Nothing here has a gradient.
 
-This is the reference, on any device. On a GPU `score_tokens` runs the kernel in token_distribution_triton.py.
-
 Shapes: T tokens, D hidden size, V vocabulary, K of top-k.
 """
 
@@ -25,7 +23,7 @@ TOKENS, VOCABULARY = 512, 1024
 _FLOOR = -1e4
 """exp of this is 0 in float32. Keeps 0 x -inf out of the sums."""
 _LOWEST = torch.finfo(torch.float32).min
-IDS = 2**32 - 1
+_IDS = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,7 @@ class TokenDistribution:
     top_logprob_TK: torch.Tensor
 
 
+@torch.no_grad()
 def score_tokens(
     hidden_TD: torch.Tensor,
     weight_VD: torch.Tensor,
@@ -52,40 +51,22 @@ def score_tokens(
     bias_V: torch.Tensor | None = None,
     temperature_T: torch.Tensor | None = None,
     k: int = 5,
+    tokens: int | None = None,
+    vocabulary: int | None = None,
 ) -> TokenDistribution:
     """The distributions softmax((hidden weight^T + bias) / temperature), and the probability of each chosen token.
 
-    On a GPU by the Triton kernel, elsewhere by `score_tokens_reference`; arguments and errors are the same.
-    """
-    if not hidden_TD.is_cuda:
-        return score_tokens_reference(hidden_TD, weight_VD, chosen_T, bias_V=bias_V, temperature_T=temperature_T, k=k)
-    from stapo_training.selection import token_distribution_triton
-
-    return token_distribution_triton.score_tokens(
-        hidden_TD, weight_VD, chosen_T, bias_V=bias_V, temperature_T=temperature_T, k=k
-    )
-
-
-@torch.no_grad()
-def score_tokens_reference(
-    hidden_TD: torch.Tensor,
-    weight_VD: torch.Tensor,
-    chosen_T: torch.Tensor,
-    *,
-    bias_V: torch.Tensor | None = None,
-    temperature_T: torch.Tensor | None = None,
-    k: int = 5,
-    tokens: int = TOKENS,
-    vocabulary: int = VOCABULARY,
-) -> TokenDistribution:
-    """`score_tokens` in PyTorch, in tiles of `tokens` x `vocabulary` logits.
-
     Products of bfloat16 or float16 are taken in float32, so that logits are not rounded as the model's own are.
+    `tokens` x `vocabulary` is a tile's size; None fits a CPU's cache, or gives a GPU few and large operations.
 
     Raises:
         ValueError: when k is not in 1 to V, a chosen id not below V, or shapes do not fit.
     """
-    check(hidden_TD, weight_VD, chosen_T, k)
+    if hidden_TD.ndim != 2 or weight_VD.ndim != 2 or hidden_TD.shape[1] != weight_VD.shape[1]:
+        raise ValueError(f"hidden {tuple(hidden_TD.shape)} and weight {tuple(weight_VD.shape)} are not (T, D), (V, D)")
+    _check_chosen(chosen_T, len(hidden_TD), len(weight_VD), k)
+    on_cpu = hidden_TD.device.type == "cpu"
+    tokens, vocabulary = tokens or (TOKENS if on_cpu else 4096), vocabulary or (VOCABULARY if on_cpu else 8192)
     running = _Running(chosen_T, k, vocabulary)
     with torch.autocast(hidden_TD.device.type, enabled=False):  # it would take products and dots in bfloat16
         buffer = torch.empty(2 * min(tokens, len(hidden_TD)), vocabulary, device=hidden_TD.device)
@@ -122,7 +103,7 @@ def score_logits(
     The tiles that are not given are a CPU's cache's, or whole rows on a GPU, which wants few and large operations.
 
     Raises:
-        ValueError: as `score_tokens_reference`.
+        ValueError: as `score_tokens`.
     """
     on_cpu = logits_TV.device.type == "cpu"
     tokens, vocabulary = tokens or (TOKENS if on_cpu else 128), vocabulary or (VOCABULARY if on_cpu else 2**20)
@@ -137,13 +118,6 @@ def score_logits(
                     tile /= temperature_T[rows].float().unsqueeze(-1)
                 running.add(rows, first, tile, torch.empty_like(tile))
     return running.result()
-
-
-def check(hidden_TD: torch.Tensor, weight_VD: torch.Tensor, chosen_T: torch.Tensor, k: int) -> None:
-    """Raise ValueError unless the arguments of `score_tokens` fit each other."""
-    if hidden_TD.ndim != 2 or weight_VD.ndim != 2 or hidden_TD.shape[1] != weight_VD.shape[1]:
-        raise ValueError(f"hidden {tuple(hidden_TD.shape)} and weight {tuple(weight_VD.shape)} are not (T, D), (V, D)")
-    _check_chosen(chosen_T, len(hidden_TD), len(weight_VD), k)
 
 
 def _check_chosen(chosen_T: torch.Tensor, tokens: int, vocabulary: int, k: int) -> None:
@@ -166,7 +140,7 @@ class _Running:
         self.sum_T, self.moment_T, self.square_T = torch.zeros(3, tokens, dtype=torch.float64, device=device)
         self.key_TK = torch.full((tokens, k), torch.iinfo(torch.int64).min, device=device)
         self.kth_T = torch.full((tokens,), torch.nan, device=device)  # NaN: fewer than k logits were seen
-        self.last_V = IDS - torch.arange(vocabulary, device=device)
+        self.last_V = _IDS - torch.arange(vocabulary, device=device)
 
     def add(self, rows: slice, first: int, tile_TV: torch.Tensor, scratch_TV: torch.Tensor) -> None:
         """Count a tile of `rows`, float32, whose first column is the token `first`. Overwrites both tensors."""
@@ -196,43 +170,31 @@ class _Running:
         better_R = torch.nonzero(~(top_T <= self.kth_T[rows])).squeeze(-1)
         if not len(better_R):
             return
-        key_RV = keys(tile_TV[better_R], self.last_V[: tile_TV.shape[1]] - first)
+        key_RV = _keys(tile_TV[better_R], self.last_V[: tile_TV.shape[1]] - first)
         better_R = better_R + rows.start
         key_RK = torch.cat([self.key_TK[better_R], key_RV], 1).topk(self.key_TK.shape[1], 1).values
         self.key_TK[better_R] = key_RK
         unfilled_R = key_RK[:, -1] == torch.iinfo(torch.int64).min
-        self.kth_T[better_R] = logits_of(key_RK[:, -1]).masked_fill_(unfilled_R, torch.nan)
+        self.kth_T[better_R] = _logits_of(key_RK[:, -1]).masked_fill_(unfilled_R, torch.nan)
 
     def result(self) -> TokenDistribution:
-        return finish(self.max_T, self.sum_T, self.moment_T, self.square_T, self.logit_T, self.key_TK)
+        log_T, max_T = self.sum_T.log(), self.max_T.double()
+        return TokenDistribution(
+            logprob_T=((self.logit_T.double() - max_T) - log_T).float(),
+            entropy_T=(log_T - self.moment_T / self.sum_T).clamp_(min=0.0).float(),
+            collision_T=(self.square_T / (self.sum_T * self.sum_T)).float(),
+            top_id_TK=_IDS - (self.key_TK & _IDS),
+            top_logprob_TK=((_logits_of(self.key_TK).double() - max_T.unsqueeze(-1)) - log_T.unsqueeze(-1)).float(),
+        )
 
 
-def keys(logits: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+def _keys(logits: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     """Integers that order as (logit descending, token id ascending) does, in int64, from float32 and 2^32 - 1 - id."""
     bits = (logits + 0.0).view(torch.int32)  # + 0.0 makes -0.0 a 0.0, which it equals
     return ((bits ^ (bits >> 31 & 0x7FFFFFFF)).long() << 32) | last
 
 
-def logits_of(key: torch.Tensor) -> torch.Tensor:
-    """The logits, float32, that `keys` were made from."""
+def _logits_of(key: torch.Tensor) -> torch.Tensor:
+    """The logits, float32, that `_keys` were made from."""
     bits = (key >> 32).int()
     return (bits ^ (bits >> 31 & 0x7FFFFFFF)).view(torch.float32)
-
-
-def finish(
-    max_T: torch.Tensor,
-    sum_T: torch.Tensor,
-    moment_T: torch.Tensor,
-    square_T: torch.Tensor,
-    logit_T: torch.Tensor,
-    key_TK: torch.Tensor,
-) -> TokenDistribution:
-    """The distributions from the running numbers m, s, a, c, z_y and the keys of the k best logits."""
-    log_T = sum_T.log()
-    return TokenDistribution(
-        logprob_T=((logit_T.double() - max_T.double()) - log_T).float(),
-        entropy_T=(log_T - moment_T / sum_T).clamp_(min=0.0).float(),
-        collision_T=(square_T / (sum_T * sum_T)).float(),
-        top_id_TK=IDS - (key_TK & IDS),
-        top_logprob_TK=((logits_of(key_TK).double() - max_T.double().unsqueeze(-1)) - log_T.unsqueeze(-1)).float(),
-    )

@@ -1,6 +1,6 @@
 """Per-token statistics of a mini-batch: what a selector looks at, and how it is computed from logits.
 
-Pure functions on tensors; the engine (verl_ext/engine.py) feeds them.
+Pure functions on tensors; verl_ext/mini_batch.py feeds them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ _ZERO = -1e5
 """A logit whose probability is 0 in float64."""
 
 Generator = torch.Generator
-Make = Callable[[int, Generator], torch.Tensor]
 
 
 def _gaussian(vocabulary: int, g: Generator, *, spread: float) -> torch.Tensor:
@@ -59,7 +58,7 @@ def _uniform(vocabulary: int, g: Generator) -> torch.Tensor:
     return torch.zeros(vocabulary, dtype=torch.float64)
 
 
-FAMILIES: dict[str, Make] = {
+FAMILIES: dict[str, Callable[[int, Generator], torch.Tensor]] = {
     "uniform": _uniform,
     "almost uniform": partial(_gaussian, spread=0.01),
     "normal logits, 1": partial(_gaussian, spread=1.0),
@@ -93,9 +92,13 @@ class Batch:
     def vocabulary(self) -> int:
         return self.logits_NV.shape[-1]
 
+    def whole(self, row: int = 0) -> str:
+        """The distribution in words."""
+        return f"{self.family}, V = {self.vocabulary:,}"
+
     def where(self, row: int) -> str:
         """The case in words."""
-        return f"{self.family}, V = {self.vocabulary:,}, {self.target_names[row]} token"
+        return f"{self.whole()}, {self.target_names[row]} token"
 
 
 def _targets(logits_V: torch.Tensor, g: Generator) -> dict[str, int]:

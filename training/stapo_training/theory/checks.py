@@ -1,4 +1,4 @@
-"""Every statement against the numbers of every case; `Checks.add` takes a batch, `Checks.rows` gives the result."""
+"""Every statement against the numbers of every case."""
 
 from __future__ import annotations
 
@@ -53,28 +53,42 @@ def gradient_norm2(b: Batch, *, beta: float = 0.0, temperature: float = 1.0) -> 
     return gradient_NV.square().sum(-1)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What several checks of a batch need of its N target tokens; `only` is the batch's one distribution (1, V)."""
+def entropy_slope(logits_1V: torch.Tensor) -> torch.Tensor:
+    """dH/da (1, V) by autograd."""
+    a_1V = logits_1V.clone().requires_grad_()
+    return torch.autograd.grad(entropy(a_1V).sum(), a_1V)[0]
 
-    only: Distributions
-    all: Distributions
+
+@dataclass(frozen=True)
+class Targets:
+    """The N target tokens of a batch: log p, 1 - p, the distribution's entropy, the norm's factor and weight w.
+
+    `single` is the batch's one distribution (1, V), `rows` the same once a target (N, V).
+    """
+
+    single: Distributions
+    rows: Distributions
     logprob_N: torch.Tensor
     gap_N: torch.Tensor
     entropy_N: torch.Tensor
     factor_N: torch.Tensor
     weight_N: torch.Tensor
 
-    def about(self, **more: torch.Tensor) -> dict[str, torch.Tensor]:
+    @property
+    def surprise_N(self) -> torch.Tensor:
+        return self.logprob_N + self.entropy_N
+
+    def numbers(self, **more: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a record says of a case."""
         return {"p": self.logprob_N.exp(), "1-p": self.gap_N, "H": self.entropy_N, **more}
 
 
-def facts(b: Batch) -> Facts:
+def targets(b: Batch) -> Targets:
     d, k = softmax(b.logits_NV), b.target_N.unsqueeze(-1)
     logprob_N = d.logprob_NV.gather(-1, k).squeeze(-1)
     w_N = weight(logprob_N, logprob_N - b.ratio_N.log(), b.advantage_N, LOW, HIGH)
     gap_N = d.complement_NV.gather(-1, k).squeeze(-1)
-    return Facts(softmax(b.logits_NV[:1]), d, logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
+    return Targets(softmax(b.logits_NV[:1]), d, logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
 
 
 class Point(NamedTuple):
@@ -87,7 +101,7 @@ class Point(NamedTuple):
     where: str
 
 
-class Checks:
+class StatementChecks:
     """Tallies of all statements over the batches that were added."""
 
     def __init__(self, seed: int):
@@ -98,37 +112,39 @@ class Checks:
 
     def add(self, b: Batch) -> None:
         """Check one batch against everything but the statements about pairs and two-valued distributions."""
-        f = facts(b)
-        self._decomposition(b, f)
+        t = targets(b)
+        self._decomposition(b, t)
         self._float32(b)
-        self._bounds(b, f)
-        self._entropy_of_step(b, f)
-        self._entropy_of_sample(b, f)
-        self._taxonomy(b, f)
-        self._mean_norm(b, f)
-        for i in (f.logprob_N.exp() < TAU_P).nonzero().flatten().tolist():
-            logp, h, factor = (float(x[i]) for x in (f.logprob_N, f.entropy_N, f.factor_N))
+        self._bounds(b, t)
+        self._entropy_of_step(b, t)
+        self._entropy_of_sample(b, t)
+        self._taxonomy(b, t)
+        self._mean_norm(b, t)
+        for i in (t.logprob_N.exp() < TAU_P).nonzero().flatten().tolist():
+            logp, h, factor = (float(x[i]) for x in (t.logprob_N, t.entropy_N, t.factor_N))
             self.rare.append(Point(b.vocabulary, logp, h, factor, b.where(i)))
 
-    def _decomposition(self, b: Batch, f: Facts) -> None:
-        found_N, claimed_N = gradient_norm2(b), f.weight_N.square() * f.factor_N
-        self.tallies["decomposition"].add(
-            relative(claimed_N, found_N), b.where, f.about(claimed=claimed_N, found=found_N)
+    def _decomposition(self, b: Batch, t: Targets) -> None:
+        printed_N, found_N, with_kl_N = (
+            t.weight_N.square() * t.factor_N,
+            gradient_norm2(b),
+            gradient_norm2(b, beta=BETA),
         )
-        old_N = f.logprob_N - b.ratio_N.log()
-        one_N = weight(f.logprob_N, old_N, b.advantage_N, LOW, LOW).square() * f.factor_N
-        numbers = f.about(claimed=one_N, found=found_N)
-        self.tallies["decomposition_one_epsilon"].add(relative(one_N, found_N), b.where, numbers)
-        found_N = gradient_norm2(b, beta=BETA)
-        numbers = f.about(claimed=claimed_N, found=found_N)
-        self.tallies["decomposition_kl"].add(relative(claimed_N, found_N), b.where, numbers)
-        claimed_N = (f.weight_N + BETA * (REFERENCE_RATIO - 1)).square() * f.factor_N
-        numbers = f.about(claimed=claimed_N, found=found_N)
-        self.tallies["decomposition_kl_weight"].add(relative(claimed_N, found_N), b.where, numbers)
-        found_N = gradient_norm2(b, temperature=TEMPERATURE)
-        claimed_N = f.weight_N.square() * norm_factor(softmax(b.logits_NV / TEMPERATURE), b.target_N)
-        numbers = f.about(claimed=claimed_N, found=found_N)
-        self.tallies["decomposition_temperature"].add(relative(claimed_N, found_N), b.where, numbers)
+        one_epsilon_N = weight(t.logprob_N, t.logprob_N - b.ratio_N.log(), b.advantage_N, LOW, LOW)
+        tempered_N = norm_factor(softmax(b.logits_NV / TEMPERATURE), b.target_N)
+        for key, claimed_N, norm2_N in (
+            ("decomposition", printed_N, found_N),
+            ("decomposition_one_epsilon", one_epsilon_N.square() * t.factor_N, found_N),
+            ("decomposition_kl", printed_N, with_kl_N),
+            ("decomposition_kl_weight", (t.weight_N + BETA * (REFERENCE_RATIO - 1)).square() * t.factor_N, with_kl_N),
+            (
+                "decomposition_temperature",
+                t.weight_N.square() * tempered_N,
+                gradient_norm2(b, temperature=TEMPERATURE),
+            ),
+        ):
+            numbers = t.numbers(claimed=claimed_N, found=norm2_N)
+            self.tallies[key].add(relative(claimed_N, norm2_N), b.where, numbers)
 
     def _float32(self, b: Batch) -> None:
         """The printed form from float32 statistics, against the factor of the same float32 logits in float64."""
@@ -139,82 +155,71 @@ class Checks:
         found_N, gap_N = norm_factor(exact, b.target_N), exact.complement_NV.gather(-1, k).squeeze(-1)
         tally, violation_N = self.tallies["decomposition_float32"], relative(claimed_N, found_N)
         before = tally.numbers.get("largest 1-p that fails", 0.0)
-        numbers = {"1-p": gap_N, "claimed": claimed_N, "found": found_N}
-        tally.add(violation_N, b.where, numbers)
+        tally.add(violation_N, b.where, {"1-p": gap_N, "claimed": claimed_N, "found": found_N})
         failing = gap_N[violation_N > tally.statement.tolerance]
         tally.numbers["largest 1-p that fails"] = max([before, *failing.tolist()])
 
-    def _bounds(self, b: Batch, f: Facts) -> None:
-        w2_N = f.weight_N.square()
-        value_N = w2_N * f.factor_N
-        lower_N = w2_N * lower_factor(f.gap_N, f.entropy_N)
-        upper_N = w2_N * upper_factor(f.gap_N, f.entropy_N, b.vocabulary)
-        at_least = value_N.clamp(min=_SMALLEST)
-        numbers = f.about(bound=lower_N, squared_norm=value_N)
-        self.tallies["lower_bound"].add((lower_N - value_N) / at_least, b.where, numbers)
-        numbers = f.about(bound=upper_N, squared_norm=value_N)
-        self.tallies["upper_bound"].add((value_N - upper_N) / at_least, b.where, numbers)
+    def _bounds(self, b: Batch, t: Targets) -> None:
+        w2_N = t.weight_N.square()
+        norm2_N = w2_N * t.factor_N
+        lower_N = w2_N * lower_factor(t.gap_N, t.entropy_N)
+        upper_N = w2_N * upper_factor(t.gap_N, t.entropy_N, b.vocabulary)
+        for key, bound_N, excess_N in (
+            ("lower_bound", lower_N, lower_N - norm2_N),
+            ("upper_bound", upper_N, norm2_N - upper_N),
+        ):
+            numbers = t.numbers(bound=bound_N, squared_norm=norm2_N)
+            self.tallies[key].add(excess_N / norm2_N.clamp(min=_SMALLEST), b.where, numbers)
 
-    def _mean_norm(self, b: Batch, f: Facts) -> None:
-        p_V, factor_V = f.only.probability_NV[0], norm_factors(f.only)[0]
-        where = f"{b.family}, V = {b.vocabulary:,}"
-        claimed, found = f.only.impurity_N, (p_V * factor_V).sum(-1, keepdim=True)
-        numbers = {"H": f.only.entropy_N, "claimed": claimed, "found": found}
-        self.tallies["mean_norm"].add(relative(claimed, found), lambda _: where, numbers)
+    def _mean_norm(self, b: Batch, t: Targets) -> None:
+        p_V, factor_V = t.single.probability_NV[0], norm_factors(t.single)[0]
+        claimed, found = t.single.impurity_N, (p_V * factor_V).sum(-1, keepdim=True)
+        numbers = {"H": t.single.entropy_N, "claimed": claimed, "found": found}
+        self.tallies["mean_norm"].add(relative(claimed, found), b.whole, numbers)
         common_V = p_V >= TAU_P
         if common_V.any():
             mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
-            self.common.append(Point(b.vocabulary, 0.0, float(f.only.entropy_N), mean, where))
+            self.common.append(Point(b.vocabulary, 0.0, float(t.single.entropy_N), mean, b.whole()))
 
-    def _entropy_of_step(self, b: Batch, f: Facts) -> None:
+    def _entropy_of_step(self, b: Batch, t: Targets) -> None:
         logits_1V = b.logits_NV[:1]
         advantage_1V = torch.randn(logits_1V.shape, generator=self.generator, dtype=torch.float64)
-        terms_1V, step_1V = change.lemma_terms(f.only, advantage_1V), change.natural_step(f.only, advantage_1V)
-        a_1V = logits_1V.clone().requires_grad_()
-        (slope_1V,) = torch.autograd.grad(entropy(a_1V).sum(), a_1V)
-        moved_1V = slope_1V * step_1V
+        terms_1V, step_1V = change.lemma_terms(t.single, advantage_1V), change.natural_step(t.single, advantage_1V)
+        moved_1V = entropy_slope(logits_1V) * step_1V
         claimed = terms_1V.sum(-1)
-        parts_1V = f.only.probability_NV * (f.only.logprob_NV.abs() + f.only.entropy_N.unsqueeze(-1)) * step_1V.abs()
+        information_1V = t.single.logprob_NV.abs() + t.single.entropy_N.unsqueeze(-1)
+        parts_1V = t.single.probability_NV * information_1V * step_1V.abs()
         size = parts_1V.sum(-1).clamp(min=_SMALLEST)  # of what the terms are differences of
+        by_steps = (entropy(logits_1V + STEP * step_1V) - entropy(logits_1V - STEP * step_1V)) / (2 * STEP)
+        for key, found in (("entropy_total", moved_1V.sum(-1)), ("entropy_steps", by_steps)):
+            numbers = {"H": t.single.entropy_N, "claimed": claimed, "found": found}
+            self.tallies[key].add((claimed - found).abs() / size, b.whole, numbers)
+        self.tallies["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, b.whole)
 
-        def where(row: int) -> str:
-            return f"{b.family}, V = {b.vocabulary:,}"
-
-        found = moved_1V.sum(-1)
-        about = {"H": f.only.entropy_N, "claimed": claimed}
-        self.tallies["entropy_total"].add((claimed - found).abs() / size, where, about | {"found": found})
-        self.tallies["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, where)
-        found = (entropy(logits_1V + STEP * step_1V) - entropy(logits_1V - STEP * step_1V)) / (2 * STEP)
-        self.tallies["entropy_steps"].add((claimed - found).abs() / size, where, about | {"found": found})
-
-    def _entropy_of_sample(self, b: Batch, f: Facts) -> None:
-        p_N = f.logprob_N.exp()
-        a_1V = b.logits_NV[:1].clone().requires_grad_()
-        (slope_1V,) = torch.autograd.grad(entropy(a_1V).sum(), a_1V)
-        alive_N = p_N > _SMALLEST
-        ones_N = torch.ones_like(p_N)
-        surprise_N = f.logprob_N + f.entropy_N
+    def _entropy_of_sample(self, b: Batch, t: Targets) -> None:
+        p_N, surprise_N = t.logprob_N.exp(), t.surprise_N
+        alive_N, decided_N = p_N > _SMALLEST, surprise_N.abs() > 1e-9
         claimed_N = -p_N * surprise_N
-        found_N = slope_1V[0, b.target_N] / p_N.clamp(min=_SMALLEST)
-        decided_N = surprise_N.abs() > 1e-9
-        rows = (alive_N & decided_N).nonzero().flatten()
-        self._some("entropy_sampled", relative(claimed_N, found_N), rows, b, f.about(claimed=claimed_N, found=found_N))
+        found_N = entropy_slope(b.logits_NV[:1])[0, b.target_N] / p_N.clamp(min=_SMALLEST)
+        numbers = t.numbers(claimed=claimed_N, found=found_N)
+        self._some("entropy_sampled", relative(claimed_N, found_N), alive_N & decided_N, b, numbers)
 
-        found_N = change.sampled_gradient_change(f.all, b.target_N, ones_N)
-        other_N = (f.all.probability_NV.square() * change.surprise(f.all)).sum(-1)
+        found_N = change.sampled_gradient_change(t.rows, b.target_N, torch.ones_like(p_N))
+        other_N = (t.rows.probability_NV.square() * change.surprise(t.rows)).sum(-1)
         size_N = (claimed_N.abs() + other_N.abs()).clamp(min=_SMALLEST)
         against_N = torch.where(found_N.sign() == -surprise_N.sign(), 0.0, found_N.abs() / size_N)
-        numbers = f.about(claimed=claimed_N, found=found_N)
-        self._some("entropy_sign", against_N, rows, b, numbers)
-        self._some("entropy_sign_rare", against_N, (alive_N & (surprise_N < -1e-9)).nonzero().flatten(), b, numbers)
+        numbers = t.numbers(claimed=claimed_N, found=found_N)
+        self._some("entropy_sign", against_N, alive_N & decided_N, b, numbers)
+        self._some("entropy_sign_rare", against_N, alive_N & (surprise_N < -1e-9), b, numbers)
 
-    def _taxonomy(self, b: Batch, f: Facts) -> None:
-        surprise_N, rare_N = f.logprob_N + f.entropy_N, f.logprob_N.exp() < TAU_P
-        self._some("taxonomy_rare", surprise_N, rare_N.nonzero().flatten(), b, f.about())
-        self._some("taxonomy_common", -surprise_N, (~rare_N).nonzero().flatten(), b, f.about())
+    def _taxonomy(self, b: Batch, t: Targets) -> None:
+        rare_N = t.logprob_N.exp() < TAU_P
+        self._some("taxonomy_rare", t.surprise_N, rare_N, b, t.numbers())
+        self._some("taxonomy_common", -t.surprise_N, ~rare_N, b, t.numbers())
 
-    def _some(self, key: str, violation_N: torch.Tensor, rows: torch.Tensor, b: Batch, numbers_N: dict) -> None:
+    def _some(self, key: str, violation_N: torch.Tensor, of_it_N: torch.Tensor, b: Batch, numbers_N: dict) -> None:
         """Count only the cases that a statement speaks of."""
+        rows = of_it_N.nonzero().flatten()
         chosen = {k: v[rows] for k, v in numbers_N.items()}
         self.tallies[key].add(violation_N[rows], lambda i: b.where(int(rows[i])), chosen)
 
@@ -231,14 +236,14 @@ class Checks:
             {"H": entropy_M, "sum of pi^2": collision_M},
         )
 
-    def _pairs(self, key: str, points: list[Point], per: Callable[[Point, Point], float]) -> None:
+    def _pairs(self, key: str, points: list[Point], unit: Callable[[Point, Point], float]) -> None:
         """Every two points of one vocabulary size, the first with the lower entropy and no higher probability: claimed
-        is that its squared norm is not smaller. `per` is what a shortfall is measured in."""
+        is that its squared norm is not smaller. `unit` is what a shortfall is measured in."""
         for vocabulary in sorted({r.vocabulary for r in points}):
             own = [r for r in points if r.vocabulary == vocabulary]
             pairs = [(a, b) for a in own for b in own if a.entropy < b.entropy - 1e-9 and a.logprob <= b.logprob]
             sides = torch.tensor([(a.entropy, b.entropy, a.factor, b.factor) for a, b in pairs]).double().reshape(-1, 4)
-            shortfall = torch.tensor([(b.factor - a.factor) / per(a, b) for a, b in pairs], dtype=torch.float64)
+            shortfall = torch.tensor([(b.factor - a.factor) / unit(a, b) for a, b in pairs], dtype=torch.float64)
             self.tallies[key].add(
                 shortfall,
                 lambda i: f"{pairs[i][0].where}; against {pairs[i][1].where}",  # noqa: B023  called at once

@@ -40,15 +40,6 @@ def lemma_terms(d: Distributions, advantage_NV: torch.Tensor) -> torch.Tensor:
     return entropy_gradient(d) * natural_step(d, advantage_NV)
 
 
-def sampled_natural_change(d: Distributions, target_N: torch.Tensor, advantage_N: torch.Tensor) -> torch.Tensor:
-    """The derivative (N,) when the sampled token alone drives a natural gradient step: -A (log pi + H).
-
-    The natural gradient of A log pi_k adds A / pi_k to the logit of k. The lemma's term is pi_k times this: the share
-    in the expected step, not the change by the step that the sample causes.
-    """
-    return -advantage_N * surprise(d).gather(-1, target_N.unsqueeze(-1)).squeeze(-1)
-
-
 def sampled_gradient_change(d: Distributions, target_N: torch.Tensor, advantage_N: torch.Tensor) -> torch.Tensor:
     """The derivative (N,) when the sampled token alone drives a plain gradient step, as training's losses do.
 

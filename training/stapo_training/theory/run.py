@@ -9,11 +9,12 @@ from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, store
+from stapo_results import progress, provenance, runs, store
 from stapo_results.schema import Theory, TheoryRow
+from stapo_results.terminal import duration
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
-from stapo_training.theory.checks import Checks
+from stapo_training.theory.checks import StatementChecks
 from stapo_training.theory.report import report
 
 _LARGE = 10_000
@@ -21,7 +22,7 @@ _LARGE = 10_000
 
 
 @dataclass(frozen=True)
-class Plan:
+class TheoryPlan:
     """What is drawn. The default takes about 20 s on one core."""
 
     seed: int = 0
@@ -29,9 +30,9 @@ class Plan:
     vocabularies: tuple[int, ...] = VOCABULARIES
 
 
-def check(plan: Plan, say: Callable[[str], None] = print) -> list[TheoryRow]:
+def check(plan: TheoryPlan, say: Callable[[str], None] = print) -> list[TheoryRow]:
     """Every statement over the plan's cases."""
-    checks = Checks(plan.seed)
+    checks = StatementChecks(plan.seed)
     for done, vocabulary in enumerate(plan.vocabularies):
         progress.report("theory", done, len(plan.vocabularies))
         began, count = time.perf_counter(), 0
@@ -39,13 +40,13 @@ def check(plan: Plan, say: Callable[[str], None] = print) -> list[TheoryRow]:
             checks.add(batch)
             count += len(batch.target_N)
         checks.two_levels(vocabulary)
-        say(f"vocabulary {vocabulary:,}: {count} cases, {time.perf_counter() - began:.1f} s")
+        say(f"vocabulary {vocabulary:,}: {count} cases, {duration(time.perf_counter() - began)}")
     progress.report("theory", len(plan.vocabularies), len(plan.vocabularies))
     return checks.rows()
 
 
 def run(
-    plan: Plan,
+    plan: TheoryPlan,
     *,
     source: Path | None = None,
     out: Path | None = None,
@@ -53,25 +54,27 @@ def run(
 ) -> Theory:
     """Check, print the tables, and write run.json and theory.json to `out` where one is given.
 
-    One thread, so that sums are taken in one order and the same command gives the same bytes.
+    One thread, so that sums are taken in one order and the same command gives the same bytes. An earlier record in
+    `out` is replaced.
     """
     torch.set_num_threads(1)
+    if out:
+        runs.check_folder(out, "--out")
     began = time.perf_counter()
-    of = tightness.read_source(source) if source else None
-    found, numbers, missing = tightness.quadrants(of) if of else ([], {}, [])
-    parent = of.run.run_id if of else ""
-    record = provenance.new_run("theory", asdict(plan), seeds={"run": plan.seed}, deterministic=True, parent_run=parent)
+    found = tightness.measure(source) if source else tightness.RunBounds()
+    seeds = {"run": plan.seed}
+    record = provenance.new_run("theory", asdict(plan), seeds=seeds, deterministic=True, parent_run=found.run_id)
     result = Theory(
         run_id=record.run_id,
         seed=plan.seed,
         draws=plan.draws,
         vocabularies=list(plan.vocabularies),
         rows=check(plan, say),
-        source_run=parent,
-        source_about=tightness.about(of.run) if of else {},
-        source=numbers,
-        quadrants=found,
-        missing=missing,
+        source_run=found.run_id,
+        source_about=found.about,
+        source=found.numbers,
+        quadrants=found.quadrants,
+        missing=found.missing,
     )
     say(report(result))
     if out:

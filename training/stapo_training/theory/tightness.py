@@ -7,7 +7,7 @@ norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolve
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -42,18 +42,32 @@ class Tokens:
     def take(self, index: torch.Tensor) -> Tokens:
         return Tokens(*(getattr(self, f.name)[index] for f in fields(self)))
 
-
-@dataclass(frozen=True)
-class Source:
-    """A run's record and its token log; None where it has none."""
-
-    run: Run
-    facts: token_log.Facts | None = None
-    tokens: Tokens | None = None
+    def __len__(self) -> int:
+        return len(self.logprob_N)
 
 
-def read_source(folder: Path) -> Source:
-    """A run with its tokens.
+@dataclass
+class RunBounds:
+    """What the tokens of a run say of the bounds; empty without a run.
+
+    Attributes:
+        about: what the run's record says of it, since its folder does not stand among the records.
+        quadrants: of the tokens with A > 0.
+        numbers: of the whole log.
+        missing: what the run would have to log.
+    """
+
+    run_id: str = ""
+    about: dict[str, str] = field(default_factory=dict)
+    quadrants: list[TheoryQuadrant] = field(default_factory=list)
+    numbers: dict[str, float] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+
+
+def measure(folder: Path) -> RunBounds:
+    """The bounds on a run's tokens.
+
+    Entropies are parted at tau_h of the token's own mini-batch, as Algorithm 1 does.
 
     Raises:
         BadInput: no run, or a log with values that no softmax over its vocabulary gives.
@@ -67,24 +81,44 @@ def read_source(folder: Path) -> Source:
             next_step="name the run.out of a training, or the --out of stapo-train probe",
         )
     run = read_json(folder / "run.json", Run)
+    out = RunBounds(run.run_id, _about(run))
     log = token_log.read(folder)
     if log is None:
-        return Source(run)
+        out.missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
+        return out
+    facts = log.facts
+    tokens = _tokens(log)
+    _refuse_impossible(tokens, folder, facts.vocabulary)
+    positive = tokens.take(tokens.advantage_N > 0)
+    out.numbers = {
+        "vocabulary": float(facts.vocabulary),
+        "tau_p": facts.tau_p,
+        "q": facts.q,
+        "tokens": float(len(tokens)),
+        "tokens with A > 0": float(len(positive)),
+    }
+    if facts.policy == "old":
+        out.missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
+    elif positive.tau_h_N.isnan().all():
+        out.missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
+    else:
+        _add_quadrants(out, positive, facts)
+    return out
+
+
+def _about(run: Run) -> dict[str, str]:
+    own = run.config.get("run", {})
+    named = {k: str(own[k]) for k in ("method", "size", "seed", "steps") if k in own}
+    return {"kind": run.kind, **named, "code_commit": run.code_commit + ("+dirty" if run.code_dirty else "")}
+
+
+def _tokens(log: token_log.TokenLog) -> Tokens:
     wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
     c = {name: log.tokens[name].to_numpy() for name in wanted}
     norm = gradient_norm(c["advantage"], c["ratio"], c["clipped"], c["logprob"], c["collision"])
     batch = c["step"].astype("int64") << 16 | c["mini_batch"]
-    known = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"], batch)
-    t = Tokens(*(torch.from_numpy(x.astype("float64")) for x in known))
-    _refuse_impossible(t, folder, log.facts.vocabulary)
-    return Source(run, log.facts, t)
-
-
-def about(run: Run) -> dict[str, str]:
-    """What the record says of a run whose folder does not stand beside it."""
-    own = run.config.get("run", {})
-    named = {k: str(own[k]) for k in ("method", "size", "seed", "steps") if k in own}
-    return {"kind": run.kind, **named, "code_commit": run.code_commit + ("+dirty" if run.code_dirty else "")}
+    columns = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"], batch)
+    return Tokens(*(torch.from_numpy(x.astype("float64")) for x in columns))
 
 
 def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
@@ -99,57 +133,33 @@ def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
         wrong_N = ~(torch.isfinite(values_N) & (values_N >= low) & (values_N <= high))
         if wrong_N.any():
             raise BadInput(
-                f"{int(wrong_N.sum())} tokens of the token log have a {name} that no softmax gives",
+                f"{int(wrong_N.sum())} tokens of the token log have a value of {name} that no softmax gives",
                 found=f"{values_N[wrong_N][:3].tolist()} in {folder / token_log.FOLDER}",
                 expected=f"{low:.5g} to {high:.5g} (vocabulary {vocabulary:,})",
                 next_step="see whether the model had diverged; if not, the log is damaged",
             )
 
 
-def quadrants(source: Source) -> tuple[list[TheoryQuadrant], dict[str, float], list[str]]:
-    """(the four quadrants of the tokens with A > 0, numbers of the whole, what is missing).
-
-    Entropies are parted at tau_h of the token's own mini-batch, as Algorithm 1 does.
-    """
-    if source.tokens is None or source.facts is None:
-        return [], {}, [f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only"]
-    facts, vocabulary = source.facts, source.facts.vocabulary
-    positive = source.tokens.take(source.tokens.advantage_N > 0)
-    whole = {
-        "vocabulary": float(vocabulary),
-        "tau_p": facts.tau_p,
-        "q": facts.q,
-        "tokens": float(len(source.tokens.logprob_N)),
-        "tokens with A > 0": float(len(positive.logprob_N)),
-    }
-    if facts.policy == "old":
-        return [], whole, ["the current policy's entropies: selector.policy=old logs those of the old policy"]
-    if positive.tau_h_N.isnan().all():
-        return [], whole, ["an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p"]
+def _add_quadrants(out: RunBounds, positive: Tokens, facts: token_log.Facts) -> None:
     # a mini-batch without a rare token has no threshold: its tokens are not below one
     rare_N, low_N = positive.logprob_N.exp() < facts.tau_p, positive.entropy_N < positive.tau_h_N
-    parts = {
-        "p < tau_p, H < tau_h": positive.take(rare_N & low_N),
-        "p < tau_p, H >= tau_h": positive.take(rare_N & ~low_N),
-    }
-    if facts.mode == "full":  # else they hold the watched words alone
-        parts |= {
-            "p >= tau_p, H < tau_h": positive.take(~rare_N & low_N),
-            "p >= tau_p, H >= tau_h": positive.take(~rare_N & ~low_N),
-        }
-    found = [_quadrant(name, part, vocabulary) for name, part in parts.items()]
-    spurious, kept = list(parts.values())[:2]
+    parts = {"p < tau_p, H < tau_h": rare_N & low_N, "p < tau_p, H >= tau_h": rare_N & ~low_N}
+    if facts.mode == "full":
+        parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
+    else:  # they would hold the watched words alone
+        out.missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
+    tokens = {name: positive.take(part_N) for name, part_N in parts.items()}
+    out.quadrants = [_quadrant(name, t, facts.vocabulary) for name, t in tokens.items()]
     finite_N = positive.tau_h_N.isfinite()
     thresholds = dict(zip(positive.batch_N[finite_N].tolist(), positive.tau_h_N[finite_N].tolist(), strict=True))
-    if thresholds:
-        whole["tau_h, median"] = statistics.median(thresholds.values())
-    whole |= _ordered(spurious, kept, vocabulary)
-    missing = [] if facts.mode == "full" else ["tokens with p >= tau_p: token_log.mode=full logs them"]
+    out.numbers["tau_h, median"] = statistics.median(thresholds.values())
+    spurious, kept = list(tokens.values())[:2]
+    out.numbers |= _ordered(spurious, kept, facts.vocabulary)
+    out.numbers = {k: float(f"{v:.6g}") for k, v in out.numbers.items()}
     if facts.left_out:
-        missing.append(f"{facts.left_out} rows that the log's bounds left out")
+        out.missing.append(f"{facts.left_out} rows that the log's bounds left out")
     if facts.loss != "vanilla":
-        missing.append(f"the clip of the loss {facts.loss}: norms are those of the surrogate without one")
-    return found, {k: float(f"{v:.6g}") for k, v in whole.items()}, missing
+        out.missing.append(f"the clip of the loss {facts.loss}: norms are those of the surrogate without one")
 
 
 def _factors(t: Tokens, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -216,7 +216,7 @@ def joined_counts(parts: Sequence[Mapping[str, Any]]) -> Columns:
         return whole
     out = []
     for number in np.unique(whole["mini_batch"]):
-        here = {name: values[whole["mini_batch"] == number] for name, values in whole.items()}
-        keys = [here[name] for name in _KEYS]
-        out.append(_counted(int(here["step"][0]), int(number), keys, here["tokens"], here["norm_sum"]))
+        part = {name: values[whole["mini_batch"] == number] for name, values in whole.items()}
+        keys = [part[name] for name in _KEYS]
+        out.append(_counted(int(part["step"][0]), int(number), keys, part["tokens"], part["norm_sum"]))
     return {name: np.concatenate([part[name] for part in out]) for name in token_log.HISTOGRAM}

@@ -22,7 +22,7 @@ class TokenLogConfig(BaseModel):
     mode: `on` logs S2T's candidates (A > 0, p < tau_p) with all that is known of them and counts the other tokens,
         `full` logs every response token, `off` nothing.
     watch: ids that are logged wherever they stand in a response with A > 0.
-    most_rows: of a step. largest_gib: of the log; beyond it only counts are written. Both are said in the files.
+    most_rows: of a step. largest_gib: of the log; beyond it only counts are written. The files say how much.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -142,7 +142,7 @@ def size_before(folder: Path, step: int) -> int:
 
 
 def discard_after(folder: Path, step: int) -> None:
-    """Delete the files of later steps, which a run that was cut off had made and makes again, and half-written ones."""
+    """Delete the files of later steps, which a resumed run writes again, and half-written ones."""
     store.sweep(folder)
     for shard in _shards(folder):
         if int(shard.stem) > step:

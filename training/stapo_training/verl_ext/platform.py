@@ -17,8 +17,14 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a call for an accelerator does on a CPU."""
+
+
 class _CpuModule(types.ModuleType):
     """`torch.cpu` with the calls of `torch.cuda` that veRL makes without asking whether they exist."""
+
+    empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
@@ -26,23 +32,13 @@ class _CpuModule(types.ModuleType):
     def is_available(self) -> bool:
         return True
 
-    def empty_cache(self) -> None:
-        pass
-
-    def ipc_collect(self) -> None:
-        pass
-
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
-        pass
-
     def memory_allocated(self, device: Any = None) -> int:
         return psutil.Process().memory_info().rss
 
     def max_memory_allocated(self, device: Any = None) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
-    memory_reserved = memory_allocated
-    max_memory_reserved = max_memory_allocated
+    memory_reserved, max_memory_reserved = memory_allocated, max_memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         memory = psutil.virtual_memory()
@@ -68,19 +64,10 @@ class _CpuModule(types.ModuleType):
 class CpuPlatform(PlatformBase):
     """Chosen by VERL_PLATFORM=cpu alone; never found by probing, so a GPU node cannot fall back to it unnoticed."""
 
-    _module = _CpuModule("stapo_cpu_device")
-
-    @property
-    def device_name(self) -> str:
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        return "cpu"
-
-    @property
-    def device_module(self) -> Any:
-        return self._module
+    device_name = vendor_name = "cpu"  # type: ignore[assignment]  # properties of the base
+    device_module: Any = _CpuModule("stapo_cpu_device")
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def is_available(self) -> bool:
         return True
@@ -94,23 +81,10 @@ class CpuPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: Any) -> None:
-        pass
-
-    def synchronize(self, device_index: Any = None) -> None:
-        pass
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: Any) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: Any = 0) -> tuple[None, None]:
         return None, None
@@ -121,15 +95,8 @@ class CpuPlatform(PlatformBase):
     def visible_devices_envvar(self) -> str:
         return "STAPO_CPU_VISIBLE_DEVICES"
 
-    @contextlib.contextmanager
-    def nvtx_range(self, msg: str):  # type: ignore[override]
-        yield
-
-    def profiler_start(self) -> None:
-        pass
-
-    def profiler_stop(self) -> None:
-        pass
+    def nvtx_range(self, msg: str) -> Any:
+        return contextlib.nullcontext()
 
     def ray_resource_name(self) -> str:
         # veRL's resource check counts Ray's GPU and NPU resources only, so a CPU run declares its ranks as logical
@@ -141,6 +108,3 @@ class CpuPlatform(PlatformBase):
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> None:
-        return None

@@ -18,7 +18,7 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
-from stapo_training.run.folder import RunFolder
+from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import agent_loop, rollout
@@ -72,7 +72,7 @@ class StapoTrainer(PPOTrainerSync):
         super().__init__(config)
         if config.actor_rollout_ref.rollout.name == rollout.NAME:
             self._early_worker = agent_loop.start_worker(config)
-        self.folder = RunFolder(Path(config.run.out), deterministic=config.run.deterministic)
+        self.folder = TrainingFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
         self._watch = alarms.Watch()
@@ -241,13 +241,10 @@ class StapoTrainer(PPOTrainerSync):
             self._ended_at = step
 
     def _write_status(self) -> None:
-        run = self.config.run
         status.write(
             self.folder,
-            status.title(run.method, run.size, run.seed),
+            self.config.run,
             "running",
-            self.total_training_steps,
-            run.command,
             step_seconds=self._step_seconds,
             alarms_on=self._watch.on,
         )
@@ -262,6 +259,3 @@ def stopped_by(fatal: list[alarms.Alarm]) -> RunFailed:
         + ("this step" if kept else "the last checkpoint, since this step was not saved")
         + ", with alarms.stop=[] past every alarm",
     )
-
-
-__all__ = ["MODE", "StapoTrainer", "agent_loop"]

@@ -24,7 +24,7 @@ from stapo_training.methods import selector_from
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
-from stapo_training.verl_ext.selection import gather, old_statistics
+from stapo_training.verl_ext.mini_batch import gather, old_statistics
 
 rollout.register()
 
@@ -69,7 +69,7 @@ class SelectingTrainingWorker(TrainingWorker):
         self._writer: Writer | None = None
 
     def train_mini_batch(self, data: Any) -> Any:
-        """All optimizer steps of a rollout step; what spans its mini-batches is settled here."""
+        """All optimizer steps of a rollout step; sets what its mini-batches share."""
         engine, s = self.engine, self.engine.selector
         engine.logged.clear()
         engine.last_threshold = engine.batch_threshold = None
@@ -127,7 +127,7 @@ class SelectingTrainingWorker(TrainingWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """veRL's; a step that a resumed run goes on from has its part of the token log."""
+        """veRL's, once the token log is on disk: a resumed run goes on from this step."""
         self.flush_log()
         return super().save_checkpoint(*args, **kwargs)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 
-from stapo_eval.grading.rules import identity
-from stapo_eval.grading.rules.forms import Scalar
-from stapo_eval.grading.rules.reading import read
-from stapo_eval.grading.rules.tokens import Unreadable
+from stapo_eval.grading.rules.forms.reading import read
+from stapo_eval.grading.rules.forms.types import Scalar
+from stapo_eval.grading.rules.text.tokens import Unreadable
+from stapo_eval.grading.rules.values import identity
 from stapo_results.answers import last_boxed
 
 Rows = tuple[tuple[re.Pattern[str], str], ...]

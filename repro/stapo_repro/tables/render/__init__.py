@@ -3,23 +3,21 @@
 view      which texts stand in which cell, for every form that people read (view_statistics: across runs)
 markdown  files and the blocks of README and docs
 latex     booktabs, and a document to compile it with
-html      a fragment for another page, and a page of its own
+html      a page of its own
 data      JSON with everything, CSV in long form
 """
 
 from stapo_repro.tables.render.data import to_csv, to_json
-from stapo_repro.tables.render.html import to_fragment, to_page
+from stapo_repro.tables.render.html import to_page
 from stapo_repro.tables.render.latex import document, to_latex
-from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, section_markdown, to_markdown
+from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, to_markdown
 
 __all__ = [
     "document",
     "gains_block",
     "grid",
     "readme_block",
-    "section_markdown",
     "to_csv",
-    "to_fragment",
     "to_json",
     "to_latex",
     "to_markdown",

@@ -1,44 +1,28 @@
-"""HTML: a fragment that another page embeds, and a page of its own. No script, nothing from a network."""
+"""HTML: a page of its own, without a script and with nothing from a network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from jinja2 import Template
-
 from stapo_repro.tables import Table
-from stapo_repro.tables.render.view import introduction, main_grid, stamp, state_of_paper_cells
-from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables.render.view import introduction, stamp, state_of_paper_cells
+from stapo_repro.tables.render.view_statistics import all_grids
 from stapo_repro.templating import template
 
 
-def _template(name: str) -> Template:
-    return template("stapo_repro.tables.render", name)
-
-
-def _values(table: Table, links: Mapping[str, str]) -> dict[str, object]:
-    sections = [(main_grid(s), difference_grid(s, table.families)) for s in table.sections]
-    return {
-        "grids": [*(g for pair in sections for g in pair if g is not None), gains_grid(table)],
-        "links": {path: quote(to, safe="/.-_~") for path, to in links.items()},
-        "stamp": stamp(table),
-        "inputs": table.inputs_sha256,
-        "introduction": introduction(table),
-        "state": state_of_paper_cells(table),
-        "records": table.records,
-    }
-
-
-def to_fragment(table: Table, links: Mapping[str, str]) -> str:
-    """One <section> with all tables and its own <style>; every class begins with "st-".
+def to_page(table: Table, links: Mapping[str, str]) -> str:
+    """All tables as a page; every class begins with "st-".
 
     Args:
         links: a record's path -> the address of its file, relative to the page.
     """
-    return _template("table.html.jinja").render(_values(table, links))
-
-
-def to_page(table: Table, links: Mapping[str, str]) -> str:
-    """The fragment as a page of its own."""
-    return _template("page.html.jinja").render(_values(table, links))
+    return template("stapo_repro.tables.render", "page.html.jinja").render(
+        grids=all_grids(table),
+        links={path: quote(to, safe="/.-_~") for path, to in links.items()},
+        stamp=stamp(table),
+        inputs=table.inputs_sha256,
+        introduction=introduction(table),
+        state=state_of_paper_cells(table),
+        records=table.records,
+    )

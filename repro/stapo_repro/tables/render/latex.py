@@ -9,16 +9,8 @@ from __future__ import annotations
 import re
 
 from stapo_repro.tables import Table
-from stapo_repro.tables.render.view import (
-    Cell,
-    Grid,
-    Piece,
-    introduction,
-    main_grid,
-    stamp,
-    state_of_paper_cells,
-)
-from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables.render.view import Cell, Grid, Piece, introduction, stamp, state_of_paper_cells
+from stapo_repro.tables.render.view_statistics import all_grids
 
 # Brackets and stars too: after a line's end they are its argument. Double quotes are set as one character.
 _SPECIAL = {
@@ -108,7 +100,7 @@ def _table(g: Grid) -> list[str]:
 
 def to_latex(table: Table) -> str:
     r"""Every section's table and comparisons, and the paper's gains, each a `table` of its own."""
-    lines = [
+    head = [
         f"% {stamp(table)}",
         "% Needs booktabs and graphicx; main_table_document.tex compiles it.",
         "",
@@ -116,12 +108,7 @@ def to_latex(table: Table) -> str:
         rf"{escape(state_of_paper_cells(table))}\par",
         "",
     ]
-    for section in table.sections:
-        lines += _table(main_grid(section))
-        if comparison := difference_grid(section, table.families):
-            lines += _table(comparison)
-    lines += _table(gains_grid(table))
-    return "\n".join(lines)
+    return "\n".join([*head, *(line for g in all_grids(table) for line in _table(g))])
 
 
 def document() -> str:

@@ -6,15 +6,7 @@ import re
 from collections.abc import Sequence
 
 from stapo_repro.tables import Section, Table
-from stapo_repro.tables.render.view import (
-    Cell,
-    Grid,
-    Piece,
-    introduction,
-    main_grid,
-    stamp,
-    state_of_paper_cells,
-)
+from stapo_repro.tables.render.view import Cell, Grid, Piece, introduction, main_grid, stamp, state_of_paper_cells
 from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -45,43 +37,33 @@ def _grid(g: Grid) -> list[str]:
     rows = [
         [f"*{escape(r.label)}*" if r.paper else escape(r.label), *(_cell(c) for c in r.cells)] for r in g.rows
     ]  # fmt: skip
-    return grid([escape(h) for h in g.header], rows)
-
-
-def _main(section: Section, level: int) -> list[str]:
-    g = main_grid(section)
     notes = ["", *(f"- {escape(n)}" for n in g.notes)] if g.notes else []
-    return [f"{'#' * level} {escape(section.title)}", "", *_grid(g), *notes]
+    return [*grid([escape(h) for h in g.header], rows), *notes]
 
 
-def section_markdown(section: Section, families: dict[str, int]) -> str:
-    """One section with its footnotes and comparisons."""
-    lines = _main(section, 2)
-    if comparison := difference_grid(section, families):
-        lines += ["", f"### {comparison.title}", "", *_grid(comparison)]
-        lines += ["", *(f"- {escape(n)}" for n in comparison.notes)]
-    return "\n".join(lines) + "\n"
+def _section(section: Section, families: dict[str, int]) -> list[str]:
+    grids = (main_grid(section), difference_grid(section, families))
+    return [line for level, g in enumerate(grids, 2) if g is not None for line in (*_titled(g, level), "")]
 
 
-def _gains(table: Table) -> str:
-    g = gains_grid(table)
-    return "\n".join([*_grid(g), "", *(f"- {escape(n)}" for n in g.notes)])
+def _titled(g: Grid, level: int) -> list[str]:
+    return [f"{'#' * level} {escape(g.title)}", "", *_grid(g)]
 
 
 def gains_block(table: Table) -> str:
-    """What stands between the markers of docs/statistics.md."""
-    return f"{_gains(table)}\n"
+    """The block of docs/statistics.md."""
+    return "\n".join([*_grid(gains_grid(table)), ""])
 
 
 def to_markdown(table: Table) -> str:
     """All sections."""
-    head = f"# Main table\n\n{escape(stamp(table))} {escape(introduction(table))}\n"
-    sections = [section_markdown(s, table.families) for s in table.sections]
-    return "\n".join([head, *sections, f"## {gains_grid(table).title}\n\n{_gains(table)}\n"])
+    head = ["# Main table", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
+    sections = [line for s in table.sections for line in _section(s, table.families)]
+    return "\n".join([*head, *sections, *_titled(gains_grid(table), 2), ""])
 
 
 def readme_block(table: Table) -> str:
-    """What stands between the README's table markers."""
+    """The README's table: the miniature alone."""
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
     more = f"{state_of_paper_cells(table)} All sections, and the differences of methods with intervals and p: {file}."
-    return "\n".join([*_main(table.sections[0], 3), "", f"{more} {escape(stamp(table))}"]) + "\n"
+    return "\n".join([*_titled(main_grid(table.sections[0]), 3), "", f"{more} {escape(stamp(table))}", ""])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.tables import Row, Section, Table, Value, shown, signed
+from stapo_repro.tables import MethodRow, Section, Table, Value, shown, signed
 from stapo_repro.tables.notes import SYNTHETIC
 from stapo_results.schema import SETTINGS
 
@@ -31,20 +31,32 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cell:
-    """One line of pieces, and lines in small print below it. `muted`: nothing could stand here."""
+    """One line of pieces, and lines in small print below it.
+
+    Attributes:
+        muted: nothing could stand here.
+        keys: the numbers at both settings as text that a program reads; "" where there is none.
+    """
 
     pieces: tuple[Piece, ...]
     small: tuple[str, ...] = ()
     muted: bool = False
+    keys: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
 class GridRow:
-    """A row's heading and cells. `paper`: the paper's values, not ours."""
+    """A row's heading and cells.
+
+    Attributes:
+        paper: the paper's values, not ours.
+        follows: it says more of the row above it, and moves with that where rows are sorted.
+    """
 
     label: str
     cells: tuple[Cell, ...]
     paper: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,26 +81,16 @@ def only(status: str) -> Cell:
     return Cell((piece,), muted=piece.kind != "absent")
 
 
-def _value(v: Value) -> Iterator[Piece]:
-    if v.status == "incomplete":
-        yield Piece(v.shown if v.shown not in ("", "n/a") else v.status, "loud", records=tuple(v.records))
-    elif v.status in ("run", "paper"):
-        yield Piece(v.shown, "number", v.best, tuple(v.records))
-    else:
-        yield state(v.status)
-    if v.status == "run" and v.missing:
-        yield Piece(" (")
-        yield Piece(f"{v.fewest_samples}/{v.samples} samples", "loud")
-        yield Piece(")")
-    if v.status == "run" and v.problems < v.rows:
-        yield Piece(" (")
-        yield Piece(f"{v.problems}/{v.rows} problems", "loud")
-        yield Piece(")")
+def loud(text: str) -> list[Piece]:
+    """In brackets behind a number."""
+    return [Piece(" ("), Piece(text, "loud"), Piece(")")]
 
 
-def both(first: Iterator[Piece], second: Iterator[Piece]) -> tuple[Piece, ...]:
-    """The paper's cell: temperature 1.0, in brackets 0.7."""
-    return (*first, Piece(" ("), *second, Piece(")"))
+def both(first: Sequence[Piece], second: Sequence[Piece], small: Sequence[tuple[str, str]] = ()) -> Cell:
+    """The paper's cell: temperature 1.0, in brackets 0.7. `small`: lines below, each for both settings."""
+    keys = [next((p.text.removeprefix("+") for p in pieces if p.kind == "number"), "") for pieces in (first, second)]
+    pieces = (*first, Piece(" ("), *second, Piece(")"))
+    return Cell(pieces, tuple(f"{a} ({b})" for a, b in small), keys=(keys[0], keys[1]))
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -96,21 +98,32 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{shown(low, 1)} to {shown(high, 1)}"
 
 
+def _value(v: Value) -> list[Piece]:
+    if v.status == "incomplete":
+        return [Piece(v.shown if v.shown not in ("", "n/a") else v.status, "loud", records=tuple(v.records))]
+    if v.status not in ("run", "paper"):
+        return [state(v.status)]
+    pieces = [Piece(v.shown, "number", v.best, tuple(v.records))]
+    if v.missing:
+        pieces += loud(f"{v.fewest_samples}/{v.samples} samples")
+    if v.problems < v.rows:
+        pieces += loud(f"{v.problems}/{v.rows} problems")
+    return pieces
+
+
 def _cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
     if first.status == second.status and first.status in ("not run", "not in the paper"):
         return only(first.status)
-    small = ()
-    if "run" in (first.status, second.status):
-        small = (f"{interval(first.low, first.high)} ({interval(second.low, second.high)})",)
-    return Cell(both(_value(first), _value(second)), small)
+    run = "run" in (first.status, second.status)
+    small = [(interval(first.low, first.high), interval(second.low, second.high))] if run else []
+    return both(_value(first), _value(second), small)
 
 
-def _against(v: Value) -> Iterator[Piece]:
+def _against(v: Value) -> list[Piece]:
     if v.paper is None:
-        yield state(v.status if v.status == "not run" else "n/a")
-        return
-    yield Piece(signed(v.paper.points), "number")
+        return [state(v.status if v.status == "not run" else "n/a")]
+    return [Piece(signed(v.paper.points), "number")]
 
 
 def _side(v: Value) -> str:
@@ -121,19 +134,19 @@ def _against_cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
     if first.paper is None and second.paper is None:
         return only(first.status if first.status == second.status == "not run" else "n/a")
-    return Cell(both(_against(first), _against(second)), (f"{_side(first)} ({_side(second)})",))
+    return both(_against(first), _against(second), [(_side(first), _side(second))])
 
 
-def _rows(row: Row) -> Iterator[GridRow]:
+def _rows(row: MethodRow) -> Iterator[GridRow]:
     yield GridRow(row.label, tuple(map(_cell, row.values.values())), paper=row.source == "paper")
     if any(v.paper for by_setting in row.values.values() for v in by_setting.values()):
-        yield GridRow(f"{row.label}, ours minus paper", tuple(map(_against_cell, row.values.values())))
+        cells = tuple(map(_against_cell, row.values.values()))
+        yield GridRow(f"{row.label}, ours minus paper", cells, follows=True)
 
 
-def header(first: str, section: Section) -> tuple[str, ...]:
-    """Headings of a section's columns, the average last."""
-    columns = (labels.benchmark_label(b) for b in section.benchmarks)
-    return (first, *columns, f"Avg of {len(section.benchmarks)}")
+def header(first: str, benchmarks: Sequence[str]) -> tuple[str, ...]:
+    """Headings of the columns, the average last."""
+    return (first, *map(labels.benchmark_label, benchmarks), f"Avg of {len(benchmarks)}")
 
 
 def _beside_paper(section: Section) -> list[str]:
@@ -150,13 +163,9 @@ def _beside_paper(section: Section) -> list[str]:
 
 def main_grid(section: Section) -> Grid:
     """The section in the paper's layout."""
-    return Grid(
-        section.id,
-        section.title,
-        header("Method", section),
-        tuple(g for row in section.rows for g in _rows(row)),
-        (*_beside_paper(section), *section.footnotes),
-    )
+    rows = tuple(g for row in section.rows for g in _rows(row))
+    notes = (*_beside_paper(section), *section.footnotes)
+    return Grid(section.id, section.title, header("Method", section.benchmarks), rows, notes)
 
 
 def stamp(table: Table) -> str:

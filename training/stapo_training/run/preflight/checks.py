@@ -1,7 +1,7 @@
 """What can be known to fail before a training starts anything expensive.
 
 `examine` makes every check that needs no veRL and collects what stands in the way; `validate` asks veRL itself and a
-worker's process. Arithmetic: `memory`, `fit`, `disk`, `steptime`; looking at the machine: `machine`; files: `inputs`.
+worker's process. Arithmetic: `memory`, `fit`; looking at the machine: `machine`; files: `inputs`.
 """
 
 from __future__ import annotations
@@ -9,145 +9,106 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
+from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.shapes import KNOWN
 from stapo_results.throughput import CARDS, card_named
+from stapo_training import reward
 from stapo_training.methods import selector_from
 from stapo_training.run.preflight import inputs, machine, registration
-from stapo_training.run.preflight.disk import Checkpoints, check_disk, plan_checkpoints
-from stapo_training.run.preflight.fit import Plan, check_fit, plan_from
-from stapo_training.run.preflight.machine import Node
-from stapo_training.run.preflight.memory import GIB, Moment
-from stapo_training.run.preflight.shapes import find_shape
+from stapo_training.run.preflight.fit import check_fit, plan_from
+from stapo_training.run.preflight.memory import GIB, MemoryPlan, Moment
+from stapo_training.run.watch import loggers
+from stapo_training.run.watch.alarms import alarms_from
 from stapo_training.token_log.writer import token_log_from
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is needed to check a run before Ray starts."""
-
-    out: Path
-    model: Path
-    files: list[Path]
-    prompts: int
 
 
 @dataclass
-class Report:
-    """What the checks found. Values that a failed check would have given are None."""
+class Preflight:
+    """What the checks found of a run. Values that a failed check would have given are None.
 
-    facts: Facts
-    problems: list[BadInput] = field(default_factory=list)
-    nodes: list[Node] | None = None
+    card, card_gib: the key of `throughput.CARDS`, and GiB of the smallest card that the run would use.
+    """
+
+    checks: Checks = field(default_factory=Checks)
+    files: list[Path] = field(default_factory=list)
+    prompts: int | None = None
     card: str | None = None
     card_gib: float | None = None
-    plan: Plan | None = None
+    plan: MemoryPlan | None = None
     moments: list[Moment] | None = None
-    checkpoints: Checkpoints | None = None
-    command: str = ""
-    settings_refused: bool = False
-    """The settings themselves are wrong: veRL and a worker's process would only say so again."""
-
-    def attempt(self, check: Callable[..., T], *args: Any) -> T | None:
-        """The check's value, or None with its refusal kept: a reader wants to know all that is wrong at once."""
-        try:
-            return check(*args)
-        except BadInput as e:
-            self.problems.append(e)
-            return None
-
-    def refuse(self) -> None:
-        """Raises BadInput when anything stands in the way."""
-        if len(self.problems) == 1:
-            raise self.problems[0]
-        if self.problems:
-            listed = "\n\n".join(f"{i}. {p}" for i, p in enumerate(self.problems, 1))
-            raise BadInput(f"{len(self.problems)} things stand in the way\n\n{listed}")
+    checkpoints: machine.Checkpoints | None = None
 
 
-def check(config: Any) -> Facts:
-    """Everything that can be known to fail before anything expensive starts.
+def check_settings(config: Any) -> Checks:
+    """The checks that need no machine, no data and no model."""
+    a, checks = config.actor_rollout_ref, Checks()
+    checks.attempt("selector", selector_from, a.selector, a.actor)
+    checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
+    checks.attempt("sizes", check_sizes, config)
+    checks.attempt("one machine", _check_cpu, config)
+    checks.attempt("alarms", alarms_from, config.alarms)
+    checks.attempt("loggers", loggers.check, config.trainer.logger)
+    checks.attempt("verifier", reward.verifier_from, config)
+    return checks
+
+
+def examine(config: Any) -> Preflight:
+    """All checks on files, sizes and this machine (or the Ray cluster of ray_init.address); writes nothing.
 
     Raises:
-        BadInput: for missing or changed files, sizes that do not divide, too little memory or disk, missing GPUs.
+        BadInput: run.base is needed and not given; everything else is collected in `checks`.
     """
-    report = examine(config)
-    report.refuse()
-    return report.facts
-
-
-def examine_settings(config: Any) -> Report:
-    """The checks that need no machine, no data and no model: selector and sizes."""
-    report = Report(Facts(Path(config.run.out).resolve(), Path(config.actor_rollout_ref.model.path), [], 0))
-    report.attempt(selector_from, config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
-    report.attempt(token_log_from, config.actor_rollout_ref.token_log, config.actor_rollout_ref.actor, config.run.out)
-    report.attempt(check_sizes, config)
-    report.settings_refused = bool(report.problems)
-    return report
-
-
-def examine(config: Any) -> Report:
-    """All checks on files, sizes and this machine (or the Ray cluster of ray_init.address); writes nothing."""
-    files = list(inputs.data_files(config))
-    out = Path(config.run.out).resolve()
-    report = examine_settings(config)
-    report.facts = Facts(out, report.facts.model, [path for _, path in files], 0)
-    model = report.attempt(inputs.check_model, config)
-    rows = [
-        (kind, report.attempt(inputs.check_data, kind, path, inputs.how_to_make(config, path))) for kind, path in files
-    ]
-    trained = [n for kind, n in rows if kind == "train_files"]
-    if None not in trained:
-        report.facts = Facts(out, report.facts.model, report.facts.files, sum(n or 0 for n in trained))
-        report.attempt(check_prompts, config, report.facts.prompts)
+    inputs.check_base(config)
+    found = Preflight(check_settings(config))
+    checks, files = found.checks, list(inputs.data_files(config))
+    found.files = [path for _, path in files]
+    model = checks.attempt("model", inputs.check_model, config)
+    prompts = 0
+    for kind, path in files:
+        rows = checks.attempt(f"data.{kind}", inputs.check_data, kind, path, inputs.how_to_make(config, path))
+        if kind == "train_files":
+            prompts = None if rows is None or prompts is None else prompts + rows
+    if prompts is not None:
+        found.prompts = prompts
+        checks.attempt("prompts", check_prompts, config, prompts)
     # a hub model that is not cached may still have known facts, so that its run is planned
     model = model or (config.actor_rollout_ref.model.path if config.actor_rollout_ref.model.path in KNOWN else None)
     if model and config.run.check_memory:
-        shape = report.attempt(find_shape, model)
-        report.plan = plan_from(config, shape) if shape else None
-    host = _look_at_machine(config, report)
-    if report.plan and (report.plan.cpu or report.card_gib):
-        report.moments = report.attempt(check_fit, report.plan, report.card_gib, host)
-    contents = config.actor_rollout_ref.actor.checkpoint.save_contents
-    report.checkpoints = plan_checkpoints(
-        report.plan.shape.parameters if report.plan else 0,
-        contents,
-        int(config.run.steps),
-        int(config.trainer.save_freq),
-        config.trainer.max_actor_ckpt_to_keep,
-        machine.free_disk(out),
-        0.0 if config.actor_rollout_ref.token_log.mode == "off" else config.actor_rollout_ref.token_log.largest_gib,
-    )
-    report.attempt(check_disk, report.checkpoints, out)
-    return report
+        shape = checks.attempt("shape", inputs.find_shape, model)
+        found.plan = plan_from(config, shape) if shape else None
+    host = _look_at_machine(config, found)
+    if found.plan and (found.plan.cpu or found.card_gib):
+        found.moments = checks.attempt("memory", check_fit, found.plan, found.card_gib, host)
+    out = Path(config.run.out)
+    found.checkpoints = machine.plan_checkpoints(config, found.plan.shape.parameters if found.plan else 0, out)
+    checks.attempt("disk", machine.check_disk, found.checkpoints, out)
+    return found
 
 
-def _look_at_machine(config: Any, report: Report) -> float:
-    """Fills in nodes and card; returns the GiB of memory of the smallest node (infinite where it is not known)."""
-    report.attempt(check_ports, config)
+def _look_at_machine(config: Any, found: Preflight) -> float:
+    """Fills in the card; returns the GiB of memory of the smallest node (infinite where it is not known)."""
+    checks = found.checks
+    checks.attempt("ports", machine.check_ports, config)
     if config.trainer.device == "cpu":
         return psutil.virtual_memory().available / GIB
     address = config.ray_kwargs.ray_init.get("address")
-    nodes = report.attempt(machine.cluster_nodes, address) if address else [machine.this_node()]
+    nodes = checks.attempt("cluster", machine.cluster_nodes, address) if address else [machine.this_node()]
     if nodes is not None:
-        report.nodes = nodes
         asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
-        report.card_gib = report.attempt(machine.check_gpus, nodes, *asked)
+        found.card_gib = checks.attempt("GPUs", machine.check_gpus, nodes, *asked)
         names = {g.name for n in nodes for g in n.gpus}
-        report.card = card_named(min(names)) if names else None
-    if report.card_gib is None and config.run.card is not None:
-        report.card = report.attempt(planned_card, config.run.card)
-        report.card_gib = CARDS[report.card].gib if report.card else None
+        found.card = card_named(min(names)) if names else None
+    if found.card_gib is None and config.run.card is not None:
+        found.card = checks.attempt("run.card", planned_card, config.run.card)
+        found.card_gib = CARDS[found.card].gib if found.card else None
         return math.inf  # the memory of a node that is not here
     return min((n.memory for n in nodes or ()), default=math.inf)
 
@@ -163,18 +124,6 @@ def planned_card(name: str) -> str:
     return name
 
 
-def check_ports(config: Any) -> None:
-    """Raises BadInput when something listens on a configured port of this machine."""
-    taken = machine.ports_in_use(config)
-    if taken:
-        raise BadInput(
-            "a port is in use",
-            found=", ".join(f"{key}={port}" for key, port in taken),
-            expected="a free port",
-            next_step=f"choose another: {taken[0][0]}={taken[0][1] + 1}",
-        )
-
-
 def check_prompts(config: Any, prompts: int) -> None:
     """Raises BadInput when the training files hold less than one batch."""
     batch = config.data.train_batch_size
@@ -187,6 +136,18 @@ def check_prompts(config: Any, prompts: int) -> None:
         )
 
 
+def _check_cpu(config: Any) -> None:
+    """Without GPUs everything runs on this machine: its Ray is started here, and its ranks talk over loopback."""
+    address, nodes = config.ray_kwargs.ray_init.get("address"), config.trainer.nnodes
+    if config.trainer.device == "cpu" and (address or nodes > 1):
+        raise BadInput(
+            "a training without GPUs runs on one machine, in a Ray of its own",
+            found=f"trainer.nnodes={nodes}, ray_kwargs.ray_init.address={address}",
+            expected="one node and no address",
+            next_step="leave both out (cpu.ranks=2 takes two processes), or choose another hardware=",
+        )
+
+
 def check_sizes(config: Any) -> None:
     """Sizes that have to divide, and the packing limit, which has to hold one sequence.
 
@@ -195,25 +156,23 @@ def check_sizes(config: Any) -> None:
     """
     a = config.actor_rollout_ref
     ranks, batch = config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
-    mini, n, parallel = a.actor.ppo_mini_batch_size, a.rollout.n, a.rollout.tensor_model_parallel_size
-    rows = mini * n // ranks
-    dynamic = a.actor.use_dynamic_bsz
-    parts = [
-        ("data.train_batch_size by actor_rollout_ref.actor.ppo_mini_batch_size", batch, mini),
-        (
-            "a mini-batch's sequences (actor_rollout_ref.actor.ppo_mini_batch_size x rollout.n) by the ranks",
-            mini * n,
+    mini, n, dynamic = a.actor.ppo_mini_batch_size, a.rollout.n, a.actor.use_dynamic_bsz
+    mini_key = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    parts = {
+        f"data.train_batch_size by {mini_key}": (batch, mini),
+        f"a mini-batch's sequences ({mini_key} x rollout.n) by the ranks": (mini * n, ranks),
+        "the ranks by actor_rollout_ref.rollout.tensor_model_parallel_size": (
             ranks,
+            a.rollout.tensor_model_parallel_size,
         ),
-        ("the ranks by actor_rollout_ref.rollout.tensor_model_parallel_size", ranks, parallel),
-    ]
+    }
     for key, micro in (
         ("rollout.log_prob_micro_batch_size_per_gpu", a.rollout.log_prob_micro_batch_size_per_gpu),
         ("actor.ppo_micro_batch_size_per_gpu", a.actor.ppo_micro_batch_size_per_gpu),
     ):
         if not dynamic and micro:
-            parts.append((f"a rank's mini-batch by actor_rollout_ref.{key}", rows, micro))
-    for name, whole, part in parts:
+            parts[f"a rank's mini-batch by actor_rollout_ref.{key}"] = mini * n // ranks, micro
+    for name, (whole, part) in parts.items():
         if whole % part:
             raise BadInput(
                 f"{name} does not divide",

@@ -1,4 +1,4 @@
-"""The files a run reads: model and data, and whether they are what they claim to be."""
+"""The files a run reads: model and data, whether they are what they claim to be, and the model's shape."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ import pyarrow.parquet as pq
 
 from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_training.artifacts.weights import is_hub_id
-from stapo_training.data.folder import LAST, DataRecord
+from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_training.artifacts.weights import is_hub_id, missing_files
+from stapo_training.data.folder import RECORD, DataRecord
 from stapo_training.data.rows import parquet_content_sha256
 
 _COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
+
+
+def check_base(config: Any) -> None:
+    """Raises BadInput where a path is made of run.base and run.base is not given."""
+    paths = [config.actor_rollout_ref.model.path, config.data.train_files, config.data.val_files]
+    if config.run.base is None and any(str(p).startswith("None/") for p in paths):
+        raise BadInput(
+            "values are missing",
+            found="run.base",
+            expected="the folder of a base model and its data",
+            next_step="stapo-train base --out DIR, then run.base=DIR",
+        )
 
 
 def check_model(config: Any) -> str:
@@ -33,34 +46,18 @@ def check_model(config: Any) -> str:
         _check_hub(model, config.run.model_revision)
         return model
     folder = Path(model)
-    lacking = [
-        name
-        for name, there in (
-            ("config.json", (folder / "config.json").exists()),
-            ("*.safetensors", any(folder.glob("*.safetensors"))),
-            ("tokenizer.json or tokenizer_config.json", any(folder.glob("tokenizer*.json"))),
-        )
-        if not there
-    ]
+    lacking = missing_files(folder)
+    if not any(folder.glob("tokenizer*.json")):
+        lacking.append("tokenizer.json or tokenizer_config.json")
     if lacking:
         raise BadInput(
-            "the model is not there",
-            found=f"no {', no '.join(lacking)} in {folder}" if folder.exists() else f"no folder {folder}",
-            expected="a Hugging Face model folder",
+            "the model is not there" if not folder.exists() else "the model is incomplete",
+            found=f"no {', no '.join(lacking[:4])} in {folder}" if folder.exists() else f"no folder {folder}",
+            expected="a Hugging Face model folder with all its weights",
             next_step=how_to_make(config)
             if config.run.size == "mini"
             else "actor_rollout_ref.model.path=DIR or a hub id",
         )
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if missing := [s for s in shards if not (folder / s).exists()]:
-            raise BadInput(
-                "the model's weights are incomplete",
-                found=f"{len(missing)} of {len(shards)} files missing, the first {missing[0]}",
-                expected=f"all files of {index.name} in {folder}",
-                next_step="download the model again",
-            )
     return model
 
 
@@ -76,6 +73,39 @@ def _check_hub(model: str, revision: str | None) -> None:
             expected="a cached model, or a hub that may be asked",
             next_step=f"HF_HUB_OFFLINE=0 hf download {model}{at}   (on every node, or into a shared HF_HOME)",
         )
+
+
+def find_shape(model: str) -> Shape:
+    """The shape of a local model folder, of a hub model in the cache, or of one whose facts come with this suite.
+
+    Raises:
+        BadInput: when none of the three is there.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    file = Path(model) / "config.json"
+    if not file.exists():
+        try:
+            cached = try_to_load_from_cache(model, "config.json")
+        except HFValidationError:  # a path, not an id
+            cached = None
+        if not isinstance(cached, str):
+            if model in KNOWN:
+                return shape_from(KNOWN[model], model)
+            raise BadInput(
+                f"the size of {model} is not known before it is downloaded",
+                expected=f"a local folder, a model in the hub's cache, or one of {', '.join(KNOWN)}",
+                next_step=f"hf download {model}",
+            )
+        file = Path(cached)
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as e:
+        raise BadInput(f"{file} is not JSON", found=str(e), next_step="take the model's folder again") from None
+    if not isinstance(value, dict):
+        raise BadInput(f"{file} is not a JSON object", next_step="take the model's folder again")
+    return shape_from(value, model)
 
 
 def how_to_make(config: Any, path: Path | None = None) -> str:
@@ -100,19 +130,14 @@ def check_data(kind: str, path: Path, make: str) -> int:
     A `data.json` of `stapo-train data` beside the file says its content hash, which must match.
 
     Args:
-        kind: data.train_files or data.val_files, for the message.
+        kind: train_files or val_files, for the message.
         make: the command that makes such a file.
 
     Raises:
         BadInput: file missing, no Parquet, columns missing, no rows, or content that differs from data.json.
     """
     if not path.exists():
-        raise BadInput(
-            f"data.{kind} is not there",
-            found=str(path),
-            expected="a Parquet file",
-            next_step=make,
-        )
+        raise BadInput(f"data.{kind} is not there", found=str(path), expected="a Parquet file", next_step=make)
     try:
         table = pq.ParquetFile(path)
     except pa.ArrowInvalid as e:
@@ -137,11 +162,11 @@ def check_data(kind: str, path: Path, make: str) -> int:
 
 
 def _check_content(path: Path) -> None:
-    record = path.with_name(LAST)
+    record = path.with_name(RECORD)
     if not record.exists():
         return
-    said = store.read_json(record, DataRecord)
-    hashes = {info.file: info.content_sha256 for info in (said.train, said.validation)}
+    prepared = store.read_json(record, DataRecord)
+    hashes = {info.file: info.content_sha256 for info in (prepared.train, prepared.validation)}
     if path.name in hashes and (found := parquet_content_sha256(path)) != hashes[path.name]:
         raise BadInput(
             f"{path} is not what {record.name} beside it says",

@@ -1,4 +1,4 @@
-"""What is there: GPUs of this machine or of a Ray cluster's nodes, host memory, disk, ports."""
+"""What is there: GPUs of this machine or of a Ray cluster's nodes, host memory, free disk, free ports."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import psutil
 
 from stapo_results.errors import BadInput
 from stapo_results.provenance import nvidia_smi
-from stapo_training.run.preflight.memory import GIB
+from stapo_training.run.preflight.memory import GIB, MASTER, MOMENTS
 
 _FIELDS = "index,name,memory.total,memory.used"
 _BUSY_GIB = 2.0  # a driver and a display hold less
+_LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 
 
 @dataclass(frozen=True)
@@ -154,13 +155,21 @@ def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
     return min(g.total for n in used for g in n.gpus)
 
 
-def ports_in_use(config: Any) -> list[tuple[str, int]]:
-    """The configured ports (key, number) on this machine that something listens on already."""
+def check_ports(config: Any) -> None:
+    """Raises BadInput when something listens on a configured port of this machine."""
     init, metrics = config.ray_kwargs.ray_init, config.actor_rollout_ref.rollout.prometheus
     ports = {f"ray_kwargs.ray_init.{k}": v for k, v in init.items() if str(k).endswith("port") and v}
     if metrics.enable:
         ports["actor_rollout_ref.rollout.prometheus.port"] = metrics.port
-    return [(key, int(port)) for key, port in ports.items() if _taken(int(port))]
+    taken = {key: int(port) for key, port in ports.items() if _taken(int(port))}
+    if taken:
+        key, port = next(iter(taken.items()))
+        raise BadInput(
+            "a port is in use",
+            found=", ".join(f"{k}={p}" for k, p in taken.items()),
+            expected="a free port",
+            next_step=f"choose another: {key}={port + 1}",
+        )
 
 
 def _taken(port: int) -> bool:
@@ -173,6 +182,49 @@ def _taken(port: int) -> bool:
                 return True
             raise
     return False
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What a run writes: GiB of one checkpoint, how many are made and kept, GiB of logs at most, and the free GiB."""
+
+    each: float
+    made: int
+    kept: int
+    logs: float
+    free: float
+
+    @property
+    def whole(self) -> float:
+        """GiB at most: an old checkpoint goes when the new one is complete, so for a moment there is one more."""
+        return min(self.made, self.kept + 1) * self.each + self.logs
+
+
+def plan_checkpoints(config: Any, parameters: int, folder: Path) -> Checkpoints:
+    """The checkpoints of a run, as veRL writes them: model and optimizer are fp32, hf_model is made of the same."""
+    bytes_of = {"model": MASTER, "optimizer": MOMENTS, "hf_model": MASTER}
+    size = sum(bytes_of.get(c, 0) for c in config.actor_rollout_ref.actor.checkpoint.save_contents)
+    every, keep = int(config.trainer.save_freq), config.trainer.max_actor_ckpt_to_keep
+    made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
+    log = config.actor_rollout_ref.token_log
+    logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
+    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, logs, free_disk(folder))
+
+
+def check_disk(c: Checkpoints, where: object) -> None:
+    """Two checkpoints must fit: a new one is written before an old one is deleted, and a killed save leaves a part.
+
+    Raises:
+        BadInput: with the arithmetic.
+    """
+    need = 2 * c.each + c.logs
+    if c.free < need:
+        raise BadInput(
+            f"too little disk is free for {where}",
+            found=f"{c.free:.2f} GiB",
+            expected=f"at least {need:.2f} GiB: two checkpoints of {c.each:.2f} GiB and {c.logs:g} GiB of logs",
+            next_step="free some space or choose another run.out",
+        )
 
 
 def free_disk(folder: Path) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -105,38 +106,23 @@ def observe(
     Returns:
         The state after the step, and an alarm for each condition that began with it.
     """
-    n = limits.window
-    watch = replace(
-        watch,
-        first_entropy=_first(watch.first_entropy, values.get("entropy"), n),
-        last_entropy=_last(watch.last_entropy, values.get("entropy"), n),
-        first_truncated=_first(watch.first_truncated, values.get("truncated_share"), n),
-        last_truncated=_last(watch.last_truncated, values.get("truncated_share"), n),
-    )
-    lines: dict[Kind, str] = {}
+    watch = _remember(watch, values, limits.window)
+    lines: dict[Kind, str] = _entropy_lines(watch, limits)
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
-    # both means need a whole window of their own: a run's first steps are their own reference
-    if len(watch.first_entropy) == n:
-        reference, recent = _mean(watch.first_entropy), _mean(watch.last_entropy)
-        text = f"entropy {recent:.4g} nats a token (last {n} steps), {{}} {reference:.4g} (first {n} steps)"
-        if recent < limits.entropy_collapse * reference:
-            lines["entropy_collapse"] = text.format(f"below {limits.entropy_collapse:g} of")
-        if recent > limits.entropy_explosion * reference:
-            lines["entropy_explosion"] = text.format(f"over {limits.entropy_explosion:g} times")
     share = values.get("silenced_share")
     if silenced_reference and share is not None and share > limits.silenced_share * silenced_reference:
         lines["silenced_share"] = (
             f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
             f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
         )
-    if len(watch.first_truncated) == n:
-        before, after = _mean(watch.first_truncated), _mean(watch.last_truncated)
+    if len(watch.first_truncated) == limits.window:
+        before, after = fmean(watch.first_truncated), fmean(watch.last_truncated)
         if after > before + limits.truncation:
             lines["truncation"] = (
-                f"{after:.1%} of the responses cut at the length limit (last {n} steps), "
-                f"{before:.1%} in the first {n} steps"
+                f"{after:.1%} of the responses cut at the length limit (last {limits.window} steps), "
+                f"{before:.1%} in the first {limits.window} steps"
             )
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
         lines["disk"] = (
@@ -147,13 +133,27 @@ def observe(
     return replace(watch, on=frozenset(lines)), begun
 
 
-def _first(seen: tuple[float, ...], value: float | None, n: int) -> tuple[float, ...]:
-    return seen if value is None or len(seen) == n else (*seen, value)
+def _remember(watch: Watch, values: Mapping[str, float], n: int) -> Watch:
+    entropy = (values["entropy"],) if "entropy" in values else ()
+    truncated = (values["truncated_share"],) if "truncated_share" in values else ()
+    return replace(
+        watch,
+        first_entropy=(*watch.first_entropy, *entropy)[:n],
+        last_entropy=(*watch.last_entropy, *entropy)[-n:],
+        first_truncated=(*watch.first_truncated, *truncated)[:n],
+        last_truncated=(*watch.last_truncated, *truncated)[-n:],
+    )
 
 
-def _last(seen: tuple[float, ...], value: float | None, n: int) -> tuple[float, ...]:
-    return seen if value is None else (*seen, value)[-n:]
-
-
-def _mean(values: tuple[float, ...]) -> float:
-    return sum(values) / len(values)
+def _entropy_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
+    n = limits.window
+    # both means need a whole window of their own: a run's first steps are their own reference
+    if len(watch.first_entropy) < n:
+        return {}
+    reference, recent = fmean(watch.first_entropy), fmean(watch.last_entropy)
+    text = f"entropy {recent:.4g} nats a token (last {n} steps), {{}} {reference:.4g} (first {n} steps)"
+    if recent < limits.entropy_collapse * reference:
+        return {"entropy_collapse": text.format(f"below {limits.entropy_collapse:g} of")}
+    if recent > limits.entropy_explosion * reference:
+        return {"entropy_explosion": text.format(f"over {limits.entropy_explosion:g} times")}
+    return {}

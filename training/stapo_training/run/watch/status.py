@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from stapo_results import store
 from stapo_results.schema import StepMetrics
-from stapo_training.run.folder import Checkpoint, RunFolder
+from stapo_results.terminal import duration
+from stapo_training.run.folder import Checkpoint, TrainingFolder
 from stapo_training.run.watch.alarms import Alarm
 
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -48,28 +49,21 @@ class Status:
     """Why it failed, in a line."""
 
 
-def title(method: str, size: str, seed: int) -> str:
-    """The page's heading."""
-    return f"Training: {method} on {size}, seed {seed}"
-
-
 def write(
-    folder: RunFolder,
-    name: str,
+    folder: TrainingFolder,
+    run: Any,
     state: State,
-    total: int,
-    command: str,
     *,
     step_seconds: Sequence[float] = (),
     alarms_on: frozenset[str] = frozenset(),
     reason: str = "",
 ) -> None:
-    """Rewrite STATUS.md of a run from what is in its folder."""
+    """Rewrite STATUS.md from what is in a training's folder; `run` is that part of its configuration."""
     status = Status(
-        name=name,
+        name=f"Training: {run.method} on {run.size}, seed {run.seed}",
         state=state,
-        total=total,
-        command=command,
+        total=run.steps,
+        command=run.command,
         now=datetime.now(UTC),
         disk_free=shutil.disk_usage(folder.path).free,
         steps=folder.steps,
@@ -164,21 +158,8 @@ def _checkpoint(s: Status) -> str:
     )
 
 
-def duration(seconds: float) -> str:
-    """4.6 s, 12 min, 3 h 20 min, 2 d 4 h."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
-
-
 def size(count: int) -> str:
-    """4.4 MiB, 97.5 GiB."""
+    """Bytes for people: 4.4 MiB, 97.5 GiB."""
     return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"
 
 

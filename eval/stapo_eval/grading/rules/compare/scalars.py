@@ -1,0 +1,110 @@
+"""Are two values, ratios or times of day the same? See `compare.forms`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stapo_eval.grading.rules.compare.logic import both
+from stapo_eval.grading.rules.forms.types import Ratio, Scalar
+from stapo_eval.grading.rules.text.units import Unit
+from stapo_eval.grading.rules.values import evaluate, identity
+from stapo_eval.grading.rules.values.trees import Tree, exact, symbols
+
+_HUNDRED = exact(100)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a benchmark says about comparing: the unit of its golds, an absolute tolerance, ordered lists."""
+
+    unit: Unit | None = None
+    percent: bool = False
+    tolerance: Fraction | None = None
+    ordered: bool = False
+
+
+def is_quotient(gold: Ratio, answer: Scalar) -> bool | None:
+    """Whether a value is the fraction that a ratio of two bare values is."""
+    over, under = gold.parts
+    if not isinstance(over, Scalar) or not isinstance(under, Scalar) or over.unit or under.unit:
+        return None
+    return identity.equal(("/", over.tree, under.tree), answer.tree)
+
+
+def ratios(gold: Ratio, answer: Ratio) -> bool | None:
+    """Whether two ratios are proportional, or two times of day the same."""
+    g = [x for x in gold.parts if isinstance(x, Scalar)]
+    a = [x for x in answer.parts if isinstance(x, Scalar)]
+    if len(gold.parts) != len(answer.parts):
+        return False
+    if len(g) < len(gold.parts) or len(a) < len(answer.parts):
+        return None
+    if not all(_same_words(x.unit, y.unit) for x, y in zip(g, a, strict=True)):
+        return False
+    if len(g) == 2 and _may_be_minutes(g[1].tree) and _may_be_minutes(a[1].tree):
+        return both([_values(x.tree, y.tree, Terms()) for x, y in zip(g, a, strict=True)])  # 3:30 is not 1:10
+    return both(
+        [
+            identity.equal(("*", g[i].tree, a[j].tree), ("*", g[j].tree, a[i].tree))
+            for i in range(len(g))
+            for j in range(i)
+        ]
+    )
+
+
+def _same_words(gold: Unit | None, answer: Unit | None) -> bool:
+    """Whether what stands behind the parts of a ratio or a time agrees: units, "a.m.", "in favour of A"."""
+    if gold is None:
+        return answer is None or not answer.words or answer.words in (("am",), ("pm",))
+    return answer is None or (gold.agrees(answer) and gold.size == answer.size)
+
+
+def _may_be_minutes(tree: Tree) -> bool:
+    return tree[0] == "num" and tree[1].denominator == 1 and (10 <= tree[1] < 60 or tree[1] == 0)
+
+
+def _is_infinite(tree: Tree) -> int:
+    return 1 if tree == ("inf",) else -1 if tree == ("neg", ("inf",)) else 0
+
+
+def _values(gold: Tree, answer: Tree, terms: Terms) -> bool | None:
+    if _is_infinite(gold) or _is_infinite(answer):
+        return _is_infinite(gold) == _is_infinite(answer)
+    result = identity.equal(gold, answer)
+    if result is False and not symbols(gold) | symbols(answer):
+        if identity.rounds_to(answer, gold) or identity.rounds_to(gold, answer):
+            return True
+        if terms.tolerance is not None:
+            return identity.within(gold, answer, terms.tolerance)
+    return result
+
+
+def scalars(gold: Scalar, answer: Scalar, terms: Terms) -> bool | None:
+    """Whether two values agree with their units and percent signs."""
+    unit = gold.unit or terms.unit
+    percent = gold.percent or terms.percent
+    g, a = gold.tree, answer.tree
+    if unit is not None and answer.unit is not None and not answer.unit.generic and not unit.generic:
+        if not unit.agrees(answer.unit):
+            return False
+        if unit.size != answer.unit.size:
+            g, a = ("*", g, exact(unit.size)), ("*", a, exact(answer.unit.size))
+    result = _values(g, a, terms)
+    if result is False and _degrees(gold.unit) != _degrees(answer.unit) and None in (unit, answer.unit):
+        g, a = (("deg", x.tree) if _degrees(x.unit) else x.tree for x in (gold, answer))
+        return _values(g, a, terms)
+    if result is False and percent != answer.percent:
+        return _values(("/", g, _HUNDRED), a, terms) if percent else _values(g, ("/", a, _HUNDRED), terms)
+    if result and answer.percent and not percent and _below_one(g):
+        return False  # a bare 0.15 is a share: 0.15 % is another one
+    return result
+
+
+def _degrees(unit: Unit | None) -> bool:
+    return unit is not None and unit.dimensions == frozenset({("angle", 1)})
+
+
+def _below_one(tree: Tree) -> bool:
+    x = evaluate.constant(tree)
+    return isinstance(x, Fraction) and 0 < abs(x) < 1

@@ -1,0 +1,155 @@
+r"""Normal forms of answer texts: what only sets the type goes, what carries meaning stays.
+
+Each transformation is a row of a table with its reason. Every pattern is linear: no nested or overlapping repetition,
+so that a hostile text of a million characters costs milliseconds, not hours.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from stapo_results.answers import strip_boxes
+
+# (characters, replacement): Unicode that NFKC would lose or leave alone
+_CHARACTERS: tuple[tuple[str, str], ...] = (
+    ("\u2212\u2010\u2011\u2012\u2013\u2014\ufe63\uff0d", "-"),  # minus signs and dashes
+    ("\u00d7\u2715\u2a09", r" \times "),
+    ("\u00b7\u22c5\u2219\u2022", r" \cdot "),
+    ("\u00f7", r" \div "),
+    ("\u2044\u2215\uff0f", "/"),
+    ("\u2264\u2a7d\u2266", r" \le "),
+    ("\u2265\u2a7e\u2267", r" \ge "),
+    ("\u2260", r" \ne "),
+    ("\u2248\u2245\u2243", r" \approx "),
+    ("\u221e", r" \infty "),
+    ("\u03c0\U0001d70b", r" \pi "),
+    ("\u221a", r" \sqrt "),
+    ("\u222a", r" \cup "),
+    ("\u2229", r" \cap "),
+    ("\u2208", r" \in "),
+    ("\u2205", r" \emptyset "),
+    ("\u211d", r" \mathbb{R} "),
+    ("\u00b1", r" \pm "),
+    ("\u2213", r" \mp "),
+    ("\u00b0\u02da\u00ba", r"^\circ "),
+    ("\u2032\u2019\u02b9", "'"),
+    ("\u3001\uff0c\u060c", ","),
+    ("\uff1b", ";"),
+    ("\uff1a\u2236", ":"),
+    ("\u3002", "."),
+    ("\u3010\u301a\uff3b", "["),
+    ("\u3011\u301b\uff3d", "]"),
+    ("\u27e8\u2329\u3008", r"\langle "),
+    ("\u27e9\u232a\u3009", r"\rangle "),
+    ("\u230a", r"\lfloor "),
+    ("\u230b", r" \rfloor "),
+    ("\u2308", r"\lceil "),
+    ("\u2309", r" \rceil "),
+    ("\u20ac", r"\euro "),
+    ("\u00a3", r"\pounds "),
+    ("\u00a5\uffe5", r"\yen "),
+    ("\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\ufeff\u00ad", ""),  # invisible
+)
+_SUPERSCRIPTS, _SUBSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "₀₁₂₃₄₅₆₇₈₉"
+_SCRIPT = re.compile(f"([{_SUPERSCRIPTS}]+)|[{_SUBSCRIPTS}]+")
+_ON_THE_LINE = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789-+n0123456789")
+_GREEK = "αβγδεζηθκλμνξρστφχψωΓΔΘΛΣΦΨΩ"
+_GREEK_NAMES = """
+    alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega
+    Gamma Delta Theta Lambda Sigma Phi Psi Omega
+"""
+_TABLE = {ord(c): to for chars, to in _CHARACTERS for c in chars} | {
+    ord(c): rf" \{name} " for c, name in zip(_GREEK, _GREEK_NAMES.split(), strict=True)
+}
+_VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+
+_SPACES = r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|enspace|thinspace)(?![A-Za-z])|\\(?:hspace\*?|h?phantom)\{[^{}]{0,40}\}"
+_TIME_OF_DAY = r"(\d|\\(?:text|textrm|mathrm|mbox)\s?\{)\s*([aApP])\.?\s?[mM](?![A-Za-z])\.?"
+_RESIDUE = r"\(?\s?\\?(?<![A-Za-z])[pb]?mod(?![A-Za-z])\s?\{?\s?(\d{1,9}|[A-Za-z])\s?\}?\s?\)?"
+_REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"(?<!\\)\\[()\[\]]", " "),  # math delimiters
+    (r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr)(?![A-Za-z])\.?", ""),
+    (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|nonumber|hfill|strut|rm|bf|it)(?![A-Za-z])", " "),
+    (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
+    (r"\{\s?:\s?\}", ":"),
+    (r"\\!", ""),  # negative space
+    (_SPACES, " "),
+    (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
+    (r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
+    (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
+    (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
+    (r"\\neq(?![A-Za-z])", r"\\ne "),
+    (_TIME_OF_DAY, lambda m: f"{m[1]} {m[2].lower()}m"),
+    (_RESIDUE, r" \\mod \1"),
+    (r"\s+", " "),
+)
+_LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this order
+_QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
+_MONEY = re.compile(r"\$(?=\s*[\d.])")
+_END = re.compile(r"[\s.,;:]+$")
+
+
+def unify(text: str) -> str:
+    """Unicode as plain LaTeX: minus signs, full-width forms, Greek letters, superscripts, vulgar fractions."""
+    if text.isascii():
+        return text
+    text = _VULGAR.sub(lambda m: " " + unicodedata.normalize("NFKC", m[0]), text)
+    text = text.translate(_TABLE)
+    text = _SCRIPT.sub(lambda m: f"{'^' if m[1] else '_'}{{{m[0].translate(_ON_THE_LINE)}}}", text)
+    return unicodedata.normalize("NFKC", text).translate(_TABLE)
+
+
+def _dollars(text: str) -> str:
+    r"""Dollar signs that are money as `\usd`, those around formulas as spaces: they come in pairs, money does not."""
+    text = text.replace(r"\$", r"\usd ")
+    if text.count("$") % 2:
+        text = _MONEY.sub(r"\\usd ", text, count=1)
+    return text.replace("$", " ")
+
+
+def _row_of_equations(text: str) -> str:
+    """Equations that only wide spaces set apart, with commas instead."""
+    parts = [p.strip(" ,;") for p in _QUAD.split(text)]
+    return ", ".join(parts) if len(parts) > 1 and all(p.count("=") == 1 for p in parts) else text
+
+
+def clean(text: str) -> str:
+    r"""The text without boxes, delimiters, sizes and spacing commands.
+
+    `\deg` stands for degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
+    """
+    text = _row_of_equations(_dollars(strip_boxes(unify(text).strip())))
+    for pattern, to in _LATEX:
+        text = pattern.sub(to, text)
+    text = text.strip()
+    return _END.sub("", text) if not text.endswith(("...", "\\.")) else text
+
+
+_FONTS = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mathbf|mathit|mathsf|mbox|hbox|operatorname)\s*\{([^{}]*)\}"
+)
+_THOUSANDS = re.compile(r"([+-]?)(\d{1,3}(?:[,\ue000]\d{3})+)((?:\.\d*)?)")
+_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:\s*[,\ue000]\s*\d{3}|\s\d{3})+(?:\.\d*)?")
+
+
+def joined(cleaned: str) -> str:
+    """A cleaned text that is one number with separated thousands, without the separators; else as it is."""
+    if _SPACED_THOUSANDS.fullmatch(cleaned):
+        return re.sub(r"[\s,\ue000]", "", cleaned)
+    return cleaned
+
+
+_TRIGONOMETRIC = re.compile("sin|cos|tan|cot|sec|csc")
+_SPACE = re.compile(r"(?<!\d)\s|\s(?!\d)")  # not between digits: "7 3/4" is no "73/4"
+
+
+def key(text: str) -> str:
+    """Normal form for comparing as text: equal keys mean the same answer, typeset differently."""
+    text = _FONTS.sub(r"\1", joined(clean(text)))
+    if not _TRIGONOMETRIC.search(text):  # the sine of 30 is not that of 30 degrees
+        text = text.replace(r"\deg", "")
+    text = text.replace(r"\usd", "").replace(r"\%", "%")
+    return _SPACE.sub("", text).rstrip(".")

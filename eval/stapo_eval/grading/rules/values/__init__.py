@@ -1,0 +1,1 @@
+"""Expressions as trees, their values, and whether two of them are equal by value."""

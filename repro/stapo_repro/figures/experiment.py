@@ -1,0 +1,240 @@
+"""The records of one experiment, ordered into groups, and the few quantities that several figures show.
+
+A group is what stands in one figure: the miniature, its ablation, one of the paper's sizes, or all three side by side.
+Quantities come from the tables' own functions, so that a figure and a table never differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from stapo_repro import labels
+from stapo_repro.ablation import evidence as seeded
+from stapo_repro.figures.variants import variant
+from stapo_repro.paper import PaperTable
+from stapo_repro.records.reading import Loaded, TrainingRun, final_step
+from stapo_repro.tables.differences import compare
+from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
+from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS, Theory
+
+ExperimentName = Literal["main", "ablation"]
+Kind = Literal["miniature", "ablation", "paper", "other"]
+Gap = Literal["not run", "other problems", "samples missing"]
+_NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
+
+
+@dataclass(frozen=True)
+class Value:
+    """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one figure shows.
+
+    Attributes:
+        name: first part of the file's name.
+        label: what the heading calls it, such as "Qwen3-8B"; "" for all of the paper's sizes.
+        methods: in drawing order, without the base model.
+        benchmarks: in the table's order.
+    """
+
+    name: str
+    label: str
+    kind: Kind
+    sizes: tuple[str, ...]
+    methods: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    synthetic: bool = False
+
+    @property
+    def miniature(self) -> bool:
+        return self.kind in ("miniature", "ablation")
+
+    def heading(self, text: str) -> str:
+        """The figure's title: what is not a result of the paper's models says so in it."""
+        ablation = ": mask ablation" if self.kind == "ablation" else ""
+        where = " (miniature)" if self.miniature else f", {self.label}" if self.label else ""
+        return f"{text}{ablation}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
+
+    def opening(self, what: str) -> str:
+        """First sentence of the caption."""
+        where = {"miniature": " in the miniature", "ablation": " in the miniature's ablation"}.get(self.kind, "")
+        where = where or f" for {self.label or 'the models of the paper'}"
+        end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
+        return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All records of the main experiment or of the ablation.
+
+    Attributes:
+        cells: evaluations, of final checkpoints alone (see `final_step`).
+        runs: trainings.
+        ablation: the ablation's records by seed, for intervals that cover the choice of seeds too; None in the main
+            experiment.
+        theory: checks of the paper's statements, some with a run's tokens.
+    """
+
+    name: ExperimentName
+    cells: Sequence[Loaded]
+    runs: Sequence[TrainingRun]
+    paper: PaperTable
+    ablation: seeded.Evidence | None = None
+    theory: Sequence[Theory] = ()
+
+    @classmethod
+    def from_records(
+        cls, name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable,
+        theory: Sequence[Theory] = (),
+    ) -> Experiment:  # fmt: skip
+        """Order the records of one experiment.
+
+        Raises:
+            RecordError: records that cannot stand side by side (see `scores.score` and `ablation.evidence.gather`).
+        """
+        ablation = seeded.gather(cells, runs) if name == "ablation" else None
+        return cls(name, final_step(cells)[0], runs, paper, ablation, theory)
+
+    @cached_property
+    def scores(self) -> dict[ScoreKey, Score]:
+        return score_all(self.cells)
+
+    @cached_property
+    def _by_key(self) -> dict[ScoreKey, list[Loaded]]:
+        out: dict[ScoreKey, list[Loaded]] = defaultdict(list)
+        for c in self.cells:
+            cell = c.record.cell
+            out[cell.size, cell.method, cell.benchmark, cell.setting].append(c)
+        return out
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """Sizes with any record: the miniature, the paper's, others. Without any record: the miniature, "not run"."""
+        found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs}
+        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in (found or {labels.MINI})]
+        return (*known, *sorted(found - set(known)))
+
+    def groups(self) -> list[Group]:
+        """One group a size."""
+        if self.name == "ablation":
+            return [self._group("ablation", "", "ablation", (labels.MINI,))]
+        out = []
+        for size in self.sizes:
+            kind: Kind = "miniature" if size == labels.MINI else "paper" if size in labels.PAPER_SIZES else "other"
+            name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
+            out.append(self._group(name, labels.size_label(size), kind, (size,)))
+        return out
+
+    def wide_groups(self) -> list[Group]:
+        """The same, with the paper's three sizes side by side in one group as soon as one of them has a record."""
+        groups = self.groups()
+        first = next((i for i, g in enumerate(groups) if g.kind == "paper"), None)
+        if first is not None:
+            groups = [g for g in groups if g.kind != "paper"]
+            groups.insert(first, self.paper_group())
+        return groups
+
+    def paper_group(self) -> Group:
+        """The paper's three sizes, whether there are records or not."""
+        return self._group("paper", "", "paper", tuple(labels.PAPER_SIZES))
+
+    def _group(self, name: str, label: str, kind: Kind, sizes: tuple[str, ...]) -> Group:
+        cells = [c.record for c in self.cells if c.record.cell.size in sizes]
+        runs = [r for r in self.runs if r.size in sizes]
+        own = tuple(labels.ABLATION if kind == "ablation" else labels.METHODS)
+        # runs with another tau_p or q have a figure of their own
+        found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
+        benchmarks = tuple(labels.MINI_BENCHMARKS if sizes == (labels.MINI,) else labels.PAPER_BENCHMARKS)
+        if kind == "other":
+            benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
+            own = tuple(m for m in own if m in found)
+        methods = (*own, *sorted(found - {*own, labels.BASE}))
+        return Group(name, label, kind, sizes, methods, benchmarks, any(x.synthetic for x in (*cells, *runs)))
+
+    def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:
+        """Trainings by method, in the order of `methods`; one without a run has an empty list."""
+        return {m: [r for r in self.runs if (r.size, r.method) == (size, m)] for m in methods}
+
+    def cells_of(self, size: str, method: str, benchmark: str, setting: str) -> list[Loaded]:
+        """The evaluations of one cell of the table, a seed each."""
+        return self._by_key.get((size, method, benchmark, setting), [])
+
+    def _parts(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> list[Score] | None:
+        """The scores on all benchmarks; None where one was not run."""
+        found = [self.scores.get((size, method, b, setting)) for b in benchmarks]
+        have = [s for s in found if s is not None]
+        return have if have and len(have) == len(found) else None
+
+    def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
+        """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
+        if self.ablation is not None:
+            if method == labels.BASE:
+                return _from_number(seeded.base_accuracy(self.ablation, benchmarks, setting))
+            return _from_number(seeded.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
+        parts = self._parts(size, method, benchmarks, setting)
+        found = average_score(parts) if parts else None
+        if parts is None or found is None:
+            return None
+        seeds = tuple(100 * math.fsum(p.seeds[s] for p in parts) / len(parts) for s in sorted(parts[0].seeds))
+        return _percent(found[0].mean, found[0].low, found[0].high, seeds)
+
+    def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
+        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
+        if self.ablation is not None:
+            terms = [(1.0, first, setting), (-1.0, second, setting)]
+            return _from_number(seeded.accuracy(self.ablation, terms, benchmarks)) or "not run"
+        one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
+        if one is None or other is None:
+            return "not run"
+        try:
+            c = compare(one, other, flips=_NO_TEST)
+        except BadInput:  # the figure says so in the place of the number
+            return "other problems"
+        return _percent(c.difference, c.low, c.high) or "samples missing"
+
+    def remarks(self, group: Group) -> list[str]:
+        """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
+        if self.ablation is not None:
+            return self._missing_seeds(self.ablation, group)
+        shown = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
+        out = []
+        lacking = [(k, s) for k, s in shown.items() if s.estimate.missing]
+        for (_, method, benchmark, setting), s in lacking[:3]:
+            name = f"{labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting}"
+            out.append(f"MISSING SAMPLES: {name} lacks {s.estimate.missing}.")
+        if len(lacking) > 3:
+            out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
+        parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
+        out += [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
+        return out
+
+    @staticmethod
+    def _missing_seeds(ablation: seeded.Evidence, group: Group) -> list[str]:
+        terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
+        gone = dict.fromkeys(x for t in terms for x in seeded.accuracy(ablation, t, group.benchmarks).missing)
+        return [f"MISSING: {'; '.join(gone)}."] if gone else []
+
+
+def _percent(mean: float, low: float, high: float, seeds: tuple[float, ...] = ()) -> Value | None:
+    if math.isnan(mean):
+        return None
+    ends = (None, None) if math.isnan(low) else (100 * low, 100 * high)
+    return Value(100 * mean, *ends, seeds)
+
+
+def _from_number(n: seeded.Number) -> Value | None:
+    return None if n.mean is None else Value(n.mean, n.low, n.high, tuple(n.seeds.values()))

@@ -1,0 +1,196 @@
+"""A token log with what stands beside it: the run's record, its metrics, the tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stapo_repro import labels
+from stapo_repro.records.steps import read_steps
+from stapo_repro.tokens.vocabulary import Vocabulary
+from stapo_results import store, token_log
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run, StepMetrics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Columns = Mapping[str, np.ndarray]
+_ROW_COLUMNS = (
+    "step", "mini_batch", "sample", "position", "token", "advantage", "logprob", "entropy", "rare", "silenced", "tau_h",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What the analysis is made of.
+
+    Attributes:
+        name: the run folder's own name.
+        record: the run's own, None where there is none.
+        metrics: by step, the last attempt of each; empty for a probe.
+        table: the logged tokens (R rows), `token_log.TOKENS`.
+        rows: its scalar columns, (R,) each; `tau_h` is NaN where the mini-batch has no rare token.
+        counts: the histogram's columns, (B,) each, `token_log.HISTOGRAM`.
+        inputs: file -> SHA-256 of everything that was read.
+    """
+
+    name: str
+    record: Run | None
+    metrics: dict[int, StepMetrics]
+    table: pa.Table
+    rows: Columns
+    counts: Columns
+    facts: token_log.Facts
+    vocabulary: Vocabulary
+    inputs: dict[str, str]
+
+    @property
+    def method(self) -> str:
+        return self._label("method") or self.facts.selector
+
+    @property
+    def size(self) -> str:
+        return self._label("size")
+
+    def _label(self, name: str) -> str:
+        own = self.record.config.get("run") if self.record is not None else None
+        value = own.get(name) if isinstance(own, dict) else None
+        return value if isinstance(value, str) else ""
+
+    @property
+    def masks_rare(self) -> bool:
+        """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
+        return self.facts.selector.startswith("silence_")
+
+    @property
+    def part_names(self) -> tuple[str, str]:
+        """What the two parts of the rare tokens are called: those silenced, those kept."""
+        did = self.masks_rare and not self.is_probe
+        return ("silenced", "kept") if did else ("S2T would silence", "S2T would keep")
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether nothing was trained: a model was asked about responses, and a step is a mini-batch of them."""
+        return self.record is not None and self.record.kind == "probe"
+
+    @cached_property
+    def below(self) -> np.ndarray:
+        """(R,) whether the entropy is below the mini-batch's tau_h; False where there is none."""
+        return self.rows["entropy"].astype(np.float64) < self.rows["tau_h"]
+
+    @cached_property
+    def silenced(self) -> np.ndarray:
+        """(R,) rare tokens that are silenced; those S2T would silence where the method is no mask over them."""
+        return self.rows["rare"] & (self.rows["silenced"] if self.masks_rare else self.below)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """(R,) the other rare tokens."""
+        return self.rows["rare"] & ~self.silenced
+
+    @cached_property
+    def thresholds(self) -> dict[tuple[int, int], float]:
+        """(step, mini-batch) -> tau_h in nats, infinite where q is 0 or 1, of the mini-batches with a rare token."""
+        r, known = self.rows, ~np.isnan(self.rows["tau_h"])
+        _, first = np.unique(batch_keys(r)[known], return_index=True)
+        found = zip(*(r[name][known][first].tolist() for name in ("step", "mini_batch", "tau_h")), strict=True)
+        return {(step, batch): tau for step, batch, tau in found}
+
+    def heading(self, text: str) -> str:
+        """A figure's title; a miniature says so in it."""
+        size = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}" if self.size else ""
+        return f"{text}: {labels.method_label(self.method)}{size}"
+
+    @property
+    def caption_opening(self) -> str:
+        """What a caption says of a miniature."""
+        return "A tiny model on additions, not a result of the paper. " if self.size == labels.MINI else ""
+
+    @property
+    def inputs_sha256(self) -> str:
+        """One hash over all that was read."""
+        lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(self.inputs.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def records(self, index: np.ndarray) -> list[dict[str, Any]]:
+        """Rows of the log with all columns, in the order of `index`."""
+        return self.table.take(index).to_pylist()
+
+
+def batch_keys(columns: Columns) -> np.ndarray:
+    """One number for each row's step and mini-batch, in their order."""
+    return columns["step"].astype(np.int64) << 16 | columns["mini_batch"].astype(np.int64)
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """A:B as (A, B), both inside; an end that is left out is open.
+
+    Raises:
+        BadInput: it has another form, or A is above B.
+    """
+    found = re.fullmatch(r"(\d{0,9}):(\d{0,9})", text)
+    first, last = (int(found[1] or 0), int(found[2] or 2**31 - 1)) if found else (1, 0)
+    if first > last:
+        raise BadInput(
+            "--steps is no range of steps", found=text, expected="A:B with A <= B", next_step="--steps 100:200, or 100:"
+        )
+    return first, last
+
+
+def load(folder: Path, steps: str = "") -> LoggedRun:
+    """Read a run folder, of `steps` (A:B) only if it says any.
+
+    Raises:
+        BadInput: no token log there, or no step of it in the range.
+        RecordError: a damaged file (`token_log.read`), run record or line of the metrics.
+    """
+    log = token_log.read(folder)
+    if log is None:
+        raise BadInput(
+            f"{folder} has no token log",
+            found=f"no {token_log.FOLDER}/*.parquet there",
+            expected="a training run that logged its tokens, a collected record of one, or the folder of a probe",
+            next_step="name such a folder, or score responses with stapo-train probe",
+        )
+    table, histogram = log.tokens, log.histogram
+    if steps:
+        first, last = parse_steps(steps)
+        table, histogram = _between(table, first, last), _between(histogram, first, last)
+        if not histogram.num_rows:
+            logged = log.histogram.column("step").to_numpy()
+            raise BadInput(
+                f"{folder}: the token log has no step in the range",
+                found=f"--steps {steps}",
+                expected=f"steps of {logged.min()} to {logged.max()}" if logged.size else "a log with any step",
+                next_step="name another range",
+            )
+    run_file, metrics_file = folder / "run.json", folder / "metrics.jsonl"
+    own = folder / token_log.FOLDER
+    read = [file for part in token_log.shards(own) for file in part]
+    read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
+    return LoggedRun(
+        folder.resolve().name,
+        store.read_json(run_file, Run) if run_file.is_file() else None,
+        {m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
+        table,
+        {name: table.column(name).to_numpy() for name in _ROW_COLUMNS},
+        {name: histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
+        log.facts,
+        Vocabulary.read(own / token_log.TOKENIZER),
+        {p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
+    )
+
+
+def _between(table: pa.Table, first: int, last: int) -> pa.Table:
+    import pyarrow as pa
+
+    step = table.column("step").to_numpy()
+    return table.filter(pa.array((first <= step) & (step <= last)))

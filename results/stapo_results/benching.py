@@ -1,0 +1,87 @@
+"""Side-by-side measurements: ratios to a baseline, the record of a measurement, its table on a terminal and a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stapo_results import provenance, store
+from stapo_results.schema import Bench, BenchRow, Run
+
+Table = list[list[str]]
+"""Cells by row; the first row is the head."""
+
+
+def timed_row(
+    name: str,
+    seconds: Sequence[float],
+    baseline: Sequence[float],
+    *,
+    labels: Mapping[str, str] | None = None,
+    values: Mapping[str, float] | None = None,
+) -> BenchRow:
+    """A way of doing something against the baseline, both timed once in every repeat.
+
+    The ratio is that of the fastest repeats, since whatever else the machine does only adds; its spread is that of the
+    ratios within a repeat.
+    """
+    ratios = [s / b for s, b in zip(seconds, baseline, strict=True)]
+    return BenchRow(
+        name=name,
+        labels=dict(labels or {}),
+        seconds=min(seconds),
+        ratio=min(seconds) / min(baseline),
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+        values=dict(values or {}),
+    )
+
+
+def record(
+    out: Path,
+    part: str,
+    config: Mapping[str, Any],
+    baseline: str,
+    measure: Callable[[], tuple[list[BenchRow], dict[str, str]]],
+) -> Bench:
+    """Measure, and write the record to `out` (run.json, bench.json).
+
+    Args:
+        config: what was measured with; has a `seed`.
+        measure: gives the rows, and labels that hold for all of them.
+    """
+    began = time.perf_counter()
+    run = provenance.new_run("bench", {"part": part, **config}, seeds={"run": config["seed"]}, deterministic=False)
+    rows, labels = measure()
+    done = provenance.close_run(run, out / "run.json", "done", time.perf_counter() - began)
+    bench = Bench(run_id=done.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
+    store.write_json(out / "bench.json", bench)
+    return bench
+
+
+def spread(row: BenchRow) -> str:
+    """ "1.011 (0.997 to 1.116)"."""
+    return f"{row.ratio:.3f} ({row.ratio_low:.3f} to {row.ratio_high:.3f})"
+
+
+def text(table: Table) -> str:
+    """A table for a terminal."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table)
+
+
+def page_block(folder: Path, table: Callable[[Bench], Table], about: Callable[[Bench, Run], str]) -> str:
+    """The record in `folder` as the documentation shows it; "not run" where there is none.
+
+    Args:
+        about: what was measured, in a sentence; where the record stands is said behind it.
+    """
+    if not (folder / "bench.json").exists():
+        return "Not run: `tox -e bench` measures it."
+    bench, run = store.read_json(folder / "bench.json", Bench), store.read_json(folder / "run.json", Run)
+    head, *rows = table(bench)
+    source = f"Record: `results/records/bench/{bench.part}`, commit {run.code_commit[:7]}, {run.started[:10]}."
+    lines = [" | ".join(row) for row in [head, ["---"] * len(head), *rows]]
+    return f"{about(bench, run)} {source}\n\n" + "\n".join(f"| {line} |" for line in lines)

@@ -1,0 +1,180 @@
+"""The run folder's protocol: one writer, refusals that name what differs, attempts on record, resuming after a kill."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stapo_results import provenance, runs, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Run
+
+
+def record(**changes: Any) -> Run:
+    """A new run's record; `config` is merged into {"lr": 0.1, "model": {"size": "mini"}}."""
+    config = {"lr": 0.1, "model": {"size": "mini"}} | changes.pop("config", {})
+    new = provenance.new_run("train", config, seeds={"run": 0}, deterministic=True, revisions={"data": "a" * 64})
+    return new.model_copy(update=changes)
+
+
+def on_disk(folder: Path) -> Run:
+    return store.read_json(folder / runs.RECORD, Run)
+
+
+def finish(folder: Path, **changes: Any) -> None:
+    with runs.opened(folder, record(**changes)) as run, run.working():
+        pass
+
+
+def refusal(folder: Path, new: Run, **more: Any) -> BadInput:
+    with pytest.raises(BadInput) as e, runs.opened(folder, new, **more):
+        raise AssertionError("the folder was opened")
+    return e.value
+
+
+def test_a_new_folder_is_made_and_its_run_is_running_then_done(tmp_path: Path) -> None:
+    out = tmp_path / "a/b"
+    with runs.opened(out, record()) as run:
+        assert (run.finished, run.previous) == (False, None)
+        assert not (out / runs.RECORD).exists()
+        with run.working():
+            assert on_disk(out).status == "running"
+            run.save(notes=["half"])
+    found = on_disk(out)
+    assert (found.status, found.notes, found.resumptions) == ("done", ["half"], [])
+    assert found.wall_seconds is not None
+
+
+def test_a_finished_run_says_so_and_is_left_as_it_is(tmp_path: Path) -> None:
+    finish(tmp_path)
+    before = (tmp_path / runs.RECORD).read_bytes()
+    with runs.opened(tmp_path, record()) as run:
+        assert run.finished
+    assert (tmp_path / runs.RECORD).read_bytes() == before
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    with runs.opened(tmp_path, record()):
+        assert "--there" in refusal(tmp_path, record(), flag="--there").next_step
+    finish(tmp_path)  # the lock was given back
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"config": {"lr": 0.2}}, "lr: 0.1 there, 0.2 now"),
+        ({"config": {"model": {"size": "1.7b"}}}, "model.size: 'mini' there, '1.7b' now"),
+        ({"config": {"new": 1}}, "new: None there, 1 now"),
+        ({"seeds": {"run": 1}}, "seed run: 0 there, 1 now"),
+        ({"revisions": {"data": "b" * 64}}, f"revision data: '{'a' * 12}' there, '{'b' * 12}' now"),
+        ({"kind": "eval"}, "kind: train there, eval now"),
+    ],
+)
+def test_another_run_is_refused_by_the_key_that_differs(tmp_path: Path, changes: dict, found: str) -> None:
+    finish(tmp_path)
+    before = (tmp_path / runs.RECORD).read_bytes()
+    assert refusal(tmp_path, record(**changes)).found == found
+    assert (tmp_path / runs.RECORD).read_bytes() == before
+
+
+def test_keys_that_decide_no_number_may_differ_and_older_records_have_defaults(tmp_path: Path) -> None:
+    finish(tmp_path)
+    new = record(config={"lr": 0.2, "later": "off"})
+    assert refusal(tmp_path, new, may_differ={"lr"}.__contains__).found == "later: None there, 'off' now"
+    with runs.opened(tmp_path, new, may_differ={"lr"}.__contains__, defaults={"later": "off"}) as run:
+        assert run.finished
+
+
+def test_a_caller_may_know_a_better_next_step(tmp_path: Path) -> None:
+    finish(tmp_path)
+    error = refusal(tmp_path, record(config={"lr": 0.2}), advice=lambda previous, differing: f"not {differing[0]}")
+    assert error.next_step == "not lr: 0.1 there, 0.2 now"
+
+
+def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    assert refusal(tmp_path, record()).found == "thesis.tex"
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["thesis.tex"]
+    with runs.opened(tmp_path, record(), foreign=lambda name: name.endswith(".jsonl")) as run:
+        assert not run.finished
+
+
+def test_asking_for_the_previous_run_writes_nothing(tmp_path: Path) -> None:
+    assert runs.previous_of(tmp_path / "none", record(), "--out") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(RuntimeError, "failed"), (KeyboardInterrupt, "interrupted"), (SystemExit, "failed")]
+)
+def test_whatever_ends_an_attempt_is_on_record(tmp_path: Path, error: type, status: str) -> None:
+    with runs.opened(tmp_path, record()) as run, pytest.raises(error), run.working(resume="type it again"):
+        raise error
+    assert on_disk(tmp_path).status == status
+
+
+def test_an_interruption_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
+    with runs.opened(tmp_path, record()) as run, pytest.raises(KeyboardInterrupt) as e, run.working(resume="again"):
+        raise KeyboardInterrupt
+    assert e.value.args == ("again",)
+
+
+def test_seconds_are_summed_over_attempts_and_each_resumption_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(runs.time, "perf_counter", lambda: clock[0])
+    first = record()
+
+    def fail_after(seconds: float) -> None:
+        clock[0] += seconds
+        raise RuntimeError
+
+    for attempt, (seconds, start) in enumerate([(10.0, ""), (2.5, "step 20"), (1.25, "step 40")]):
+        new = first if not attempt else record(code_commit=f"commit{attempt}", started="later")
+        with runs.opened(tmp_path, new) as run, pytest.raises(RuntimeError), run.working(start):
+            fail_after(seconds)
+    found = on_disk(tmp_path)
+    assert (found.wall_seconds, found.run_id, found.started) == (13.75, first.run_id, first.started)
+    assert [(r.start, r.code_commit) for r in found.resumptions] == [("step 20", "commit1"), ("step 40", "commit2")]
+
+
+def test_a_killed_run_is_left_running_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; sys.path.insert(0, 'tests'); import test_runs; from stapo_results import runs, store\n"
+        f"with runs.opened({str(tmp_path)!r}, test_runs.record()) as run, run.working():\n"
+        f"    open(os.path.join({str(tmp_path)!r}, '.part.json.1.tmp'), 'w').write('half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=False)
+    assert done.returncode == -9
+    assert on_disk(tmp_path).status == "running"
+    with runs.opened(tmp_path, record()) as run:
+        assert not run.finished
+        with run.working("the start"):
+            assert not (tmp_path / ".part.json.1.tmp").exists(), "what the kill left half-written is gone"
+    found = on_disk(tmp_path)
+    assert (found.status, [r.start for r in found.resumptions]) == ("done", ["the start"])
+
+
+def test_what_cannot_be_written_is_refused_by_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for call, path in (
+        (runs.check_folder, tmp_path / "file"),
+        (runs.check_folder, tmp_path / "file/below"),
+        (runs.check_file, tmp_path),
+        (runs.check_file, tmp_path / "file/below"),
+        (runs.check_folder, "/proc/none"),
+    ):
+        with pytest.raises(BadInput) as e:
+            call(path, "--place")
+        assert e.value.what.startswith("--place ")
+    runs.check_folder(tmp_path / "new/folder", "--place")
+    runs.check_file(tmp_path / "new/file.json", "--place")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,17 @@
+"""The mask is known before the training pass: the old policy's statistics are there already."""
+
+from __future__ import annotations
+
+from stapo_training.verl_ext.plans.base import Outputs, Plan
+
+
+class MaskedPlan(Plan):
+    """`policy=old`. Costs nothing; exact in a step's first mini-batch."""
+
+    def train(self) -> Outputs:
+        assert self.old is not None
+        chosen = self.select(self.old, self.engine.batch_threshold if self.selector.scope == "batch" else None)
+        self.mask(chosen)
+        outputs = self.train_pass(judged=self.old)
+        self.finish(chosen)
+        return outputs
