@@ -1,6 +1,6 @@
 """Two runs, or two settings of one run, on the same problems: paired differences by benchmark and on average.
 
-Pure functions of cell records; what does not compare is refused, what compares with a grain of salt is said.
+Pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
 from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
+
+_SAME = "evaluate both on the same file and the same --limit, or leave the benchmark out with --benchmarks"
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def check_problems(pair: Pair) -> None:
                 f"{a.cell.benchmark}: the two were evaluated on different copies",
                 found=f"{what} {x} against {y}",
                 expected="one copy",
-                next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+                next_step=_SAME,
             )
     ids = [{p.problem_id for p in r.problems} for r in (a, b)]
     if ids[0] != ids[1]:
@@ -149,7 +151,7 @@ def check_problems(pair: Pair) -> None:
             f"{a.cell.benchmark}: the two hold different problems",
             found=f"{len(ids[0])} against {len(ids[1])}, {len(only)} on one side only, first {only[0]}",
             expected="the same problems",
-            next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+            next_step=_SAME,
         )
 
 
@@ -187,8 +189,7 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
 
 
 def _judge(record: CellRecord) -> str:
-    """Who judged; "" where the record is older than the field (it then has no grader
-    either), or does not say."""
+    """Who judged; "" where the record does not say: an older one has no grader either."""
     return record.judge or ("none" if record.grader and record.scored_by == "rule" else "")
 
 

@@ -91,7 +91,7 @@ def _rate(tokens: int, seconds: float) -> float | None:
 
 
 def in_words(c: dict[str, Any]) -> str:
-    """One line for the end of a run; what is not known is said to be so."""
+    """One line for the end of a run."""
     if c["tokens_per_second"] is None:
         return "cost: not known: no sample has a time"
     hours = "not known" if c["gpu_hours"] is None else f"{c['gpu_hours']:.2f}"

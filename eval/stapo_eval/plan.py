@@ -130,7 +130,7 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
     """Check everything that can be checked without loading a model.
 
     Raises:
-        BadInput: for any option, file or model that does not do.
+        BadInput: for any option, file or model that cannot be used.
     """
     _check(options)
     settings, benchmarks = parse_settings(options.settings), _benchmarks(options)
