@@ -13,7 +13,7 @@ from pathlib import Path
 import finished_run
 from test_collect import make_run
 
-from stapo_repro.sharing.bundle import DIGITS, MANIFEST, MARK, Entry, Manifest, digest
+from stapo_repro.sharing.pack import DIGITS, MANIFEST, MARK, Entry, Manifest, digest
 
 
 def run_folder(root: Path) -> Path:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from stapo_repro.driver import cells, processes
-from stapo_repro.driver.request import Request, request
-from stapo_repro.driver.run import plan
+from stapo_repro.driver import processes, request
+from stapo_repro.driver.request import Request
 
 
 def wait_for(condition, seconds=20):
@@ -23,22 +21,9 @@ def nobody_left(out: Path) -> bool:
     return not processes.marked(processes.mark_of(out))
 
 
-def miniature(out: Path, **changed):
-    given = {"quick": False, "seeds": "0", "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
-    return plan(**given)
-
-
-def ablation(out: Path, **changed):
-    given = {"quick": False, "seeds": None, "methods": None, "steps": None, "data_dir": None, "out": out, **changed}
-    return plan(**given, kind="ablation")
-
-
-# the paper's cells
-
-
 def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
-    """A request for these cells."""
-    return request(cells.parse(names), out=out, **changed)
+    """A request for these cells of the paper."""
+    return request.paper_cells(request.parse_cells(names), out, **changed)
 
 
 def with_cards(folder: Path, cards: int) -> str:
@@ -51,8 +36,12 @@ def with_cards(folder: Path, cards: int) -> str:
 
 def environment(folder: Path, packages: dict[str, str], ray: str = "") -> Path:
     """A venv's folder with our commands and the metadata of packages: what is asked of it, and no more."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site,) = (folder / "lib").glob("python*/site-packages")
+    python = Path(sys.executable).resolve()
+    site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(python)
+    (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
     for name, version in packages.items():
         info = site / f"{name}-{version}.dist-info"
         info.mkdir()

@@ -12,7 +12,8 @@ import pytest
 from driving import nobody_left, wait_for
 
 from stapo_repro.driver import processes, stages
-from stapo_results.store import read
+from stapo_results.schema import Run
+from stapo_results.store import read, read_json
 
 # Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
 # when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind.
@@ -23,6 +24,7 @@ SCRIPT = textwrap.dedent(
     from stapo_repro.driver.run import execute
     from stapo_repro.driver.stages import Stage
     from stapo_results.console import run_main
+    from stapo_results.provenance import new_run
 
     out = Path(sys.argv[1])
     def shell(name, text, outputs, needs=()):
@@ -32,13 +34,14 @@ SCRIPT = textwrap.dedent(
 
     stages = [
         shell("one", f"echo 1 > {out}/one/a.txt", ["a.txt"]),
-        shell("two", f"(setsid sleep 300 &) ; sleep 300 & while [ ! -e {out}/go ]; do sleep 0.05; done; "
+        shell("two", f"(setsid sleep 300 &) ; sleep 300 & while [ ! -e {out.parent}/go ]; do sleep 0.05; done; "
                      f"cat {out}/one/a.txt > {out}/two/b.txt; kill $!; ", ["b.txt"], ("one",)),
         shell("three", f"cat {out}/two/b.txt > {out}/three/c.txt", ["c.txt"], ("two",)),
     ]
     def main():
-        outcomes = execute(stages, out, grace=1.0, patience=0.2)
-        print("repeated:", ",".join(k for k, o in outcomes.items() if o.repeated))
+        record = new_run("repro", {"experiment": "a test", "quick": False}, seeds={}, deterministic=True)
+        repeated = execute(out, record, stages, grace=1.0, patience=0.2)
+        print("repeated:", ",".join(s.name for s in stages if s.name in repeated))
     sys.exit(run_main(main))
     """
 )
@@ -57,6 +60,20 @@ def calls(out: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
+def let_go(out: Path) -> None:
+    """The second stage may end."""
+    (out.parent / "go").touch()
+
+
+def ended(out: Path) -> str:
+    """Run the driver to its end, which must be a good one; what it says."""
+    driver = start(out)
+    text, _ = driver.communicate(timeout=30)
+    assert driver.returncode == 0, text
+    assert nobody_left(out)
+    return text
+
+
 def in_stage_two(out: Path) -> bool:
     return calls(out)[-1:] == ["two"] and len(processes.marked(processes.mark_of(out))) >= 3
 
@@ -67,26 +84,21 @@ def test_kill_9_in_the_middle_then_the_same_command_goes_on(out):
     driver.kill()
     driver.wait()
     wait_for(lambda: nobody_left(out))  # the watchdog's work: children, grandchildren, also those of another session
-    (out / "go").touch()
-    again = start(out)
-    text, _ = again.communicate(timeout=30)
-    assert again.returncode == 0, text
+    assert read_json(out / "run.json", Run).status == "running"
+    let_go(out)
+    text = ended(out)
     assert calls(out) == ["one", "two", "two", "three"]
     assert (out / "three" / "c.txt").read_text() == "1\n"
     assert "repeated: two,three" in text
-    assert "two was cut off: it goes on" in text
-    assert nobody_left(out)
+    record = read_json(out / "run.json", Run)
+    assert (record.kind, record.status, len(record.resumptions)) == ("repro", "done", 1)
 
 
 def test_a_finished_run_repeats_nothing(out):
-    out.mkdir()
-    (out / "go").touch()
-    assert start(out).wait(30) == 0
+    let_go(out)
+    ended(out)
     before = (out / "stages.jsonl").read_bytes()
-    again = start(out)
-    text, _ = again.communicate(timeout=30)
-    assert again.returncode == 0
-    assert "repeated: \n" in text
+    assert "repeated: \n" in ended(out)
     assert calls(out) == ["one", "two", "three"]
     assert (out / "stages.jsonl").read_bytes() == before
 
@@ -101,30 +113,23 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
     assert nobody_left(out)
     events = [(e.stage, e.event) for e in read(out / "stages.jsonl", stages.StageEvent)]
     assert events == [("one", "start"), ("one", "done"), ("two", "start"), ("two", "interrupted")]
+    assert read_json(out / "run.json", Run).status == "interrupted"
 
 
 def test_half_written_ledger_line_is_repaired(out):
-    out.mkdir()
-    (out / "go").touch()
-    assert start(out).wait(30) == 0
+    let_go(out)
+    ended(out)
     ledger = out / "stages.jsonl"
     ledger.write_bytes(ledger.read_bytes()[:-9])  # the last "done" is lost, so stage three runs again
-    again = start(out)
-    text, _ = again.communicate(timeout=30)
-    assert again.returncode == 0
-    assert "repaired" in text
+    assert "repaired" in ended(out)
     assert calls(out) == ["one", "two", "three", "three"]
 
 
 def test_changed_output_is_set_aside_and_made_again(out):
-    out.mkdir()
-    (out / "go").touch()
-    assert start(out).wait(30) == 0
+    let_go(out)
+    ended(out)
     (out / "two" / "b.txt").write_text("damaged\n")
-    again = start(out)
-    text, _ = again.communicate(timeout=30)
-    assert again.returncode == 0
-    assert "two is made again: its outputs were changed after it ended" in text
+    ended(out)
     assert (out / "set-aside" / "two.1" / "b.txt").read_text() == "damaged\n"
     # two gives the same bytes again, so three need not run
     assert calls(out) == ["one", "two", "three", "two"]
@@ -135,9 +140,8 @@ def test_second_driver_in_one_folder_is_refused(out):
     wait_for(lambda: in_stage_two(out))
     second = start(out)
     text, _ = second.communicate(timeout=30)
-    assert second.returncode == 2
-    assert "another driver works in" in text
+    assert second.returncode == 2, text
     assert first.poll() is None
     assert not nobody_left(out)  # the refused one has touched nobody
-    (out / "go").touch()
+    let_go(out)
     assert first.wait(30) == 0

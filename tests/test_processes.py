@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import signal
 import subprocess
 import sys
@@ -12,53 +12,52 @@ import psutil
 import pytest
 from driving import nobody_left, wait_for
 
-from stapo_repro.driver import display, processes, stages
+from stapo_repro.driver import processes, stages
+from stapo_repro.driver.display import StageDisplay, values_text
 from stapo_repro.driver.memory import Peak, pss_bytes
 from stapo_results.errors import RunFailed
-
-
-class Recorder(display.Plain):
-    def __init__(self, chain):
-        super().__init__(chain)
-        self.lines: list[str] = []
-
-    def say(self, text):
-        self.lines.append(text)
+from stapo_results.terminal import Display
 
 
 def python_stage(out: Path, name: str, code: str, outputs=(), needs=()) -> stages.Stage:
     return stages.Stage(name, (sys.executable, "-c", code), out / name, tuple(outputs), tuple(needs))
 
 
-def run(out: Path, chain) -> tuple[Recorder, dict]:
+def run(out: Path, *chain: stages.Stage, shown: io.StringIO | None = None) -> set[str]:
+    """The stages that had to run; every look at a running stage is shown."""
     out.mkdir(exist_ok=True)
-    seen = Recorder(chain)
-    return seen, stages.Engine(out, seen, grace=1.0, patience=0.3).run(chain)
+    display = StageDisplay([s.name for s in chain], Display(shown or io.StringIO(), every=0.0))
+    return stages.Engine(out, display, grace=1.0, patience=0.3).run(chain)
+
+
+def last(out: Path) -> stages.StageEvent:
+    return stages.read_ledger(out)[-1]
 
 
 def test_failed_stage_shows_its_last_lines_and_the_next_command(out):
-    chain = [python_stage(out, "train/a", "print(*range(100), sep='\\n'); raise SystemExit(3)")]
-    out.mkdir()
-    seen = Recorder(chain)
-    with pytest.raises(RunFailed, match="train/a failed") as e:
-        stages.Engine(out, seen, patience=0.3).run(chain)
+    shown = io.StringIO()
+    stage = python_stage(out, "train/a", "print(*range(100), sep='\\n'); raise SystemExit(3)")
+    with pytest.raises(RunFailed) as e:
+        run(out, stage, shown=shown)
     assert e.value.found == "exit code 3"
     assert "train-a.log" in e.value.next_step
-    assert [x.strip() for x in seen.lines[-30:]] == [str(i) for i in range(70, 100)]
+    assert [x.strip() for x in shown.getvalue().splitlines()[-30:]] == [str(i) for i in range(70, 100)]
+    assert (last(out).event, last(out).exit_code) == ("failed", 3)
 
 
 def test_stage_without_its_output_has_failed(out):
     with pytest.raises(RunFailed) as e:
-        run(out, [python_stage(out, "a", "pass", [out / "a" / "model"])])
-    assert "ended with 0" in str(e.value)
-    assert str(out / "a" / "model") in str(e.value)
+        run(out, python_stage(out, "a", "pass", [out / "a" / "model"]))
+    assert str(out / "a" / "model") in str(e.value.found)
 
 
 def test_daemon_that_outlives_its_stage_is_ended_and_reported(out):
     code = "import subprocess; subprocess.Popen(['sleep', '301'], start_new_session=True)"
-    seen, outcomes = run(out, [python_stage(out, "a", code)])
-    assert any("sleep" in note for note in outcomes["a"].notes)
-    assert any("outlived the stage" in line for line in seen.lines)
+    shown = io.StringIO()
+    run(out, python_stage(out, "a", code), shown=shown)
+    (note,) = last(out).notes
+    assert "sleep" in note
+    assert note in shown.getvalue()
     assert nobody_left(out)
 
 
@@ -97,33 +96,24 @@ def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
     assert child.poll() is not None
 
 
-def test_children_get_their_environment_and_progress_is_read(out):
+def test_children_get_their_environment_and_progress_is_shown(out):
     code = (
         "import os, time; from stapo_results.progress import report; report('train', 3, 8, reward=0.5)\n"
         "print(os.environ['HF_HUB_OFFLINE'], os.environ['RAY_USAGE_STATS_ENABLED'],"
         " os.environ['TOKENIZERS_PARALLELISM'])\ntime.sleep(1.2)"
     )
-    reports = []
-
-    class Ticks(Recorder):
-        def tick(self, stage, report, seconds, peak):
-            reports.append((report, peak))
-
-    chain = [python_stage(out, "train/x", code)]
-    out.mkdir()
-    outcomes = stages.Engine(out, Ticks(chain), patience=0.3).run(chain)
-    assert reports[-1][0] == {"stage": "train", "done": 3, "total": 8, "values": {"reward": 0.5}}
+    shown = io.StringIO()
+    run(out, python_stage(out, "train/x", code), shown=shown)
+    assert "train 3/8, reward 0.500" in shown.getvalue()
     assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
-    assert outcomes["train/x"].peak_mib >= 15  # at least a Python or two
+    assert (last(out).peak_mib or 0) >= 15  # at least a Python or two
 
 
 def test_changed_command_runs_again(out):
-    first = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('1')")
-    run(out, [first])
-    second = python_stage(out, "a", f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text('2')")
-    seen, outcomes = run(out, [second])
-    assert outcomes["a"].repeated
-    assert "a is made again: its command changed" in seen.lines
+    write = f"import pathlib; pathlib.Path({str(out / 'a.txt')!r}).write_text"
+    run(out, python_stage(out, "a", f"{write}('1')"))
+    assert run(out, python_stage(out, "a", f"{write}('1')")) == set()
+    assert run(out, python_stage(out, "a", f"{write}('2')")) == {"a"}
     assert (out / "a.txt").read_text() == "2"
 
 
@@ -140,7 +130,7 @@ def test_peak_sees_a_block_of_memory():
     assert pss_bytes(child.pid) is None
 
 
-def test_shared_pages_count_once(tmp_path):
+def test_shared_pages_count_once():
     """Four forks of a process with 60 MiB do not make 300 MiB."""
     code = (
         "import os, sys; x = bytearray(60 << 20)\n"
@@ -162,31 +152,28 @@ def test_shared_pages_count_once(tmp_path):
 
 
 def test_time_left_by_hand():
-    chain = [stages.Stage(n, ("x",), Path("x"), ()) for n in ("train/a", "train/b", "eval/a", "eval/b")]
-    left = display.TimeLeft(chain)
+    shown = StageDisplay(["train/a", "train/b", "eval/a", "eval/b"], Display(io.StringIO()))
     # 10 of 40 steps in 30 s: 90 s more; train/b like it: 120 s; no evaluation has run yet
     report = {"stage": "train", "done": 10, "total": 40, "values": {}}
-    assert left.text(chain[0], report, 30) == "01:30 left in this stage, at least 03:30 in all"
-    left.leave(chain[0], 100)
-    left.leave(chain[1], 140)
+    left = "1 min 30 s left in this stage, at least 3 min 30 s in all"
+    assert shown.time_left("train/a", report, 30) == left
+    shown.end("train/a", "done", 100, 0, [])
+    shown.keep("train/b", 140)
     # evaluation: 20 s spent on a quarter, 60 left, the other one 80
     report = {"stage": "eval", "done": 1, "total": 4, "values": {}}
-    assert left.text(chain[2], report, 20) == "01:00 left in this stage, 02:20 in all"
+    assert shown.time_left("eval/a", report, 20) == "1 min 0 s left in this stage, 2 min 20 s in all"
 
 
 def test_values_are_shown_with_their_units():
     values = {"reward": 0.71259, "silenced_share": 0.00153, "phase": "update"}
-    assert display.values_text(values) == "reward 0.713, silenced 0.15 %, phase update"
-    assert display.clock(3725.4) == "1:02:05"
-    assert display.clock(59.6) == "01:00"
+    assert values_text(values) == "reward 0.713, silenced 0.15 %, phase update"
 
 
 def test_ledger_lines_hold_what_was_promised(out):
-    run(out, [python_stage(out, "a", "pass")])
-    start_line, done = (json.loads(x) for x in (out / "stages.jsonl").read_text().splitlines())
-    assert (start_line["event"], done["event"]) == ("start", "done")
-    assert done["command"][0] == sys.executable
-    assert done["code"]
-    assert done["seconds"] >= 0
+    run(out, python_stage(out, "a", "pass"))
+    begun, done = stages.read_ledger(out)
+    assert (begun.event, done.event) == ("start", "done")
+    assert done.command[0] == sys.executable
+    assert done.code
     # sha256 of nothing: the stage has no outputs
-    assert done["outputs"] == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert done.outputs == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from driving import asked, environment, with_cards
 
-from stapo_repro.driver import paper_run as paper_driver
 from stapo_repro.driver import readiness
-from stapo_repro.driver.paper_chain import make_stages
-from stapo_repro.planner.hours import Part
+from stapo_repro.driver.chain import make_stages
+from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
 
 
@@ -27,30 +26,16 @@ def test_without_gpus_it_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"hardware": "cpu"}, "need GPUs"),
-        ({"steps": 0}, "--steps is at least 1"),
-        ({"keep_checkpoints": -1}, "--keep-checkpoints is at least 0"),
-        ({"seeds": "0,0"}, "each seed once"),
-    ],
-)
-def test_values_that_cannot_be(changed, message) -> None:
-    with pytest.raises(BadInput, match=message):
+@pytest.mark.parametrize("changed", [{"hardware": "cpu"}, {"steps": 0}, {"keep_checkpoints": -1}, {"seeds": "0,0"}])
+def test_values_that_cannot_be(changed) -> None:
+    with pytest.raises(BadInput):
         asked("stapo/qwen3-8b", **changed)
 
 
 def test_an_environment_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="stapo-eval is not installed in"):
+    with pytest.raises(BadInput) as e:
         make_stages(asked("base/qwen3-8b", eval_env=tmp_path))
-
-
-def test_options_of_the_other_kind_are_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "stapo_repro.cli", "run", "stapo/mini", "--judge", "none", "--hardware", "8gpu"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--hardware, --judge" in done.stderr
+    assert e.value.found == f"no {tmp_path}/bin/stapo-eval"
 
 
 def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,15 +45,15 @@ def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     with pytest.raises(BadInput) as e:
         readiness.check_gpus(asked("base/qwen3-8b"))
-    assert "found:    3 GPUs" in str(e.value)
+    assert e.value.found == "3 GPUs"
 
 
 def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None:
     lacking = environment(tmp_path / "a", {"torch": "2.13.0", "verl": "0.9.1"})
     with pytest.raises(BadInput) as e:
         readiness.check_environment("stapo-train", lacking / "bin" / "stapo-train")
-    assert "no vllm in" in str(e.value)
-    assert "--train-env DIR" in str(e.value)
+    assert str(e.value.found).startswith("no vllm in")
+    assert "--train-env DIR" in e.value.next_step
     whole = environment(tmp_path / "b", {"torch": "2.13.0", "vllm": "0.32.0", "math-verify": "0.9.0"})
     said = readiness.check_environment("stapo-eval", whole / "bin" / "stapo-eval")
     assert said == "vllm 0.32.0, math_verify 0.9.0, torch 2.13.0"
@@ -76,7 +61,7 @@ def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None
 
 def test_a_command_without_its_environment(tmp_path: Path) -> None:
     (tmp_path / "stapo-eval").touch()
-    with pytest.raises(BadInput, match="stands in no environment"):
+    with pytest.raises(BadInput):
         readiness.check_environment("stapo-eval", tmp_path / "stapo-eval")
 
 
@@ -96,36 +81,33 @@ def test_a_clusters_gpus_are_counted(tmp_path: Path, gpus: str, enough: bool) ->
     if enough:
         assert readiness.check_gpus(r) == "64 in the Ray cluster at auto, 64 needed"
     else:
-        with pytest.raises(BadInput, match="the Ray cluster at auto has too few GPUs"):
+        with pytest.raises(BadInput) as e:
             readiness.check_gpus(r)
+        assert (e.value.found, e.value.expected) == ("8 GPUs", "64")
 
 
 @pytest.mark.parametrize(
-    ("says", "message"),
+    ("says", "cure"),
     [
-        ("ConnectionError: Could not find any running Ray instance.", "no Ray cluster answers"),
-        ("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken", "asks for a token"),
+        ("ConnectionError: Could not find any running Ray instance.", "ray start --head"),
+        ("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken", "RAY_AUTH_TOKEN_PATH"),
     ],
 )
-def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path, says: str, message: str) -> None:
+def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path, says: str, cure: str) -> None:
     folder = environment(tmp_path / "a", {}, f"echo '{says}' >&2; exit 1")
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput) as e:
         readiness.check_gpus(asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder))
+    assert says in str(e.value.found)
+    assert cure in e.value.next_step
 
 
-@pytest.mark.parametrize(
-    ("need", "message"),
-    [((1e9, 1e9), "next:     another place"), ((1e9, 0.0), "next:     --keep-checkpoints 1, or"), ((0.0, 0.0), None)],
-)
-def test_disk_is_looked_at(tmp_path: Path, need: tuple[float, float], message: str | None) -> None:
-    r = asked("stapo/qwen3-8b", out=tmp_path / "new" / "o")
-    part = Part(None, 0, *need, "not known", ())
-    if message is None:
-        assert "GiB free" in readiness.check_disk(r, part)
-    else:
-        with pytest.raises(BadInput, match="too little disk") as e:
-            readiness.check_disk(r, part)
-        assert message in str(e.value)
+@pytest.mark.parametrize(("need", "least", "cure"), [(1e9, 1e9, "another place"), (1e9, 0.0, "--keep-checkpoints 1")])
+def test_too_little_disk_is_refused_with_its_cure(tmp_path: Path, need: float, least: float, cure: str) -> None:
+    readiness.check_disk(tmp_path / "new" / "o", 0.0, 0.0)
+    with pytest.raises(BadInput) as e:
+        readiness.check_disk(tmp_path / "new" / "o", need, least)
+    assert cure in e.value.next_step
+    assert ("--keep" in e.value.next_step) == (least < need)
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +115,8 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
     empty = environment(tmp_path / "a", {})
     r = asked("stapo/qwen3-8b", out=tmp_path / "o", train_env=empty, eval_env=empty, data_dir=tmp_path)
     with pytest.raises(BadInput) as e:
-        paper_driver.main(r)
-    for said in ("5 things stand in the way; nothing was started", "aime24.jsonl", "no verl, no vllm, no torch",
-                 "no vllm, no math_verify", "too little disk", "too few GPUs"):  # fmt: skip
-        assert said in str(e.value)
+        main(r)
+    for part in ("5 things", "aime24.jsonl", "no verl, no vllm, no torch", "no vllm, no math_verify", "too little disk",
+                 "too few GPUs"):  # fmt: skip
+        assert part in str(e.value)
     assert not (tmp_path / "o").exists()

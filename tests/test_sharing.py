@@ -16,9 +16,8 @@ import synthetic_log
 import synthetic_records as synthetic
 from bundles import contents, members, run_folder
 
-from stapo_repro.sharing import check
 from stapo_repro.sharing.pack import pack
-from stapo_repro.sharing.unpack import unpack
+from stapo_repro.sharing.unpack import check, unpack
 from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cell, Run, Sample
@@ -55,9 +54,8 @@ def test_what_is_packed(bundle: Path) -> None:
 
 
 def test_packed_twice_it_has_the_same_bytes(run: Path, bundle: Path, tmp_path: Path) -> None:
-    time.sleep(2.1)  # a zip's times count in steps of two seconds
     for p in run.rglob("*"):
-        os.utime(p)
+        os.utime(p, (10**9, 10**9))
     pack([run], tmp_path / "b.zip")
     assert (tmp_path / "b.zip").read_bytes() == bundle.read_bytes()
 
@@ -102,21 +100,18 @@ def test_a_token_log_stays_behind(run: Path, bundle: Path, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="exists"):
-        pack([run], bundle)
-    with pytest.raises(BadInput, match="two folders of one name"):
-        pack([run, run], tmp_path / "b.zip")
-    with pytest.raises(BadInput, match="a bundle is a zip"):
-        pack([run], tmp_path / "b.tar")
+    for given, name in (([run], "a.zip"), ([run, run], "b.zip"), ([run], "b.tar"), ([], "b.zip")):
+        with pytest.raises(BadInput):
+            pack(given, tmp_path / name)
     cell = run / "eval" / "stapo-s0" / "cells" / Path(FILES[0]).name
     whole = cell.read_text()
     cell.write_text(whole.replace('"top_p": 0.9', '"top_p": 1.0'))
-    with pytest.raises(RecordError, match=rf"^{FILES[0]}:\d+: the record contradicts itself"):
+    with pytest.raises(RecordError, match=rf"{FILES[0]}:\d+"):
         pack([run], tmp_path / "b.zip")
     cell.write_text(whole)
     record = store.read_json(run / "train" / "stapo-s0" / "run.json", Run)
     store.write_json(run / "train" / "stapo-s0" / "run.json", record.model_copy(update={"status": "running"}))
-    with pytest.raises(BadInput, match="not a finished run"):
+    with pytest.raises(BadInput, match=r"train/stapo-s0/run\.json"):
         pack([run], tmp_path / "b.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zip", "runs"]  # no half bundle, no folder of its own
 
@@ -149,9 +144,8 @@ def test_a_differing_file_is_refused_by_name_and_nothing_is_written(bundle: Path
     (into / FILES[2]).write_text("other")
     (into / FILES[6]).unlink()
     before = contents(into)
-    with pytest.raises(RecordError, match="nothing was written") as e:
+    with pytest.raises(RecordError, match=FILES[2]):
         unpack(bundle, into)
-    assert FILES[2] in str(e.value)
     assert contents(into) == before
 
 
@@ -210,15 +204,14 @@ def _large(tmp_path: Path) -> Path:
 
 def test_killed_at_any_moment_it_leaves_whole_runs_and_goes_on(tmp_path: Path) -> None:
     bundle = _large(tmp_path)
-    with check.opened(bundle) as (_, manifest):
-        names = {f.path for f in manifest.files}
+    names = {f.path for f in check(bundle).files}
     into, draw = tmp_path / "shared", random.Random(0)
     (into / "mine").mkdir(parents=True)  # the target is there: its runs are moved in, not the whole of it
-    staging, hits = tmp_path / ".shared.unpacking", 0
+    work, hits = tmp_path / ".shared.unpacking", 0
     command = [sys.executable, "-m", "stapo_repro.cli", "unpack", str(bundle), "--into", str(into)]
     for _ in range(8):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while process.poll() is None and not staging.exists():
+        while process.poll() is None and not work.exists():
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.1))
         process.send_signal(signal.SIGKILL)
@@ -231,5 +224,5 @@ def test_killed_at_any_moment_it_leaves_whole_runs_and_goes_on(tmp_path: Path) -
     last = subprocess.run(command, capture_output=True, text=True)
     assert last.returncode == 0, last.stderr
     assert set(contents(into)) == names
-    assert not staging.exists()
+    assert not work.exists()
     assert unpack(bundle, into).equal == len(names)  # hash by hash

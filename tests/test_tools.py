@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import configparser
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,20 +37,3 @@ def test_tox_requires_the_tools_for_every_file_that_needs_one() -> None:
     needing = {p.name for p in (ROOT / "tests").glob("test_*.py") if use.search(p.read_text()) and p.name != NAME}
     assert needing >= {"test_report_browser.py", "test_table_latex.py", "test_table_forms.py", "test_tokens_hostile.py"}
     assert [name for name in sorted(needing) if f"tests/{name}" not in report["commands"]] == []
-
-
-def test_a_missing_tex_is_a_failure_where_tools_are_required(tmp_path: Path) -> None:
-    """In a pytest of its own, whose pdflatex is hidden by an empty PATH."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        str(ROOT / "tests" / "test_table_latex.py"),
-    ]
-    environment = os.environ | {"PATH": str(tmp_path), tools.VARIABLE: "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert "2 failed" in done.stdout
-    assert "'pdflatex'" in done.stdout

@@ -103,9 +103,11 @@ class Miniature:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro.driver import run as driver
+        from stapo_repro.driver.request import miniature
+        from stapo_repro.driver.run import main
 
-        return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, self.data_dir, self.out))
+        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, methods=self.methods, steps=self.steps,
+                              data_dir=self.data_dir))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,11 @@ class Ablation:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro.driver import run as driver
+        from stapo_repro.driver.request import miniature
+        from stapo_repro.driver.run import main
 
-        return driver.main(driver.plan(self.quick, self.seeds, self.methods, self.steps, None, self.out, "ablation"))
+        return main(miniature(self.out, experiment="ablation", quick=self.quick, seeds=self.seeds, methods=self.methods,
+                              steps=self.steps))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,10 @@ _COMMANDS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the console script."""
+    first = (sys.argv[1:] if argv is None else argv)[:1]
+    if first and not first[0].startswith("-") and first[0] not in _COMMANDS:  # tyro answers --help of any word with 0
+        print(f"error: no such command: {first[0]}\n  expected: {', '.join(_COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
     command = tyro.extras.subcommand_cli_from_dict(
         _COMMANDS,
         prog="stapo-repro",

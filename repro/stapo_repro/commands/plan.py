@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,7 +11,7 @@ import tyro
 
 @dataclass(frozen=True)
 class Plan:
-    """What every cell that is not run would take: hours, GPU hours, disk and cost, each with its formula."""
+    """What every cell that is not run would take: hours, GPU hours, disk and cost; of named cells with each formula."""
 
     cells: tyro.conf.Positional[tuple[str, ...]] = ()
     """Cells such as stapo/qwen3-8b. Default: all of the paper's table, with the base models."""
@@ -29,19 +28,16 @@ class Plan:
     records: tuple[Path, ...] = ()
     """Folders with records: what stands there is not planned, and what was measured there replaces the formula.
     Default: the committed ones."""
-    format: Literal["text", "json"] = "text"
 
     def run(self) -> int:
         from stapo_repro.ablation import build as ablation
-        from stapo_repro.driver import cells
-        from stapo_repro.driver.chain import parse_seeds
+        from stapo_repro.driver.request import parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan, render
 
-        roots = self.records or (checkout() / "results" / "records",)
         found = plan.build(
-            cells.parse(self.cells) if self.cells else plan.all_cells(),
-            roots,
+            parse_cells(self.cells) if self.cells else plan.all_cells(),
+            self.records or (checkout() / "results" / "records",),
             hardware=self.hardware,
             card=self.card,
             price=self.price,
@@ -49,5 +45,5 @@ class Plan:
             steps=self.steps,
             skip=() if self.records else (ablation.FOLDER,),
         )
-        sys.stdout.write(render.to_json(found) if self.format == "json" else render.to_text(found))
+        print(render.to_text(found, formulas=bool(self.cells)), end="")
         return 0

@@ -8,7 +8,12 @@ from typing import Literal
 
 import tyro
 
+from stapo_repro import labels
 from stapo_results.errors import BadInput
+
+# of the paper's cells alone
+_GPU_OPTIONS = ("hardware", "ray_address", "source", "judge", "judge_revision", "keep_checkpoints", "train_env",
+                "eval_env")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,45 +58,20 @@ class Run:
     """Folder of the environment whose stapo-eval is used. Default: this one."""
 
     def run(self) -> int:
-        from stapo_repro.driver import cells
+        from stapo_repro.driver import request
+        from stapo_repro.driver.run import main
 
-        named = cells.parse(self.cells)
-        return self._miniature(cells.methods(named)) if cells.is_miniature(named) else self._paper(named)
-
-    def _miniature(self, methods: str) -> int:
-        from stapo_repro.driver import run as driver
-
-        given = {
-            "--hardware": self.hardware if self.hardware != "cpu" else None, "--ray-address": self.ray_address,
-            "--source": self.source, "--judge": self.judge, "--judge-revision": self.judge_revision,
-            "--keep-checkpoints": self.keep_checkpoints, "--train-env": self.train_env, "--eval-env": self.eval_env,
-        }  # fmt: skip
-        if wrong := [name for name, value in given.items() if value]:
-            raise BadInput("the miniature has no such option", found=", ".join(wrong),
+        cells = request.parse_cells(self.cells)
+        mini = request.is_miniature(cells)
+        options = {name: getattr(self, name) for name in _GPU_OPTIONS}
+        same = {name: getattr(self, name) for name in ("quick", "seeds", "steps", "data_dir")}
+        if not mini:
+            options["hardware"] = self.hardware or "8gpu"
+            return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
+        given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value and value != "cpu"]
+        if given:
+            raise BadInput("the miniature has no such option", found=", ".join(given),
                            expected="--quick, --seeds, --steps, --data-dir, --out, --dry-run",
                            next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
-        out = self.out or Path("runs/miniature")
-        plan = driver.plan(self.quick, self.seeds, methods, self.steps, self.data_dir, out)
-        return driver.main(plan, self.dry_run)
-
-    def _paper(self, named: tuple[tuple[str, str], ...]) -> int:
-        from stapo_repro.driver import paper_run as paper_driver
-        from stapo_repro.driver.request import request
-
-        asked = request(
-            named,
-            out=self.out or Path("runs/cells"),
-            seeds=self.seeds,
-            steps=self.steps,
-            quick=self.quick,
-            hardware=self.hardware or "8gpu",
-            ray_address=self.ray_address,
-            data_dir=self.data_dir,
-            source=self.source,
-            judge=self.judge,
-            judge_revision=self.judge_revision,
-            keep_checkpoints=self.keep_checkpoints,
-            train_env=self.train_env,
-            eval_env=self.eval_env,
-        )
-        return paper_driver.main(asked, self.dry_run)
+        methods = ",".join(m for m in labels.METHODS if (m, labels.MINI) in cells)
+        return main(request.miniature(self.out or Path("runs/miniature"), methods=methods, **same), self.dry_run)

@@ -20,9 +20,13 @@ class Pack:
     """With samples, verdicts and judgements; --no-responses packs run records, metrics and cells alone."""
 
     def run(self) -> int:
-        from stapo_repro.sharing.pack import pack, summary
+        from stapo_repro.sharing.pack import pack
+        from stapo_results.store import sha256_file
 
-        print(summary(pack(self.runs, self.out, self.responses), self.out))
+        made = pack(self.runs, self.out, self.responses)
+        print(f"{self.out}: {len(made.files)} files of {len(made.runs)} runs, {len(made.cells)} cells, "
+              f"{made.total / 2**20:.1f} MiB in {self.out.stat().st_size / 2**20:.1f} MiB\n"
+              f"  sha256 {sha256_file(self.out)}")  # fmt: skip
         return 0
 
 
@@ -36,15 +40,13 @@ class Unpack:
     """Folder that its runs are added to, such as runs/shared. Without it the bundle is only checked."""
 
     def run(self) -> int:
-        from stapo_repro.sharing import check
-        from stapo_repro.sharing.unpack import unpack
+        from stapo_repro.sharing.unpack import check, unpack
 
         if self.into is None:
-            with check.opened(self.file) as (_, manifest):
-                print(f"{self.file} is whole: {len(manifest.files)} files, {manifest.total / 2**20:.1f} MiB, of runs "
-                      f"{', '.join(manifest.runs)}; made by code {manifest.code_commit[:12]}; cells:")  # fmt: skip
-                for cell in manifest.cells:
-                    print(f"  {cell}")
+            found = check(self.file)
+            print(f"{self.file} is whole: {len(found.files)} files, {found.total / 2**20:.1f} MiB, of runs "
+                  f"{', '.join(found.runs)}; made by code {found.code_commit[:12]}; cells:")  # fmt: skip
+            print(*(f"  {cell}" for cell in found.cells), sep="\n")
             return 0
         done = unpack(self.file, self.into)
         print(f"{done.written} files written below {self.into}, {done.equal} were there already with the same content")

@@ -1,28 +1,13 @@
-"""What the driver shows: a live line on a terminal, elsewhere one plain line a minute and at each start and end."""
+"""What the driver shows of its stages: where they stand, what they cost so far, and how much time is left."""
 
 from __future__ import annotations
 
+import statistics
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
-from stapo_repro.driver.stages import Stage, StageEvent
-
-PLAIN_SECONDS = 60
-
-
-def clock(seconds: float) -> str:
-    """1:02:03 or 02:03."""
-    whole = int(seconds + 0.5)
-    hours, rest = divmod(whole, 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60:02}:{rest % 60:02}"
+from stapo_results.terminal import Display, duration
 
 
 def values_text(values: Mapping[str, float | str]) -> str:
@@ -38,135 +23,74 @@ def values_text(values: Mapping[str, float | str]) -> str:
     return ", ".join(parts)
 
 
-class TimeLeft:
-    """Time left in the stage and in the whole run, from what this machine needed so far.
+def kind_of(stage: str) -> str:
+    """ "train" of "train/stapo-s0"."""
+    return stage.split("/")[0]
 
-    A stage's time is the mean of the finished ones of its kind. A kind of which none has run yet has no estimate; the
-    whole is then "at least".
+
+class StageDisplay:
+    """Shows stages by name, in the order in which they come.
+
+    Args:
+        stages: all names.
+        display: where it is shown; stdout by default.
     """
 
-    def __init__(self, stages: Sequence[Stage], known: Mapping[str, Sequence[float]] | None = None):
-        self.waiting = [s.kind for s in stages]
-        self.seconds: dict[str, list[float]] = defaultdict(list, {k: list(v) for k, v in (known or {}).items()})
+    def __init__(self, stages: Sequence[str], display: Display | None = None):
+        self.display = display or Display(sys.stdout)
+        self.waiting = list(stages)
+        self.total = len(stages)
+        self._seconds: dict[str, list[float]] = defaultdict(list)  # of finished stages, by kind
 
-    def leave(self, stage: Stage, seconds: float | None) -> None:
-        """The stage is over; None when it was skipped."""
-        self.waiting.remove(stage.kind)
-        if seconds is not None:
-            self.seconds[stage.kind].append(seconds)
+    def _numbered(self, stage: str) -> str:
+        return f"{stage} ({self.total - len(self.waiting) + 1}/{self.total})"
 
-    def text(self, stage: Stage, report: Mapping | None, spent: float) -> str:
-        here = None
-        if report and report["done"] and report["total"]:
-            here = spent * (report["total"] - report["done"]) / report["done"]
-        elif known := self.seconds.get(stage.kind):
-            here = max(0.0, sum(known) / len(known) - spent)
-        projected = {stage.kind: spent + here} if here is not None else {}
-        later, unknown = 0.0, here is None
-        for kind in self._after(stage):
-            times = self.seconds.get(kind) or ([projected[kind]] if kind in projected else [])
-            unknown |= not times
-            later += sum(times) / len(times) if times else 0.0
-        stage_text = f"{clock(here)} left in this stage" if here is not None else "time left not known yet"
-        whole = clock((here or 0.0) + later)
-        return f"{stage_text}, {'at least ' if unknown else ''}{whole} in all"
+    def begin(self, stage: str) -> None:
+        self.display.say(f"start       {self._numbered(stage)}")
 
-    def _after(self, stage: Stage) -> list[str]:
-        rest = list(self.waiting)
-        rest.remove(stage.kind)
-        return rest
+    def tick(self, stage: str, report: Mapping | None, seconds: float, peak_bytes: int) -> None:
+        """Where the stage stands; `report` as `progress.read` gives it."""
 
+        def line() -> str:
+            parts = [self._numbered(stage), duration(seconds)]
+            if report:
+                parts.append(f"{report['stage']} {report['done']}/{report['total']}")
+                parts += [values_text(report["values"])] if report["values"] else []
+            return ", ".join([*parts, self.time_left(stage, report, seconds), f"peak {peak_bytes / 2**30:.1f} GiB"])
 
-class _Shared:
-    def __init__(self, stages: Sequence[Stage], known: Mapping[str, Sequence[float]] | None = None):
-        self.left = TimeLeft(stages, known)
-        self.number, self.total = 0, len(stages)
-
-    def _line(self, stage: Stage, report: Mapping | None, seconds: float, peak: int) -> str:
-        parts = [f"{stage.name} ({self.number}/{self.total})", clock(seconds)]
-        if report:
-            parts.append(f"{report['stage']} {report['done']}/{report['total']}")
-            if report["values"]:
-                parts.append(values_text(report["values"]))
-        return ", ".join([*parts, self.left.text(stage, report, seconds), f"peak {peak / 2**30:.1f} GiB"])
-
-    def _ended(self, stage: Stage, event: StageEvent) -> str:
-        text = f"{event.event:<11} {stage.name} ({self.number}/{self.total}), {clock(event.seconds or 0)}"
-        if event.peak_mib:
-            text += f", peak {event.peak_mib / 1024:.1f} GiB"
-        return text + "".join(f"\n            {n}" for n in event.notes)
-
-
-class Plain(_Shared):
-    """For logs: whole lines only."""
-
-    def __init__(self, stages: Sequence[Stage], known: Mapping[str, Sequence[float]] | None = None):
-        super().__init__(stages, known)
-        self._spoken = 0.0
-
-    def begin(self, stage: Stage, number: int, total: int) -> None:
-        self.number, self.total, self._spoken = number, total, time.monotonic()
-        self.say(f"start       {stage.name} ({number}/{total})")
-
-    def tick(self, stage: Stage, report: dict | None, seconds: float, peak: int) -> None:
-        if time.monotonic() - self._spoken >= PLAIN_SECONDS:
-            self._spoken = time.monotonic()
-            self.say(f"running     {self._line(stage, report, seconds, peak)}")
-
-    def end(self, stage: Stage, event: StageEvent) -> None:
-        self.left.leave(stage, event.seconds if event.event == "done" else None)
-        self.say(self._ended(stage, event))
-
-    def skip(self, stage: Stage, number: int, total: int, event: StageEvent) -> None:
-        self.number, self.total = number, total
-        self.left.leave(stage, event.seconds)
-        self.say(f"kept        {stage.name} ({number}/{total}), finished before")
-
-    def say(self, text: str) -> None:
-        print(text, flush=True)
-
-    def close(self) -> None:
-        """Nothing to put back."""
-
-
-class Terminal(_Shared):
-    """For people: a bar and one line that are redrawn, finished stages scroll above them."""
-
-    def __init__(self, stages: Sequence[Stage], known: Mapping[str, Sequence[float]] | None = None):
-        super().__init__(stages, known)
-        self.console = Console(highlight=False)
-        self._live = Live(console=self.console, refresh_per_second=4, transient=True)
-        self._live.start()
-
-    def begin(self, stage: Stage, number: int, total: int) -> None:
-        self.number, self.total = number, total
-        self.tick(stage, None, 0.0, 0)
-
-    def tick(self, stage: Stage, report: dict | None, seconds: float, peak: int) -> None:
         inside = report["done"] / report["total"] if report and report["total"] else 0.0
-        bar = ProgressBar(total=self.total, completed=self.number - 1 + min(inside, 1.0), width=60)
-        shown = Table.grid()
-        shown.add_row(bar)
-        shown.add_row(Text(self._line(stage, report, seconds, peak)))
-        self._live.update(shown)
+        self.display.show(line, (self.total - len(self.waiting) + min(inside, 1.0)) / self.total)
 
-    def end(self, stage: Stage, event: StageEvent) -> None:
-        self.left.leave(stage, event.seconds if event.event == "done" else None)
-        self.console.print(Text(self._ended(stage, event), style="" if event.event == "done" else "bold red"))
+    def end(self, stage: str, result: str, seconds: float, peak_mib: int, notes: Sequence[str]) -> None:
+        """`result`: done, failed or interrupted."""
+        text = f"{result:<11} {self._numbered(stage)}, {duration(seconds)}, peak {peak_mib / 1024:.1f} GiB"
+        self.display.say("\n            ".join([text, *notes]), "" if result == "done" else "bold red")
+        self._leave(stage, seconds if result == "done" else None)
 
-    def skip(self, stage: Stage, number: int, total: int, event: StageEvent) -> None:
-        self.number, self.total = number, total
-        self.left.leave(stage, event.seconds)
-        self.console.print(Text(f"kept        {stage.name} ({number}/{total}), finished before", style="dim"))
+    def keep(self, stage: str, seconds: float | None) -> None:
+        """The stage was finished before, in so many seconds."""
+        self.display.say(f"kept        {self._numbered(stage)}, finished before", "dim")
+        self._leave(stage, seconds)
 
-    def say(self, text: str) -> None:
-        self.console.print(Text(text))
+    def _leave(self, stage: str, seconds: float | None) -> None:
+        self.waiting.remove(stage)
+        if seconds is not None:
+            self._seconds[kind_of(stage)].append(seconds)
 
-    def close(self) -> None:
-        """Take the live line away, so that what follows prints as usual."""
-        self._live.stop()
+    def time_left(self, stage: str, report: Mapping | None, spent: float) -> str:
+        """In the stage and in the whole run, from what this machine needed so far.
 
-
-def make(stages: Sequence[Stage], known: Mapping[str, Sequence[float]] | None = None) -> Plain | Terminal:
-    """The display that fits where stdout goes."""
-    return (Terminal if sys.stdout.isatty() else Plain)(stages, known)
+        A stage takes the mean of the finished ones of its kind. A kind of which none has run yet has no estimate; the
+        whole is then "at least".
+        """
+        known = {kind: statistics.fmean(seconds) for kind, seconds in self._seconds.items()}
+        left, kind = None, kind_of(stage)
+        if report and report["done"] and report["total"]:
+            left = spent * (report["total"] - report["done"]) / report["done"]
+            known.setdefault(kind, spent + left)
+        elif kind in known:
+            left = max(0.0, known[kind] - spent)
+        later = [known.get(kind_of(s)) for s in self.waiting if s != stage]
+        whole = (left or 0.0) + sum(s for s in later if s is not None)
+        here = f"{duration(left)} left in this stage" if left is not None else "time left not known yet"
+        return f"{here}, {'at least ' if left is None or None in later else ''}{duration(whole)} in all"

@@ -169,7 +169,7 @@ class Watchdog:
 
     def __init__(self, mark: str):
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stapo_repro.driver.watchdog", mark],
+            [sys.executable, "-m", "stapo_repro.driver.processes", mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -182,3 +182,13 @@ class Watchdog:
             self._process.stdin.write(b"done")
             self._process.stdin.close()
         self._process.wait(10)
+
+
+def _watch(mark: str) -> None:
+    """The watchdog's own process: wait until the driver's end of the pipe closes, then end everybody with the mark."""
+    if sys.stdin.buffer.read() != b"done":
+        end_all(Family(mark))
+
+
+if __name__ == "__main__":
+    _watch(sys.argv[1])

@@ -1,85 +1,140 @@
-"""Whether a machine can run the paper's cells: looked at before anything is started, all that is wrong at once."""
+"""Before anything is started: every check of the machine, all that is wrong at once, and the dry run's listing."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from stapo_repro.driver.chain import Stages
-from stapo_repro.driver.request import Request
-from stapo_repro.planner.hours import Part
-from stapo_results.errors import BadInput
-from stapo_results.provenance import nvidia_smi
+import psutil
 
+from stapo_repro import labels
+from stapo_repro.ablation import build as ablation
+from stapo_repro.driver.request import Request
+from stapo_repro.driver.stages import Stage, StageEvent, last_event
+from stapo_repro.paper import checkout
+from stapo_repro.planner import estimates
+from stapo_repro.planner.budget import MACHINES, load, places
+from stapo_repro.planner.estimates import GIB, Estimate
+from stapo_repro.planner.plan import total
+from stapo_repro.planner.render import number
+from stapo_results import runs
+from stapo_results.checks import Checks
+from stapo_results.errors import BadInput
+from stapo_results.provenance import new_run, nvidia_smi
+from stapo_results.schema import Run
+from stapo_results.terminal import duration
+
+MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
 # what an environment needs beyond the suite itself, to be asked before days of work depend on it
 NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
 _RAY_SECONDS = 60
 
-
-@dataclass(frozen=True)
-class Checked:
-    """One check: what was looked at, what was found, or the refusal."""
-
-    name: str
-    found: str = ""
-    problem: BadInput | None = None
+FILLING = (
+    "It fills the folder named by --out and does not look at committed records: what is recorded elsewhere is run "
+    "again."
+)
 
 
-def attempt(name: str, check: Callable[[], str]) -> Checked:
-    """Make a check; a refusal is kept: a reader wants to know all that is wrong at once."""
-    try:
-        return Checked(name, check())
-    except BadInput as e:
-        return Checked(name, problem=e)
+def new_record(r: Request) -> Run:
+    """The run record of a request: what later calls on the same folder are compared with."""
+    return new_run("repro", r.config(), seeds={}, deterministic=r.on_cpu)
 
 
-def refuse(checks: Sequence[Checked]) -> None:
-    """Raises BadInput with everything that stands in the way."""
-    problems = [c.problem for c in checks if c.problem is not None]
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        listed = "\n\n".join(f"{i}. {p}" for i, p in enumerate(problems, 1))
-        raise BadInput(f"{len(problems)} things stand in the way; nothing was started\n\n{listed}")
-
-
-def checks(r: Request, disk: Part) -> list[Checked]:
-    """Environments, disk, GPUs. `disk`: of everything that is still to be made."""
+def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> Checks:
+    """Look at everything. `stages`: those still to be made; `costs`: by stage, where something is known."""
+    checks = Checks()
+    checks.attempt("output folder", _check_folder, r)
+    if r.data_dir is not None:
+        checks.attempt("benchmarks", check_benchmarks, r.data_dir)
+    if r.on_cpu:
+        checks.attempt("memory", check_memory)
+        checks.attempt("disk", check_disk, r.out, MINIATURE_DISK_GIB, MINIATURE_DISK_GIB)
+        return checks
     train, evaluate, _ = r.programs()
-    found = [attempt("training's environment", lambda: check_environment("stapo-train", Path(train)))] if train else []
-    found.append(attempt("evaluation's environment", lambda: check_environment("stapo-eval", Path(evaluate))))
-    found.append(attempt("disk", lambda: check_disk(r, disk)))
-    found.append(attempt("GPUs", lambda: check_gpus(r)))
-    return found
+    if train:
+        checks.attempt("training's environment", check_environment, "stapo-train", Path(train))
+    checks.attempt("evaluation's environment", check_environment, "stapo-eval", Path(evaluate))
+    left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
+    disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
+    checks.attempt("disk", check_disk, r.out, disk, least)
+    checks.attempt("GPUs", check_gpus, r)
+    _check_configurations(checks, stages)
+    return checks
+
+
+def _check_folder(r: Request) -> str:
+    previous = runs.previous_of(r.out, new_record(r), "--out")
+    return f"{r.out}: {'goes on' if previous else 'new'}"
+
+
+def check_benchmarks(folder: Path) -> str:
+    """What a folder of benchmarks holds. Raises: BadInput where a file is missing."""
+    names = [f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS]
+    if missing := [n for n in names if not (folder / n).exists()]:
+        raise BadInput(
+            "the folder of benchmarks is not complete",
+            found=f"{folder} lacks {', '.join(missing)}",
+            expected="the six files of the paper's benchmarks",
+            next_step="name the right folder with --data-dir, or leave the option out",
+        )
+    return f"{len(names)} files in {folder}"
+
+
+def check_memory() -> str:
+    """Raises BadInput where the miniature's trainings would not find enough memory."""
+    free = psutil.virtual_memory().available / GIB
+    if free < MINIATURE_MEMORY_GIB:
+        raise BadInput(
+            "too little free memory for veRL and Ray",
+            found=f"{free:.1f} GiB available",
+            expected=f"at least {MINIATURE_MEMORY_GIB} GiB",
+            next_step="close other programs, then run the same command again",
+        )
+    return f"{free:.0f} GiB free"
+
+
+def _gib(folder: Path) -> float:
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) / GIB
+
+
+def check_disk(out: Path, need: float, least: float) -> str:
+    """Raises BadInput where `need` GiB are not free. `least`: GiB that do where fewer checkpoints are kept."""
+    parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
+    free = shutil.disk_usage(parent).free / GIB
+    if free < need:
+        fewer = "--keep-checkpoints 1, or " if least <= free else ""
+        with_two = f", or {least:,.0f} with two checkpoints at a time" if least < need else ""
+        raise BadInput(
+            f"too little disk is free at {parent}",
+            found=f"{free:,.1f} GiB",
+            expected=f"{need:,.0f} GiB{with_two}",
+            next_step=f"{fewer}free some space, or name another place",
+        )
+    return f"{free:,.0f} GiB free, {need:,.0f} needed"
 
 
 def check_environment(command: str, program: Path) -> str:
-    """The versions of what a wing needs in its environment.
-
-    Raises:
-        BadInput: something is not installed there.
-    """
-    versions = installed(program, NEEDS[command])
-    lacking = [n for n, v in versions.items() if v is None]
-    if lacking:
-        pins = "requirements/gpu.txt" if command == "stapo-train" else "requirements/eval-gpu.txt"
-        option = "--train-env" if command == "stapo-train" else "--eval-env"
+    """The versions of what a wing needs in its environment. Raises: BadInput for what is not installed there."""
+    versions = _installed(program, NEEDS[command])
+    if lacking := [n for n, v in versions.items() if v is None]:
+        train = command == "stapo-train"
         raise BadInput(
             f"the environment of {command} cannot do this on GPUs",
             found=f"no {', no '.join(lacking)} in {program.parent.parent}",
-            expected=f"what {pins} pins",
-            next_step=f"make one as docs/reproduction.md says, and name it with {option} DIR",
+            expected=f"what requirements/{'gpu' if train else 'eval-gpu'}.txt pins",
+            next_step=f"make one as docs/reproduction.md says, and name it with --{'train' if train else 'eval'}-env "
+            "DIR",
         )
     return ", ".join(f"{n} {v}" for n, v in versions.items())
 
 
-def installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
+def _installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
     """Versions of these packages in the environment of a console script, None for what is not there.
 
     Raises:
@@ -98,101 +153,76 @@ def installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
-def check_disk(r: Request, need: Part) -> str:
-    """Raises BadInput where the checkpoints that are kept would not fit, with the cure if keeping fewer is one."""
-    parent = next(p for p in (r.out.absolute(), *r.out.absolute().parents) if p.exists())
-    free = shutil.disk_usage(parent).free / 2**30
-    if free < need.disk:
-        fewer = "--keep-checkpoints 1, or " if need.least <= free else ""
-        raise BadInput(
-            f"too little disk is free at {parent}",
-            found=f"{free:,.0f} GiB",
-            expected=f"{need.disk:,.0f} GiB, or {need.least:,.0f} with two checkpoints at a time",
-            next_step=f"{fewer}another place with --out",
-        )
-    return f"{free:,.0f} GiB free, {need.disk:,.0f} needed"
-
-
 def check_gpus(r: Request) -> str:
-    """Counts the GPUs, here or in the Ray cluster.
-
-    Raises:
-        BadInput: fewer than the hardware has.
-    """
-    found, where = (_in_cluster(r.ray_address, r), f"the Ray cluster at {r.ray_address}") if r.ray_address else (
-        _here(), "this machine")  # fmt: skip
+    """Counts the GPUs, here or in the Ray cluster. Raises: BadInput for fewer than the hardware has."""
+    found, where = _gpus_here(), "this machine"
+    if r.ray_address:
+        found, where = _gpus_of_cluster(r), f"the Ray cluster at {r.ray_address}"
     if found < r.gpus:
-        cells = " ".join("/".join(c) for c in r.cells)
         raise BadInput(
             f"{where} has too few GPUs for --hardware {r.hardware}",
             found=f"{found} GPUs",
             expected=f"{r.gpus}",
-            next_step=f"stapo-repro plan {cells} --hardware {r.hardware}   says what it takes; on machines that have "
-            "them the same command runs it; without a GPU: stapo-repro run stapo/mini",
+            next_step=f"stapo-repro plan {' '.join(r.cells)} --hardware {r.hardware}   says what it takes; on machines "
+            "that have them the same command runs it; without a GPU: stapo-repro run stapo/mini",
         )
     return f"{found} in {where}, {r.gpus} needed"
 
 
-def _here() -> int:
+def _gpus_here() -> int:
     """GPUs of this machine that CUDA_VISIBLE_DEVICES leaves."""
     count = len(nvidia_smi("index").split())
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return count if chosen is None else min(count, len([c for c in chosen.split(",") if c.strip()]))
 
 
-def _in_cluster(address: str, r: Request) -> int:
+def _gpus_of_cluster(r: Request) -> int:
     """GPUs that `ray status` of the training's (else the evaluation's) environment counts."""
     train, evaluate, _ = r.programs()
     ray = Path(train or evaluate).with_name("ray")
     if not ray.exists():
         raise BadInput("Ray is not installed", found=f"no {ray}", expected="the environment that started the cluster",
                        next_step="name it with --train-env DIR or --eval-env DIR")  # fmt: skip
-    command = [str(ray), "status", "--address", address]
+    command = [str(ray), "status", "--address", r.ray_address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise _no_cluster(address, f"nothing for {_RAY_SECONDS} s") from None
-    if done.returncode != 0:
-        raise _no_cluster(address, done.stderr)
-    counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
-    return int(float(counted[1])) if counted else 0
-
-
-def _no_cluster(address: str, said: str) -> BadInput:
-    """A cluster that is not there, or one that is and refuses us: the cures differ."""
-    last = (said.strip().splitlines() or ["ray status said nothing"])[-1][:200]
-    if "AuthenticationError" in said:
-        return BadInput(
-            f"the Ray cluster at {address} asks for a token",
+        done = subprocess.CompletedProcess(command, 1, "", f"nothing for {_RAY_SECONDS} s")
+    if done.returncode == 0:
+        counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
+        return int(float(counted[1])) if counted else 0
+    last = (done.stderr.strip().splitlines() or ["ray status said nothing"])[-1][:200]
+    if "AuthenticationError" in done.stderr:
+        raise BadInput(
+            f"the Ray cluster at {r.ray_address} asks for a token",
             found=last,
             expected="the token of whoever started the cluster",
             next_step="the same command with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE before it "
             "(docs/reproduction.md)",
         )
-    return BadInput(
+    raise BadInput(
         "no Ray cluster answers",
-        found=f"--ray-address {address}: {last}",
+        found=f"--ray-address {r.ray_address}: {last}",
         expected="a running cluster",
         next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others "
         "(docs/cluster.md)",
     )
 
 
-def check_configuration(stages: Stages) -> list[Checked]:
-    """The training wing's own look at each configuration: it needs veRL, but no GPU, no data and no weights."""
-    seen: dict[tuple[str, ...], Checked] = {}
-    for stage in stages:
-        if stage.kind != "train":
-            continue
-        same = tuple(a for a in stage.command if not a.startswith(("run.seed=", "run.out=")))
-        if not seen and installed(Path(stage.command[0]), ("verl",))["verl"] is None:
-            return [Checked("configurations", "not asked: the training's environment has no veRL")]
-        if same not in seen:
-            seen[same] = attempt(f"configuration of {stage.name}", lambda s=stage: _config_only(s.command))
-    return list(seen.values())
+def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
+    """The training wing's own look at each configuration: it needs veRL, but no GPU, no data and no weights.
+
+    Trainings that differ in the seed alone are asked once. Where veRL is missing, the environment's check says so.
+    """
+    trainings = [s for s in stages if s.kind == "train"]
+    if not trainings or _installed(Path(trainings[0].command[0]), ("verl",))["verl"] is None:
+        return
+    different = {tuple(a for a in s.command if not a.startswith(("run.seed=", "run.out="))): s for s in trainings}
+    for stage in different.values():
+        checks.attempt(f"configuration of {stage.name}", _check_configuration, stage.command)
 
 
-def _config_only(command: Sequence[str]) -> str:
+def _check_configuration(command: Sequence[str]) -> str:
     done = subprocess.run([*command, "--config-only"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BadInput(
@@ -201,3 +231,77 @@ def _config_only(command: Sequence[str]) -> str:
             next_step=f"correct what it names; alone: {Path(command[0]).name} {' '.join(command[1:])} --config-only",
         )
     return "composes; selector, sizes, alarms and veRL's own validation pass"
+
+
+def stage_costs(r: Request) -> dict[str, Estimate]:
+    """Hours and disk of every training and evaluation, by the planner; without those of which nothing is known."""
+    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
+    found = {}
+    for m in r.models:
+        if r.on_cpu:
+            train = estimates.miniature("train", m.method, known, r.steps)
+            evaluation = estimates.miniature("eval", m.method, known)
+        else:
+            budget, machine = load(), MACHINES[r.hardware]
+            card, keep = machine.card, r.keep_checkpoints
+            train = estimates.training(budget, m.method, m.size, machine, card, r.steps, known, keep)
+            evaluation = estimates.evaluation(budget, m.size, places(m.size), machine, card, known, m.is_base)
+        found |= {} if m.is_base else {f"train/{m.name}": train}
+        found |= {} if r.quick else {f"eval/{m.name}": evaluation}
+    return found
+
+
+def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
+    """What is there of a stage, without reading its outputs; "" where it is finished."""
+    last = last_event(ledger, stage.name)
+    if last is None:
+        return "to do"
+    if last.event != "done":
+        return "begun: goes on"
+    if last.command != list(stage.command):
+        return "to do again: its command changed"
+    if missing := [p for p in stage.outputs if not p.exists()]:
+        return f"to do again: {missing[0]} is not there"
+    return ""
+
+
+def show_plan(
+    r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estimate], checks: Checks,
+    say: Callable[[str], None] = print,
+) -> None:  # fmt: skip
+    """Print each stage with its command, what is there, hours and disk, and the checks; then refuse what cannot start.
+
+    Raises:
+        BadInput: with everything that stands in the way.
+    """
+    place = f"{r.hardware} of " if r.gpus else ""
+    place += f"the Ray cluster at {r.ray_address}" if r.ray_address else "this machine"
+    seeds = ", ".join(map(str, dict.fromkeys(m.seed for m in r.trained))) or "none"
+    say(f"{r.experiment}: {', '.join(r.cells)}, seeds {seeds}, {r.steps:,} steps, on {place}, into {r.out}")
+    say(FILLING)
+    for i, (stage, what) in enumerate(states.items(), 1):
+        say(f"\n{i:>3}. {stage.name}: {what or 'there'}")
+        say(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")
+        if stage.name in costs:
+            say(f"     {cost_text(costs[stage.name])}")
+    left = [s.name for s, what in states.items() if what]
+    hours = total(costs[name].hours for name in left if name in costs)
+    say(f"\nStill to do: {len(left)} of {len(states)} stages, about {_hours(hours)}\n\nChecks")
+    for c in checks.made:
+        say(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else c.found}")
+    say("")
+    checks.refuse()
+    say("All checks passed; nothing was started (--dry-run).")
+
+
+def cost_text(estimate: Estimate) -> str:
+    """ "about 72 h 0 min, 576 GPU h (formula); disk 577 GiB" """
+    if not estimate.gpus:
+        return f"about {_hours(estimate.hours)} ({estimate.basis})"
+    least = f" (two checkpoints at a time: {number(estimate.least)})" if estimate.least < estimate.disk else ""
+    disk = f"disk {number(estimate.disk, 1 if estimate.disk < 10 else 0)} GiB{least}"
+    return f"about {_hours(estimate.hours)}, {number(estimate.gpu_hours)} GPU h ({estimate.basis}); {disk}"
+
+
+def _hours(hours: float | None) -> str:
+    return "a time that is not known" if hours is None else duration(hours * 3600)

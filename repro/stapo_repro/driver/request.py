@@ -1,147 +1,263 @@
-"""What is asked of the paper's cells: a command line's values, checked, and what an output folder keeps of them."""
+"""What the driver is asked for: the miniature, its ablation, or cells of the paper; their values are checked here."""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from stapo_repro import labels
-from stapo_repro.driver.chain import console_script, parse_seeds
-from stapo_repro.planner.facts import MACHINES, load
+from stapo_repro.planner.budget import MACHINES, load
 from stapo_results.errors import BadInput
-from stapo_results.schema import Record
 
-HARDWARE = tuple(MACHINES)
-QUICK_STEPS = 2
+Experiment = Literal["miniature", "ablation", "cells"]
+Named = tuple[tuple[str, str], ...]
+"""(method, size) of each cell."""
+
+STEPS = 40  # of the miniature
+QUICK_STEPS = {"miniature": 4, "ablation": 2, "cells": 2}
+QUICK_METHODS = ("justrl", "stapo")  # of the miniature
+_EXAMPLE = "stapo-repro run stapo/mini"
 
 
-class Parameters(Record):
-    """What an output folder of the paper's cells holds of every cell alike. Written once; later calls must agree.
+@dataclass(frozen=True)
+class Model:
+    """A model that is evaluated and, unless it is a base model, trained."""
 
-    Paths are part of it: a command that changed would be run anew, and a training takes days.
-    """
+    method: str
+    size: str
+    seed: int
 
-    kind: str = "cells"
-    quick: bool
-    steps: int
-    hardware: str
-    ray_address: str
-    data_dir: str
-    source: str
-    judge: str
-    judge_revision: str
-    keep_checkpoints: int
-    programs: list[str]
+    @property
+    def is_base(self) -> bool:
+        return self.method == labels.BASE
+
+    @property
+    def name(self) -> str:
+        """Of its folders: stapo-s0, stapo-qwen3-1.7b-s0, base-qwen3-1.7b."""
+        size = [] if self.size == labels.MINI else [self.size]
+        seed = [] if self.is_base else [f"s{self.seed}"]
+        return "-".join([self.method, *size, *seed])
 
 
 @dataclass(frozen=True)
 class Request:
-    """Cells of the paper to run, as the command line asks for them."""
+    """One run of the driver.
 
-    cells: tuple[tuple[str, str], ...]
-    seeds: tuple[int, ...]
+    Attributes:
+        experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
+        models: in the order in which they are trained and evaluated.
+        data_dir: folder with the paper's six benchmarks. None: the hub's copies, which the miniature does without.
+        hardware: "cpu" for the miniature and its ablation, else a key of `MACHINES`.
+        ray_address and below: of the paper's cells alone; see `stapo-repro run --help`.
+    """
+
+    experiment: Experiment
+    models: tuple[Model, ...]
     steps: int
     quick: bool
-    hardware: str
-    ray_address: str
-    data_dir: Path | None
-    source: str
-    judge: str
-    judge_revision: str
-    keep_checkpoints: int
-    train_env: Path | None
-    eval_env: Path | None
     out: Path
+    data_dir: Path | None = None
+    hardware: str = "cpu"
+    ray_address: str = ""
+    source: str = ""
+    judge: str = "none"
+    judge_revision: str = ""
+    keep_checkpoints: int = 0
+    train_env: Path | None = None
+    eval_env: Path | None = None
 
     @property
-    def models(self) -> list[tuple[str, str, int]]:
-        """(method, size, training seed); the base model has no training seed and stands once."""
-        return [(m, s, n) for m, s in self.cells for n in ((0,) if m == labels.BASE else self.seeds)]
+    def on_cpu(self) -> bool:
+        return self.hardware == "cpu"
 
     @property
-    def trains(self) -> bool:
-        return any(m != labels.BASE for m, _ in self.cells)
+    def trained(self) -> tuple[Model, ...]:
+        return tuple(m for m in self.models if not m.is_base)
+
+    @property
+    def cells(self) -> list[str]:
+        """ "stapo/qwen3-8b", each once."""
+        return list(dict.fromkeys(f"{m.method}/{m.size}" for m in self.models))
 
     @property
     def gpus(self) -> int:
-        return MACHINES[self.hardware].gpus
+        return 0 if self.on_cpu else MACHINES[self.hardware].gpus
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long a stage has to end in order: on GPUs a training step of the largest model and its checkpoint."""
+        return 30.0 if self.on_cpu else 1800.0
 
     def programs(self) -> tuple[str, str, str]:
-        """stapo-train, stapo-eval, stapo-repro. Raises: BadInput where one is not installed."""
+        """stapo-train ("" where nothing is trained), stapo-eval, stapo-repro. Raises: BadInput for a missing one."""
         return (
-            console_script("stapo-train", self.train_env) if self.trains else "",
+            console_script("stapo-train", self.train_env) if self.trained else "",
             console_script("stapo-eval", self.eval_env),
             console_script("stapo-repro"),
         )
 
-    def parameters(self) -> Parameters:
-        """See `Parameters`."""
+    def config(self) -> dict[str, Any]:
+        """What all calls on one output folder have to agree in.
+
+        Programs' paths are part of it: a training whose command changed would be made anew, and takes days.
+        """
+        same = {
+            "experiment": self.experiment,
+            "quick": self.quick,
+            "steps": self.steps,
+            "data_dir": str(self.data_dir.resolve()) if self.data_dir else "",
+        }
+        if self.on_cpu:
+            methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
+            return same | {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
         _, evaluate, repro = self.programs()
-        return Parameters(
-            quick=self.quick,
-            steps=self.steps,
-            hardware=self.hardware,
-            ray_address=self.ray_address,
-            data_dir=str(self.data_dir.resolve()) if self.data_dir else "",
-            source=self.source,
-            judge=self.judge,
-            judge_revision=self.judge_revision,
-            keep_checkpoints=self.keep_checkpoints,
-            programs=[console_script("stapo-train", self.train_env), evaluate, repro],
+        kept = ("hardware", "ray_address", "source", "judge", "judge_revision", "keep_checkpoints")
+        programs = [console_script("stapo-train", self.train_env), evaluate, repro]
+        return same | {name: getattr(self, name) for name in kept} | {"programs": programs}
+
+
+def parse_cells(names: Sequence[str]) -> Named:
+    """(method, size) of each METHOD/SIZE, each once, in the order given.
+
+    Raises:
+        BadInput: none, one that is no cell of ours, or the miniature's beside the paper's.
+    """
+    if not names:
+        raise BadInput("no cell was named", expected="METHOD/SIZE", next_step=_EXAMPLE)
+    found = []
+    sizes = [labels.MINI, *labels.PAPER_SIZES]
+    for name in names:
+        method, slash, size = name.partition("/")
+        methods = list(labels.METHODS if size == labels.MINI else labels.METHOD_LABELS)
+        if not slash or method not in methods or size not in sizes:
+            raise BadInput(
+                f"no such cell: {name}",
+                expected=f"METHOD/SIZE with METHOD of {', '.join(methods)} and SIZE of {', '.join(sizes)}",
+                next_step=_EXAMPLE,
+            )
+        if (method, size) not in found:
+            found.append((method, size))
+    return tuple(found)
+
+
+def is_miniature(cells: Named) -> bool:
+    """Whether they are the miniature's. Raises: BadInput where only some are, which no one machine fits."""
+    mini = [f"{m}/{s}" for m, s in cells if s == labels.MINI]
+    others = [f"{m}/{s}" for m, s in cells if s != labels.MINI]
+    if mini and others:
+        raise BadInput(
+            "the miniature's cells and the paper's are two runs",
+            found=", ".join(mini + others),
+            expected="one kind a command",
+            next_step=f"stapo-repro run {' '.join(mini)}   and: stapo-repro run {' '.join(others)}",
         )
+    return bool(mini)
 
 
-def request(
-    cells: tuple[tuple[str, str], ...],
-    *,
-    out: Path,
-    seeds: str = "0",
-    steps: int | None = None,
-    quick: bool = False,
-    hardware: str = "8gpu",
-    ray_address: str = "",
-    data_dir: Path | None = None,
-    source: str = "",
-    judge: str | None = None,
-    judge_revision: str = "",
-    keep_checkpoints: int = 0,
-    train_env: Path | None = None,
-    eval_env: Path | None = None,
-) -> Request:
-    """The request from the command line's values, checked; None and "" take the default.
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """ "0,1" as (0, 1).
+
+    Raises:
+        BadInput: no whole numbers from 0 on, or one twice.
+    """
+    try:
+        numbers = tuple(int(s) for s in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
+        raise BadInput("seeds are whole numbers from 0 on, each once", found=text, expected="such as 0,1",
+                       next_step="--seeds 0,1")  # fmt: skip
+    return numbers
+
+
+def _at_least(flag: str, value: int, least: int) -> int:
+    if value < least:
+        raise BadInput(f"{flag} is at least {least}", found=value, next_step=f"{flag} {least}")
+    return value
+
+
+def miniature(
+    out: Path, *, experiment: Literal["miniature", "ablation"] = "miniature", quick: bool = False,
+    seeds: str | None = None, methods: str | None = None, steps: int | None = None, data_dir: Path | None = None,
+) -> Request:  # fmt: skip
+    """The miniature or its ablation; None takes the default.
+
+    Raises:
+        BadInput: an unknown method or one twice, a seed that is no number, fewer than one step.
+    """
+    ablation = experiment == "ablation"
+    known: Mapping[str, str] = labels.ABLATION if ablation else labels.METHODS
+    names = QUICK_METHODS if quick and not ablation else tuple(known)
+    if methods is not None:
+        names = tuple(m.strip() for m in methods.split(","))
+    if not set(names) <= set(known) or len(set(names)) != len(names):
+        raise BadInput(
+            "the methods cannot be used",
+            found=", ".join(names),
+            expected=f"each at most once, out of {', '.join(known)}",
+            next_step="--methods justrl,stapo",
+        )
+    numbers = parse_seeds(seeds if seeds is not None else "0,1,2" if ablation and not quick else "0")
+    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS
+    models = (Model(labels.BASE, labels.MINI, 0), *(Model(m, labels.MINI, s) for s in numbers for m in names))
+    return Request(experiment, models, _at_least("--steps", count, 1), quick, out, data_dir)
+
+
+def paper_cells(
+    cells: Named, out: Path, *, hardware: str = "8gpu", seeds: str = "0", steps: int | None = None,
+    quick: bool = False, ray_address: str = "", judge: str | None = None, **options: Any,
+) -> Request:  # fmt: skip
+    """Cells of the paper's sizes; None and "" take the default, `options` are further attributes of `Request`.
 
     Raises:
         BadInput: a value that cannot be.
     """
-    if hardware not in HARDWARE:
+    if hardware not in MACHINES:
         base = next((s for m, s in cells if m == labels.BASE), "")
         model = load().models[base].id if base else "DIR"
         raise BadInput(
             "the paper's models need GPUs",
             found=f"--hardware {hardware}",
-            expected=" | ".join(HARDWARE),
-            next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: stapo-repro run "
-            f"stapo/mini, or tox -e eval-cpu -- --model {model} for a model's evaluation alone",
+            expected=" | ".join(MACHINES),
+            next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
+            f"or tox -e eval-cpu -- --model {model} for a model's evaluation alone",
         )
-    count = steps if steps is not None else QUICK_STEPS if quick else load().settings.steps.value
-    for name, value, least in (("--steps", count, 1), ("--keep-checkpoints", keep_checkpoints, 0)):
-        if value < least:
-            raise BadInput(
-                f"{name} is at least {least}", found=value, expected=f">= {least}", next_step=f"{name} {least}"
-            )
+    numbers = parse_seeds(seeds)
+    count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
+    _at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
     return Request(
-        cells=cells,
-        seeds=parse_seeds(seeds),
-        steps=count,
+        experiment="cells",
+        models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m == labels.BASE else numbers)),
+        steps=_at_least("--steps", count, 1),
         quick=quick,
+        out=out,
         hardware=hardware,
         ray_address=ray_address or ("auto" if MACHINES[hardware].gpus > 8 else ""),
-        data_dir=data_dir,
-        source=source,
         judge=load().judge.model if judge is None else judge,
-        judge_revision=judge_revision,
-        keep_checkpoints=keep_checkpoints,
-        train_env=train_env,
-        eval_env=eval_env,
-        out=out,
+        **options,
+    )
+
+
+def console_script(name: str, environment: Path | None = None) -> str:
+    """The path of a console command of this very environment, or of another one (the folder of a venv).
+
+    Raises:
+        BadInput: it is not installed.
+    """
+    path = environment.absolute() / "bin" / name if environment else Path(sys.executable).with_name(name)
+    if path.exists():
+        return str(path)
+    if environment is None and (found := shutil.which(name)):
+        return found
+    raise BadInput(
+        f"the command {name} is not installed{f' in {environment}' if environment else ''}",
+        found=f"no {path}",
+        expected="an environment with the suite in it",
+        next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduction.md)"
+        if environment
+        else "pip install -e .[train,eval,repro]",
     )

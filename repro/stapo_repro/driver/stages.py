@@ -10,22 +10,23 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
 from stapo_repro.driver import processes
+from stapo_repro.driver.display import StageDisplay, kind_of
 from stapo_repro.driver.memory import Peak
 from stapo_results import progress, store
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import code_version, now
 from stapo_results.schema import Record
 
+LEDGER = "stages.jsonl"
 POLL_SECONDS = 0.5
 _TAIL = 30  # lines of a failed stage's log that are shown
 
@@ -60,7 +61,10 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        return self.name.split("/")[0]
+        return kind_of(self.name)
+
+
+Result = Literal["done", "failed", "interrupted"]
 
 
 class StageEvent(Record):
@@ -79,24 +83,15 @@ class StageEvent(Record):
     at: str
 
 
-class Display(Protocol):
-    """What the engine tells the outside; `display` has one for terminals and one for logs."""
-
-    def begin(self, stage: Stage, number: int, total: int) -> None: ...
-    def tick(self, stage: Stage, report: dict | None, seconds: float, peak: int) -> None: ...
-    def end(self, stage: Stage, event: StageEvent) -> None: ...
-    def skip(self, stage: Stage, number: int, total: int, event: StageEvent) -> None: ...
-    def say(self, text: str) -> None: ...
+def read_ledger(out: Path) -> list[StageEvent]:
+    """The whole lines of a folder's ledger; a half-written last one is what a killed run left, and is left alone."""
+    ledger = out / LEDGER
+    whole = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
+    return [store.parse(line, StageEvent, f"{ledger}:{n}", n) for n, line in enumerate(whole, 1)]
 
 
-@dataclass
-class Outcome:
-    """All attempts of a stage together."""
-
-    seconds: float = 0.0
-    peak_mib: int = 0
-    repeated: bool = False
-    notes: list[str] = field(default_factory=list)
+def last_event(events: Sequence[StageEvent], stage: str) -> StageEvent | None:
+    return next((e for e in reversed(events) if e.stage == stage), None)
 
 
 def hash_outputs(paths: Sequence[Path]) -> str:
@@ -128,19 +123,19 @@ class Engine:
         patience: seconds that daemons have after their stage ended.
     """
 
-    def __init__(self, out: Path, display: Display, grace: float = 30.0, patience: float = 5.0):
+    def __init__(self, out: Path, display: StageDisplay, grace: float = 30.0, patience: float = 5.0):
         self.out, self.display, self.grace, self.patience = out, display, grace, patience
+        self.say = display.display.say
         self.mark = processes.new_mark(out)
-        self.ledger = out / "stages.jsonl"
-        store.repair(self.ledger)
-        self.events = list(store.read(self.ledger, StageEvent)) if self.ledger.exists() else []
+        store.repair(out / LEDGER)
+        self.events = read_ledger(out)
         self._hashes: dict[str, str] = {}
 
-    def run(self, stages: Sequence[Stage]) -> dict[str, Outcome]:
+    def run(self, stages: Sequence[Stage]) -> set[str]:
         """Run what is not finished, in order.
 
         Returns:
-            Seconds and memory by stage, earlier attempts of this folder included.
+            The names of the stages that had to run.
 
         Raises:
             RunFailed: a stage failed; the rest was not started.
@@ -148,41 +143,31 @@ class Engine:
         """
         before = processes.Family(processes.mark_of(self.out))
         if orphans := processes.describe(before.members()):
-            self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
+            self.say(f"ending what a killed run left behind: {', '.join(orphans)}")
             processes.end_all(before)
         watchdog = processes.Watchdog(self.mark)
         try:
-            repeated = {s.name for n, s in enumerate(stages, 1) if self._one(s, n, len(stages))}
+            return {s.name for s in stages if self._make(s)}
         finally:
             watchdog.release()
-        return {s.name: self._outcome(s.name, s.name in repeated) for s in stages}
-
-    def _outcome(self, name: str, repeated: bool) -> Outcome:
-        mine = [e for e in self.events if e.stage == name and e.event != "start"]
-        return Outcome(
-            seconds=sum(e.seconds or 0 for e in mine),
-            peak_mib=max((e.peak_mib or 0 for e in mine), default=0),
-            repeated=repeated,
-            notes=[note for e in mine for note in e.notes],
-        )
 
     def _inputs(self, stage: Stage) -> str:
         return hashlib.sha256("\n".join(f"{n} {self._hashes[n]}" for n in stage.needs).encode()).hexdigest()
 
-    def _one(self, stage: Stage, number: int, total: int) -> bool:
+    def _make(self, stage: Stage) -> bool:
         """True when the stage had to run."""
-        last = next((e for e in reversed(self.events) if e.stage == stage.name), None)
+        last = last_event(self.events, stage.name)
         if last is not None and last.event == "done":
             reason = self._stale(stage, last)
             if not reason:
                 self._hashes[stage.name] = last.outputs
-                self.display.skip(stage, number, total, last)
+                self.display.keep(stage.name, last.seconds)
                 return False
-            self.display.say(f"{stage.name} is made again: {reason}")
+            self.say(f"{stage.name} is made again: {reason}")
             self._move_aside(stage)
         elif last is not None:
-            self.display.say(f"{stage.name} was {'cut off' if last.event == 'start' else last.event}: it goes on")
-        self._execute(stage, number, total)
+            self.say(f"{stage.name} was {'cut off' if last.event == 'start' else last.event}: it goes on")
+        self._execute(stage)
         return True
 
     def _stale(self, stage: Stage, done: StageEvent) -> str:
@@ -194,7 +179,7 @@ class Engine:
         if found != done.outputs:
             return "its outputs are missing" if found == "missing" else "its outputs were changed after it ended"
         if done.code != code_text():
-            self.display.say(f"{stage.name} is kept, though it was made by other code ({done.code[:20]})")
+            self.say(f"{stage.name} is kept, though it was made by other code ({done.code[:20]})")
         return ""
 
     def _move_aside(self, stage: Stage) -> None:
@@ -205,70 +190,58 @@ class Engine:
             n += 1
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(stage.folder, target)
-        self.display.say(f"  what was there is now {target}")
+        self.say(f"  what was there is now {target}")
 
-    def _record(self, event: StageEvent) -> None:
-        store.append(self.ledger, [event])
-        self.events.append(event)
+    def _record(self, stage: Stage, event: str, **values: object) -> None:
+        known = {"stage": stage.name, "event": event, "command": list(stage.command), "code": code_text(), "at": now()}
+        line = StageEvent.model_validate({**known, "inputs": self._inputs(stage), **values})
+        store.append(self.out / LEDGER, [line])
+        self.events.append(line)
 
-    def _execute(self, stage: Stage, number: int, total: int) -> None:
-        log = self.out / "logs" / f"{stage.name.replace('/', '-')}.log"
-        told = self.out / "logs" / f"{stage.name.replace('/', '-')}.progress.json"
-        told.unlink(missing_ok=True)
-        inputs, code = self._inputs(stage), code_text()
+    def _execute(self, stage: Stage) -> None:
+        logs = self.out / "logs" / stage.name.replace("/", "-")
+        log, report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
+        report.unlink(missing_ok=True)
+        self._record(stage, "start")
+        self.display.begin(stage.name)
+        started, peak, family = time.monotonic(), Peak(), processes.Family(self.mark)
 
-        def event(kind: Literal["start", "done", "failed", "interrupted"], **values: object) -> StageEvent:
-            known = {"stage": stage.name, "event": kind, "command": list(stage.command), "code": code, "at": now()}
-            return StageEvent.model_validate({**known, "inputs": inputs, **values})
+        def close(result: Result, notes: list[str], **values: object) -> None:
+            seconds, mib = round(time.monotonic() - started, 2), peak.bytes >> 20
+            self._record(stage, result, seconds=seconds, peak_mib=mib, notes=notes, **values)
+            self.display.end(stage.name, result, seconds, mib, notes)
 
-        self._record(event("start"))
-        self.display.begin(stage, number, total)
-        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), progress.VARIABLE: str(told.resolve())}
-        started, peak = time.monotonic(), Peak()
-        child: subprocess.Popen | None = None
-        family = processes.Family(self.mark)
+        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), progress.VARIABLE: str(report.resolve())}
+        child = None
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
                 peak.sample([os.getpid(), *(p.pid for p in family.members())])
-                self.display.tick(stage, progress.read(told), time.monotonic() - started, peak.bytes)
+                self.display.tick(stage.name, progress.read(report), time.monotonic() - started, peak.bytes)
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
             left = processes.sweep(family, self.patience)
         except BaseException:  # also Ctrl-C and a defect of our own: nothing may be left running
             survivors = processes.end_all(family, child, self.grace)
-            notes = [f"survived KILL: {', '.join(survivors)}"] if survivors else []
-            seconds = round(time.monotonic() - started, 2)
-            ended = event("interrupted", seconds=seconds, peak_mib=peak.bytes >> 20, notes=notes)
-            self._record(ended)
-            self.display.end(stage, ended)
+            close("interrupted", [f"survived KILL: {', '.join(survivors)}"] if survivors else [])
             raise
         notes = [f"outlived the stage and were ended: {', '.join(left)}"] if left else []
-        spent = {"seconds": round(time.monotonic() - started, 2), "peak_mib": peak.bytes >> 20, "notes": notes}
         outputs = hash_outputs(stage.outputs) if child.returncode == 0 else ""
         if child.returncode != 0 or outputs == "missing":
-            ended = event("failed", exit_code=child.returncode, **spent)
-            self._record(ended)
-            self.display.end(stage, ended)
+            close("failed", notes, exit_code=child.returncode)
             raise self._failure(stage, child.returncode, log)
-        ended = event("done", exit_code=0, outputs=outputs, **spent)
         self._hashes[stage.name] = outputs
-        self._record(ended)
-        self.display.end(stage, ended)
+        close("done", notes, exit_code=0, outputs=outputs)
 
     def _failure(self, stage: Stage, code: int, log: Path) -> RunFailed:
-        if code == 0:
-            missing = [str(p) for p in stage.outputs if not p.exists()]
-            found, expected = f"it ended with 0, but {', '.join(missing)} is not there", "its outputs"
-        else:
-            found, expected = f"exit code {code}", "0"
+        missing = ", ".join(str(p) for p in stage.outputs if not p.exists())
         tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
-        self.display.say(f"--- last {len(tail)} lines of {log}")
+        self.say(f"--- last {len(tail)} lines of {log}")
         for line in tail:
-            self.display.say(f"  {line[:400]}")
+            self.say(f"  {line[:400]}")
         return RunFailed(
             f"the stage {stage.name} failed",
-            found=found,
-            expected=expected,
+            found=f"exit code {code}" if code else f"it ended with 0, but {missing} is not there",
+            expected="0 and its outputs",
             next_step=f"read {log}; then run the same command again: finished stages are kept. The stage alone:\n"
             f"            {' '.join(stage.command)}",
         )

@@ -1,62 +1,55 @@
-"""The driver's closing words: the table, where everything is, what each stage cost."""
+"""The driver's closing words: the table of the miniature or its ablation, what each stage cost, where everything is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
 from stapo_repro import labels
-from stapo_repro.driver.chain import Plan
-from stapo_repro.driver.display import clock
-from stapo_repro.driver.stages import Outcome
+from stapo_repro.driver.request import Request
+from stapo_repro.driver.stages import read_ledger
+from stapo_repro.driver.times import of_ledger
 from stapo_results.schema import SETTINGS
+from stapo_results.terminal import duration
 
 _FIRST, _SECOND = SETTINGS
 
 
-def _cell(by_setting: dict) -> Text:
-    first, second = by_setting[_FIRST], by_setting[_SECOND]
-    if first["status"] != "run" and second["status"] != "run":
-        return Text(first["status"], style="dim")
-    text = Text()
-    for v, template in ((first, "{}"), (second, " ({})")):
-        number = v["shown"] if v["status"] == "run" else v["status"]
-        if v["missing"]:
-            number += f" {v['fewest_samples']}/{v['samples']} samples"
-        text.append(template.format(number), style="bold" if v["best"] else "")
-    if first["status"] == "run" and first["low"] is not None:
-        text.append(f"\n{first['low']:.1f} to {first['high']:.1f}", style="dim")
-    return text
+def _cell(by_setting: dict) -> str:
+    """62.50 (70.31), with the samples where some are missing; a status where there is no number."""
+    found = [by_setting[setting] for setting in SETTINGS]
+    if all(v["status"] != "run" for v in found):
+        return found[0]["status"]
+    counts = [f" {v['fewest_samples']}/{v['samples']} samples" if v["missing"] else "" for v in found]
+    first, second = (
+        (v["shown"] if v["status"] == "run" else v["status"]) + count for v, count in zip(found, counts, strict=True)
+    )
+    return f"{first} ({second})"
 
 
-def _section(section: dict) -> RichTable:
-    view = RichTable(caption="T=1.0, in brackets T=0.7; below: 95 % interval at T=1.0")
-    view.add_column("Method")
-    for b in (*section["benchmarks"], labels.AVERAGE):
-        view.add_column(labels.benchmark_label(b))
-    for row in section["rows"]:
-        if any(v["status"] == "run" for by in row["values"].values() for v in by.values()):
-            view.add_row(row["label"], *(_cell(by) for by in row["values"].values()))
-    return view
-
-
-def _main_table(console: Console, p: Plan) -> None:
-    table = json.loads((p.out / "tables" / "main_table.json").read_text())
+def _main_table(r: Request) -> Iterator[Table | str]:
+    table = json.loads((r.out / "tables" / "main_table.json").read_text())
     for section in table["sections"]:
-        if section["miniature"]:
-            console.print(Text(section["title"], style="bold"))
-            console.print(_section(section))
-            for d in section["differences"]:
-                shown = d["against"] == labels.BASE and d["benchmark"] != labels.AVERAGE and d["setting"] == _FIRST
-                if shown and d["status"] == "run" and d["points"] is not None:
-                    console.print(
-                        f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
-                        f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"
-                    )
+        if not section["miniature"]:
+            continue
+        shown = Table(title=section["title"], caption=f"{_FIRST}, in brackets {_SECOND}")
+        for name in ("Method", *map(labels.benchmark_label, (*section["benchmarks"], labels.AVERAGE))):
+            shown.add_column(name)
+        for row in section["rows"]:
+            if any(v["status"] == "run" for by in row["values"].values() for v in by.values()):
+                shown.add_row(row["label"], *map(_cell, row["values"].values()))
+        yield shown
+        for d in section["differences"]:
+            first = d["against"] == labels.BASE and d["benchmark"] != labels.AVERAGE and d["setting"] == _FIRST
+            if first and d["status"] == "run" and d["points"] is not None:
+                yield (
+                    f"  {labels.method_label(d['method'])} minus base on {labels.benchmark_label(d['benchmark'])}: "
+                    f"{d['points']:+.1f} points ({d['low']:.1f} to {d['high']:.1f})"
+                )
 
 
 def _number(number: dict, form: str) -> str:
@@ -67,45 +60,43 @@ def _number(number: dict, form: str) -> str:
     return f"{number['mean']:{form}}{interval}{missing}"
 
 
-def _ablation(console: Console, p: Plan) -> None:
-    data = json.loads((p.out / "tables" / "ablation.json").read_text())
-    console.print(Text("Ablation in miniature, average accuracy at T=1.0 with its 95 % interval", style="bold"))
+def _ablation(r: Request) -> Iterator[str]:
+    data = json.loads((r.out / "tables" / "ablation.json").read_text())
+    yield "Ablation in miniature, average accuracy at T=1.0 with its 95 % interval"
     for row in data["rows"]:
-        text = f"  {row['label']:<19}{_number(row['accuracy'][labels.AVERAGE][_FIRST], '.2f')}"
-        if row["training"]:
-            text += f"; late entropy {_number(row['training']['entropy'], '.4f')}"
-        console.print(Text(text))
-    console.print(Text("The paper's claims", style="bold"))
+        yield f"  {row['label']:<19}{_number(row['accuracy'][labels.AVERAGE][_FIRST], '.2f')}"
+    yield "The paper's claims"
     for claim in data["claims"]:
-        console.print(Text(f"  {claim['verdict']:<20}{claim['id']}: {_number(claim['number'], '+.4f')}"))
+        yield f"  {claim['verdict']:<20}{claim['id']}: {_number(claim['number'], '+.4f')}"
 
 
-def costs(console: Console, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
-    """Time and memory of every stage, earlier attempts included, and what the engine noted."""
-    table = RichTable(title="Stages")
-    for column in ("stage", "time", "peak memory", ""):
-        table.add_column(column, justify="left" if column in ("stage", "") else "right")
-    for name, o in outcomes.items():
-        table.add_row(name, clock(o.seconds), f"{o.peak_mib / 1024:.1f} GiB", "" if o.repeated else "finished before")
-    console.print(table)
-    for name, o in outcomes.items():
-        for note in o.notes:
-            console.print(Text(f"  {name}: {note}"))
-    peak = max((o.peak_mib for o in outcomes.values()), default=0) / 1024
-    total = sum(o.seconds for o in outcomes.values())
-    console.print(f"This call {clock(wall_seconds)}, all stages {clock(total)}, peak memory {peak:.1f} GiB.")
+def show(r: Request, repeated: set[str], wall_seconds: float) -> None:
+    """Print the summary of a finished run.
 
-
-def show(p: Plan, outcomes: Mapping[str, Outcome], wall_seconds: float) -> None:
-    """Print the summary of a finished run; reads the table that its `tables` stage wrote."""
+    Args:
+        repeated: names of the stages that this call had to run.
+    """
     console = Console(highlight=False)
-    (_ablation if p.kind == "ablation" else _main_table)(console, p)
-    costs(console, outcomes, wall_seconds)
+    if r.on_cpu:
+        for line in _ablation(r) if r.experiment == "ablation" else _main_table(r):
+            console.print(Text(line) if isinstance(line, str) else line)
+    times, _ = of_ledger(read_ledger(r.out))
+    table = Table(title="Stages")
+    for column in ("stage", "time", "peak memory", ""):
+        table.add_column(column)
+    for s in times:
+        before = "" if s.name in repeated else "finished before"
+        table.add_row(s.name, duration(s.seconds), f"{s.peak_mib / 1024:.1f} GiB", before)
+    console.print(table)
+    whole, peak = sum(s.seconds for s in times), max(s.peak_mib for s in times) / 1024
+    console.print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
+    name = "ablation" if r.experiment == "ablation" else "main_table"
     for what, where in (
-        ("table", p.out / "tables" / ("ablation.md" if p.kind == "ablation" else "main_table.md")),
-        ("figures", p.out / "figures"),
-        ("records", p.out / "eval"),
-        ("curves' data", p.out / "train"),
-        ("logs", p.out / "logs"),
+        ("table", r.out / "tables" / f"{name}.md"),
+        ("figures", r.out / "figures"),
+        ("records", f"{r.out / 'eval'}, {r.out / 'train'}"),
+        ("logs", r.out / "logs"),
+        ("to share them", f"stapo-repro pack {r.out} --out {r.out.name}.zip"),
+        ("to commit them", f"stapo-repro collect {r.out} --out results/records/{r.out.name}, then tox -e tables"),
     ):
-        console.print(Text(f"  {what:<13}{where}"))
+        console.print(Text(f"  {what:<15}{where}"))

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro.driver.dry_run import events
-from stapo_repro.driver.stages import StageEvent
-from stapo_results import store
+from stapo_repro.driver.display import kind_of
+from stapo_repro.driver.stages import StageEvent, read_ledger
+from stapo_results import runs, store
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
+from stapo_results.terminal import duration
 
 FILE = "stages.json"
 # where committed runs of the driver are, and what the README calls them
@@ -42,7 +43,7 @@ class RunTimes(Record):
     """stages.json: a run of the driver.
 
     Attributes:
-        kind: of parameters.json: miniature, ablation or cells; quick: its short form.
+        kind: miniature, ablation or cells; quick: its short form.
         seconds: sum over the stages.
         unfinished: stages that were begun and whose last event is not their end.
         hardware: of the run records beside it, each once.
@@ -56,11 +57,23 @@ class RunTimes(Record):
     hardware: list[dict[str, Any]]
 
 
-class _Parameters(BaseModel):
-    """Of every kind's parameters.json, what is kept."""
-
-    kind: str = "miniature"  # the first ones did not say
-    quick: bool
+def of_ledger(ledger: Sequence[StageEvent]) -> tuple[list[StageTime], list[str]]:
+    """(times of the finished stages, names of the unfinished ones), in the order in which they were begun."""
+    by_stage: dict[str, list[StageEvent]] = {}
+    for event in ledger:
+        by_stage.setdefault(event.stage, []).append(event)
+    done = [
+        StageTime(
+            name=name,
+            seconds=round(sum(e.seconds or 0 for e in events), 2),
+            peak_mib=max(e.peak_mib or 0 for e in events),
+            attempts=sum(e.event == "start" for e in events),
+            code=events[-1].code,
+        )
+        for name, events in by_stage.items()
+        if events[-1].event == "done"
+    ]
+    return done, [name for name, events in by_stage.items() if events[-1].event != "done"]
 
 
 def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
@@ -70,56 +83,30 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
         hardware: of the runs in it, repeats allowed.
 
     Raises:
-        RecordError: a broken ledger, or broken parameters.
+        RecordError: a broken ledger or record.
     """
-    ledger, parameters = folder / "stages.jsonl", folder / "parameters.json"
-    if not (ledger.exists() and parameters.exists()):
+    if not (folder / runs.RECORD).exists():
         return None
-    asked = store.read_json(parameters, _Parameters)
-    by_stage: dict[str, list[StageEvent]] = {}
-    for event in events(ledger):
-        by_stage.setdefault(event.stage, []).append(event)
-    done = [_stage(name, of) for name, of in by_stage.items() if of[-1].event == "done"]
-    machines: list[dict[str, Any]] = []
-    for machine in hardware:
-        if machine not in machines:
-            machines.append(machine)
+    run = store.read_json(folder / runs.RECORD, Run)
+    if run.kind != "repro":
+        return None
+    done, unfinished = of_ledger(read_ledger(folder))
     return RunTimes(
-        kind=asked.kind,
-        quick=asked.quick,
+        kind=run.config["experiment"],
+        quick=run.config["quick"],
         seconds=round(sum(s.seconds for s in done), 2),
         stages=done,
-        unfinished=[name for name, of in by_stage.items() if of[-1].event != "done"],
-        hardware=machines,
+        unfinished=unfinished,
+        hardware=[h for i, h in enumerate(hardware) if h not in hardware[:i]],
     )
-
-
-def _stage(name: str, of: Sequence[StageEvent]) -> StageTime:
-    return StageTime(
-        name=name,
-        seconds=round(sum(e.seconds or 0 for e in of), 2),
-        peak_mib=max(e.peak_mib or 0 for e in of),
-        attempts=sum(e.event == "start" for e in of),
-        code=of[-1].code,
-    )
-
-
-def words(seconds: float) -> str:
-    """ "24 min 12 s", "1 h 31 min", "9 s" """
-    whole = int(seconds + 0.5)
-    hours, minutes = divmod(int(whole / 60 + 0.5), 60)
-    if whole >= 3600:
-        return f"{hours} h {minutes} min"
-    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
 
 
 def _machines(hardware: Sequence[dict[str, Any]]) -> str:
     return " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in hardware)
 
 
-def _counted(names: Sequence[str]) -> str:
-    """ "4 trainings, 5 evaluations" of stages' names."""
-    kinds = [n.split("/")[0] for n in names]
+def _counted(kinds: Sequence[str]) -> str:
+    """ "4 trainings, 5 evaluations" """
     counts = (("training", kinds.count("train")), ("evaluation", kinds.count("eval")))
     return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts)
 
@@ -134,27 +121,29 @@ def _measured(label: str, times: RunTimes) -> str:
     form = "short form of the " if times.quick else ""
     peak = max((s.peak_mib for s in times.stages), default=0) / 1024
     code = ", ".join(dict.fromkeys(_code(s.code) for s in times.stages))
-    said = (
-        f"The committed {form}{label} took {words(times.seconds)} ({_counted([s.name for s in times.stages])}, "
+    counted = _counted([kind_of(s.name) for s in times.stages])
+    text = (
+        f"The committed {form}{label} took {duration(times.seconds)} ({counted}, "
         f"{len(times.stages)} stages in all, peak memory {peak:.1f} GiB) on {_machines(times.hardware)}; code {code}."
     )
     if again := [f"{s.name} ({s.attempts})" for s in times.stages if s.attempts > 1]:
-        said += f" More than one attempt: {', '.join(again)}."
+        text += f" More than one attempt: {', '.join(again)}."
     if times.unfinished:
-        said += f" NOT FINISHED: {', '.join(times.unfinished)}."
-    return said
+        text += f" NOT FINISHED: {', '.join(times.unfinished)}."
+    return text
 
 
 def _of_run_records(label: str, folder: Path) -> str:
     """What trainings and evaluations say of themselves, where no stages are on record."""
-    runs = [store.read_json(p, Run) for p in sorted(folder.rglob("run.json"))]
-    runs = [r for r in runs if r.kind in ("train", "eval") and r.wall_seconds]
-    if not runs:
+    found = [store.read_json(p, Run) for p in sorted(folder.rglob(runs.RECORD))]
+    found = [r for r in found if r.kind in ("train", "eval") and r.wall_seconds]
+    if not found:
         return f"The {label}: not run."
-    machines = _machines(list({str(r.hardware): r.hardware for r in runs}.values()))
+    machines = _machines(list({str(r.hardware): r.hardware for r in found}.values()))
+    seconds = sum(r.wall_seconds or 0 for r in found)
     return (
-        f"The trainings and evaluations of the committed {label} took {words(sum(r.wall_seconds or 0 for r in runs))} "
-        f"({_counted([r.kind for r in runs])}) on {machines}; its other stages and its memory: not recorded."
+        f"The trainings and evaluations of the committed {label} took {duration(seconds)} "
+        f"({_counted([r.kind for r in found])}) on {machines}; its other stages and its memory: not recorded."
     )
 
 

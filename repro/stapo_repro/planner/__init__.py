@@ -1,8 +1,7 @@
 """What a cell that is not run would take: hours, disk and cost, each with its formula and the source of its inputs.
 
-facts    what the paper states of its runs, machines, models
-missing  which cells have no record
-hours    a training's and an evaluation's time and disk: measured where a record exists, else by formula
-plan     all of it together, and the check against the paper's own budget
-render   text and JSON
+budget     what the paper states of its runs; machines, models
+estimates  time and disk of a training and of an evaluation: measured where a record exists, else by formula
+plan       what each model lacks and would take, and the formula checked against the paper's own budget
+render     the plan as text
 """

@@ -1,16 +1,14 @@
-"""The plan as text of 100 columns, and as JSON. Numbers are rounded before they are printed."""
+"""The plan as text of 100 columns. Numbers are rounded before they are printed."""
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from stapo_repro import labels
-from stapo_repro.planner.facts import Budget, load
-from stapo_repro.planner.hours import Part
-from stapo_repro.planner.plan import Plan, Row, total
+from stapo_repro.planner.budget import Budget, load
+from stapo_repro.planner.estimates import Estimate
+from stapo_repro.planner.plan import ModelPlan, WorkPlan, total
 from stapo_results import throughput
 from stapo_results.throughput import CARDS
 
@@ -18,7 +16,6 @@ WIDTH = 100
 _UNKNOWN = "not known"
 _HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least")
 _ROW = "{:<24} {:<32} {:>8} {:>7} {:>8} {:>8} {:>6}"
-_COST_HEAD = ("cost", "training", "evaluation", "both")
 _COST = "{:<24} {:>12} {:>12} {:>12}"
 _ALL = "all, one by one"
 
@@ -28,63 +25,53 @@ def number(value: float | None, digits: int = 0) -> str:
     return _UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
-def _hours(part: Part | None) -> str:
-    if part is None:
-        return "there"
-    return _UNKNOWN if part.hours is None else number(part.hours, 1 if part.hours >= 0.095 else 2)
+def hours(estimate: Estimate | None, absent: str = "there") -> str:
+    """Wall hours; `absent` without an estimate."""
+    if estimate is None:
+        return absent
+    return number(estimate.hours, 1 if estimate.hours is None or estimate.hours >= 0.095 else 2)
 
 
-def _cost(parts: Iterable[Part | None], price: float) -> str:
-    """Of the parts that are not there; "-" where all are."""
-    left = [p for p in parts if p is not None]
-    return number(_priced(total(p.gpu_hours for p in left), price)) if left else "-"
-
-
-def _line(row: Row) -> str:
-    train = "-" if row.lacks.method == labels.BASE else _hours(row.training)
+def _line(row: ModelPlan) -> str:
+    train = hours(row.training, "-" if row.lacks.method == labels.BASE else "there")
     return _ROW.format(
-        row.lacks.name, row.lacks.words(), train, _hours(row.evaluation), number(row.gpu_hours),
+        row.lacks.name, row.lacks.words(), train, hours(row.evaluation), number(row.gpu_hours),
         number(row.disk), number(row.least),
     )  # fmt: skip
 
 
-def _sum(plan: Plan) -> str:
-    parts = {name: [getattr(r, name) for r in plan.rows if getattr(r, name)] for name in ("training", "evaluation")}
-    train, evaluate = (total(p.hours for p in of) for of in parts.values())
-    gpu_hours = total(r.gpu_hours for r in plan.rows)
+def _sum(plan: WorkPlan) -> str:
+    train, evaluate = (total(p.hours for p in parts if p) for parts in _by_part(plan.rows))
     return _ROW.format(
-        _ALL, "", number(train, 1), number(evaluate, 1), number(gpu_hours),
+        _ALL, "", number(train, 1), number(evaluate, 1), number(total(r.gpu_hours for r in plan.rows)),
         number(sum(r.disk for r in plan.rows)), number(sum(r.least for r in plan.rows)),
     )  # fmt: skip
 
 
-def _costs(plan: Plan, price: float) -> list[str]:
+def _by_part(rows: Sequence[ModelPlan]) -> tuple[list[Estimate | None], list[Estimate | None]]:
+    """(trainings, evaluations)"""
+    return [r.training for r in rows], [r.evaluation for r in rows]
+
+
+def _cost(estimates: Iterable[Estimate | None], price: float) -> str:
+    """Of what is not there yet; "-" where all is."""
+    gpu_hours = [e.gpu_hours for e in estimates if e is not None]
+    known = total(gpu_hours)
+    return "-" if not gpu_hours else number(None if known is None else known * price)
+
+
+def _costs(plan: WorkPlan, price: float) -> list[str]:
     """What training and evaluation of each cell cost, and of all of them."""
-    rows = [(r.lacks.name, [r.training], [r.evaluation]) for r in plan.rows]
+    rows = [(r.lacks.name, *_by_part([r])) for r in plan.rows]
     if len(rows) > 1:
-        rows.append((_ALL, [r.training for r in plan.rows], [r.evaluation for r in plan.rows]))
+        rows.append((_ALL, *_by_part(plan.rows)))
     lines = [_COST.format(name, _cost(train, price), _cost(test, price), _cost([*train, *test], price))
              for name, train, test in rows]  # fmt: skip
-    return ["", _COST.format(*_COST_HEAD), *lines]
+    return ["", _COST.format("cost", "training", "evaluation", "both"), *lines]
 
 
 def _wrapped(lines: Iterable[str]) -> list[str]:
     return [w for x in lines for w in textwrap.wrap(x, WIDTH, initial_indent="  ", subsequent_indent="    ")]
-
-
-def _ways(plan: Plan) -> list[str]:
-    """How the hours come about: each way once, with the cells that it is of."""
-    ways: dict[tuple[str, ...], list[str]] = {}
-    for r in plan.rows:
-        for kind, part in (("training", r.training), ("evaluation", r.evaluation)):
-            if part is not None:
-                head = f"{part.basis}: " if part.basis != "formula" else "formula, not measured: "
-                said = (kind, head + part.words[0].removeprefix("measured: "), *part.words[1:])
-                ways.setdefault(said, []).append(r.lacks.name)
-    out = []
-    for (kind, *words), names in ways.items():
-        out += [f"{kind} of {', '.join(names)}", *_wrapped(words)]
-    return out
 
 
 def assumptions(budget: Budget, card: str) -> list[str]:
@@ -103,20 +90,20 @@ def assumptions(budget: Budget, card: str) -> list[str]:
     ]
 
 
-def paper_words(plan: Plan, budget: Budget) -> str:
+def paper_words(plan: WorkPlan) -> str:
     """The paper's own budget beside the formula's."""
-    c, stated = plan.check, budget.stated
+    c = plan.check
     sizes = ", ".join(f"{labels.PAPER_SIZES[size]} {days:.1f}" for size, days in c.days.items())
     verdict = "within" if c.within else "NOT within"
     return (
-        f"The paper states {c.low:g} to {c.high:g} days for one training, on average ({stated.where}), on "
-        f"{stated.gpus} {stated.card}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: "
+        f"The paper states {c.low:g} to {c.high:g} days for one training, on average ({c.where}), on "
+        f"{c.machine}. The formula gives there: {sizes} days, {c.mean:.1f} in the mean: "
         f"{verdict} what is stated. The paper gives no days by size."
     )
 
 
-def to_text(plan: Plan) -> str:
-    """For people."""
+def to_text(plan: WorkPlan, formulas: bool = True) -> str:
+    """The table; with `formulas` how each number comes about."""
     budget = load()
     machine = f"{plan.machine}: {plan.gpus} x {plan.card}"
     lines = [f"What is not run, planned for {machine}, {plan.steps:,} steps", ""]
@@ -128,70 +115,15 @@ def to_text(plan: Plan) -> str:
             lines += _costs(plan, plan.price)
     if plan.whole:
         lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
-    said = "cost: name a price with --price" if plan.price is None else f"cost: GPU hours x {plan.price:g}"
-    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. {said}.", ""]
-    if plan.rows:
-        lines += ["How the hours come about", *_ways(plan), ""]
-        lines += ["What is assumed", *_wrapped(assumptions(budget, plan.card)), ""]
-    lines += ["The paper's own budget", *_wrapped([paper_words(plan, budget)])]
+    cost = "cost: name a price with --price" if plan.price is None else f"cost: GPU hours x {plan.price:g}"
+    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. {cost}.", ""]
+    for row in plan.rows if formulas else ():
+        for kind, estimate in (("training", row.training), ("evaluation", row.evaluation)):
+            if estimate is not None:
+                lines += [f"{kind} of {row.lacks.name} ({estimate.basis})", *_wrapped(estimate.words)]
+    if plan.rows and not formulas:
+        first = plan.rows[0].lacks
+        lines.append(f"How the hours come about: stapo-repro plan {first.method}/{first.size}")
+    lines += ["", "What is assumed", *_wrapped(assumptions(budget, plan.card))]
+    lines += ["", "The paper's own budget", *_wrapped([paper_words(plan)])]
     return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _part(part: Part | None, price: float | None) -> dict[str, Any] | None:
-    if part is None:
-        return None
-    return {
-        "hours": _rounded(part.hours),
-        "gpu_hours": _rounded(part.gpu_hours),
-        "cost": _priced(part.gpu_hours, price),
-        "disk_gib": _rounded(part.disk),
-        "least_disk_gib": _rounded(part.least),
-        "basis": part.basis,
-        "formula": list(part.words),
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def _priced(value: float | None, price: float | None) -> float | None:
-    return None if value is None or price is None else round(value * price, 2)
-
-
-def to_json(plan: Plan) -> str:
-    """For programs: the same numbers with more digits."""
-    budget = load()
-    value = {
-        "schema_version": 1,
-        "hardware": plan.machine,
-        "gpus": plan.gpus,
-        "card": plan.card,
-        "steps": plan.steps,
-        "price_per_gpu_hour": plan.price,
-        "cells": [
-            {
-                "cell": f"{r.lacks.method}/{r.lacks.size}",
-                "seed": r.lacks.seed,
-                "lacks": {
-                    "training": r.lacks.training,
-                    "evaluations": [{"benchmark": b, "setting": s} for b, s in r.lacks.evaluations],
-                },
-                "training": _part(r.training, plan.price),
-                "evaluation": _part(r.evaluation, plan.price),
-                "hours": _rounded(r.hours),
-                "gpu_hours": _rounded(r.gpu_hours),
-                "cost": _priced(r.gpu_hours, plan.price),
-            }
-            for r in plan.rows
-        ],
-        "nothing_missing": list(plan.whole),
-        "assumptions": assumptions(budget, plan.card),
-        "paper": {
-            "stated_days": [plan.check.low, plan.check.high],
-            "days": {size: round(days, 3) for size, days in plan.check.days.items()},
-            "mean_days": round(plan.check.mean, 3),
-            "within": plan.check.within,
-        },
-    }
-    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from stapo_repro import labels
 from stapo_repro.audit.render import NOTE, with_reasons
-from stapo_repro.driver.dry_run import FILLING
+from stapo_repro.driver.readiness import FILLING
 from stapo_repro.report.build import ReportPage
 from stapo_repro.templating import template, visible
 

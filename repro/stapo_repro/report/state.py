@@ -9,8 +9,7 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.planner import plan as planner
 from stapo_repro.planner import render as planner_text
-from stapo_repro.planner.facts import load as load_budget
-from stapo_repro.planner.hours import Part
+from stapo_repro.planner.budget import load as load_budget
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
@@ -87,18 +86,12 @@ def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
     ]  # fmt: skip
 
 
-def _hours(part: Part | None, absent: str) -> str:
-    if part is None:
-        return absent
-    return planner_text.number(part.hours, 1 if part.hours is None or part.hours >= 0.095 else 2)
-
-
-def _missing(row: planner.Row, machine: str) -> MissingCell:
+def _missing(row: planner.ModelPlan, machine: str) -> MissingCell:
     lacks = row.lacks
     columns = (
         lacks.words(),
-        _hours(row.training, "-" if lacks.method == labels.BASE else "there"),
-        _hours(row.evaluation, "there"),
+        planner_text.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        planner_text.hours(row.evaluation, "there"),
         planner_text.number(row.gpu_hours),
         machine,
         f"{planner_text.number(row.disk)} ({planner_text.number(row.least)})",
@@ -120,5 +113,5 @@ def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
         rows=tuple(_missing(row, machine) for row in found.rows),
         gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
         assumptions=tuple(planner_text.assumptions(budget, found.card)),
-        paper=planner_text.paper_words(found, budget),
+        paper=planner_text.paper_words(found),
     )

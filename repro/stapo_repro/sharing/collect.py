@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 
 
+def _texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same value with every text in it changed."""
+    if isinstance(value, dict):
+        return {k: _texts(v, change) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_texts(v, change) for v in value]
+    return change(value) if isinstance(value, str) else value
+
+
 def shorten(value: Any, root: str, name: str = "RUN") -> Any:
     """The same value with the folder `root` written as `name`."""
-    if isinstance(value, dict):
-        return {k: shorten(v, root, name) for k, v in value.items()}
-    if isinstance(value, list):
-        return [shorten(v, root, name) for v in value]
-    return value.replace(root, name) if isinstance(value, str) else value
+    return _texts(value, lambda text: text.replace(root, name))
 
 
 def without_paths(text: str) -> str:
@@ -32,22 +38,11 @@ def without_paths(text: str) -> str:
     return _ANY_PATH.sub("(path)", text)
 
 
-def shorten_hub(value: Any) -> Any:
-    """The same value with the hub's cache, wherever it is, written as HUB: a model's id and commit follow."""
-    if isinstance(value, dict):
-        return {k: shorten_hub(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [shorten_hub(v) for v in value]
-    return _HUB_CACHE.sub(r"\1HUB/", value) if isinstance(value, str) else value
-
-
 def paths_in(value: Any) -> list[str]:
     """Absolute paths that stand anywhere in a value."""
-    if isinstance(value, dict):
-        return [p for v in value.values() for p in paths_in(v)]
-    if isinstance(value, list):
-        return [p for v in value for p in paths_in(v)]
-    return _ABSOLUTE.findall(value) if isinstance(value, str) else []
+    found: list[str] = []
+    _texts(value, lambda text: (found.extend(_ABSOLUTE.findall(text)), text)[1])
+    return found
 
 
 def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
@@ -73,44 +68,22 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     written: dict[Path, str | bytes] = {}
     hardware = []
     for path in sorted(root.rglob("run.json")):
-        if "set-aside" in path.relative_to(root).parts:
-            continue  # what a stage made before it was made anew
-        record = store.read_json(path, Run)
-        if record.kind not in ("train", "eval"):
-            continue
-        if record.status != "done":
-            raise BadInput(
-                f"{path}: not a finished run",
-                found=record.status,
-                expected="done",
-                next_step="run the same `stapo-repro` command again: it goes on",
-            )
-        plain = shorten(record.model_dump(mode="json"), str(root))
-        plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
-        plain = shorten_hub(plain)
-        if benchmarks := record.config.get("data_dir"):  # benchmarks are known by their hashes
-            plain = shorten(plain, str(benchmarks).rstrip("/"), "BENCHMARKS")
-        plain["notes"] = [without_paths(note) for note in plain["notes"]]
-        if left := sorted({p for part in ("command", "config", "revisions") for p in paths_in(plain[part])}):
-            raise RecordError(
-                f"{path}: the record names paths outside the run",
-                found=", ".join(left[:5]),
-                expected=f"paths below {root} only",
-                next_step="keep base model, data and outputs of a run in one folder",
-            )
-        hardware.append(record.hardware)
         name = path.relative_to(root)
-        written[name] = json.dumps(plain, ensure_ascii=False, indent=1) + "\n"
-        metrics = path.with_name("metrics.jsonl")
+        record = store.read_json(path, Run)
+        # the driver's own record stays behind, and so does what a stage made before it was made anew
+        if record.kind not in ("train", "eval") or "set-aside" in name.parts:
+            continue
+        written[name] = json.dumps(_plain(record, path, root), ensure_ascii=False, indent=1) + "\n"
+        hardware.append(record.hardware)
         if record.kind == "train":
-            written[metrics.relative_to(root)] = "".join(
-                store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)
-            )
+            metrics = path.with_name("metrics.jsonl")
+            lines = [store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)]
+            written[metrics.relative_to(root)] = "".join(lines)
             log = token_log.join(path.parent) if token_logs else {}
             written |= {name.parent / file: data for file, data in log.items()}
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
-            written[cell.relative_to(root)] = cell.read_text(encoding="utf-8")
+            written[cell.relative_to(root)] = cell.read_bytes()
     if not written:
         raise BadInput(
             f"{run}: no record found",
@@ -122,3 +95,28 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]
+
+
+def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:
+    """A finished run's record without paths of this machine."""
+    if record.status != "done":
+        raise BadInput(
+            f"{path}: not a finished run",
+            found=record.status,
+            expected="done",
+            next_step="run the same `stapo-repro` command again: it goes on",
+        )
+    plain = shorten(record.model_dump(mode="json"), str(root))
+    plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
+    plain = _texts(plain, lambda text: _HUB_CACHE.sub(r"\1HUB/", text))  # a model's id and commit follow
+    if benchmarks := record.config.get("data_dir"):  # benchmarks are known by their hashes
+        plain = shorten(plain, str(benchmarks).rstrip("/"), "BENCHMARKS")
+    plain["notes"] = [without_paths(note) for note in plain["notes"]]
+    if left := sorted({p for part in ("command", "config", "revisions") for p in paths_in(plain[part])}):
+        raise RecordError(
+            f"{path}: the record names paths outside the run",
+            found=", ".join(left[:5]),
+            expected=f"paths below {root} only",
+            next_step="keep base model, data and outputs of a run in one folder",
+        )
+    return plain

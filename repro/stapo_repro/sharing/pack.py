@@ -1,24 +1,102 @@
-"""Run folders to one bundle: records without a path of this machine, responses compressed, the same bytes each time."""
+"""Run folders to one bundle: records without a path of this machine, responses compressed, the same bytes each time.
+
+A bundle is a zip of record files with a manifest, and a SHA-256 over all of its bytes in the zip's comment. A zip,
+because anybody can look into it with what a system has. The hash at the end finds damage anywhere in the file, also
+between the members. It proves nothing about who made it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import stat
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
 
-from stapo_repro.sharing.bundle import DIGITS, LINES, MANIFEST, MARK, Entry, Manifest, bad_name, digest
-from stapo_repro.sharing.cells import Together
+from pydantic import BaseModel, ConfigDict, Field
+
+from stapo_repro.ablation import build as ablation
+from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.provenance import code_version
-from stapo_results.schema import CellRecord, Judgement, Sample
+from stapo_results.schema import CellRecord, Judgement, Run, Sample, StepMetrics, Verdict
 
+MANIFEST = "manifest.json"
+MARK = b"stapo-bundle 1 sha256:"
+DIGITS = 64  # of the hash that follows the mark
 RESPONSES = ("samples.jsonl", "verdicts.jsonl", "judgements.jsonl")
+LINES: dict[str, type[BaseModel]] = {
+    "metrics.jsonl": StepMetrics,
+    "samples.jsonl": Sample,
+    "verdicts.jsonl": Verdict,
+    "judgements.jsonl": Judgement,
+}
+"""Files of one record a line."""
+MAX_FILE = 16 << 30  # bytes
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
+
+
+class Entry(BaseModel):
+    """A file of the bundle: path with "/", size in bytes, hex SHA-256."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    bytes: int = Field(ge=0, le=MAX_FILE)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(BaseModel):
+    """The first member. `runs`: the folders that were packed; `cells`: ids of the cell records, sorted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    kind: Literal["stapo-bundle"] = "stapo-bundle"
+    code_commit: str
+    code_dirty: str
+    runs: list[str]
+    cells: list[str]
+    files: list[Entry]
+
+    @property
+    def total(self) -> int:
+        return sum(f.bytes for f in self.files)
+
+
+def model_of(name: str) -> type[BaseModel] | None:
+    """The record that a file of this name holds, None for a name that no bundle has."""
+    path = PurePosixPath(name)
+    if path.parent.name == "cells":
+        return CellRecord if path.suffix == ".json" else None
+    return Run if path.name == "run.json" else LINES.get(path.name)
+
+
+def digest(file: BinaryIO) -> str:
+    """Hex SHA-256 over all bytes of an open file but its last 64, which say what it should be."""
+    left = file.seek(0, 2) - DIGITS
+    file.seek(0)
+    found = hashlib.sha256()
+    while left > 0 and (block := file.read(min(left, 1 << 20))):
+        found.update(block)
+        left -= len(block)
+    return found.hexdigest()
+
+
+def cell_ids(*trees: Path) -> list[str]:
+    """The ids of all cell records below the folders, sorted; the ablation's, which share ids with others, apart.
+
+    Raises:
+        RecordError: a cell that contradicts itself or another one of its id.
+    """
+    found = load_cells(trees, skip=(ablation.FOLDER,))
+    found += load_cells([p for tree in trees if (p := tree / ablation.FOLDER).is_dir()])
+    return sorted({c.record.cell.id for c in found})
 
 
 def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
@@ -34,11 +112,8 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         RecordError: a broken record, one that names a path of this machine, or a cell that contradicts itself or
             another one of its id.
     """
-    if out.suffix != ".zip":
-        raise BadInput("a bundle is a zip", found=out.name, expected="a name that ends in .zip",
-                       next_step=f"--out {out.with_suffix('.zip')}")  # fmt: skip
-    if out.exists():
-        raise BadInput(f"{out} exists", expected="a new file", next_step="name another one with --out")
+    if out.suffix != ".zip" or out.exists():
+        raise BadInput("a bundle is a new .zip file", found=out, next_step="name another one with --out")
     names = [r.resolve().name for r in runs]
     if not names or len(set(names)) != len(names):
         raise BadInput("two folders of one name cannot be in one bundle", found=", ".join(names) or "no folder",
@@ -49,46 +124,32 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         for run, name in zip(runs, names, strict=True):
             collect(run, tree / name, token_logs=False)  # no reader of a bundle should have to trust a Parquet file
             if responses:
-                _responses(run, tree / name)
-        manifest = _manifest(tree, names)
+                _copy_responses(run, tree / name)
+        found = (p for p in tree.rglob("*") if p.is_file())
+        files = [
+            Entry(path=p.relative_to(tree).as_posix(), bytes=p.stat().st_size, sha256=store.sha256_file(p))
+            for p in found
+        ]
+        files.sort(key=lambda f: f.path)
+        commit, dirty = code_version()
+        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cell_ids(tree), files=files)
         _write(tree, manifest, out)
     return manifest
 
 
-def _responses(run: Path, target: Path) -> None:
-    """Samples, verdicts and judgements of every evaluation that was collected."""
-    for record in sorted(target.rglob("run.json")):
-        folder = run / record.parent.relative_to(target)
+def _copy_responses(run: Path, target: Path) -> None:
+    """Samples, verdicts and judgements of every evaluation that was collected, each record validated."""
+    root = str(run.resolve())
+    for record_file in sorted(target.rglob("run.json")):
         for name in RESPONSES:
-            if (folder / name).exists():
-                _copy(folder / name, record.with_name(name), str(run.resolve()))
-
-
-def _copy(source: Path, target: Path, root: str) -> None:
-    """Record by record, each validated; an engine's error text can name paths of this machine."""
-    with open(target, "wb") as out:
-        for record in store.read(source, LINES[source.name]):
-            if isinstance(record, (Sample, Judgement)) and record.error:
-                plain = without_paths(shorten(record.error, root))
-                record = record.model_copy(update={"error": plain})
-            out.write(store.to_line(record).encode() + b"\n")
-
-
-def _manifest(tree: Path, runs: Sequence[str]) -> Manifest:
-    files = []
-    for path in sorted(p for p in tree.rglob("*") if p.is_file()):
-        name = path.relative_to(tree).as_posix()
-        if why := bad_name(name):
-            raise BadInput(f"{name} cannot stand in a bundle", found=why, expected="plain letters, digits, . _ + = @ -",
-                           next_step="rename the run's folder")  # fmt: skip
-        files.append(Entry(path=name, bytes=path.stat().st_size, sha256=store.sha256_file(path)))
-    files.sort(key=lambda f: f.path)
-    together = Together()
-    for f in files:
-        if "/cells/" in f.path:
-            together.add(store.read_json(tree / f.path, CellRecord), f.path, (tree / f.path).read_bytes)
-    commit, dirty = code_version()
-    return Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(runs), cells=together.ids, files=files)
+            source = run / record_file.parent.relative_to(target) / name
+            if not source.exists():
+                continue
+            with open(record_file.with_name(name), "wb") as out:
+                for record in store.read(source, LINES[name]):
+                    if isinstance(record, (Sample, Judgement)) and record.error:  # an engine's text can name paths
+                        record = record.model_copy(update={"error": without_paths(shorten(record.error, root))})
+                    out.write(store.to_line(record).encode() + b"\n")
 
 
 def _member(name: str, size: int) -> zipfile.ZipInfo:
@@ -115,11 +176,3 @@ def _write(tree: Path, manifest: Manifest, out: Path) -> None:
             found = digest(written)
         file.seek(-DIGITS, 2)
         file.write(found.encode())
-
-
-def summary(manifest: Manifest, out: Path) -> str:
-    """What was packed, in a few lines."""
-    return (
-        f"{out}: {len(manifest.files)} files of {len(manifest.runs)} runs, {len(manifest.cells)} cells, "
-        f"{manifest.total / 2**20:.1f} MiB in {out.stat().st_size / 2**20:.1f} MiB\n  sha256 {store.sha256_file(out)}"
-    )

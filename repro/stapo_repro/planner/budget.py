@@ -11,28 +11,17 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro import labels
-from stapo_repro.paper import load_hyperparameters, transcribed
+from stapo_repro.paper import transcribed
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.shapes import KNOWN, Shape, shape_from
 
 
-class _Part(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True)
-class Stated:
-    """What the paper states on cost: GPUs, and days of one training."""
-
-    gpus: int
-    card: str
-    days_low: float
-    days_high: float
-    where: str
-
-
-class Setting(_Part):
+class Setting(_Strict):
     """A value with where it stands; "inferred" ones are decisions of this project."""
 
     value: int = Field(ge=1)
@@ -41,7 +30,7 @@ class Setting(_Part):
     where: str
 
 
-class Settings(_Part):
+class Settings(_Strict):
     """What decides the amount of work."""
 
     steps: Setting
@@ -52,7 +41,7 @@ class Settings(_Part):
     evaluation_limit: Setting
 
 
-class Judge(_Part):
+class Judge(_Strict):
     """The verifier: parameters, and the most tokens that one question has."""
 
     model: str
@@ -61,7 +50,7 @@ class Judge(_Part):
     where: str
 
 
-class Model(_Part):
+class BaseWeights(_Strict):
     """A base model's hub id and the commit of its weights."""
 
     id: str
@@ -72,22 +61,14 @@ class Model(_Part):
         return shape_from(KNOWN[self.id], self.id)
 
 
-class Budget(_Part):
+class Budget(_Strict):
     """results/paper/budget.json."""
 
     schema_version: Literal[1]
     source: str
     settings: Settings
     judge: Judge
-    models: dict[str, Model]
-
-    @property
-    def stated(self) -> Stated:
-        """Those of results/paper/hyperparameters.json."""
-        known = load_hyperparameters()
-        gpus, low, high = (known.get(name) for name in ("gpus", "days-low", "days-high"))
-        card = str(gpus.printed).split()[-1]
-        return Stated(int(str(gpus.value)), card, float(str(low.value)), float(str(high.value)), low.place)
+    models: dict[str, BaseWeights]
 
 
 @cache
@@ -120,16 +101,17 @@ MACHINES = {
     "64gpu": Machine("64gpu", 64, "H20", {"qwen3-14b": 2}),
 }
 
-Where = tuple[str, str]
+Place = tuple[str, str]
 """(benchmark, decoding setting)"""
 
 
-def whole_evaluation() -> tuple[Where, ...]:
-    """The paper's six benchmarks at both settings."""
-    return tuple((b, s) for b in labels.PAPER_BENCHMARKS for s in SETTINGS)
+def places(size: str) -> tuple[Place, ...]:
+    """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
+    benchmarks = labels.MINI_BENCHMARKS if size == labels.MINI else labels.PAPER_BENCHMARKS
+    return tuple((b, s) for b in benchmarks for s in SETTINGS)
 
 
-def samples(places: Iterable[Where]) -> int:
+def samples(places: Iterable[Place]) -> int:
     """Responses that these benchmarks and settings take: rows x N each."""
     known = registry()
     return sum(known[b].rows * known[b].samples for b, _ in places)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro.planner.facts import Budget, Machine, Where, samples
+from stapo_repro.planner.budget import Budget, Machine, Place, samples
 from stapo_results import throughput
 from stapo_results.schema import CellRecord, Run
 from stapo_results.store import read_json
@@ -24,8 +24,8 @@ SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
 @dataclass(frozen=True)
-class Part:
-    """A training or an evaluation.
+class Estimate:
+    """What a training or an evaluation takes.
 
     Attributes:
         hours: of wall time, None where nothing is known.
@@ -47,22 +47,25 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """A run's record with the cells beside it."""
 
     run: Run
     cells: tuple[CellRecord, ...]
 
-    def on(self, card: str, gpus: int) -> bool:
-        """Whether it ran on cards of this kind (no card: on none); of a training also whether on as many."""
-        cards = self.run.hardware.get("gpus") or []
-        trainer = self.run.config.get("trainer") or {}
+    def matches(self, kind: str, size: str, card: str, gpus: int) -> bool:
+        """Whether it is of this kind and size and ran on these cards ("": on none); `gpus` 0: on any number."""
+        config = self.run.config
+        own = config.get("run", {}) if kind == "train" else config
+        if self.run.kind != kind or own.get("size") != size:
+            return False
+        cards, trainer = self.run.hardware.get("gpus") or [], config.get("trainer") or {}
         ranks = trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1) if trainer else gpus
         named = throughput.card_named(cards[0]) if cards else ""
         return named == card and (not gpus or ranks == gpus)
 
 
-def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Recorded]:
+def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRun]:
     """Finished trainings and evaluations below the roots."""
     found = []
     for root in roots:
@@ -72,7 +75,7 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Recorded]:
             run = read_json(path, Run)
             if run.kind in ("train", "eval") and run.status == "done" and run.wall_seconds:
                 cells = tuple(read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json")))
-                found.append(Recorded(run, cells))
+                found.append(RecordedRun(run, cells))
     return found
 
 
@@ -84,54 +87,48 @@ def _checkpoints(parameters: int, steps: int, every: int, keep: int) -> tuple[fl
     return most * each + LOGS_GIB, min(made, 2) * each + LOGS_GIB, words
 
 
-def step_work(budget: Budget, method: str, size: str, tensor_parallel: int) -> tuple[Update, Sampling]:
-    """A rollout step of the paper's runs."""
-    s, shape = budget.settings, budget.models[size].shape
+def _step_seconds(budget: Budget, method: str, size: str, machine: Machine, card: str) -> tuple[float, str]:
+    """A rollout step of the paper's runs by formula, with the sum in words."""
+    s, shape, gpus = budget.settings, budget.models[size].shape, machine.gpus
     sequences, limit = s.prompts.value * s.responses.value, s.response_limit.value
-    mean = throughput.SHARE * limit
+    mean, parallel = throughput.SHARE * limit, machine.tensor_parallel(size)
     update = Update(shape.parameters, sequences, mean, reference=method in WITH_REFERENCE)
-    return update, Sampling(shape.parameters, shape.kv_bytes_per_token(2), sequences, mean, limit, tensor_parallel)
+    sampling = Sampling(shape.parameters, shape.kv_bytes_per_token(2), sequences, mean, limit, parallel)
+    seconds = update.seconds(CARDS[card], gpus) + sampling.seconds(CARDS[card], gpus)
+    return seconds, f"{update.words(card, gpus)}; {sampling.words(card, gpus)}"
 
 
 def training(
-    budget: Budget, method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[Recorded],
+    budget: Budget, method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[RecordedRun],
     keep: int = 0,
-) -> Part:  # fmt: skip
+) -> Estimate:  # fmt: skip
     """The training of one of the paper's models. `keep`: checkpoints that are kept, 0 for all."""
-    disk, least, disk_words = _checkpoints(budget.models[size].shape.parameters, steps,
-                                           budget.settings.checkpoint_every.value, keep)  # fmt: skip
-    export = EXPORT * budget.models[size].shape.parameters / GIB
+    parameters = budget.models[size].shape.parameters
+    disk, least, disk_words = _checkpoints(parameters, steps, budget.settings.checkpoint_every.value, keep)
+    export = EXPORT * parameters / GIB
     disk_words += f"; weights and export in bf16, {export:.1f} GiB each"
-    timed = [r.run for r in known if _is(r, "train", size, card, machine.gpus)]
+    timed = [r.run for r in known if r.matches("train", size, card, machine.gpus)]
     timed = [r for r in timed if r.config["run"]["steps"] >= SHORTEST]
     timed = [r for r in timed if r.config["run"]["method"] == method] or timed
     if timed:
-        seconds, basis = statistics.median(_step(r) for r in timed), "measured"
+        seconds, basis = statistics.median(_seconds_a_step(r) for r in timed), "measured"
         words = f"measured: median of {len(timed)} recorded runs, start and validation included"
     else:
-        update, sampling = step_work(budget, method, size, machine.tensor_parallel(size))
-        seconds = update.seconds(CARDS[card], machine.gpus) + sampling.seconds(CARDS[card], machine.gpus)
-        basis, words = "formula", f"{update.words(card, machine.gpus)}; {sampling.words(card, machine.gpus)}"
-    whole = f"{steps:,} steps x {seconds:.1f} s on {machine.gpus} {card}"
+        (seconds, words), basis = _step_seconds(budget, method, size, machine, card), "formula"
+    words = f"{steps:,} steps x {seconds:.1f} s on {machine.gpus} {card}: {words}"
     more = 2 * export
-    return Part(
-        seconds * steps / 3600, machine.gpus, disk + more, least + more, basis, (f"{whole}: {words}", disk_words)
-    )  # fmt: skip
+    hours = seconds * steps / 3600
+    return Estimate(hours, machine.gpus, disk + more, least + more, basis, (words, disk_words))
 
 
-def _is(r: Recorded, kind: str, size: str, card: str, gpus: int) -> bool:
-    labels = r.run.config.get("run", {}) if kind == "train" else r.run.config
-    return r.run.kind == kind and labels.get("size") == size and r.on(card, gpus)
-
-
-def _step(run: Run) -> float:
+def _seconds_a_step(run: Run) -> float:
     return (run.wall_seconds or 0.0) / run.config["run"]["steps"]
 
 
 def evaluation(
-    budget: Budget, size: str, places: Sequence[Where], machine: Machine, card: str, known: Sequence[Recorded],
+    budget: Budget, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun],
     weights: bool = False,
-) -> Part:  # fmt: skip
+) -> Estimate:  # fmt: skip
     """The evaluation of one model at these benchmarks and settings, with the judge.
 
     Args:
@@ -139,11 +136,10 @@ def evaluation(
     """
     shape, limit = budget.models[size].shape, budget.settings.evaluation_limit.value
     count, parallel = samples(places), machine.tensor_parallel(size)
-    replicas = machine.gpus // parallel
-    mean, said = _mean_tokens(size, limit, known)
+    mean, mean_words = _mean_tokens(size, limit, known)
     tokens = count * mean
-    rates = [_tokens_a_gpu_second(r) for r in known if _is(r, "eval", size, card, 0) and not r.run.config.get("limit")]
-    rates = [r for r in rates if r]
+    timed = [r for r in known if r.matches("eval", size, card, 0) and not r.run.config.get("limit")]
+    rates = [rate for r in timed if (rate := _tokens_a_gpu_second(r))]
     if rates:
         rate = statistics.median(rates)
         seconds, basis = tokens / (rate * machine.gpus), "measured"
@@ -157,38 +153,38 @@ def evaluation(
             f"{sampling.words(card, machine.gpus)}; judge at most {judging:.0f} s = 2 x "
             f"{budget.judge.parameters / 1e9:.2f}e9 x {budget.judge.question_limit:,} tokens a "
             f"sample at {throughput.EFFICIENCY:.0%} on one {card}"
-        )  # fmt: skip
-    whole = f"{count:,} samples x {mean:.0f} tokens ({said}) on {replicas} replica(s) of {parallel} {card}"
+        )
+    replicas = machine.gpus // parallel
+    words = (
+        f"{count:,} samples x {mean:.0f} tokens ({mean_words}) on {replicas} replica(s) of {parallel} {card}: {words}"
+    )
     disk, disk_words = tokens * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
     if weights:
         disk += EXPORT * shape.parameters / GIB
         disk_words += f", and the weights in bf16 ({EXPORT} bytes x P)"
-    return Part(
-        seconds / 3600, machine.gpus, disk, disk, basis,
-        (f"{whole}: {words}", disk_words),
-    )  # fmt: skip
+    return Estimate(seconds / 3600, machine.gpus, disk, disk, basis, (words, disk_words))
 
 
-def _mean_tokens(size: str, limit: int, known: Sequence[Recorded]) -> tuple[float, str]:
+def _mean_tokens(size: str, limit: int, known: Sequence[RecordedRun]) -> tuple[float, str]:
     lengths = [c.mean_response_tokens for r in known for c in r.cells if c.cell.size == size]
     if lengths:
         return statistics.fmean(lengths), f"measured: mean of {len(lengths)} records"
     return throughput.SHARE * limit, f"assumed: {throughput.SHARE:g} of the limit of {limit:,}"
 
 
-def _tokens_a_gpu_second(r: Recorded) -> float | None:
-    copy = max(1, r.run.config.get("tensor_parallel") or 1) * max(1, r.run.config.get("replicas") or 1)
+def _tokens_a_gpu_second(r: RecordedRun) -> float | None:
+    gpus = max(1, r.run.config.get("tensor_parallel") or 1) * max(1, r.run.config.get("replicas") or 1)
     tokens = sum(c.mean_response_tokens * c.n * len(c.problems) for c in r.cells)
-    return tokens / ((r.run.wall_seconds or 0.0) * copy) if tokens else None
+    return tokens / ((r.run.wall_seconds or 0.0) * gpus) if tokens else None
 
 
-def miniature(kind: Literal["train", "eval"], method: str, known: Sequence[Recorded], steps: int = 40) -> Part:
+def miniature(kind: Literal["train", "eval"], method: str, known: Sequence[RecordedRun], steps: int = 40) -> Estimate:
     """A stage of the miniature: on a CPU nothing but a record says how long it takes."""
-    runs = [r.run for r in known if _is(r, kind, "mini", "", 0)]
+    runs = [r.run for r in known if r.matches(kind, "mini", "", 0)]
     same = [r for r in runs if (r.config["run"] if kind == "train" else r.config)["method"] == method] or runs
     if not same:
-        return Part(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
-    each = [_step(r) * steps if kind == "train" else r.wall_seconds or 0.0 for r in same]
+        return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
+    each = [_seconds_a_step(r) * steps if kind == "train" else r.wall_seconds or 0.0 for r in same]
     cores = sorted({f"{r.hardware['cores']} cores of {r.hardware['cpu']}" for r in same})
     words = f"measured: median of {len(same)} recorded runs on {' and '.join(cores)}"
-    return Part(statistics.median(each) / 3600, 0, LOGS_GIB, LOGS_GIB, "measured", (words,))
+    return Estimate(statistics.median(each) / 3600, 0, LOGS_GIB, LOGS_GIB, "measured", (words,))
