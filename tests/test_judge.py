@@ -183,7 +183,7 @@ def test_what_the_judge_did_not_answer_is_said() -> None:
     others = [_said("k3", "error", error="lost"), _said("k4"), _said("k5", letter="C"), _said("k6", letter="A")]
     assert unanswered([*long, *others]) == {"too_long": 3, "error": 1, "no_letter": 1}
     notes = judge_notes([*long, *others])
-    assert [n[:30] for n in notes] == [f"{k} of 6 questions ({n} samples) " for k, n in ((2, 3), (1, 1), (1, 1))]
+    assert [n[:29] for n in notes] == [f"{k} of 6 questions ({n} samples) " for k, n in ((2, 3), (1, 1), (1, 1))]
     assert "50 positions" in notes[0]
     assert "lost" in notes[1]
     assert judge_notes(others[2:]) == []

@@ -349,7 +349,7 @@ def test_a_judge_that_has_no_room_for_any_question_leaves_the_rule(
     (note,) = summary["notes"]
     count = len(list(store.read(out / "judgements.jsonl", Judgement)))
     assert note.startswith(f"{count} of {count} questions")
-    assert html.escape(note) in (out / "flips.html").read_text()
+    assert note in html.unescape((out / "flips.html").read_text())
     assert all(v.correct == v.rule and v.judge == "not_asked" for v in store.read(out / "verdicts.jsonl", Verdict))
     for c in summary["cells"]:
         assert c["judge_unanswered"] == {"too_long": c["samples"] - c["correct"]}
