@@ -56,7 +56,7 @@ def write(
     watch: tuple[int, ...] = JUNK, left_out: int = 0, split: bool = True, mode="on",
 ) -> None:  # fmt: skip
     """Write the log of a run, a file a step (or all steps in one), with the counts of its rows and of the others."""
-    facts = token_log.Facts(
+    header = token_log.LogHeader(
         mode=mode, selector=selector, tau_p=0.002, q=q, vocabulary=16, watch=watch, left_out=left_out
     )  # fmt: skip
     others = list(others)
@@ -64,7 +64,7 @@ def write(
     for part in [[s] for s in steps] if split else [steps]:
         rows = [t for t in tokens if t.step in part]
         counts = _counts(rows, [o for o in others if o.step in part])
-        token_log.write(run / token_log.FOLDER, part[0], _rows(rows), counts, facts)
+        token_log.write(run / token_log.FOLDER, part[0], _rows(rows), counts, header)
 
 
 def _p(t: Token) -> float:

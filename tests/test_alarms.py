@@ -7,7 +7,7 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_training.run.configuration import compose
-from stapo_training.run.watch.alarms import KINDS, AlarmConfig, Watch, alarms_from, observe
+from stapo_training.run.watch.alarms import AlarmConfig, Watch, alarms_from, observe
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"
@@ -107,13 +107,14 @@ def test_the_configuration_is_the_documented_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "key"),
     [
-        ({"stop": ["entropy"]}, r"(?s)alarms\.stop\.0.*found:    entropy.*" + ", ".join(KINDS)),
-        ({"truncation": 2}, r"(?s)alarms\.truncation: .*less than 1.*found:    2"),
-        ({"entropy": 1}, r"alarms\.entropy: Extra inputs"),
+        ({"stop": ["entropy"]}, "alarms.stop.0"),
+        ({"truncation": 2}, "alarms.truncation"),
+        ({"entropy": 1}, "alarms.entropy"),
     ],
 )
-def test_a_wrong_alarm_is_bad_input(wrong: dict, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_a_wrong_alarm_is_bad_input(wrong: dict, key: str) -> None:
+    with pytest.raises(BadInput) as e:
         alarms_from(wrong)
+    assert e.value.what.startswith(f"{key}:")

@@ -29,7 +29,7 @@ def _write(
 def test_nothing_measured(tmp_path: Path) -> None:
     text = page_block(tmp_path)
     assert [x for x in text.splitlines() if x] == [
-        "**Grading**: not run.", "**Generation**: not run.", "**Summary**: not run.", "**Makespan**: not run."
+        "**Grading**: not run.", "**Generation**: not run.", "**Summary**: not run."
     ]  # fmt: skip
 
 
@@ -38,17 +38,9 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     other = {"responses": 1000.0, "agrees_with_stapo": 0.5, "agrees_with_label": 0.25}
     rows = [_row("stapo-eval grade", 2.0, 0.1, 0.08, 0.125, **same), _row("serial", 20.0, 1.0, 1.0, 1.0, **other)]
     _write(tmp_path, "grading", rows, {"distinct": "1234", "golds": "six benchmarks", "repeats": "3"}, "serial")
-    shape = {"replicas": "8", "places": "64"}
-    rows = [
-        _row("makespan, one queue", 1.0, 1.25, 1.25, 1.25, shape, requests=17968.0),
-        _row("makespan, usual loop", 1.0, 3.5, 3.5, 3.5, shape),
-    ]
-    _write(tmp_path, "makespan", rows, {})
     text = page_block(tmp_path)
     assert "1,000 made-up responses (1,234 distinct answers) to six benchmarks, the best of 3 repeats" in text
     assert "against serial ours was 8.0 to 12.5 times as fast within a repeat" in text
     assert "| serial | 20.00 | 10.0 | 50.00 % | 25.00 % |" in text
-    assert "17,968 responses" in text
-    assert "| 8 | 64 | 1.250 | 3.500 | not run |" in text
     assert "**Generation**: not run." in text
     assert text.endswith("Measured by `stapo-eval bench` on 2 cores of a processor, code cccccccccccc.")

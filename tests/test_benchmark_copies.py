@@ -232,12 +232,6 @@ def test_a_column_with_a_dot_in_its_name_goes_before_a_nested_one() -> None:
             sources.value_at(row, column)
 
 
-def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(BadInput, match=r"x\.parquet is not a Parquet file"):
-        benchmarks.load(str(tmp_path / "x.parquet"))
-
-
 def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """`stapo-eval benchmarks` as a process: the hub's address is read when its library is imported."""
     return subprocess.run(

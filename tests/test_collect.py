@@ -100,7 +100,7 @@ def test_the_token_log_comes_along_as_one_pair_of_files(tmp_path: Path) -> None:
     assert one is not None
     assert other is not None
     assert one == other
-    assert (other.facts.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
+    assert (other.header.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
 
 
 def test_a_log_has_one_record_however_its_steps_were_split(tmp_path: Path) -> None:

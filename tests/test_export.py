@@ -81,18 +81,18 @@ def test_a_missing_shard_is_refused(run_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(run_folder, copy)
     checkpoint = copy / "checkpoints" / "global_step_2"
     (checkpoint / "actor" / "model_world_size_3_rank_1.pt").unlink()
-    with pytest.raises(BadInput, match=r"(?s)shards are not complete.*ranks \[0, 2\].*all of \[3\]"):
+    with pytest.raises(BadInput) as e:
         export(checkpoint, tmp_path / "model")
-    with pytest.raises(BadInput, match="no checkpoint in"):  # as a run folder: the checkpoint is not whole any more
+    assert e.value.found == "ranks [0, 2]"
+    with pytest.raises(BadInput, match="no checkpoint"):  # as a run folder: the checkpoint is not whole any more
         export(copy, tmp_path / "model")
 
 
-def test_an_export_again_is_left_and_another_type_is_refused(run_folder: Path, tmp_path: Path, capsys) -> None:
+def test_an_export_again_is_left_and_another_type_is_refused(run_folder: Path, tmp_path: Path) -> None:
     export(run_folder, tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
     export(run_folder, tmp_path / "model")
-    assert "exported already" in capsys.readouterr().out
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(BadInput, match="holds something else"):
+    with pytest.raises(BadInput, match="something else"):
         export(run_folder, tmp_path / "model", "bf16")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -237,14 +237,13 @@ def test_missing_samples_are_loud_in_the_caption(tmp_path):
     assert e.remarks(group(e)) == ["MISSING SAMPLES: STAPO on mini-add at t1.0 lacks 1."]
 
 
-def test_groups_put_the_papers_sizes_side_by_side(tmp_path):
+def test_each_size_is_a_group(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"])
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-14b")
     synthetic.cell(tmp_path, "external", "mine", "t1.0", ["10"], size="org/a model")
     e = experiment(tmp_path)
     assert [g.name for g in e.groups()] == ["miniature", "qwen3-14b", "org_a_model"]
-    assert [g.name for g in e.wide_groups()] == ["miniature", "paper", "org_a_model"]
-    assert e.wide_groups()[1].sizes == ("qwen3-1.7b", "qwen3-8b", "qwen3-14b")
+    assert e.paper_group().sizes == ("qwen3-1.7b", "qwen3-8b", "qwen3-14b")
     other = e.groups()[2]
     assert (other.methods, other.benchmarks) == (("external",), ("mine",))
     assert other.heading("Rule and judge") == "Rule and judge, org/a model, SYNTHETIC RECORDS"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -14,9 +15,10 @@ import pytest
 from stapo_eval.cli import main
 from stapo_eval.grading import file as grading_file
 from stapo_eval.grading import pool as grading_pool
-from stapo_eval.grading.pool import Item, Limits, Pool, grade
+from stapo_eval.grading.file import parse_line
+from stapo_eval.grading.pool import Item, Limits, Pool, check_limits, grade
 from stapo_eval.grading.rules import Options
-from stapo_results.errors import RunFailed
+from stapo_results.errors import BadInput, RunFailed
 
 O = Options()  # noqa: E741
 
@@ -29,12 +31,8 @@ def _workers() -> list[psutil.Process]:
 def test_integers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading_pool.Pool, "_start", None)
     outcomes = grade([Item("4", "4", O), Item("4", "5", O), Item("4", None, O), Item(("1", "2"), "2,1", O)])
-    assert [(o.rule, o.reason) for o in outcomes] == [
-        (True, "match"),
-        (False, "mismatch"),
-        (False, "no_answer"),
-        (True, "match"),
-    ]
+    assert [o.reason for o in outcomes] == ["match", "mismatch", "no_answer", "match"]
+    assert [o.rule for o in outcomes] == [True, False, False, True]
 
 
 def test_order_and_one_grading_for_equal_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,17 +80,16 @@ def test_an_answer_pays_for_no_other_answers_memory(monkeypatch: pytest.MonkeyPa
 
 def test_a_pool_that_cannot_start_says_how_to_see_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunFailed, match="do not start"):
+    with pytest.raises(RunFailed) as e:
         grade([Item("x+1", "1+x", O)])
+    assert "stapo_eval.grading.worker" in e.value.next_step
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")
 def test_memory_is_limited() -> None:
     script = (
-        "import sys; sys.argv=['w','64']\n"
-        "from stapo_eval import grading_worker as g\n"
-        "import resource\n"
-        "g._limit_memory(64)\n"
+        "from stapo_eval.grading import worker\n"
+        "worker._limit_memory(64)\n"
         "try:\n    x = bytearray(200 << 20)\n"
         "except MemoryError:\n    print('refused')\n"
     )
@@ -127,51 +124,42 @@ def test_the_command_grades_any_jsonl(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_names_a_bad_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "in.jsonl").write_text('{"id": 1, "answer": "2", "response": "x"}\n{"id": 2, "answer": "2"}\n')
-    assert main(["grade", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "o")]) == 2
-    assert "in.jsonl:2" in capsys.readouterr().err
-    assert not (tmp_path / "o").exists()
-
-
 BAD = {
-    "no object": (b"[1]", "is not an object"),
-    "no JSON": (b"{", "is not a JSON line"),
-    "empty line": (b'\n{"id": 2, "answer": "2", "response": "x"}', "is not a JSON line"),
-    "other name": (
-        b'{"id": 1, "gold": "2", "completion": "x"}',
-        "rename gold to answer and rename completion to response",
-    ),
-    "empty gold": (b'{"id": 1, "answer": " ", "response": "x"}', "the gold answer is empty"),
-    "empty gold in a list": (b'{"id": 1, "answer": ["1", ""], "response": "x"}', "the gold answer is empty"),
-    "null": (b'{"id": 1, "answer": "2", "response": null}', "found:    response: null"),
-    "missing id": (b'{"answer": "2", "response": "x"}', "lacks id"),
-    "missing both": (b'{"id": 1, "answer": "2", "responses": "x"}', "lacks response"),
-    "null response": (b'{"id": 1, "answer": "2", "response": null}', "response is of another type"),
-    "null answer": (b'{"id": 1, "answer": null, "response": "x"}', "answer is of another type"),
-    "empty list": (b'{"id": 1, "answer": [], "response": "x"}', "answer is of another type"),
-    "nested list": (b'{"id": 1, "answer": [["1"]], "response": "x"}', "answer is of another type"),
-    "truth": (b'{"id": 1, "answer": true, "response": "x"}', "answer is of another type"),
-    "not a number": (b'{"id": 1, "answer": NaN, "response": "x"}', "is not a JSON line"),
-    "tolerance": (b'{"id": 1, "answer": "2", "response": "x", "tolerance": -1}', "tolerance"),
-    "tolerance text": (b'{"id": 1, "answer": "2", "response": "x", "tolerance": "wide"}', "tolerance"),
-    "unit": (b'{"id": 1, "answer": "2", "response": "x", "unit": 3}', "unit"),
-    "unordered": (b'{"id": 1, "answer": "2", "response": "x", "unordered": "yes"}', "unordered"),
-    "deep": (b"[" * 100_000, "is not a JSON line"),
+    "no object": b"[1]",
+    "no JSON": b"{",
+    "empty line": b'\n{"id": 2, "answer": "2", "response": "x"}',
+    "missing": b'{"id": 1, "gold": "2", "completion": "x"}',
+    "empty gold": b'{"id": 1, "answer": " ", "response": "x"}',
+    "empty gold in a list": b'{"id": 1, "answer": ["1", ""], "response": "x"}',
+    "null response": b'{"id": 1, "answer": "2", "response": null}',
+    "null answer": b'{"id": 1, "answer": null, "response": "x"}',
+    "empty list": b'{"id": 1, "answer": [], "response": "x"}',
+    "nested list": b'{"id": 1, "answer": [["1"]], "response": "x"}',
+    "truth": b'{"id": 1, "answer": true, "response": "x"}',
+    "not a number": b'{"id": 1, "answer": NaN, "response": "x"}',
+    "tolerance": b'{"id": 1, "answer": "2", "response": "x", "tolerance": -1}',
+    "tolerance text": b'{"id": 1, "answer": "2", "response": "x", "tolerance": "wide"}',
+    "unit": b'{"id": 1, "answer": "2", "response": "x", "unit": 3}',
+    "unordered": b'{"id": 1, "answer": "2", "response": "x", "unordered": "yes"}',
+    "deep": b"[" * 100_000,
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_named_before_any_work(name: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    line, message = BAD[name]
-    (tmp_path / "in.jsonl").write_bytes(b'{"id": 1, "answer": "2", "response": "x"}\n' + line + b"\n")
+    (tmp_path / "in.jsonl").write_bytes(b'{"id": 1, "answer": "2", "response": "x"}\n' + BAD[name] + b"\n")
     (tmp_path / "o").write_text("what was there")
     assert main(["grade", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "o")]) == 2
-    said = capsys.readouterr().err
-    assert "in.jsonl:2" in said
-    assert message in said
+    assert "in.jsonl:2" in capsys.readouterr().err
     assert (tmp_path / "o").read_text() == "what was there"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "o"]
+
+
+def test_a_line_without_a_field_names_it(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as e:
+        parse_line(BAD["missing"], "in.jsonl:2", O)
+    assert "answer and response" in e.value.what
+    assert "completion" in str(e.value.found)
 
 
 def _write(path: Path, *rows: dict, end: str = "") -> str:
@@ -182,55 +170,44 @@ def _write(path: Path, *rows: dict, end: str = "") -> str:
 RIGHT = {"answer": "2", "response": r"\boxed{2}"}
 
 
-def test_the_input_is_never_the_output(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     source = _write(tmp_path / "in.jsonl", RIGHT)
     before = Path(source).read_bytes()
     (tmp_path / "link").symlink_to(source)
+    (tmp_path / "x").mkdir()
     for target in (source, str(tmp_path / "x" / ".." / "in.jsonl"), str(tmp_path / "link")):
-        (tmp_path / "x").mkdir(exist_ok=True)
         assert main(["grade", "--input", source, "--output", target]) == 2
-        said = capsys.readouterr().err
-        assert "--output is the --input" in said
-        assert "in.verdicts.jsonl" in said
         assert Path(source).read_bytes() == before
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_any_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = _write(tmp_path / "in.jsonl", RIGHT)
     monkeypatch.setattr(grading_file, "check", None)
-    for target, message in (
-        (tmp_path, "is a folder"),
-        (f"{source}/x", "is a file"),
-        ("/proc/x/y", "cannot be written"),
-    ):
+    for target in (tmp_path, f"{source}/x", "/proc/x/y"):
         assert main(["grade", "--input", source, "--output", str(target)]) == 2
-        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "flags", ["--seconds 0", "--seconds -1", "--seconds nan", "--memory-mib 1", "--workers -1", "--workers 1000000"]
+    ("name", "value"),
+    [("seconds", 0), ("seconds", -1), ("seconds", math.nan), ("memory_mib", 1), ("workers", -1), ("workers", 10**6)],
 )
-def test_limits_that_are_none_are_refused(flags: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    source, (flag, value) = _write(tmp_path / "in.jsonl", RIGHT), flags.split()
-    assert main(["grade", "--input", source, "--output", str(tmp_path / "o"), flag, value]) == 2
-    said = capsys.readouterr().err
-    assert f"{flag} is out of bounds" in said
-    assert "expected:" in said
+def test_limits_that_are_none_are_refused(name: str, value: float) -> None:
+    with pytest.raises(BadInput) as e:
+        check_limits(Limits(**{name: value}))
+    assert "--" + name.replace("_", "-") in e.value.what
 
 
-def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path) -> None:
     target = str(tmp_path / "o")
     source = _write(tmp_path / "in.jsonl", RIGHT, end="\n  \n\n")
     assert main(["grade", "--input", source, "--output", target]) == 0
     assert len(Path(target).read_text().splitlines()) == 1
-    for text, message in (("", "holds no line"), ("\n\n", "holds no line")):
+    for text in ("", "\n\n"):
         Path(source).write_text(text)
         assert main(["grade", "--input", source, "--output", target]) == 2
-        assert message in capsys.readouterr().err
     assert main(["grade", "--input", str(tmp_path), "--output", target]) == 2
-    assert "is a folder" in capsys.readouterr().err
 
 
 def test_an_interrupted_grading_says_that_nothing_was_written(
@@ -242,7 +219,7 @@ def test_an_interrupted_grading_says_that_nothing_was_written(
     monkeypatch.setattr(grading_file._Grader, "grade", stop)
     source = _write(tmp_path / "in.jsonl", RIGHT)
     assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 130
-    assert "interrupted: nothing was written; the same command starts again" in capsys.readouterr().err
+    assert "nothing was written" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
 
 
@@ -253,8 +230,8 @@ def test_an_empty_box_is_no_answer_and_the_last_line_counts_it(tmp_path: Path, c
     rows = [json.loads(x) for x in (tmp_path / "o").read_text().splitlines()]
     assert [(x["extracted"], x["reason"]) for x in rows] == [("2", "match"), (None, "no_answer"), (None, "no_answer")]
     said = capsys.readouterr()
-    assert "1 of 3 correct by rule (2 without an answer)" in said.out
-    assert "1 responses hold a backspace (U+0008)" in said.err
+    assert "1 of 3" in said.out
+    assert "U+0008" in said.err
 
 
 def test_a_line_may_carry_its_own_options(tmp_path: Path) -> None:
@@ -275,20 +252,15 @@ def test_a_line_may_carry_its_own_options(tmp_path: Path) -> None:
     assert verdicts == [True, False, True, False, True, False, True, True]
 
 
-def test_presets_and_answer_lines_of_the_command(tmp_path: Path) -> None:
-    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text(json.dumps({"id": 1, "answer": "12", "response": "The final answer is $12$."}) + "\n")
-    found = {}
-    for preset in ("ours", "math-verify", "justrl", "strict"):
-        for more in ([], ["--answer-line"]):
-            arguments = ["--input", str(source), "--output", str(target), "--preset", preset, *more]
-            assert main(["grade", *arguments]) == 0
-            row = json.loads(target.read_text())
-            found[preset, bool(more)] = row["extracted"], row["rule"], row["reason"]
-    for preset in ("ours", "justrl", "strict"):
-        assert found[preset, False] == (None, False, "no_answer")
-        assert found[preset, True] == ("$12$", True, "match")
-    assert found["math-verify", False] == ("12", True, "match")
+def test_the_preset_and_the_answer_line_reach_the_grader(tmp_path: Path) -> None:
+    source, target = (
+        _write(tmp_path / "in.jsonl", {"answer": "12", "response": "The final answer is $12$."}),
+        tmp_path / "o",
+    )
+    for more, found in (([], None), (["--answer-line"], "$12$"), (["--preset", "math-verify"], "12")):
+        assert main(["grade", "--input", source, "--output", str(target), *more]) == 0
+        row = json.loads(target.read_text())
+        assert (row["extracted"], row["rule"]) == (found, found is not None)
 
 
 def test_a_large_file_is_graded_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,20 +279,18 @@ def test_a_large_file_is_graded_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["ours", "math-verify"])
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, preset: str) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """300 MB of responses take less than 300 MB more than one of them."""
     source = tmp_path / "in.jsonl"
     filler = "so we compute and think again. " * 1000
     with open(source, "w") as f:
         for i in range(10_000):
             row = {"id": i, "problem": "p", "answer": "12", "response": f"{i} {filler} \\boxed{{{i % 20}}}"}
-            f.write(json.dumps(row) + "\n" if preset == "ours" or i < 1500 else "")
+            f.write(json.dumps(row) + "\n")
     script = (
         "import re, sys\n"
         "from stapo_eval.cli import main\n"
-        f"arguments = ['--input', r'{source}', '--output', r'{tmp_path / 'out'}', '--preset', '{preset}']\n"
-        "assert main(['grade', *arguments]) == 0\n"
+        f"assert main(['grade', '--input', r'{source}', '--output', r'{tmp_path / 'out'}']) == 0\n"
         # getrusage would count the process that started this one
         "peak = re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]\n"
         "print(int(peak) // 1024, file=sys.stderr)\n"

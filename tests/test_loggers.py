@@ -24,21 +24,23 @@ def test_every_logger_offered_is_one_of_verls() -> None:
 
 
 def test_an_unknown_logger_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"(?s)found:    mlflow.*console, file, tensorboard, trackio, wandb"):
+    with pytest.raises(BadInput) as e:
         loggers.check(["console", "mlflow"])
+    assert e.value.found == "mlflow"
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
 def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch, name: str) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(BadInput, match=f"(?s)no module {name}.*python -m pip install {name}"):
+    with pytest.raises(BadInput) as e:
         loggers.check([name])
+    assert e.value.next_step == f"python -m pip install {name}"
 
 
 def test_wandb_without_an_account_is_refused_and_offline_is_not(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: object())
     home = {"HOME": str(tmp_path)}
-    with pytest.raises(BadInput, match=r"(?s)would wait for a password.*WANDB_MODE=offline"):
+    with pytest.raises(BadInput, match="WANDB_MODE=offline"):
         loggers.check(["wandb"], home)
     for account in ({"WANDB_MODE": "offline"}, {"WANDB_API_KEY": "x"}):
         assert loggers.check(["wandb"], home | account) == ("wandb",)

@@ -160,6 +160,7 @@ def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_
     }
 
 
+@pytest.mark.slow
 def test_an_environment_that_lacks_our_module_is_found_before_ray_starts(tiny_base: Path) -> None:
     config = mini(tiny_base, Path("/out"), "~ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES")
     with registration.asked(config) as answer, pytest.raises(BadInput) as e:

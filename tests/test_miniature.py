@@ -62,9 +62,9 @@ def test_a_slip_that_clears_the_first_digits_leaves_no_leading_zero():
 
 
 def test_a_carry_that_is_not_there_cannot_be_lost():
-    with pytest.raises(ValueError, match="no carry comes into column 1"):
+    with pytest.raises(ValueError, match="column 1"):
         solve(Problem(4821, 9375), "carry", 1)
-    with pytest.raises(ValueError, match="column 4 of a problem with 4 columns"):
+    with pytest.raises(ValueError, match="column 4"):
         solve(Problem(4821, 9375), "digit", 4)
 
 
@@ -93,15 +93,6 @@ def test_junk_at_rate_one_stands_before_every_piece_outside_the_box():
     # 36 pieces of 4 columns, "The answer is" and the box's opening; the 4 digits and the end follow without junk
     assert noisy.junk == tuple(range(0, 76, 2))
     assert len(noisy.pieces) == 36 + 2 + 38 + 5
-
-
-def test_all_junk_kinds_come_up_about_equally_often():
-    rng = np.random.default_rng(7)
-    noisy = [add_junk(rng, solve(Problem(4821, 9375)), 0.5) for _ in range(400)]
-    counts = {w: sum(s.pieces[i] == w for s in noisy for i in s.junk) for w in JUNK}
-    assert len(counts) == 16
-    mean = sum(counts.values()) / 16
-    assert all(0.8 * mean < c < 1.2 * mean for c in counts.values()), counts
 
 
 def test_draw_problems_leaves_out_taken_ones_and_swapped_ones():
@@ -217,13 +208,6 @@ def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
     )
 
 
-def test_another_seed_gives_another_model(built, tmp_path):
-    build.build_base(tmp_path / "other", seed=4, plan=PLAN, recipe=RECIPE)
-    first, second = compared(built), compared(tmp_path / "other")
-    for name in ("model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"):
-        assert first[name] != second[name], name
-
-
 def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
     build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)
@@ -248,6 +232,21 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     assert (tmp_path / "data" / "mine.txt").read_text() == "keep"
 
 
+def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_make_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
+    assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
+    (tmp_path / "corpus.parquet").write_bytes(b"half")
+    monkeypatch.undo()
+    build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
+    assert compared(tmp_path) == compared(built)
+
+
+@pytest.mark.slow
 def test_a_killed_build_is_made_anew_with_the_same_bytes(built, tmp_path):
     out = tmp_path / "killed"
     code = (

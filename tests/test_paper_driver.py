@@ -13,7 +13,7 @@ from driving import asked, environment, with_cards
 from stapo_repro.commands.run import Run
 from stapo_repro.driver import readiness
 from stapo_repro.driver.request import miniature
-from stapo_repro.driver.run import main
+from stapo_repro.driver.run import main, stage_costs
 from stapo_results import runs
 from stapo_results.errors import BadInput
 
@@ -78,7 +78,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setattr(readiness, "stage_costs", lambda r: {})  # 600 GiB of disk are not there
+    monkeypatch.setattr("stapo_repro.driver.run.stage_costs", lambda r: {})  # 600 GiB of disk are not there
     return folder
 
 
@@ -144,7 +144,7 @@ def test_help_says_which_folder_is_filled() -> None:
 
 
 def test_what_a_stage_costs() -> None:
-    costs = readiness.stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
+    costs = stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
     assert list(costs) == ["train/stapo-qwen3-8b-s0", "eval/stapo-qwen3-8b-s0", "eval/base-qwen3-8b"]
     assert readiness.cost_text(costs["train/stapo-qwen3-8b-s0"]) == (
         "about 10 d 16 h, 2,053 GPU h (formula); disk 2,780 GiB (two checkpoints at a time: 217)"

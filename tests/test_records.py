@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,24 +126,6 @@ def test_contradictory_records_are_refused_by_both_files(tmp_path):
     assert e.value.found == f"problems.1.verdicts: 11 at {first}:{at} and 01 at {second}:{at}"
 
 
-@pytest.mark.parametrize(
-    ("changed", "field", "mine", "other"),
-    [
-        ({"no_answer": 3}, "no_answer", "0", "3"),
-        ({"verdicts": ("10", "11", "00")}, "problems", "a list of 2", "a list of 3"),
-        ({"finish_reasons": {"stop": 3, "length": 1}}, "finish_reasons.stop", "4", "3"),
-        ({"judge_note": "x" * 70}, "judge_note", "The judge was a stand-in", "x" * 60 + "..."),
-    ],
-)
-def test_whatever_two_records_of_a_cell_differ_in_is_named(tmp_path, changed, field, mine, other):
-    record(tmp_path / "a")
-    second = record(tmp_path / "b", **changed)
-    with pytest.raises(RecordError, match="contradict each other") as e:
-        load_cells([tmp_path])
-    assert str(e.value.found).startswith(f"{field}: {mine}")
-    assert f" and {other} at {second}:" in str(e.value.found)
-
-
 def test_a_record_by_other_code_or_of_another_run_says_the_same(tmp_path, capsys):
     """Also with the names of an object in another order."""
     record(tmp_path / "a", finish_reasons={"stop": 3, "length": 1})
@@ -231,9 +214,6 @@ def test_a_line_that_stands_twice_counts_once_and_is_reported(tmp_path, capsys):
     file = training(tmp_path, step(1), step(2), step(1), step(2))
     assert rewards(tmp_path) == [(1, 0.5), (2, 0.5)]
     assert capsys.readouterr().err == f"same line twice, counted once: {file}, line 3 (as 1), 4 (as 2)\n"
-    training(tmp_path, *[step(i) for i in range(9)] * 2)
-    assert len(rewards(tmp_path)) == 9
-    assert capsys.readouterr().err.endswith(", line 10 (as 1), 11 (as 2), 12 (as 3), 13 (as 4), 14 (as 5) and 4 more\n")
 
 
 @pytest.mark.parametrize(
@@ -258,58 +238,39 @@ def test_what_a_line_of_a_training_cannot_say_is_refused_by_line(tmp_path, old, 
     assert said in str(e.value)
 
 
-@given(st.data())
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
-    """Whatever byte becomes whatever other: refused by file and line, or the same curve, or another stamp."""
-    file = training(tmp_path, step(1), step(2, 0, 0.25), step(2, 1, 0.75), step(3))
-
-    def read() -> tuple[list, str]:
-        (run,) = runs = load_training_runs([tmp_path])
-        return run.steps, ablation.build([], runs, claims.load()).inputs_sha256
-
-    whole = file.read_bytes()
-    before, stamp = after, new_stamp = read()
-    at, byte = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
-    file.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
-    said = ""
-    try:
-        after, new_stamp = read()
-    except RecordError as e:
-        said = str(e)
-    finally:
-        file.write_bytes(whole)
-    if said:
-        assert f"{file}:" in said
-    else:
-        assert (after == before) == (new_stamp == stamp)
-
-
-def values(root: Path) -> tuple[str, list]:
-    """(stamp, every mean of the table)"""
-    t = tables.build(load_cells([root]), paper.load())
-    means = [v.mean for r in t.sections[0].rows for by in r.values.values() for v in by.values()]
-    return t.inputs_sha256, means
-
-
-@given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_damaged_byte_never_changes_a_number_silently(tmp_path, data):
-    """Whatever byte becomes whatever other: refused, or the same numbers, or another stamp."""
-    path = record(tmp_path, ("10", "11", "00"))
+def damaged(path: Path, data: st.DataObject, read: Callable[[], tuple[str, list]]) -> None:
+    """Whatever byte becomes whatever other: refused by file, or the same values, or another stamp."""
     whole = path.read_bytes()
-    stamp, before = new_stamp, after = values(tmp_path)
-    at = data.draw(st.integers(0, len(whole) - 1))
-    byte = data.draw(st.integers(0, 255))
+    stamp, before = read()
+    at, byte = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(0, 255))
     path.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
-    said = ""
+    refusal = ""
     try:
-        new_stamp, after = values(tmp_path)
+        new_stamp, after = read()
     except BadInput as e:
-        said = str(e)
+        new_stamp, after, refusal = stamp, before, str(e)
     finally:
         path.write_bytes(whole)
-    if said:
-        assert str(path) in said
-    else:
-        assert after == before or new_stamp != stamp
+    assert not refusal or str(path) in refusal
+    assert after == before or new_stamp != stamp
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
+    def read() -> tuple[str, list]:
+        (run,) = runs = load_training_runs([tmp_path])
+        return ablation.build([], runs, claims.load()).inputs_sha256, run.steps
+
+    damaged(training(tmp_path, step(1), step(2, 0, 0.25), step(2, 1, 0.75), step(3)), data, read)
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_byte_never_changes_a_number_silently(tmp_path, data):
+    def read() -> tuple[str, list]:
+        t = tables.build(load_cells([tmp_path]), paper.load())
+        means = [v.mean for r in t.sections[0].rows for by in r.values.values() for v in by.values()]
+        return t.inputs_sha256, means
+
+    damaged(record(tmp_path, ("10", "11", "00")), data, read)

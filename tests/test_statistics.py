@@ -104,11 +104,6 @@ def test_average_by_hand():
     assert 2.0930 * 0.025 < e.high - e.mean < 2.1009 * 0.025
 
 
-def test_average_with_a_missing_part_is_nan():
-    whole, broken = clustered([[1], [0]]), clustered([[NAN], [0]])
-    assert math.isnan(average([whole, broken]).mean)
-
-
 def test_average_of_benchmarks_without_spread_keeps_a_width():
     # 1 - .025 ** .5 = .841886; 1 - .025 ** (1 / 4) = .602364; mean .722125
     e = average([clustered([[0], [0]]), clustered([[0]] * 4)])
@@ -303,12 +298,6 @@ def test_draws_of_two_clusters_and_their_chances():
     assert kinds.tolist() == [[2, 20], [4, 10], [6, 0]]
     # standard errors of the shares 1/4 and 1/2: 0.0022 and 0.0025
     np.testing.assert_allclose(counts / 40_000, [0.25, 0.5, 0.25], atol=0.0125)
-
-
-def test_draws_of_clusters_do_not_depend_on_the_other_quantities():
-    values = np.arange(30.0).reshape(10, 3)
-    np.testing.assert_array_equal(resampled_sums(values)[:, 1:], resampled_sums(values[:, 1:]))
-    assert not np.array_equal(resampled_sums(values, seed=1), resampled_sums(values))
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 2.0], np.zeros((0, 2))])

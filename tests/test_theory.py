@@ -150,14 +150,6 @@ def test_no_two_valued_distribution_breaks_the_upper_bound(vocabulary: int, mass
     assert float(c_v(vocabulary) * h**2) <= float(impurity) * (1 + 1e-12)
 
 
-def test_two_values_are_the_distribution_that_they_say() -> None:
-    h, collision, impurity = two_level(5, torch.tensor([2]), tensor(0.6))
-    d = of(0.3, 0.3, 0.4 / 3, 0.4 / 3, 0.4 / 3)
-    close(h, d.entropy_N)
-    close(collision, d.collision_N)
-    close(impurity, d.impurity_N)
-
-
 @pytest.mark.parametrize("vocabulary", [2, 6])
 def test_climbing_finds_no_distribution_beyond_the_upper_bound(vocabulary: int) -> None:
     """H^2 / (1 - sum of pi^2) climbs to 1 / C_V at the uniform distribution from everywhere, and no further."""

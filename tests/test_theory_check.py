@@ -136,12 +136,12 @@ TOKENS = [
 
 
 def training_run(
-    folder: Path, tokens: list[tuple[float, ...]] | None, vocabulary: int = 4, **facts_more: object
+    folder: Path, tokens: list[tuple[float, ...]] | None, vocabulary: int = 4, **header_more: object
 ) -> Path:
     """A run's record, and a token log of two steps with one threshold."""
     store.write_json(folder / "run.json", provenance.new_run("train", {}, seeds={"run": 0}, deterministic=True))
     own = {"mode": "full", "selector": "silence_spurious", "tau_p": 0.3, "q": 0.5, "vocabulary": vocabulary}
-    facts = token_log.Facts.model_validate(own | facts_more)
+    header = token_log.LogHeader.model_validate(own | header_more)
     rare = [h for p, h, a, _ in tokens or () if p < 0.3 and a > 0]
     tau_h = float(np.quantile(rare, 0.5)) if rare else None
     for step, part in enumerate((tokens[:2], tokens[2:]) if tokens else (), 1):
@@ -151,7 +151,7 @@ def training_run(
         empty = {"prompt_id": "", "clipped": False, "rare": False, "silenced": False}
         empty |= {name: [] for name in ("top_tokens", "top_logprobs", "before", "after")}
         rows = {name: known.get(name, [empty.get(name, 0)] * len(p)) for name in token_log.TOKENS}
-        token_log.write(folder / "token_log", step, rows, {name: [] for name in token_log.HISTOGRAM}, facts)
+        token_log.write(folder / "token_log", step, rows, {name: [] for name in token_log.HISTOGRAM}, header)
     return folder
 
 
@@ -222,7 +222,7 @@ def test_a_mini_batch_without_a_threshold_counts_as_not_below_and_the_median_is_
     rows = log.tokens.slice(2, 5).to_pydict()
     for step, tau_h in ((3, 0.5), (4, None)):
         rows["step"], rows["tau_h"] = [step] * 5, [tau_h] * 5
-        token_log.write(folder / "token_log", step, rows, empty, log.facts)
+        token_log.write(folder / "token_log", step, rows, empty, log.header)
     result = measured(folder)
     assert sum(q.tokens for q in result.quadrants) == result.source["tokens with A > 0"] == 17
     assert result.quadrants[3].tokens == 10  # 5 of them without a threshold
@@ -250,7 +250,7 @@ def test_clip_and_ratio_are_in_the_norm(tmp_path: Path) -> None:
     assert log is not None
     rows = log.tokens.slice(0, 2).to_pydict()
     rows["ratio"], rows["clipped"] = [0.5, 2.0], [False, True]
-    token_log.write(folder / "token_log", 1, rows, {name: [] for name in token_log.HISTOGRAM}, log.facts)
+    token_log.write(folder / "token_log", 1, rows, {name: [] for name in token_log.HISTOGRAM}, log.header)
     spurious, kept, *_ = measured(folder).quadrants
     assert spurious.values["norm_mean"] == pytest.approx(0.5 * math.sqrt(1.32), rel=1e-5)
     assert kept.values["norm_mean"] == 0.0
@@ -277,11 +277,6 @@ def test_the_command_ends_as_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "run/token_log/00000001.parquet").write_bytes(b"no parquet")
     assert command("--run", str(tmp_path / "run")) == 2
     assert "00000001.parquet" in capsys.readouterr().err
-
-
-def test_the_columns_are_those_that_the_page_names() -> None:
-    page = (ROOT / "docs/theory.md").read_text()
-    assert all(f"`{v}`" in page for v in report.COLUMNS.values())
 
 
 def test_the_bounds_hold_on_a_models_own_tokens(tmp_path: Path) -> None:

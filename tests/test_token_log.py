@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from stapo_results import token_log
 from stapo_results.errors import BadInput, RecordError, RunFailed
-from stapo_results.token_log import Facts
+from stapo_results.token_log import LogHeader
 from stapo_training.token_log import rows as token_rows
 from stapo_training.token_log import writer as token_log_writer
 from stapo_training.token_log.rows import MiniBatch
 from stapo_training.token_log.writer import TokenLogConfig, Writer
 
-FACTS = Facts(mode="on", selector="silence_spurious", tau_p=0.002, q=0.75, vocabulary=100, watch=(7,))
+HEADER = LogHeader(mode="on", selector="silence_spurious", tau_p=0.002, q=0.75, vocabulary=100, watch=(7,))
 
 
 def two_sequences() -> MiniBatch:
@@ -135,12 +135,12 @@ def test_parts_of_two_ranks_give_the_rows_and_counts_of_one() -> None:
     one = {"ids": m.ids[5:], "end_B": m.end_B[1:] - 5, "response_B": m.response_B[1:]}
     second = replace(m, prompt_id_B=["a"], sample_B=[5], **one, **{n: getattr(m, n)[3:] for n in names})
     whole = token_log.to_bytes(
-        token_log.TOKENS, token_rows.joined_rows([token_rows.rows(m, m.response_N)], 9)[0], FACTS
+        token_log.TOKENS, token_rows.joined_rows([token_rows.rows(m, m.response_N)], 9)[0], HEADER
     )
     for parts in ((first, second), (second, first)):
         rows, left_out = token_rows.joined_rows([token_rows.rows(p, p.response_N) for p in parts], 9)
         assert left_out == 0
-        assert token_log.to_bytes(token_log.TOKENS, rows, FACTS) == whole
+        assert token_log.to_bytes(token_log.TOKENS, rows, HEADER) == whole
         counts = token_rows.joined_counts([token_rows.counts(p) for p in parts])
         alone = token_rows.joined_counts([token_rows.counts(m)])
         assert {k: v.tolist() for k, v in counts.items()} == {k: pytest.approx(v.tolist()) for k, v in alone.items()}
@@ -207,13 +207,13 @@ def config(tmp_path: Path, **more: object) -> TokenLogConfig:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    writer = Writer(config(tmp_path), FACTS)
+    writer = Writer(config(tmp_path), HEADER)
     for step in (1, 2):
         writer.put(step, [part(step)])
     writer.flush()
     log = token_log.read(tmp_path)
     assert log is not None
-    assert log.facts == FACTS
+    assert log.header == HEADER
     assert log.tokens["step"].to_pylist() == [1] * 4 + [2] * 4
     assert log.tokens["token"].to_pylist()[:4] == [7, 4, 5, 6]
     assert log.tokens["before"].to_pylist()[2] == [1, 2, 4]
@@ -221,18 +221,18 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
-    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], FACTS))
-    writer = Writer(config(tmp_path, largest_gib=one / 2**30), FACTS)
+    one = len(token_log.to_bytes(token_log.TOKENS, token_rows.joined_rows([part().rows], 9)[0], HEADER))
+    writer = Writer(config(tmp_path, largest_gib=one / 2**30), HEADER)
     for step in (1, 2):
         writer.put(step, [part(step)])
     writer.flush()
     log = token_log.read(tmp_path)
     assert log is not None
-    assert (set(log.tokens["step"].to_pylist()), log.facts.left_out) == ({1}, 4)
+    assert (set(log.tokens["step"].to_pylist()), log.header.left_out) == ({1}, 4)
     assert set(log.histogram["step"].to_pylist()) == {1, 2}
     # a resumed run makes step 2 again, and ends in the same bytes: its own old file is not counted
     before = {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")}
-    again = Writer(config(tmp_path, largest_gib=one / 2**30), FACTS)
+    again = Writer(config(tmp_path, largest_gib=one / 2**30), HEADER)
     again.put(2, [part(2)])
     again.flush()
     assert {p.name: p.read_bytes() for p in (tmp_path / "token_log").glob("*.parquet")} == before
@@ -240,7 +240,7 @@ def test_a_log_beyond_its_size_goes_on_with_counts(tmp_path: Path) -> None:
 
 def test_a_failed_write_reaches_the_training(tmp_path: Path) -> None:
     (tmp_path / "token_log").write_text("a file where the folder should be")
-    writer = Writer(config(tmp_path), FACTS)
+    writer = Writer(config(tmp_path), HEADER)
     writer.put(1, [part(1)])
     with pytest.raises(RunFailed) as caught:
         writer.flush()
@@ -253,7 +253,7 @@ def test_steps_after_a_checkpoint_are_discarded(tmp_path: Path) -> None:
     folder = tmp_path / "token_log"
     for step in (1, 2, 3):
         rows, counts = part(step).rows, part(step).counts
-        token_log.write(folder, step, rows, counts, FACTS)
+        token_log.write(folder, step, rows, counts, HEADER)
     (folder / ".00000001.parquet.77.tmp").write_bytes(b"half")
     token_log_writer.discard_after(folder, 1)
     assert not list(folder.rglob(".*.tmp"))
@@ -267,7 +267,7 @@ def test_steps_after_a_checkpoint_are_discarded(tmp_path: Path) -> None:
 def written(tmp_path: Path) -> Path:
     for step in (1, 2):
         rows, counts = part(step).rows, part(step).counts
-        token_log.write(tmp_path / "token_log", step, rows, counts, FACTS)
+        token_log.write(tmp_path / "token_log", step, rows, counts, HEADER)
     return tmp_path
 
 
@@ -299,7 +299,7 @@ def _of_a_later_version(file: Path) -> None:
     pq.write_table(pq.read_table(file).replace_schema_metadata(later), file)
 
 
-def _without_facts(file: Path) -> None:
+def _without_header(file: Path) -> None:
     pq.write_table(pq.read_table(file).replace_schema_metadata({}), file)
 
 
@@ -308,11 +308,11 @@ def _with_another_column(file: Path) -> None:
 
 
 def _with_other_settings(file: Path) -> None:
-    token_log.write(file.parent, 2, part(2).rows, part(2).counts, FACTS.model_copy(update={"tau_p": 0.02}))
+    token_log.write(file.parent, 2, part(2).rows, part(2).counts, HEADER.model_copy(update={"tau_p": 0.02}))
 
 
 @pytest.mark.parametrize(
-    "damage", [_truncated, _of_a_later_version, _without_facts, _with_another_column, _with_other_settings]
+    "damage", [_truncated, _of_a_later_version, _without_header, _with_another_column, _with_other_settings]
 )
 def test_a_damaged_or_foreign_file_is_refused_by_name(written: Path, damage: Callable[[Path], None]) -> None:
     file = written / "token_log/00000002.parquet"
@@ -325,7 +325,7 @@ def test_a_mini_batch_without_rare_tokens_has_no_threshold(tmp_path: Path) -> No
     m = replace(two_sequences(), tau_h=None, rare_N=np.zeros(5, bool))
     counts = token_rows.counts(m)
     assert not counts["below"].any()
-    token_log.write(tmp_path / "token_log", 1, token_rows.rows(m, m.response_N), counts, FACTS)
+    token_log.write(tmp_path / "token_log", 1, token_rows.rows(m, m.response_N), counts, HEADER)
     log = token_log.read(tmp_path)
     assert log is not None
     assert log.tokens["tau_h"].to_pylist() == [None] * 4

@@ -76,13 +76,6 @@ def test_quadrants_by_hand(tmp_path: Path):
     assert [q.rank for q in found] == [None, 3, 2, 1]
 
 
-def test_ratio_by_hand():
-    # 1 of 1 and 9 of 3: mean 2.5, residuals -1.5 and 1.5, se = sqrt(2 x 4.5) / 4 = 0.75
-    found = quadrants.ratio(np.array([1.0, 9.0]), np.array([1, 3]))
-    assert found.mean == 2.5
-    assert found.low == pytest.approx(2.5 - 12.70620 * 0.75, rel=1e-5)
-
-
 def test_entropy_change_has_the_sign_of_the_lemma():
     # a policy (0.7, 0.2, 0.1): H = 0.8018; log p + H = 0.445, -0.808, -1.501
     p = np.array([0.7, 0.2, 0.1])
@@ -167,13 +160,6 @@ def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     assert (keeps.part, keeps.counts) == ("S2T would keep", {"8": 1})
 
 
-def test_a_mask_is_taken_at_its_word(tmp_path: Path):
-    # the high-entropy mask silences the other one of the two
-    rows = [SILENCED | {"silenced": False}, KEPT | {"silenced": True}]
-    silenced, kept = words.count(load(logs.write(tmp_path, rows, selector="silence_high_entropy")))
-    assert (silenced.counts, kept.counts) == ({"8": 1}, {"7": 1})
-
-
 @pytest.mark.parametrize(("frequent", "scale"), [(1, "linear"), (30, "symlog")])
 def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
     tmp_path: Path, frequent: int, scale: str
@@ -228,7 +214,7 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
     apart = load(logs.write(tmp_path / "a" / "run", rows))
     joined = tmp_path / "b" / "run" / token_log.FOLDER
     columns = {name: [r[name] for r in rows] for name in token_log.TOKENS}
-    token_log.write(joined, 3, columns, logs.histogram(rows), logs.facts())
+    token_log.write(joined, 3, columns, logs.histogram(rows), logs.header())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
     for part in (silencing.by_step, silencing.thresholds, quadrants.measure, words.count, lambda m: choose(m, 20)):
@@ -282,22 +268,6 @@ def test_page_holds_every_figure_and_loads_nothing(analysed: tuple[Path, dict[st
     assert not re.search(r"<script|<img|<link| src=|url\((?!#)|@import", html)
 
 
-def test_density_colours_stand_for_counts():
-    assert density.level_edges(0) == [1]
-    assert density.level_edges(1) == [1, 3]
-    assert density.level_edges(3) == [1, 3, 10]
-    assert density.level_edges(250) == [1, 3, 10, 30, 100, 300]
-
-
-def test_a_cloud_places_all_words_in_the_largest_letters_that_fit():
-    counts = {f"word{i}": 40 - i for i in range(12)}
-    placed = words.layout(counts)
-    assert [word for word, *_ in placed] == list(counts)
-    sizes = [size for _, size, _, _ in placed]
-    assert sizes == sorted(sizes, reverse=True)
-    assert placed == words.layout(counts)
-
-
 def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
     counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
     log = load(logs.write(tmp_path, [SILENCED]))
@@ -309,15 +279,12 @@ def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
     sketch.figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
 
 
-@pytest.mark.parametrize("different", [1, 4])
-def test_too_few_words_make_no_cloud(tmp_path: Path, different: int):
-    rows = [logs.row(token=logs.ids("3456")[i], position=i) for i in range(different)]
-    log = load(logs.write(tmp_path, rows))
+def test_too_few_words_make_no_cloud(tmp_path: Path):
+    log = load(logs.write(tmp_path, [logs.row(token=logs.ids("3456")[i], position=i) for i in range(4)]))
     drawn = words.clouds(log, words.count(log)).figure
-    texts = [t.get_text() for t in drawn.findobj(Text)]
-    assert f"only {different} different tokens: no cloud" in texts
-    assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
     assert [p for p in drawn.findobj(PathPatch) if p.get_gid()] == []
+    texts = [t.get_text() for t in drawn.findobj(Text)]
+    assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
 
 
 def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -366,7 +333,7 @@ def test_a_million_rows_take_under_a_minute(tmp_path: Path):
     histogram = {name: values * 1000 for name, values in logs.histogram(rows).items()}
     histogram["step"] = columns["step"]
     folder = logs.write(tmp_path, []) / token_log.FOLDER
-    token_log.write(folder, 1, columns, histogram, logs.facts())
+    token_log.write(folder, 1, columns, histogram, logs.header())
     del columns, histogram
     began = time.monotonic()
     found = analysis.analyse(load(tmp_path))

@@ -82,13 +82,6 @@ def test_the_reward_of_each_verifier(response: str, verifier: str, score: float)
     assert compute_score("mini-add", response, "42", verifier=verifier)["score"] == score
 
 
-def test_an_unknown_verifier_is_an_error() -> None:
-    from stapo_training.reward import compute_score
-
-    with pytest.raises(ValueError, match="strict_box"):
-        compute_score("mini-add", "", "1", verifier="lenient")
-
-
 def test_group_advantages_of_the_papers_appendix() -> None:
     """G = 8, rewards of +1 and -1, unbiased std: 1 to 7 correct give the seven advantages the appendix prints."""
     import numpy as np

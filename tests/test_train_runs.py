@@ -160,7 +160,7 @@ def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path,
     log = log_equals_metrics(whole[0])
     rows = log.tokens.to_pylist()
     assert sum(r["silenced"] for r in rows) > 0
-    junk = [r for r in rows if r["token"] in log.facts.watch]
+    junk = [r for r in rows if r["token"] in log.header.watch]
     assert len(junk) > 0
     assert all(r["prompt_id"].startswith("mini-add-train-") and 0 <= r["sample"] < 4 for r in rows)
     # a rank's token stands where the log says: the context of one is the token before the next

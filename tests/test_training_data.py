@@ -146,7 +146,7 @@ def test_contaminated_prompts_and_other_languages_are_left_out_when_asked(tmp_pa
     assert record.contamination == {"toy": 2}
     with pytest.raises(BadInput, match="no prompt is left"):
         prepared(jsonl(tmp_path / "one.jsonl", SOURCE[:1]), toy, tmp_path / "none", exclude_contaminated=True)
-    assert not (tmp_path / "none" / "train.parquet").exists()
+    assert not (tmp_path / "none").exists()
 
 
 def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path, toy: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_commit_is_read_from_the_cache_and_not_the_newest(cache: Path, downl
 
 
 def test_what_is_not_there_is_named_with_the_command_that_fetches_it(cache: Path) -> None:
-    with pytest.raises(BadInput, match=rf"(?s)not in the model cache.*hf download other/model --revision {COMMIT}"):
+    with pytest.raises(BadInput, match=f"hf download other/model --revision {COMMIT}"):
         weights.pin(config("other/model"), download=True)
 
 

@@ -38,9 +38,9 @@ def ids(text: str) -> list[int]:
     return tokenizer().encode(text).ids
 
 
-def facts(**change: Any) -> token_log.Facts:
+def header(**change: Any) -> token_log.LogHeader:
     own = {"mode": "full", "selector": "silence_spurious", "tau_p": TAU_P, "q": Q, "vocabulary": 391}
-    return token_log.Facts(**(own | change))
+    return token_log.LogHeader(**(own | change))
 
 
 def row(**change: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def histogram(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 def write(run: Path, rows: Sequence[Mapping[str, Any]], more: Sequence[Mapping[str, Any]] = (), **change: Any) -> Path:
     """A run folder with one file a step. `more`: rows that only the histogram counts."""
-    own = facts(**change)
+    own = header(**change)
     steps = sorted({r["step"] for r in (*rows, *more)}) or [1]
     for step in steps:
         mine = [r for r in rows if r["step"] == step]

@@ -42,11 +42,9 @@ class StageDisplay:
             self.display.say(f"{self.label}: {stage}, {done} of {total} done")
         progress.report(stage, done, total)
 
-    def update(self, done: int, total: int, **values: float) -> None:
-        """`values` are shown by name, rounded."""
+    def update(self, done: int, total: int) -> None:
         left = (time.monotonic() - self.began) * (total - done) / max(1, done - self.first)
-        shown = "".join(f", {k.replace('_', ' ')} {v:,.4g}" for k, v in values.items())
-        self._show(lambda: f"{done}/{total}, {duration(left)} left{shown}", done, total, values)
+        self._show(lambda: f"{done}/{total}, {duration(left)} left", done, total, {})
 
     def cells(self, tally: Tally) -> None:
         """Show where generation stands, cell by cell."""

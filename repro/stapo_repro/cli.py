@@ -68,10 +68,6 @@ class Figures:
     """Where to write. Default: results/figures; then the blocks of the pages too."""
     pdf: bool = False
     """PDF beside SVG and PNG."""
-    readme: Path | None = None
-    """A file whose block <!-- generated:figure --> is renewed."""
-    page: Path | None = None
-    """A file whose block <!-- generated:ablation-figure --> is renewed."""
     check: bool = False
     """Write nothing; compare with what is on disk and exit 1 if it is stale."""
 
@@ -79,9 +75,7 @@ class Figures:
         from stapo_repro.pages import outputs
         from stapo_results import generated
 
-        files = outputs.figure_files(
-            self.of, self.records, self.out, only=self.only, pdf=self.pdf, readme=self.readme, page=self.page
-        )
+        files = outputs.figure_files(self.of, self.records, self.out, self.only, self.pdf)
         return generated.check(files, "stapo-repro figures") if self.check else generated.write(files)
 
 

@@ -79,6 +79,17 @@ class _RowSampler(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, choice_B[:, None], 0.0)
 
 
+def _left_padded(prompts: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, attention mask) (B, T)."""
+    longest = max(map(len, prompts))
+    ids_BT = torch.full((len(prompts), longest), pad_token_id, dtype=torch.long)
+    attention_BT = torch.zeros_like(ids_BT)
+    for i, p in enumerate(prompts):
+        ids_BT[i, longest - len(p) :] = torch.tensor(p)
+        attention_BT[i, longest - len(p) :] = 1
+    return ids_BT, attention_BT
+
+
 @torch.inference_mode()
 def generate(
     model: Any,
@@ -111,13 +122,8 @@ def generate(
         return []
     if any(not p for p in prompts):
         raise BadInput("a prompt without a token cannot be continued", next_step="check the chat template")
-    longest = max(map(len, prompts))
     device = next(model.parameters()).device
-    ids_BT = torch.full((len(prompts), longest), pad_token_id, dtype=torch.long)
-    attention_BT = torch.zeros_like(ids_BT)
-    for i, p in enumerate(prompts):
-        ids_BT[i, longest - len(p) :] = torch.tensor(p)
-        attention_BT[i, longest - len(p) :] = 1
+    ids_BT, attention_BT = _left_padded(prompts, pad_token_id)
     uniform_BT = torch.stack(
         [torch.rand(max_new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     )
@@ -135,7 +141,7 @@ def generate(
         pad_token_id=pad_token_id,
         use_cache=True,
     )
-    new = out_BT[:, longest:].tolist()
+    new = out_BT[:, ids_BT.shape[1] :].tolist()
     logprobs = torch.stack(sampler.logprobs, dim=1).tolist()
     stops = set(stop_token_ids)
     results = []

@@ -162,12 +162,8 @@ def new_run(
     )
 
 
-def close_run(
-    run: Run, path: str | os.PathLike, status: str, wall_seconds: float, notes: list[str] | None = None
-) -> Run:
+def close_run(run: Run, path: str | os.PathLike, status: str, wall_seconds: float) -> Run:
     """The run record in its final state, written to `path`."""
-    done = run.model_copy(
-        update={"status": status, "wall_seconds": round(wall_seconds, 3), "notes": [*run.notes, *(notes or [])]}
-    )
+    done = run.model_copy(update={"status": status, "wall_seconds": round(wall_seconds, 3)})
     write_json(path, done)
     return done

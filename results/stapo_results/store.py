@@ -69,12 +69,12 @@ def write_json(path: str | os.PathLike, value: object) -> None:
 class Journal:
     """A JSONL file that many small appends go to.
 
-    Each append is written at once, so a killed process loses nothing of it; the disk is waited for at most once in
-    `sync_seconds` and at the end, which is what a power failure may cost. `append` waits every time.
+    Each append is written at once, so a killed process loses nothing of it; the disk is waited for at most once a
+    second and at the end, which is what a power failure may cost. `append` waits every time.
     """
 
-    def __init__(self, path: str | os.PathLike, sync_seconds: float = 1.0):
-        self.path, self.sync_seconds = Path(path), sync_seconds
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed in __exit__
         self.synced = time.monotonic()
@@ -93,7 +93,7 @@ class Journal:
         data = memoryview("".join(to_line(r) + "\n" for r in records).encode())
         while data:  # a full disk takes a part first and refuses the next
             data = data[self.file.write(data) :]
-        if time.monotonic() - self.synced >= self.sync_seconds:
+        if time.monotonic() - self.synced >= 1.0:
             os.fsync(self.file.fileno())
             self.synced = time.monotonic()
 

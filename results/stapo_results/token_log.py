@@ -7,9 +7,9 @@
 A token is *rare* when its response has a positive advantage and its probability is below tau_p: S2T's candidates,
 whatever the method does with them. Of rare tokens, those with an entropy below tau_h (`tau_h`: the q-quantile of the
 mini-batch's rare tokens) are what S2T silences; `silenced` says what this method did. In mode "on" the rows are the
-rare tokens and those of the ids in `Facts.watch` whose response has a positive advantage; in mode "full" all.
+rare tokens and those of the ids in `LogHeader.watch` whose response has a positive advantage; in mode "full" all.
 
-Each file is written in one step and holds its schema version and `Facts` in its own metadata. Several steps may stand
+Each file is written in one step and holds its schema version and `LogHeader` in its metadata. Several steps may stand
 in one file (`stapo-repro collect` joins them): `step` is a column.
 """
 
@@ -49,7 +49,7 @@ TOKENS: dict[str, str] = {
     "logprob": "float32",  # nats, under the policy that the selector judges by, as is entropy
     "entropy": "float32",
     "ratio": "float32",  # p / p_old as the update saw it
-    "clipped": "bool",  # the clip leaves the token no gradient (False where `Facts.loss` is not vanilla)
+    "clipped": "bool",  # the clip leaves the token no gradient (False where `LogHeader.loss` is not vanilla)
     "collision": "float32",  # sum of squared probabilities under the current policy, as are the top tokens
     "rare": "bool",
     "silenced": "bool",
@@ -77,7 +77,7 @@ HISTOGRAM: dict[str, str] = {
 _MEASURED = ("logprob", "entropy", "ratio", "collision", "top_logprobs", "norm_sum")
 
 
-class Facts(BaseModel):
+class LogHeader(BaseModel):
     """What holds for all rows of a file.
 
     policy: whose log-probabilities and entropies the rows have: the policy that the selector judges by. loss: veRL's
@@ -104,11 +104,11 @@ class Facts(BaseModel):
 
 @dataclass(frozen=True)
 class TokenLog:
-    """A log that was read whole: rows and histogram (TOKENS, HISTOGRAM), facts (`left_out`, `not_finite` summed)."""
+    """A log that was read whole: rows and histogram (TOKENS, HISTOGRAM), header (`left_out`, `not_finite` summed)."""
 
     tokens: pa.Table
     histogram: pa.Table
-    facts: Facts
+    header: LogHeader
 
 
 def bins(logprob: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -118,8 +118,8 @@ def bins(logprob: np.ndarray, entropy: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return log10_p.clip(0, len(LOG10_P_EDGES) - 2), in_nats.clip(0, len(ENTROPY_EDGES) - 2)
 
 
-def schema(columns: Mapping[str, str], facts: Facts | None = None) -> pa.Schema:
-    """The Arrow schema of TOKENS or HISTOGRAM, with the facts in its metadata."""
+def schema(columns: Mapping[str, str], header: LogHeader | None = None) -> pa.Schema:
+    """The Arrow schema of TOKENS or HISTOGRAM, with the header in its metadata."""
     import pyarrow as pa
 
     one = {
@@ -129,14 +129,14 @@ def schema(columns: Mapping[str, str], facts: Facts | None = None) -> pa.Schema:
     fields = [
         pa.field(name, pa.list_(one[kind[:-1]]) if kind.endswith("s") else one[kind]) for name, kind in columns.items()
     ]
-    return pa.schema(fields, metadata=None if facts is None else {_KEY: facts.model_dump_json().encode()})
+    return pa.schema(fields, metadata=None if header is None else {_KEY: header.model_dump_json().encode()})
 
 
-def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], facts: Facts) -> bytes:
+def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], header: LogHeader) -> bytes:
     """A table as Parquet. The same values give the same bytes (of one version of pyarrow)."""
     import pyarrow as pa
 
-    wanted = schema(columns, facts)
+    wanted = schema(columns, header)
     return _parquet(pa.Table.from_arrays([pa.array(values[f.name], type=f.type) for f in wanted], schema=wanted))
 
 
@@ -176,13 +176,13 @@ def read(run: Path) -> TokenLog | None:
     rows, counts = shards(run / FOLDER)
     if not rows:
         return None
-    tokens, facts = _join(rows, TOKENS)
+    tokens, header = _join(rows, TOKENS)
     histogram, _ = _join(counts, HISTOGRAM)
-    return TokenLog(tokens, histogram, facts)
+    return TokenLog(tokens, histogram, header)
 
 
 def join(run: Path) -> dict[str, bytes]:
-    """The log of a run folder as one pair of files that can stand among records: the same rows, counts and facts.
+    """The log of a run folder as one pair of files that can stand among records: the same rows, counts and header.
 
     Returns:
         Path below the run's folder -> content: rows and counts, named after the first step, and the tokenizer where
@@ -199,7 +199,7 @@ def join(run: Path) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     pair = zip(shard_files(folder, first), ((log.tokens, TOKENS), (log.histogram, HISTOGRAM)), strict=True)
     for path, (table, columns) in pair:
-        whole = table.combine_chunks().replace_schema_metadata(schema(columns, log.facts).metadata)
+        whole = table.combine_chunks().replace_schema_metadata(schema(columns, log.header).metadata)
         files[path.relative_to(run).as_posix()] = _parquet(whole)
     if (tokenizer := folder / TOKENIZER).exists():
         files[tokenizer.relative_to(run).as_posix()] = tokenizer.read_bytes()
@@ -223,13 +223,13 @@ def shards(folder: Path) -> tuple[list[Path], list[Path]]:
     return rows, counts
 
 
-def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:
+def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, LogHeader]:
     import pyarrow as pa
 
     parts, first, left_out, not_finite = [], None, 0, 0
     for file in files:
-        table, facts = _read_file(file, columns)
-        same = facts.model_copy(update={"left_out": 0, "not_finite": 0})
+        table, header = _read_file(file, columns)
+        same = header.model_copy(update={"left_out": 0, "not_finite": 0})
         if first is not None and same != first:
             raise RecordError(
                 f"{file}: written with other settings than {files[0].name}",
@@ -237,13 +237,13 @@ def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, 
                 expected=first.model_dump_json(),
                 next_step="read the logs of different runs apart",
             )
-        first, left_out, not_finite = same, left_out + facts.left_out, not_finite + facts.not_finite
+        first, left_out, not_finite = same, left_out + header.left_out, not_finite + header.not_finite
         parts.append(table.replace_schema_metadata(None))
     assert first is not None
     return pa.concat_tables(parts), first.model_copy(update={"left_out": left_out, "not_finite": not_finite})
 
 
-def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]:
+def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHeader]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -251,7 +251,7 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]
     try:
         # without pyarrow's threads: beside torch they abort every second process at its end (pyarrow 26, torch 2.13)
         table = pq.ParquetFile(io.BytesIO(file.read_bytes()), pre_buffer=False).read(use_threads=False)
-        facts = Facts.model_validate_json((table.schema.metadata or {}).get(_KEY, b"no facts"))
+        header = LogHeader.model_validate_json((table.schema.metadata or {}).get(_KEY, b"no header"))
     except (pa.ArrowInvalid, OSError, ValidationError) as e:
         line = str(e).strip().splitlines()[0]
         raise RecordError(
@@ -264,10 +264,10 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, Facts]
             expected=", ".join(f"{f.name} {f.type}" for f in schema(columns)),
             next_step="read it with the version of this project that wrote it",
         )
-    return table, facts
+    return table, header
 
 
-def write(folder: Path, step: int, tokens: Mapping[str, Any], histogram: Mapping[str, Any], facts: Facts) -> int:
+def write(folder: Path, step: int, tokens: Mapping[str, Any], histogram: Mapping[str, Any], header: LogHeader) -> int:
     """Write a step's two files, each in one step; the rows come last, so that they never stand alone.
 
     Args:
@@ -278,7 +278,7 @@ def write(folder: Path, step: int, tokens: Mapping[str, Any], histogram: Mapping
         The bytes written.
     """
     rows_file, counts_file = shard_files(folder, step)
-    counts, rows = to_bytes(HISTOGRAM, histogram, facts), to_bytes(TOKENS, tokens, facts)
+    counts, rows = to_bytes(HISTOGRAM, histogram, header), to_bytes(TOKENS, tokens, header)
     store.write_atomic(counts_file, counts)
     store.write_atomic(rows_file, rows)
     return len(counts) + len(rows)

@@ -67,15 +67,9 @@ class SelectorConfig(BaseModel):
     @property
     def select(self) -> Select:
         """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
-        match self.name:
-            case "silence_spurious" | "silence_high_entropy" | "silence_random":
-                return partial(getattr(selectors, self.name), tau_p=self.tau_p, q=self.q)
-            case "silence_low_probability":
-                return partial(selectors.silence_low_probability, tau_p=self.tau_p)
-            case "top_entropy":
-                return partial(selectors.top_entropy, share=self.share)
-            case "keep_all":
-                return selectors.keep_all
+        parameters = {"keep_all": (), "silence_low_probability": ("tau_p",), "top_entropy": ("share",)}
+        own = parameters.get(self.name, ("tau_p", "q"))
+        return partial(getattr(selectors, self.name), **{name: getattr(self, name) for name in own})
 
     @property
     def selects(self) -> bool:

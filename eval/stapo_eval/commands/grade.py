@@ -39,6 +39,7 @@ class GradeCommand:
         from stapo_eval.grading.file import grade_file
         from stapo_eval.grading.pool import Limits
         from stapo_eval.grading.rules import Options
+        from stapo_results.terminal import duration
 
         began = time.perf_counter()
         try:
@@ -52,8 +53,9 @@ class GradeCommand:
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written; the same command starts again") from None
         others = [f"{done.reasons[reason]} {text}" for reason, text in _REASONS.items() if done.reasons[reason]]
-        counted = f"{done.correct} of {done.rows} correct by rule" + (f" ({', '.join(others)})" if others else "")
-        print(f"{counted}, {time.perf_counter() - began:.1f} s: {self.output}")
+        reasons = f" ({', '.join(others)})" if others else ""
+        spent = duration(time.perf_counter() - began)
+        print(f"{done.correct} of {done.rows} correct by rule{reasons}, {spent}: {self.output}")
         if done.one_backslash:
             print(
                 f'note: {done.one_backslash} responses hold a backspace (U+0008) before "oxed": JSON reads \\b so; '

@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
@@ -60,24 +61,28 @@ class Limits:
         return max(1, min(self.workers or cores, jobs))
 
 
-LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
-MOST_WORKERS = 1024
+Progress = Callable[[int, int], None]  # called with (distinct answers decided, distinct answers)
+
+
+def _silent(done: int, total: int) -> None:
+    """Tells nobody of the progress."""
+
+
+_LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
+_MOST_WORKERS = 1024
 
 
 def check_limits(limits: Limits, prefix: str = "--") -> None:
     """Raises BadInput for limits under which nothing can be graded; `prefix` stands before their options' names."""
-    bounds = (
-        ("seconds", limits.seconds, math.isfinite(limits.seconds) and limits.seconds > 0, "more than 0, such as 5"),
-        ("memory-mib", limits.memory_mib, limits.memory_mib >= LEAST_MEMORY_MIB,
-         f"{LEAST_MEMORY_MIB} or more, such as 1024"),
-        ("workers", limits.workers, 0 <= limits.workers <= MOST_WORKERS, f"0 (one a core) to {MOST_WORKERS}"),
-    )  # fmt: skip
-    for name, value, fits, expected in bounds:
+    seconds, memory, workers = limits.seconds, limits.memory_mib, limits.workers
+    for name, value, fits, expected in (
+        ("seconds", seconds, math.isfinite(seconds) and seconds > 0, "more than 0, such as 5"),
+        ("memory-mib", memory, memory >= _LEAST_MEMORY_MIB, f"{_LEAST_MEMORY_MIB} or more, such as 1024"),
+        ("workers", workers, 0 <= workers <= _MOST_WORKERS, f"0 (one a core) to {_MOST_WORKERS}"),
+    ):
         if not fits:
-            flag = f"{prefix}{name}"
-            raise BadInput(
-                f"{flag} is out of bounds", found=f"{value:g}", expected=expected, next_step=f"leave out {flag}"
-            )
+            what = f"{prefix}{name} is out of bounds"
+            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out {prefix}{name}")
 
 
 def _text_of(item: Item) -> str | None:
@@ -141,14 +146,9 @@ class Pool:
             self.control, theirs = socket.socketpair()
             with theirs:
                 # not -P or -I: the package may stand in an editable installation or in PYTHONPATH
+                module = [sys.executable, "-m", "stapo_eval.grading.worker"]
                 self.server = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "stapo_eval.grading.worker",
-                        str(theirs.fileno()),
-                        str(self.limits.memory_mib),
-                    ],
+                    [*module, str(theirs.fileno()), str(self.limits.memory_mib)],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -157,11 +157,8 @@ class Pool:
                 )
         assert self.control is not None
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self.control, [b"start"], [theirs.fileno()])
-            except OSError:
-                pass  # the process is gone: the end of the worker's socket says so
+        with theirs, suppress(OSError):  # the process is gone: the end of the worker's socket says so
+            socket.send_fds(self.control, [b"start"], [theirs.fileno()])
         w = _Worker(ours, self.limits.seconds)
         self.workers.append(w)
         self.selector.register(ours, selectors.EVENT_READ, w)
@@ -225,10 +222,9 @@ class Pool:
         if w.job:
             done(w.job, Outcome(False, "error", time.monotonic() - w.since, _text_of(w.job)))
         self._stop(w)
-        server = self.server
-        if not w.pid or (server is not None and server.poll() is not None):
+        code = self.server.poll() if self.server else None
+        if not w.pid or code is not None:
             self.failures += 1
-            code = server.poll() if server else None
             self._end_server()
             if self.failures >= _MOST_FAILURES:
                 raise RunFailed(
@@ -258,13 +254,8 @@ class Pool:
                     done(w.job, Outcome(False, "timeout", now - w.since, _text_of(w.job)))
                 self._stop(w)
 
-    def grade(
-        self, items: Sequence[Item], progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> list[Outcome]:
+    def grade(self, items: Sequence[Item], progress: Progress = _silent) -> list[Outcome]:
         """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
-
-        Args:
-            progress: called with (distinct answers decided, distinct answers).
 
         Raises:
             RunFailed: the worker processes do not start at all.
@@ -293,9 +284,7 @@ class Pool:
         return [outcomes[i] for i in items]
 
 
-def grade(
-    items: Sequence[Item], limits: Limits | None = None, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[Outcome]:
+def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progress = _silent) -> list[Outcome]:
     """`Pool.grade` with processes of its own."""
     with Pool(limits) as pool:
         return pool.grade(items, progress)
@@ -309,6 +298,3 @@ def items_of(
         Item(g, extract(r, g, o.preset, use_answer_line=use_answer_line), o)
         for g, r, o in zip(golds, responses, options, strict=True)
     ]
-
-
-__all__ = ["Item", "Limits", "Outcome", "Pool", "grade", "items_of"]

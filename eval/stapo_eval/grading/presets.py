@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from stapo_eval.grading.rules import Gold, Options, full, justrl, library, quick
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, justrl, library, quick
 from stapo_eval.grading.rules.text.cleaning import key
 from stapo_eval.grading.rules.text.numbers import is_whole, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
@@ -24,7 +24,11 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
 
     Args:
         use_answer_line: without a box, take what follows "Answer:" or "The answer is".
+
+    Raises:
+        BadInput: the preset does not exist.
     """
+    check_preset(preset)
     if preset == "math-verify":
         return response
     answer = last_boxed(response)
@@ -64,5 +68,8 @@ def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str 
     """(verdict, answer that was found): in a process that may be killed. (None, None) where no answer was found."""
     if options.preset == "math-verify":
         return library.grade(_in_one(gold), answer)
-    rule = {"justrl": lambda g, a, o: justrl.full(_in_one(g), a), "strict": lambda g, a, o: _strict(_in_one(g), a)}
-    return rule.get(options.preset, full)(gold, answer, options), answer
+    if options.preset == "justrl":
+        return justrl.full(_in_one(gold), answer), answer
+    if options.preset == "strict":
+        return _strict(_in_one(gold), answer), answer
+    return full(gold, answer, options), answer

@@ -1,4 +1,4 @@
-"""The grading processes, started by `grading_pool`, killed at will.
+"""The grading processes, started by `pool`, killed at will.
 
 One process imports math-verify once and forks a worker whenever it is told to, so that a worker costs milliseconds and
 not the second or two of the imports. A worker reads one JSON line a job and writes one a verdict. It imports no torch,
@@ -33,7 +33,8 @@ def _limit_memory(mib: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _judge(line: bytes) -> tuple[str, str | None]:
+def _verdict(line: bytes) -> tuple[str, str | None]:
+    """(reason, the answer as it was read) of one job."""
     from stapo_eval.grading.presets import decide
     from stapo_eval.grading.rules import Options
 
@@ -56,7 +57,7 @@ def serve(connection: socket.socket, memory_mib: int) -> None:
             _limit_memory(memory_mib)
         for line in stream:
             began = time.perf_counter()
-            reason, extracted = _judge(line)
+            reason, extracted = _verdict(line)
             stream.write(json.dumps([reason, time.perf_counter() - began, extracted]).encode() + b"\n")
             stream.flush()
             if reason == "memory":

@@ -1,4 +1,4 @@
-"""The ablation as one value, made from records alone; `render_ablation` writes it as Markdown and JSON."""
+"""The ablation as one value, made from records alone; `render` writes it as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stapo_repro import labels
-from stapo_repro.ablation.claims import Claims, Judged, judge
-from stapo_repro.ablation.evidence import MEASURES, Evidence, Measure, Number, accuracy, base_accuracy, gather, measure
+from stapo_repro.ablation.by_seed import (
+    MEASURES,
+    Measure,
+    Number,
+    SeedResults,
+    accuracy,
+    base_accuracy,
+    gather,
+    measure,
+)
+from stapo_repro.ablation.claims import Claims, JudgedClaim, judge
 from stapo_repro.records.reading import Loaded, TrainingRun, inputs_hash
 from stapo_repro.tables import notes
 from stapo_results.schema import SETTINGS
@@ -19,14 +28,14 @@ FOLDER = "ablation"  # below results/records; the main table leaves it out
 
 
 @dataclass(frozen=True)
-class Row:
+class MethodRow:
     """One method.
 
     Attributes:
         accuracy: benchmark (and "avg") -> setting -> percent.
         difference: the same minus the reference, in percentage points, paired by problem and seed; empty for the
             reference itself and the base model.
-        training: measure -> value over seeds (see `evidence.run_measures`); empty for the base model.
+        training: measure -> value over seeds (see `by_seed.run_measures`); empty for the base model.
     """
 
     method: str
@@ -47,40 +56,36 @@ class Ablation:
     seeds: list[int]
     steps: int | None
     benchmarks: list[str]
-    rows: list[Row]
-    claims: list[Judged]
+    rows: list[MethodRow]
+    claims: list[JudgedClaim]
     not_tested: list[str]
     footnotes: list[str]
     records: list[dict[str, str]]
     trainings: list[dict[str, str]]
 
 
-def _parts(e: Evidence) -> dict[str, Sequence[str]]:
-    return {**{b: (b,) for b in e.benchmarks}, labels.AVERAGE: e.benchmarks}
+def _rows(results: SeedResults) -> list[MethodRow]:
+    """The base model, then every method of the ablation."""
+    parts = {**{b: (b,) for b in results.benchmarks}, labels.AVERAGE: results.benchmarks}
+    base = {name: {s: base_accuracy(results, part, s) for s in SETTINGS} for name, part in parts.items()}
+    rows = [MethodRow(labels.BASE, labels.method_label(labels.BASE), base, {}, {})]
+    for method in labels.ABLATION:
+        own, difference = (
+            {name: {s: accuracy(results, [(1.0, method, s), *against(s)], part) for s in SETTINGS}
+             for name, part in parts.items()}
+            for against in (lambda s: [], lambda s: [(-1.0, REFERENCE, s)])
+        )  # fmt: skip
+        training: dict[Measure, Number] = {m: _at_least_zero(m, measure(results, [(1.0, method)], m)) for m in MEASURES}
+        shown = {} if method == REFERENCE else difference
+        rows.append(MethodRow(method, labels.method_label(method), own, shown, training))
+    return rows
 
 
-def _base_row(e: Evidence) -> Row:
-    values = {name: {s: base_accuracy(e, part, s) for s in SETTINGS} for name, part in _parts(e).items()}
-    return Row(labels.BASE, labels.method_label(labels.BASE), values, {}, {})
-
-
-def _possible(name: Measure, value: Number) -> Number:
+def _at_least_zero(name: Measure, value: Number) -> Number:
     """One method's value with an interval that ends where the quantity does, as accuracies' intervals do."""
     if name in ("reward", "entropy_rise") or value.low is None:
         return value
     return replace(value, low=max(0.0, value.low))
-
-
-def _row(e: Evidence, method: str) -> Row:
-    own, difference = {}, {}
-    for name, benchmarks in _parts(e).items():
-        own[name] = {s: accuracy(e, [(1.0, method, s)], benchmarks) for s in SETTINGS}
-        if method != REFERENCE:
-            difference[name] = {
-                s: accuracy(e, [(1.0, method, s), (-1.0, REFERENCE, s)], benchmarks) for s in SETTINGS
-            }  # fmt: skip
-    training: dict[Measure, Number] = {m: _possible(m, measure(e, [(1.0, method)], m)) for m in MEASURES}
-    return Row(method, labels.method_label(method), own, difference, training)
 
 
 def _stamp(run: TrainingRun) -> str:
@@ -91,7 +96,7 @@ def _stamp(run: TrainingRun) -> str:
     return digest.hexdigest()
 
 
-def _footnotes(e: Evidence, cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> list[str]:
+def _footnotes(results: SeedResults, cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> list[str]:
     if not cells and not runs:
         return []
     out = []
@@ -105,8 +110,8 @@ def _footnotes(e: Evidence, cells: Sequence[Loaded], runs: Sequence[TrainingRun]
     absent = sum(p.verdicts.count("-") for c in cells for p in c.record.problems)
     if absent:
         out.append(f"MISSING SAMPLES: {absent}; a problem's mean is over those present.")
-    if e.steps is not None:
-        out.append(f"{e.steps} training steps, all from one base model; the intervals do not cover another one.")
+    if results.steps is not None:
+        out.append(f"{results.steps} training steps, all from one base model; the intervals do not cover another one.")
     unfinished = [f"{labels.method_label(r.method)} seed {r.seed} ({r.status})" for r in runs if r.status != "done"]
     if unfinished:
         out.append(f"Trainings that are not finished and not counted: {', '.join(unfinished)}.")
@@ -120,9 +125,9 @@ def build(cells: Sequence[Loaded], runs: Sequence[TrainingRun], claims: Claims) 
     """The whole ablation from all its records.
 
     Raises:
-        RecordError: records that are not of one ablation (see `evidence.gather`).
+        RecordError: records that are not of one ablation (see `by_seed.gather`).
     """
-    e = gather(cells, runs)
+    results = gather(cells, runs)
     trainings = [
         {"method": r.method, "seed": str(r.seed), "status": r.status, "path": r.path, "sha256": _stamp(r)} for r in runs
     ]
@@ -131,13 +136,13 @@ def build(cells: Sequence[Loaded], runs: Sequence[TrainingRun], claims: Claims) 
         inputs_sha256=inputs_hash(cells, *sorted(t["sha256"] for t in trainings), claims.model_dump_json()),
         paper=claims.source,
         rule=claims.rule,
-        seeds=list(e.seeds),
-        steps=e.steps,
-        benchmarks=list(e.benchmarks),
-        rows=[_base_row(e), *(_row(e, m) for m in labels.ABLATION)],
-        claims=judge(claims, e),
+        seeds=list(results.seeds),
+        steps=results.steps,
+        benchmarks=list(results.benchmarks),
+        rows=_rows(results),
+        claims=judge(claims, results),
         not_tested=claims.not_tested,
-        footnotes=_footnotes(e, cells, runs),
+        footnotes=_footnotes(results, cells, runs),
         records=[{"cell": c.record.cell.id, "path": c.path, "sha256": c.sha256} for c in cells],
         trainings=trainings,
     )

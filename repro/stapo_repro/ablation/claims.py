@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro import labels
-from stapo_repro.ablation.evidence import AccuracyTerm, Evidence, Measure, Number, accuracy, measure
+from stapo_repro.ablation.by_seed import AccuracyTerm, Measure, Number, SeedResults, accuracy, measure
 from stapo_repro.paper import transcribed
 
 Verdict = Literal["holds", "opposite", "not distinguishable", "not run"]
@@ -56,7 +56,7 @@ class Claim(BaseModel):
             raise ValueError(f"{self.id}: either a second method or a reference value")
         return self
 
-    def quantity(self, e: Evidence) -> Number:
+    def quantity(self, results: SeedResults) -> Number:
         """The claim's quantity over the ablation's seeds."""
         if self.measure == "accuracy":
             assert self.setting is not None  # these two were checked when it was read
@@ -64,9 +64,9 @@ class Claim(BaseModel):
             settings = [(1.0, self.setting)] if self.setting != NARROWING else [(1.0, "t1.0"), (-1.0, "t0.7")]
             pair = ((1.0, self.first), (-1.0, self.second))
             terms: list[AccuracyTerm] = [(a * b, m, t) for a, t in settings for b, m in pair]
-            return accuracy(e, terms, e.benchmarks)
+            return accuracy(results, terms, results.benchmarks)
         terms_of_measure = [(1.0, self.first)] + ([(-1.0, self.second)] if self.second else [])
-        return measure(e, terms_of_measure, self.measure, reference=self.reference)
+        return measure(results, terms_of_measure, self.measure, reference=self.reference)
 
 
 class Claims(BaseModel):
@@ -89,7 +89,7 @@ class Claims(BaseModel):
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedClaim:
     """A claim with its quantity and verdict."""
 
     claim: Claim
@@ -109,13 +109,10 @@ def verdict(number: Number, direction: Literal["above", "below"]) -> Verdict:
     return "not distinguishable"
 
 
-def judge(claims: Claims, e: Evidence) -> list[Judged]:
+def judge(claims: Claims, results: SeedResults) -> list[JudgedClaim]:
     """All claims in the file's order."""
-    judged = []
-    for c in claims.claims:
-        number = c.quantity(e)
-        judged.append(Judged(c, number, verdict(number, c.direction)))
-    return judged
+    numbers = [(c, c.quantity(results)) for c in claims.claims]
+    return [JudgedClaim(c, number, verdict(number, c.direction)) for c, number in numbers]
 
 
 def load(path: Path | None = None) -> Claims:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 
 from stapo_repro import labels
 from stapo_repro.ablation.build import REFERENCE, Ablation
-from stapo_repro.ablation.claims import NARROWING, VERDICTS, Claim, Judged
-from stapo_repro.ablation.evidence import Measure, Number
+from stapo_repro.ablation.by_seed import Measure, Number
+from stapo_repro.ablation.claims import NARROWING, VERDICTS, Claim, JudgedClaim
 from stapo_repro.tables import shown
 from stapo_repro.tables.render import grid
 from stapo_results.schema import SETTINGS
@@ -125,7 +125,7 @@ def quantity(c: Claim) -> str:
     return f"{text} ({unit})" if unit else text
 
 
-def _claim(number: int, j: Judged, planned: int) -> list[str]:
+def _claim(number: int, j: JudgedClaim, planned: int) -> list[str]:
     digits = 2 if j.claim.measure == "accuracy" else MEASURES[j.claim.measure][2]
     value = _value(j.number, digits, signed=True) + _gap(planned, j.number)
     if j.number.mean is not None:  # the verdict is read off the interval: as many digits as the value

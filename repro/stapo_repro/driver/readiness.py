@@ -8,18 +8,14 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from stapo_repro import labels
-from stapo_repro.ablation import build as ablation
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Stage, StageEvent, last_event
-from stapo_repro.paper import checkout
-from stapo_repro.planner import estimates
-from stapo_repro.planner.budget import MACHINES, load, places
 from stapo_repro.planner.estimates import GIB, Estimate
 from stapo_repro.planner.plan import total
 from stapo_repro.planner.render import number
@@ -233,24 +229,6 @@ def _check_configuration(command: Sequence[str]) -> str:
     return "composes; selector, sizes, alarms and veRL's own validation pass"
 
 
-def stage_costs(r: Request) -> dict[str, Estimate]:
-    """Hours and disk of every training and evaluation, by the planner; without those of which nothing is known."""
-    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
-    found = {}
-    for m in r.models:
-        if r.on_cpu:
-            train = estimates.miniature("train", m.method, known, r.steps)
-            evaluation = estimates.miniature("eval", m.method, known)
-        else:
-            budget, machine = load(), MACHINES[r.hardware]
-            card, keep = machine.card, r.keep_checkpoints
-            train = estimates.training(budget, m.method, m.size, machine, card, r.steps, known, keep)
-            evaluation = estimates.evaluation(budget, m.size, places(m.size), machine, card, known, m.is_base)
-        found |= {} if m.is_base else {f"train/{m.name}": train}
-        found |= {} if r.quick else {f"eval/{m.name}": evaluation}
-    return found
-
-
 def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
     """What is there of a stage, without reading its outputs; "" where it is finished."""
     last = last_event(ledger, stage.name)
@@ -265,10 +243,7 @@ def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
     return ""
 
 
-def show_plan(
-    r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estimate], checks: Checks,
-    say: Callable[[str], None] = print,
-) -> None:  # fmt: skip
+def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estimate], checks: Checks) -> None:
     """Print each stage with its command, what is there, hours and disk, and the checks; then refuse what cannot start.
 
     Raises:
@@ -277,21 +252,21 @@ def show_plan(
     place = f"{r.hardware} of " if r.gpus else ""
     place += f"the Ray cluster at {r.ray_address}" if r.ray_address else "this machine"
     seeds = ", ".join(map(str, dict.fromkeys(m.seed for m in r.trained))) or "none"
-    say(f"{r.experiment}: {', '.join(r.cells)}, seeds {seeds}, {r.steps:,} steps, on {place}, into {r.out}")
-    say(FILLING)
+    print(f"{r.experiment}: {', '.join(r.cells)}, seeds {seeds}, {r.steps:,} steps, on {place}, into {r.out}")
+    print(FILLING)
     for i, (stage, what) in enumerate(states.items(), 1):
-        say(f"\n{i:>3}. {stage.name}: {what or 'there'}")
-        say(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")
+        print(f"\n{i:>3}. {stage.name}: {what or 'there'}")
+        print(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")
         if stage.name in costs:
-            say(f"     {cost_text(costs[stage.name])}")
+            print(f"     {cost_text(costs[stage.name])}")
     left = [s.name for s, what in states.items() if what]
     hours = total(costs[name].hours for name in left if name in costs)
-    say(f"\nStill to do: {len(left)} of {len(states)} stages, about {_hours(hours)}\n\nChecks")
+    print(f"\nStill to do: {len(left)} of {len(states)} stages, about {_hours(hours)}\n\nChecks")
     for c in checks.made:
-        say(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else c.found}")
-    say("")
+        print(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else c.found}")
+    print("")
     checks.refuse()
-    say("All checks passed; nothing was started (--dry-run).")
+    print("All checks passed; nothing was started (--dry-run).")
 
 
 def cost_text(estimate: Estimate) -> str:

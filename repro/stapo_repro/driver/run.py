@@ -14,11 +14,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from stapo_repro.ablation import build as ablation
 from stapo_repro.driver import readiness, summary
 from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
+from stapo_repro.paper import checkout
+from stapo_repro.planner import estimates
+from stapo_repro.planner.budget import MACHINES, load, places
+from stapo_repro.planner.estimates import Estimate
 from stapo_results import runs
 from stapo_results.schema import Run
 
@@ -31,15 +36,15 @@ def main(r: Request, dry: bool = False) -> int:
         RunFailed: a stage failed; the same command goes on.
     """
     began = time.monotonic()
-    stages, ledger, costs = make_stages(r), read_ledger(r.out), readiness.stage_costs(r)
+    stages, ledger, costs = make_stages(r), read_ledger(r.out), stage_costs(r)
     states = {s: readiness.state(s, ledger) for s in stages}
     checks = readiness.make_checks(r, [s for s in stages if states[s]], costs)
     if dry:
         readiness.show_plan(r, states, costs, checks)
         return 0
     checks.refuse()
-    repeated = execute(r.out, readiness.new_record(r), stages, r.grace_seconds)
-    summary.show(r, repeated, time.monotonic() - began)
+    execute(r.out, readiness.new_record(r), stages, r.grace_seconds)
+    summary.show(r, time.monotonic() - began)
     return 0
 
 
@@ -62,6 +67,24 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
         display = StageDisplay([s.name for s in stages])
         with folder.working(), display.display:
             return Engine(out, display, grace, patience).run(stages)
+
+
+def stage_costs(r: Request) -> dict[str, Estimate]:
+    """Hours and disk of every training and evaluation, by the planner; without those of which nothing is known."""
+    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
+    found = {}
+    for m in r.models:
+        if r.on_cpu:
+            train = estimates.miniature("train", m.method, known, r.steps)
+            evaluation = estimates.miniature("eval", m.method, known)
+        else:
+            budget, machine = load(), MACHINES[r.hardware]
+            card, keep = machine.card, r.keep_checkpoints
+            train = estimates.training(budget, m.method, m.size, machine, card, r.steps, known, keep)
+            evaluation = estimates.evaluation(budget, m.size, places(m.size), machine, card, known, m.is_base)
+        found |= {} if m.is_base else {f"train/{m.name}": train}
+        found |= {} if r.quick else {f"eval/{m.name}": evaluation}
+    return found
 
 
 @contextlib.contextmanager

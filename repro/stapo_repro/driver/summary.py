@@ -1,4 +1,4 @@
-"""The driver's closing words: the table of the miniature or its ablation, what each stage cost, where everything is."""
+"""The driver's closing words: the table of the miniature or its ablation, what it all cost, where everything is."""
 
 from __future__ import annotations
 
@@ -70,24 +70,13 @@ def _ablation(r: Request) -> Iterator[str]:
         yield f"  {claim['verdict']:<20}{claim['id']}: {_number(claim['number'], '+.4f')}"
 
 
-def show(r: Request, repeated: set[str], wall_seconds: float) -> None:
-    """Print the summary of a finished run.
-
-    Args:
-        repeated: names of the stages that this call had to run.
-    """
+def show(r: Request, wall_seconds: float) -> None:
+    """Print the summary of a finished run; `wall_seconds` are this call's."""
     console = Console(highlight=False)
     if r.on_cpu:
         for line in _ablation(r) if r.experiment == "ablation" else _main_table(r):
             console.print(Text(line) if isinstance(line, str) else line)
     times, _ = of_ledger(read_ledger(r.out))
-    table = Table(title="Stages")
-    for column in ("stage", "time", "peak memory", ""):
-        table.add_column(column)
-    for s in times:
-        before = "" if s.name in repeated else "finished before"
-        table.add_row(s.name, duration(s.seconds), f"{s.peak_mib / 1024:.1f} GiB", before)
-    console.print(table)
     whole, peak = sum(s.seconds for s in times), max(s.peak_mib for s in times) / 1024
     console.print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
     name = "ablation" if r.experiment == "ablation" else "main_table"

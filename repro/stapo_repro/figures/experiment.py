@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.ablation import evidence as seeded
+from stapo_repro.ablation import by_seed
 from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
@@ -93,7 +93,7 @@ class Experiment:
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
-    ablation: seeded.Evidence | None = None
+    ablation: by_seed.SeedResults | None = None
     theory: Sequence[Theory] = ()
 
     @classmethod
@@ -104,9 +104,9 @@ class Experiment:
         """Order the records of one experiment.
 
         Raises:
-            RecordError: records that cannot stand side by side (see `scores.score` and `ablation.evidence.gather`).
+            RecordError: records that cannot stand side by side (see `scores.score` and `ablation.by_seed.gather`).
         """
-        ablation = seeded.gather(cells, runs) if name == "ablation" else None
+        ablation = by_seed.gather(cells, runs) if name == "ablation" else None
         return cls(name, final_step(cells)[0], runs, paper, ablation, theory)
 
     @cached_property
@@ -138,15 +138,6 @@ class Experiment:
             name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
             out.append(self._group(name, labels.size_label(size), kind, (size,)))
         return out
-
-    def wide_groups(self) -> list[Group]:
-        """The same, with the paper's three sizes side by side in one group as soon as one of them has a record."""
-        groups = self.groups()
-        first = next((i for i, g in enumerate(groups) if g.kind == "paper"), None)
-        if first is not None:
-            groups = [g for g in groups if g.kind != "paper"]
-            groups.insert(first, self.paper_group())
-        return groups
 
     def paper_group(self) -> Group:
         """The paper's three sizes, whether there are records or not."""
@@ -183,8 +174,8 @@ class Experiment:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
         if self.ablation is not None:
             if method == labels.BASE:
-                return _from_number(seeded.base_accuracy(self.ablation, benchmarks, setting))
-            return _from_number(seeded.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
+                return _from_number(by_seed.base_accuracy(self.ablation, benchmarks, setting))
+            return _from_number(by_seed.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
         parts = self._parts(size, method, benchmarks, setting)
         found = average_score(parts) if parts else None
         if parts is None or found is None:
@@ -196,7 +187,7 @@ class Experiment:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
         if self.ablation is not None:
             terms = [(1.0, first, setting), (-1.0, second, setting)]
-            return _from_number(seeded.accuracy(self.ablation, terms, benchmarks)) or "not run"
+            return _from_number(by_seed.accuracy(self.ablation, terms, benchmarks)) or "not run"
         one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
         if one is None or other is None:
             return "not run"
@@ -223,9 +214,9 @@ class Experiment:
         return out
 
     @staticmethod
-    def _missing_seeds(ablation: seeded.Evidence, group: Group) -> list[str]:
+    def _missing_seeds(ablation: by_seed.SeedResults, group: Group) -> list[str]:
         terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
-        gone = dict.fromkeys(x for t in terms for x in seeded.accuracy(ablation, t, group.benchmarks).missing)
+        gone = dict.fromkeys(x for t in terms for x in by_seed.accuracy(ablation, t, group.benchmarks).missing)
         return [f"MISSING: {'; '.join(gone)}."] if gone else []
 
 
@@ -236,5 +227,5 @@ def _percent(mean: float, low: float, high: float, seeds: tuple[float, ...] = ()
     return Value(100 * mean, *ends, seeds)
 
 
-def _from_number(n: seeded.Number) -> Value | None:
+def _from_number(n: by_seed.Number) -> Value | None:
     return None if n.mean is None else Value(n.mean, n.low, n.high, tuple(n.seeds.values()))

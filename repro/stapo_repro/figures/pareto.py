@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from stapo_repro import labels
 from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.experiment import Experiment, Group, Value
@@ -74,29 +73,22 @@ def method_points(experiment: Experiment, group: Group, size: str, setting: str)
 def pareto(experiment: Experiment, group: Group) -> Sketch:
     """Accuracy against entropy stability."""
     title = group.heading("Accuracy against entropy stability")
-    wide = len(group.sizes) > 1
-    figure = canvas.sheet(title, 5.0 if wide else 3.1)
-    grid = figure.subplots(2, len(group.sizes)) if wide else figure.subplots(1, 2)[:, None]
+    figure = canvas.sheet(title, 3.1)
+    size = group.sizes[0]
     seen: dict[str, bool] = dict.fromkeys(group.methods, False)
-    for column, size in enumerate(group.sizes):
-        logged = any(r.status == "done" for r in experiment.runs if r.size == size)
-        for row, setting in enumerate(SETTINGS):
-            axes = grid[row][column]
-            found = method_points(experiment, group, size, setting)
-            _draw(axes, found, "not recorded" if logged else "not run")
-            seen |= {s.method: True for s in found}
-            axes.set_title(
-                f"{labels.size_label(size)}, T = {SETTINGS[setting][0]}" if wide else canvas.setting_label(setting)
-            )
-            if row == len(SETTINGS) - 1 or not wide:
-                axes.set_xlabel("entropy stability S (right is better)")
-            if column == 0:
-                axes.set_ylabel("accuracy (%), average")
+    logged = any(r.status == "done" for r in experiment.runs if r.size == size)
+    for axes, setting in zip(figure.subplots(1, 2), SETTINGS, strict=True):
+        found = method_points(experiment, group, size, setting)
+        _draw(axes, found, "not recorded" if logged else "not run")
+        seen |= {s.method: True for s in found}
+        axes.set_title(canvas.setting_label(setting))
+        axes.set_xlabel("entropy stability S (right is better)")
+        axes.set_ylabel("accuracy (%), average")
     front = Line2D([], [], color=GREY, linewidth=0.8, dashes=(4, 2), label="none is better in both")
-    known = {c.record.cell.method for c in experiment.cells if c.record.cell.size in group.sizes}
+    known = {c.record.cell.method for c in experiment.cells if c.record.cell.size == size}
     why = {m: "incomplete" if m in known else "not run" for m in seen}
     canvas.legend(figure, [*(canvas.handle(m, run=there, line=False, why=why[m]) for m, there in seen.items()), front])
-    seeds = max((len(r) for s in group.sizes for r in experiment.runs_of(s, group.methods).values()), default=0)
+    seeds = max(map(len, experiment.runs_of(size, group.methods).values()), default=0)
     spread = "; horizontal from the lowest to the highest seed" if seeds > 1 else "; one seed, no interval of S"
     caption = (
         f"{group.opening('Accuracy against the stability of policy entropy')} S = exp(−RMS ln(H/H₀)), with H the "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from stapo_repro import labels
-from stapo_repro.ablation.evidence import run_measures
+from stapo_repro.ablation.by_seed import run_measures
 from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import Experiment, Group, Value

@@ -21,7 +21,7 @@ PANELS = (
     Panel("silenced_share", "Silenced tokens", "share of tokens (%), symlog", 100.0),
     Panel("accuracy", "Validation accuracy", "accuracy (%)", 100.0),
 )
-SILENCED = Panel("silenced_share", "Silenced", "share of response tokens (%)", 100.0)
+SILENCED = Panel("silenced_share", "Share of tokens", "share of response tokens (%)", 100.0)
 CANDIDATES = Panel("candidate_share", "Candidates", "share of response tokens (%)", 100.0)
 THRESHOLD = Panel("threshold", "Entropy threshold", "entropy (nats)")
 Runs = Mapping[str, Sequence[TrainingRun]]
@@ -141,49 +141,34 @@ def silenced_share(experiment: Experiment, group: Group) -> Sketch | None:
     if not methods:
         return None
     title = group.heading("Silenced tokens")
-    wide = len(group.sizes) > 1
-    figure = sheet(title, 4.2 if wide else 2.7)
-    grid = figure.subplots(2, len(group.sizes), sharex="col", squeeze=False) if wide else figure.subplots(
-        1, 2, squeeze=False).T  # fmt: skip
-    every: dict[str, list[TrainingRun]] = {m: [] for m in methods}
-    windows: list[int] = []
+    figure = sheet(title, 2.7)
+    shares, threshold = figure.subplots(1, 2)
+    runs = experiment.runs_of(group.sizes[0], methods)
     alone = methods == ["stapo"]
-    for column, size in enumerate(group.sizes):
-        runs = experiment.runs_of(size, methods)
-        for m, mine in runs.items():
-            every[m] = max(every[m], mine, key=len)
-        shares, threshold = grid[0][column], grid[1][column]
-        silenced = _curves(runs, SILENCED)
-        for c in _curves(runs, CANDIDATES) if alone and silenced else ():
-            line(shares, c, CANDIDATES.metric, colour=GREY, dashed=True)
-        windows += _lines(shares, runs, SILENCED, silenced)
-        # the random mask has a threshold too, in its random keys
-        asked = _curves({m: mine for m, mine in runs.items() if m != "stapo-random"}, THRESHOLD)
-        windows += _lines(threshold, runs, THRESHOLD, asked)
-        for axes in [*([shares] if silenced else []), *([threshold] if asked else [])]:
+    silenced = _curves(runs, SILENCED)
+    for c in _curves(runs, CANDIDATES) if alone and silenced else ():
+        line(shares, c, CANDIDATES.metric, colour=GREY, dashed=True)
+    # the random mask has a threshold too, in its random keys
+    asked = _curves({m: mine for m, mine in runs.items() if m != "stapo-random"}, THRESHOLD)
+    windows = _lines(shares, runs, SILENCED, silenced) + _lines(threshold, runs, THRESHOLD, asked)
+    for axes, panel, found in ((shares, SILENCED, silenced), (threshold, THRESHOLD, asked)):
+        if found:
             axes.set_ylim(bottom=0)
-        shares.set_title(labels.size_label(size) if wide else "Share of tokens")
-        threshold.set_title("" if wide else THRESHOLD.title)
-        if group.kind == "paper" and any(runs.values()):
-            _bound(shares)
-        for axes in (shares, threshold) if not wide else (threshold,):
-            axes.set_xlabel("training step")
-        if column == 0:
-            shares.set_ylabel(SILENCED.unit)
-            threshold.set_ylabel("entropy threshold (nats)" if wide else THRESHOLD.unit)
-    handles: list[Artist] = list(_handles(every))
-    if alone and any(every.values()):
+        axes.set_title(panel.title)
+        axes.set_xlabel("training step")
+        axes.set_ylabel(panel.unit)
+    if group.kind == "paper" and any(runs.values()):
+        _bound(shares)
+    handles: list[Artist] = list(_handles(runs))
+    if alone and any(runs.values()):
         handles += [Line2D([], [], color=GREY, dashes=(3, 1.5), label="candidates (A > 0, p < τₚ)")]
     legend(figure, handles)
-    caption = (
-        f"{group.opening('Tokens left out of the loss')} {'Above' if wide else 'Left'}: silenced tokens as a share of "
-        "the response tokens"
-    )
+    caption = f"{group.opening('Tokens left out of the loss')} Left: silenced tokens as a share of the response tokens"
     if alone:
         caption += ", dashed the candidates they are chosen from (positive advantage, probability below τₚ)"
-    caption += f"; {'below' if wide else 'right'}: the entropy below which a candidate is silenced"
+    caption += "; right: the entropy below which a candidate is silenced"
     caption += " (above which, by the high-entropy mask). " if "stapo-high-entropy" in methods else ". "
-    caption += describe_runs(every, windows)
+    caption += describe_runs(runs, windows)
     return Sketch(f"{group.name}_silenced_share", title, figure, caption)
 
 

@@ -9,17 +9,14 @@ from stapo_repro.tables.render import grid
 from stapo_results.schema import Bench, BenchRow, Run
 from stapo_results.store import read_json
 
-PARTS = ("grading", "generation", "summary", "makespan")
 
-
-def _row(rows: Sequence[BenchRow], name: str, **labels: str) -> BenchRow | None:
-    return next((r for r in rows if r.name == name and labels.items() <= r.labels.items()), None)
+def _row(rows: Sequence[BenchRow], name: str) -> BenchRow:
+    return next(r for r in rows if r.name == name)
 
 
 def _grading(bench: Bench) -> list[str]:
     """Every way beside ours; the spread of "times as fast" is that of its ratio to the baseline within a repeat."""
     ours = _row(bench.rows, "stapo-eval grade")
-    assert ours is not None
     head = ["Way of grading", "Seconds", "Time against ours", "Same verdict as ours", "Agrees with the label"]
     rows = [
         [
@@ -43,7 +40,6 @@ def _grading(bench: Bench) -> list[str]:
 
 def _generation(bench: Bench) -> list[str]:
     row = _row(bench.rows, "end to end, one queue")
-    assert row is not None
     return [
         f"**End to end** (engine {row.labels['engine']}, {int(row.labels['samples']):,} samples of a tiny model, six "
         f"benchmarks, two settings): {row.ratio:.2f} of the time of the usual loop ({row.ratio_low:.2f} to "
@@ -59,24 +55,6 @@ def _summary(bench: Bench) -> list[str]:
     ]
 
 
-def _makespan(bench: Bench) -> list[str]:
-    machines = dict.fromkeys((r.labels["replicas"], r.labels["places"]) for r in bench.rows)
-    names = ("makespan, one queue", "makespan, usual loop", "makespan, lengths known")
-    rows = []
-    for replicas, places in machines:
-        found = [_row(bench.rows, n, replicas=replicas, places=places) for n in names]
-        rows.append([replicas, places, *(f"{r.ratio:.3f}" if r else "not run" for r in found)])
-    head = ["Replicas", "Requests at once in each", "One queue", "Usual loop", "One queue, lengths known beforehand"]
-    return [
-        f"**Makespan**, by simulation: {int(bench.rows[0].values['requests']):,} responses of long-tailed lengths cut "
-        "at 20,480 tokens; time over the lower bound (the larger of work / places and the longest request). With "
-        "thousands of places the whole work takes hardly longer than one response, and an order that does not know "
-        "the lengths starts some of the longest late.",
-        "",
-        *grid(head, rows, left=0),
-    ]
-
-
 def page_block(folder: Path) -> str:
     """The block of the page; a part without a record is "not run".
 
@@ -85,7 +63,7 @@ def page_block(folder: Path) -> str:
     """
     lines: list[str] = []
     machines = []
-    for part, write in zip(PARTS, (_grading, _generation, _summary, _makespan), strict=True):
+    for part, write in (("grading", _grading), ("generation", _generation), ("summary", _summary)):
         path = folder / part / "bench.json"
         if not path.exists():
             lines += [f"**{part.capitalize()}**: not run.", ""]

@@ -39,12 +39,9 @@ class Family:
     experiments: tuple[ExperimentName, ...] = ("main", "ablation")
 
 
-def _each(
-    figure: Callable[[Experiment, Group], Sketch | None],
-    groups: Callable[[Experiment], list[Group]] = Experiment.groups,
-) -> Callable[[Experiment], list[Sketch]]:
+def _each(figure: Callable[[Experiment, Group], Sketch | None]) -> Callable[[Experiment], list[Sketch]]:
     """A figure a group (the miniature, a size, ...); groups without one are left out."""
-    return lambda experiment: [s for g in groups(experiment) if (s := figure(experiment, g)) is not None]
+    return lambda experiment: [s for g in experiment.groups() if (s := figure(experiment, g)) is not None]
 
 
 def _tokens(experiment: Experiment) -> list[Sketch]:
@@ -61,12 +58,12 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
 
 FAMILIES = (
     Family("training-curves", _each(training.training_curves)),
-    Family("pareto", _each(pareto.pareto, Experiment.wide_groups)),
+    Family("pareto", _each(pareto.pareto)),
     Family("bars", _each(ablation_bars.ablation_bars), ("ablation",)),
     Family("forest", _each(differences.forest)),
     Family("against-paper", against_paper.against_paper, ("main",)),
     Family("token-entropy", _each(token_entropy.token_entropy)),
-    Family("silenced-share", _each(training.silenced_share, Experiment.wide_groups)),
+    Family("silenced-share", _each(training.silenced_share)),
     Family("sensitivity", _each(sensitivity.sensitivity)),
     Family("tokens", _tokens, ("main",)),
     Family("planted", _each(planted_figure.planted_words)),

@@ -153,15 +153,12 @@ def draw(
 
 
 def figure_files(
-    of: ExperimentName | None, records: Sequence[Path], out: Path | None, *, only: Sequence[str] = (),
-    pdf: bool = False, readme: Path | None = None, page: Path | None = None,
-) -> dict[Path, bytes]:  # fmt: skip
+    of: ExperimentName | None, records: Sequence[Path], out: Path | None, only: Sequence[str] = (), pdf: bool = False
+) -> dict[Path, bytes]:
     """The figures of one or both experiments, and the blocks of the pages that show them.
 
-    The default pages are renewed only when nothing is left out: no other folder, no choice of figures.
+    The pages are renewed only when nothing is left out: no other folder, no choice of figures.
     """
-    if only and (readme or page):
-        raise BadInput("a page needs all figures", found=f"only {', '.join(only)}", next_step="leave out --only")
     folder = out or checkout() / "results" / "figures"
     kinds = ("svg", "png", *(["pdf"] if pdf else []))
     drawn = {name: draw(name, *_load(name, records), only, kinds) for name in parts(of, records)}
@@ -169,13 +166,16 @@ def figure_files(
 
     every = {d.name: d for found in drawn.values() for d in found}
     files = {folder / f"{d.name}.{kind}": data for d in every.values() for kind, data in d.files.items()}
-    elsewhere = folder if only else out
-    if "main" in drawn and (path := _page(readme, elsewhere, "README.md")):
-        generated.renew(files, path, "figure", figures.readme_block(every))
-    if "ablation" in drawn and (path := _page(page, elsewhere, "docs/reproduction.md")):
-        generated.renew(files, path, "ablation-figure", figures.ablation_block(every))
-    if len(drawn) == 2 and (path := _page(None, elsewhere, "results/figures/README.md")):
-        generated.renew(files, path, "figures", figures.gallery(drawn["main"], drawn["ablation"]))
+    if only or out:
+        return files
+    if "main" in drawn:
+        generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
+    if "ablation" in drawn:
+        page = checkout() / "docs" / "reproduction.md"
+        generated.renew(files, page, "ablation-figure", figures.ablation_block(every))
+    if len(drawn) == 2:
+        page = checkout() / "results" / "figures" / "README.md"
+        generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["ablation"]))
     return files
 
 

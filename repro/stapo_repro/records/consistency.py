@@ -22,7 +22,7 @@ class Source:
     data: Callable[[], bytes]
 
     @classmethod
-    def of(cls, path: Path) -> Source:
+    def from_path(cls, path: Path) -> Source:
         return cls(str(path), path.read_bytes)
 
     def at(self, where: Field) -> str:

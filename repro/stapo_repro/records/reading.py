@@ -89,12 +89,12 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     for root in roots:
         for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            check_alone(record, Source.of(path))
+            check_alone(record, Source.from_path(path))
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
             before = found.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
                 continue
-            check_pair(before.record, Source.of(before.file), record, Source.of(path))
+            check_pair(before.record, Source.from_path(before.file), record, Source.from_path(path))
             print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
     return [found[key] for key in sorted(found)]
 

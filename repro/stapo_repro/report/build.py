@@ -140,7 +140,7 @@ def _section(
     )
 
 
-def _claim(number: int, judged: claims.Judged) -> JudgedClaim:
+def _claim(number: int, judged: claims.JudgedClaim) -> JudgedClaim:
     c, n = judged.claim, judged.number
     digits = 2 if c.measure == "accuracy" else render_ablation.MEASURES[c.measure][2]
     interval = "" if n.low is None else f"{tables.shown(n.low, digits)} to {tables.shown(n.high, digits)}"

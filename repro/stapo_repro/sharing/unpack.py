@@ -263,26 +263,29 @@ def _check_verdicts(path: Path) -> None:
                        "a verdict of each sample")  # fmt: skip
 
 
+def _way(into: Path, f: Entry) -> list[Path]:
+    """The target's folders on the way to a file, outermost first, and the file itself."""
+    return [into / p for p in (*reversed(Path(f.path).parents), Path(f.path))]
+
+
 def _new_files(manifest: Manifest, into: Path) -> list[Entry]:
     """The files that the target lacks; refuses those that it has with another content, and links on the way."""
     new, differing = [], []
     for f in manifest.files:
-        target = into / f.path
-        way = [into / p for p in (*reversed(target.relative_to(into).parents), target.relative_to(into))]
+        *folders, target = way = _way(into, f)
         if link := next((p for p in way if p.is_symlink()), None):
             raise RecordError(f"{link} is a symbolic link", found=os.readlink(link), expected="plain files and folders",
                               next_step="name another folder with --into")  # fmt: skip
-        if any(p.is_file() for p in way[:-1]) or target.is_dir():
+        if any(p.is_file() for p in folders) or target.is_dir():
             differing.append(f"{f.path} (a file and a folder of one name)")
         elif not target.exists():
             new.append(f)
         elif store.sha256_file(target) != f.sha256:
             differing.append(f.path)
     if differing:
-        more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise RecordError(
             f"{into} holds other files of the same names; nothing was written",
-            found=", ".join(differing[:5]) + more,
+            found=f"{len(differing)}: {', '.join(differing[:5])}",
             expected="files that are not there, or equal ones",
             next_step="unpack into another folder with --into, and compare",
         )
@@ -294,8 +297,7 @@ def _move(new: Sequence[Entry], staging: Path, into: Path) -> None:
     for f in new:
         if not (staging / f.path).exists():
             continue  # went with its folder
-        way = (into / p for p in (*reversed(Path(f.path).parents), Path(f.path)))
-        target = next(p for p in way if not p.exists())
+        target = next(p for p in _way(into, f) if not p.exists())
         source = staging / target.relative_to(into)
         if source.is_dir():
             os.rename(source, target)

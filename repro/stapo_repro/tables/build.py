@@ -29,13 +29,14 @@ def _section(
         if paper is not None and m in labels.METHODS:
             rows.append(values.paper_row(paper, size, m))
         rows.append(values.our_row(own, size, m, benchmarks, paper))
+    values.mark_best(rows, [*benchmarks, labels.AVERAGE])
     return Section(
         id=id,
         title=title,
         miniature=miniature,
         size=size,
         benchmarks=list(benchmarks),
-        rows=values.mark_best(rows, [*benchmarks, labels.AVERAGE]),
+        rows=rows,
         differences=differences.differences(own, id, size, methods, benchmarks),
         footnotes=notes.footnotes(own),
     )

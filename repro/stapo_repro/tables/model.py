@@ -7,7 +7,7 @@ from typing import Literal
 
 from stapo_repro.tables.gains import Gain
 
-Status = Literal["run", "not run", "incomplete", "paper", "not in the paper"]
+Status = Literal["run", "not run", "incomplete", "paper"]
 
 
 @dataclass(frozen=True)

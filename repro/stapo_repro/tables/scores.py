@@ -58,11 +58,6 @@ class Score:
     cells: tuple[Loaded, ...]
 
     @property
-    def complete(self) -> bool:
-        """All problems of the benchmark with all their samples."""
-        return self.estimate.missing == 0 and self.estimate.problems == self.rows
-
-    @property
     def is_base(self) -> bool:
         """An untrained model: one model, whose seeds are not drawn."""
         return all(c.record.cell.step == "base" for c in self.cells)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from stapo_repro import labels
-from stapo_repro.paper import PaperTable
+from stapo_repro.paper import COLUMNS, PaperTable
 from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
 from stapo_repro.tables.rounding import percent, shown
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
@@ -116,30 +116,23 @@ def our_row(
 
 def paper_row(paper: PaperTable, size: str, method: str) -> MethodRow:
     """The paper's printed values and marks."""
-    values: dict[str, dict[str, Value]] = {}
-    for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
-        values[b] = {}
-        for s in SETTINGS:
-            row = paper.get(size, method, s)
-            values[b][s] = (
-                Value("paper", shown=row.values[b], mean=float(row.values[b]), best=b in row.best)
-                if row
-                else Value("not in the paper")
-            )
+    rows = {s: row for s in SETTINGS if (row := paper.get(size, method, s)) is not None}
+    values = {
+        name: {
+            s: Value("paper", shown=row.values[name], mean=float(row.values[name]), best=name in row.best)
+            for s, row in rows.items()
+        }
+        for name in COLUMNS
+    }
     return MethodRow(method, f"{labels.method_label(method)}, paper", "paper", values)
 
 
-def mark_best(rows: Sequence[MethodRow], columns: Iterable[str]) -> list[MethodRow]:
-    """Mark the highest complete value of our rows, where at least two can be compared. Ties are all marked."""
-    marked = {id(r): {c: dict(v) for c, v in r.values.items()} for r in rows}
+def mark_best(rows: Sequence[MethodRow], columns: Iterable[str]) -> None:
+    """Mark in place the highest complete value of our rows, where at least two can be compared. Ties are all marked."""
     for column in columns:
         for setting in SETTINGS:
-            ours = [r for r in rows if r.source == "ours" and r.values[column][setting].complete]
-            if len(ours) < 2:
-                continue
-            top = max(Decimal(r.values[column][setting].shown) for r in ours)
-            for r in ours:
-                v = r.values[column][setting]
-                if Decimal(v.shown) == top:
-                    marked[id(r)][column][setting] = replace(v, best=True)
-    return [replace(r, values=marked[id(r)]) for r in rows]
+            ours = [r.values[column] for r in rows if r.source == "ours" and r.values[column][setting].complete]
+            top = max((Decimal(by_setting[setting].shown) for by_setting in ours), default=None)
+            for by_setting in ours if len(ours) > 1 else ():
+                if Decimal(by_setting[setting].shown) == top:
+                    by_setting[setting] = replace(by_setting[setting], best=True)

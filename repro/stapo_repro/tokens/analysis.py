@@ -40,7 +40,7 @@ def analyse(run: LoggedRun, top: int = 30) -> Analysis:
         "run_id": run.record.run_id if run.record is not None else None,
         "provenance": page.provenance(run, counts),
         "inputs": dict(sorted(run.inputs.items())),
-        "facts": run.facts.model_dump(mode="json"),
+        "facts": run.header.model_dump(mode="json"),
         "comparison": said,
         "threshold": {
             "all": asdict(spread) if spread else None,

@@ -44,10 +44,10 @@ def density(run: LoggedRun, region: Threshold | None) -> Sketch:
         nothing(axes, "no token of a response with a positive advantage")
         return Sketch(name, title, figure, caption)
     _squares(axes, grid)
-    left, top = _frame(axes, grid, run.facts.tau_p)
-    tau_p = math.log10(run.facts.tau_p)
+    left, top = _frame(axes, grid, run.header.tau_p)
+    tau_p = math.log10(run.header.tau_p)
     axes.axvline(tau_p, color="black", linewidth=0.8, dashes=(1, 1))
-    axes.annotate(f"p = {run.facts.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
+    axes.annotate(f"p = {run.header.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
                   textcoords="offset points", ha="right", va="top", size=7)  # fmt: skip
     inside = int(c["tokens"][correct & c["rare"] & c["below"]].sum())
     share = f"{inside:,} of {int(grid.sum()):,} tokens, {100 * inside / grid.sum():.3g} %"
@@ -62,7 +62,7 @@ def density(run: LoggedRun, region: Threshold | None) -> Sketch:
         axes.set_title(f"in the region: {share}", color=SILENCED, weight="normal")
         caption += (
             " Outlined: S2T's region, rare tokens (left of the dotted line, p < "
-            f"{run.facts.tau_p:g}) with an entropy below the threshold; its count is exact and of each "
+            f"{run.header.tau_p:g}) with an entropy below the threshold; its count is exact and of each "
             "mini-batch's own threshold."
         )
     if region is not None:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, nothing, sheet
+from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, nothing, number, sheet
 from stapo_repro.figures.curves import MOST_POINTS, windowed
 from stapo_repro.tokens.logged_run import LoggedRun
 from stapo_repro.tokens.quadrants import Quadrant
@@ -43,13 +43,13 @@ def quadrant_bars(run: LoggedRun, quadrants: Sequence[Quadrant]) -> Sketch:
                               size=SMALL, xycoords=axes.get_yaxis_transform())  # fmt: skip
             continue
         left.barh(-i, q.tokens, height=0.62, color=colour, gid=f"tokens-{i}")
-        _note(left, q.tokens, -i, f"{q.tokens:,} ({100 * (q.share or 0):.3g} %)")
+        number(left, q.tokens, -i, f"{q.tokens:,} ({100 * (q.share or 0):.3g} %)", 4)
         right.barh(-i, q.norm.mean, height=0.62, color=colour, gid=f"norm-{i}")
         end = q.norm.mean
         if q.norm.low is not None and q.norm.high is not None:
             end = q.norm.high
             right.plot([max(q.norm.low, 0), end], [-i, -i], color="black", linewidth=1, solid_capstyle="butt")
-        _note(right, end, -i, f"{q.norm.mean:.3g}")
+        number(right, end, -i, f"{q.norm.mean:.3g}", 4)
     left.set_yticks([-i for i in range(len(quadrants))], [_NAMES[q.rare, q.below] for q in quadrants])
     if any(q.tokens for q in quadrants):
         left.set_xscale("log")
@@ -63,15 +63,11 @@ def quadrant_bars(run: LoggedRun, quadrants: Sequence[Quadrant]) -> Sketch:
         " Whiskers are 95 % t intervals over the run's mini-batches." if several else " One mini-batch: no intervals."
     )
     caption = (
-        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.facts.tau_p:g}. Low "
+        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.header.tau_p:g}. Low "
         "entropy: below the mini-batch's threshold. The norm is of the gradient with respect to the token's logits, "
         f"before any silencing.{ends}"
     )
     return Sketch("tokens_quadrants", title, figure, caption)
-
-
-def _note(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", size=SMALL)
 
 
 def silenced_share(run: LoggedRun, counts: Sequence[StepCount]) -> Sketch:
@@ -113,70 +109,74 @@ def silenced_share(run: LoggedRun, counts: Sequence[StepCount]) -> Sketch:
         axes.set_yscale("symlog", linthresh=rare)
         axes.set_ylabel("% of response tokens, symlog")
     axes.set_ylim(bottom=0)
-    _step_axis(axes, steps.tolist(), "mini-batch of the file" if run.is_probe else "training step")
+    _step_axis(axes, steps.tolist(), run)
     figure.legend(loc="outside lower center", ncols=4)
     caption = f"{run.caption_opening}Shares of a step's response tokens, from the log's counts of all tokens."
     if not run.masks_rare:
-        caption += f" {run.facts.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
+        caption += f" {run.header.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
     if width > 1:
         caption += f" Each point is the mean of {width} consecutive steps."
     return Sketch(name, title, figure, caption)
 
 
-def _step_axis(axes: Axes, steps: Sequence[float], label: str) -> None:
+def _step_axis(axes: Axes, steps: Sequence[float], run: LoggedRun) -> None:
     """Whole numbers only, for a single step too."""
-    axes.set_xlabel(label)
+    axes.set_xlabel("mini-batch of the file" if run.is_probe else "training step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(steps) == 1:
         axes.set_xticks(steps)
 
 
-def threshold(run: LoggedRun, region: Threshold | None, steps: Sequence[Threshold]) -> Sketch:
+def threshold(run: LoggedRun, spread: Threshold | None, steps: Sequence[Threshold]) -> Sketch:
     """The entropies of the rare tokens, cut at the threshold; the threshold over the steps."""
     title = run.heading("Entropy threshold")
     figure = sheet(title, 2.8)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     left.set_title("Rare tokens of correct responses")
     right.set_title("Threshold by step")
-    name, facts = "tokens_threshold", run.facts
-    rare = run.rows["rare"]
+    name, header = "tokens_threshold", run.header
     caption = (
-        f"{run.caption_opening}S2T's threshold is the {facts.q:g}-quantile of the entropies of a mini-batch's rare "
-        f"tokens (p < {facts.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
+        f"{run.caption_opening}S2T's threshold is the {header.q:g}-quantile of the entropies of a mini-batch's rare "
+        f"tokens (p < {header.tau_p:g}, positive advantage): what lies below is silenced, the rest kept."
     )
-    if not rare.any():
+    if not run.rows["rare"].any():
         for axes in (left, right):
             nothing(axes, "no rare token")
         return Sketch(name, title, figure, caption)
-    entropy, below = run.rows["entropy"][rare], run.below[rare]
-    edges = np.linspace(0, max(float(entropy.max()), 1e-6), 41)
-    left.hist([entropy[below], entropy[~below]], bins=edges, stacked=True, color=[SILENCED, KEPT])
-    handles: list[Patch | Line2D] = [
-        Patch(color=SILENCED, label=f"below: {int(below.sum()):,} ({100 * below.mean():.3g} %)"),
-        Patch(color=KEPT, label=f"not below: {int((~below).sum()):,} ({100 * (~below).mean():.3g} %)"),
-    ]
-    if region is not None:
-        left.axvline(region.median, color="black", linewidth=1)
-        left.axvspan(region.low, region.high, color="black", alpha=0.1, linewidth=0, zorder=0)
-        handles += [
-            Line2D([], [], color="black", linewidth=1, label="median threshold"),
-            Patch(color="black", alpha=0.1, label="range over mini-batches"),
-        ]
-    left.legend(handles=handles, loc="upper right", fontsize=7)
-    left.set_xlabel("entropy (nats)")
-    left.set_ylabel("tokens")
+    _entropies(left, run, spread)
     if steps:
         right.set_ylabel("threshold (nats)")
         x = [t.step for t in steps]
         right.fill_between(x, [t.low for t in steps], [t.high for t in steps], color="black", alpha=0.1, linewidth=0)
-        right.plot(
-            x, [t.median for t in steps], color="black", marker="." if len(x) < 60 else "", linewidth=1, gid="tau"
-        )
-        _step_axis(right, x, "mini-batch of the file" if run.is_probe else "training step")
+        marker = "." if len(x) < 60 else ""
+        right.plot(x, [t.median for t in steps], color="black", marker=marker, linewidth=1, gid="tau")
+        _step_axis(right, x, run)
         right.set_ylim(bottom=0)
     else:
-        nothing(right, f"q = {facts.q:g}: no finite threshold")
+        nothing(right, f"q = {header.q:g}: no finite threshold")
     caption += " Both sides are of each token's own mini-batch, so colours overlap where thresholds differ."
-    if facts.left_out:
-        caption += f" Logged rows only: {facts.left_out:,} of the whole log were left out at its bound."
+    if header.left_out:
+        caption += f" Logged rows only: {header.left_out:,} of the whole log were left out at its bound."
     return Sketch(name, title, figure, caption)
+
+
+def _entropies(axes: Axes, run: LoggedRun, spread: Threshold | None) -> None:
+    """The entropies of the rare tokens, coloured by the side of the threshold."""
+    rare = run.rows["rare"]
+    entropy, below = run.rows["entropy"][rare], run.below[rare]
+    edges = np.linspace(0, max(float(entropy.max()), 1e-6), 41).tolist()
+    axes.hist([entropy[below], entropy[~below]], bins=edges, stacked=True, color=[SILENCED, KEPT])
+    handles: list[Patch | Line2D] = [
+        Patch(color=SILENCED, label=f"below: {int(below.sum()):,} ({100 * below.mean():.3g} %)"),
+        Patch(color=KEPT, label=f"not below: {int((~below).sum()):,} ({100 * (~below).mean():.3g} %)"),
+    ]
+    if spread is not None:
+        axes.axvline(spread.median, color="black", linewidth=1)
+        axes.axvspan(spread.low, spread.high, color="black", alpha=0.1, linewidth=0, zorder=0)
+        handles += [
+            Line2D([], [], color="black", linewidth=1, label="median threshold"),
+            Patch(color="black", alpha=0.1, label="range over mini-batches"),
+        ]
+    axes.legend(handles=handles, loc="upper right", fontsize=7)
+    axes.set_xlabel("entropy (nats)")
+    axes.set_ylabel("tokens")

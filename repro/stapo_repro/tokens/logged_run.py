@@ -48,13 +48,13 @@ class LoggedRun:
     table: pa.Table
     rows: Columns
     counts: Columns
-    facts: token_log.Facts
+    header: token_log.LogHeader
     vocabulary: Vocabulary
     inputs: dict[str, str]
 
     @property
     def method(self) -> str:
-        return self._label("method") or self.facts.selector
+        return self._label("method") or self.header.selector
 
     @property
     def size(self) -> str:
@@ -68,7 +68,7 @@ class LoggedRun:
     @property
     def masks_rare(self) -> bool:
         """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
-        return self.facts.selector.startswith("silence_")
+        return self.header.selector.startswith("silence_")
 
     @property
     def part_names(self) -> tuple[str, str]:
@@ -183,7 +183,7 @@ def load(folder: Path, steps: str = "") -> LoggedRun:
         table,
         {name: table.column(name).to_numpy() for name in _ROW_COLUMNS},
         {name: histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
-        log.facts,
+        log.header,
         Vocabulary.read(own / token_log.TOKENIZER),
         {p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
     )

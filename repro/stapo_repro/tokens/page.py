@@ -50,8 +50,8 @@ def to_html(
     return template("stapo_repro.tokens", "tokens.html.jinja", _shown).render(
         title=run.heading("Tokens"),
         notices=notices(run, counts),
-        tau_p=f"{run.facts.tau_p:g}",
-        q=f"{run.facts.q:g}",
+        tau_p=f"{run.header.tau_p:g}",
+        q=f"{run.header.q:g}",
         cards=_cards(run, counts),
         statement=statement(run, counts),
         pictures={d.name: picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn},
@@ -96,16 +96,16 @@ def notices(run: LoggedRun, counts: Sequence[StepCount]) -> tuple[str, ...]:
         said.append("No token of the log is rare: there is nothing that S2T could silence.")
     if run.is_probe:
         said.append("A probe: a model was asked about responses that exist; nothing was trained, and nothing silenced.")
-    if run.facts.loss != "vanilla":
+    if run.header.loss != "vanilla":
         said.append(
-            f"The loss is {run.facts.loss}, whose clip the log does not know: gradient norms are those of the "
+            f"The loss is {run.header.loss}, whose clip the log does not know: gradient norms are those of the "
             "surrogate without one."
         )
-    if lost := run.facts.not_finite:
+    if lost := run.header.not_finite:
         said.append(f"{lost:,} tokens have statistics that are not finite; they are in no number here.")
     if not run.masks_rare:
         said.append(
-            f"The selector {run.facts.selector} is no mask over rare tokens. Shown is what S2T would silence: rare "
+            f"The selector {run.header.selector} is no mask over rare tokens. Shown is what S2T would silence: rare "
             "tokens with an entropy below the threshold."
         )
     return tuple(said)
@@ -129,9 +129,9 @@ def _taxonomy(run: LoggedRun, quadrants: Sequence[Quadrant]) -> PageTable:
 
     The paper's column "spurious risk" is left out, because it is judged by reading. Tokens and their share are added.
     """
-    facts = run.facts
+    header = run.header
     notes = (
-        f"A > 0: tokens of responses with a positive advantage. τp = {facts.tau_p:g}; τh is the {facts.q:g}-quantile "
+        f"A > 0: tokens of responses with a positive advantage. τp = {header.tau_p:g}; τh is the {header.q:g}-quantile "
         "of the entropies of each mini-batch's rare tokens.",
         "Gradient norm: mean over the tokens of the norm with respect to the logits, 0 where the clip takes hold, "
         "before any silencing; rank 1 is the largest. Brackets: 95 % t interval over the mini-batches of this run "
@@ -171,7 +171,7 @@ def _steps(run: LoggedRun, counts: Sequence[StepCount]) -> PageTable:
 
 def provenance(run: LoggedRun, counts: Sequence[StepCount]) -> dict[str, str]:
     """Where the numbers come from."""
-    record, facts = run.record, run.facts
+    record, header = run.record, run.header
     rows, changed = len(run.rows["step"]), " (changed)" if record and record.code_dirty else ""
     return {
         "Run": f"{record.run_id} ({record.kind}, {record.status})" if record else "no run.json beside the log",
@@ -179,8 +179,8 @@ def provenance(run: LoggedRun, counts: Sequence[StepCount]) -> dict[str, str]:
         "Method": run.method,
         "Size": run.size or "not on record",
         "Steps": f"{counts[0].step} to {counts[-1].step}, {len(counts)} in all" if counts else "none",
-        "Selector": f"{facts.selector}, τp = {facts.tau_p:g}, q = {facts.q:g}",
-        "Log": f"mode {facts.mode}, {rows:,} rows, {facts.left_out:,} left out at its bound",
+        "Selector": f"{header.selector}, τp = {header.tau_p:g}, q = {header.q:g}",
+        "Log": f"mode {header.mode}, {rows:,} rows, {header.left_out:,} left out at its bound",
         "Code of the run": f"{record.code_commit}{changed}" if record else "not on record",
         "Inputs": run.inputs_sha256,
     }

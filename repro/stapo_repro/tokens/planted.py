@@ -1,6 +1,6 @@
 """What a mask silences, against a planted truth: precision and recall over the tokens of a token log.
 
-The miniature's base model was taught meaningless words; their ids are the log's `Facts.watch`, and a token is *junk* if
+The miniature's base model was taught meaningless words; their ids are `LogHeader.watch`, and a token is *junk* if
 and only if it is one of them. The log holds a row for every junk token of a response with a positive advantage and for
 every rare one, so that what a method silenced, and what other masks would have silenced of the same tokens, can be
 counted. Dimensions: N tokens (rows with A > 0), C clusters, B bootstrap draws.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stapo_repro.tokens.logged_run import batch_keys
 from stapo_repro.tokens.shares import Interval, Share, Sums
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.token_log import TokenLog
@@ -81,10 +82,10 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
         BadInput: the log marks no planted words.
         RecordError: rows were left out of the log, or a mini-batch's rows are not those that its counts say.
     """
-    if not log.facts.watch:
+    if not log.header.watch:
         raise BadInput(
             "the token log marks no planted words",
-            found="Facts.watch is empty",
+            found="no id under `watch` in the log's header",
             expected="the ids of the miniature's meaningless words",
             next_step="only a run of the miniature has them: stapo-repro miniature",
         )
@@ -94,8 +95,8 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     names = ("step", "mini_batch", "token", "rare", "silenced", "entropy", "tau_h")
     v = {n: rows[n].to_numpy() for n in names}
     h = {n: counts[n].to_numpy() for n in ("step", "mini_batch", "sign", "rare", "silenced", "tokens")}
-    batches, of_count = np.unique(_key(h["step"], h["mini_batch"]), return_inverse=True)
-    batch = np.searchsorted(batches, _key(v["step"], v["mini_batch"])).clip(0, max(0, len(batches) - 1))
+    batches, of_count = np.unique(batch_keys(h), return_inverse=True)
+    batch = np.searchsorted(batches, batch_keys(v)).clip(0, max(0, len(batches) - 1))
     in_correct = np.where(h["sign"] > 0, h["tokens"], 0)
     correct, rare, silenced = (
         np.bincount(of_count, weights=in_correct * flag, minlength=len(batches)).astype(np.float64)
@@ -106,7 +107,7 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     return Tokens(
         batch,
         prompt,
-        np.isin(v["token"], log.facts.watch),
+        np.isin(v["token"], log.header.watch),
         v["rare"].astype(bool),
         v["silenced"].astype(bool),
         v["entropy"].astype(np.float64),
@@ -116,15 +117,11 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     )
 
 
-def _key(step: NDArray, mini_batch: NDArray) -> NDArray[np.int64]:
-    return step.astype(np.int64) << 16 | mini_batch.astype(np.int64)
-
-
 def _check(log: TokenLog, batches: NDArray, batch: NDArray, v: Mapping, rare: Array, silenced: Array) -> None:
     have, gone = (np.bincount(batch, weights=v[name], minlength=len(batches)) for name in ("rare", "silenced"))
-    foreign = len(batch) and not np.isin(_key(v["step"], v["mini_batch"]), batches).all()
+    foreign = len(batch) and not np.isin(batch_keys(v), batches).all()
     wrong = np.flatnonzero((have != rare) | (gone > silenced))
-    if not (log.facts.left_out or foreign or len(wrong)):
+    if not (log.header.left_out or foreign or len(wrong)):
         return
     where = "a mini-batch without counts"
     if len(wrong):
@@ -132,7 +129,7 @@ def _check(log: TokenLog, batches: NDArray, batch: NDArray, v: Mapping, rare: Ar
         where = f"step {step}, mini-batch {number}: {have[wrong[0]]:.0f} rows of {rare[wrong[0]]:.0f} rare tokens"
     raise RecordError(
         "the token log does not hold every rare and every planted token: shares of them would be wrong",
-        found=f"{log.facts.left_out} rows left out" + (f"; {where}" if foreign or len(wrong) else ""),
+        found=f"{log.header.left_out} rows left out" + (f"; {where}" if foreign or len(wrong) else ""),
         expected="a row for each of them",
         next_step="train again with larger token_log.most_rows and token_log.largest_gib, or leave out the run's log",
     )

@@ -33,7 +33,7 @@ class MaskLine:
     base: Share | None = None
 
 
-def lines(section: planted_runs.Section) -> list[MaskLine]:
+def lines(section: planted_runs.PlantedSection) -> list[MaskLine]:
     """The runs as they were trained, then every mask on the same tokens."""
     out = [MaskLine("As trained")]
     out += [MaskLine(t.label, t.method, t.measured, t.base.rare) for t in section.trained]

@@ -11,7 +11,7 @@ from stapo_repro.tables import percent, shown, signed
 from stapo_repro.tables.render import grid
 from stapo_repro.tables.render.markdown import escape
 from stapo_repro.tokens import planted
-from stapo_repro.tokens.planted_runs import SELECTORS, OnSame, Section
+from stapo_repro.tokens.planted_runs import SELECTORS, MasksOnSameTokens, PlantedSection
 from stapo_repro.tokens.shares import Interval, Share
 
 NOT_RUN = "not run: `stapo-repro miniature`, then `stapo-repro collect`"
@@ -21,7 +21,7 @@ _HEAD = [
 ]
 
 
-def to_json(sections: Sequence[Section]) -> str:
+def to_json(sections: Sequence[PlantedSection]) -> str:
     """Everything, with eight decimals."""
     data = {"schema_version": 1, "sections": [asdict(s) for s in sections]}
     return json.dumps(_rounded(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
@@ -35,42 +35,33 @@ def _rounded(value: Any) -> Any:
     return [_rounded(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def to_markdown(sections: Sequence[Section]) -> str:
+def to_markdown(sections: Sequence[PlantedSection]) -> str:
     """The file of its own."""
-    return f"# What the masks silence of the planted words (a tiny model on additions)\n\n{_body(sections)}\n"
+    return f"# What the masks silence of the planted words (a tiny model on additions)\n\n{page_block(sections)}\n"
 
 
-def page_block(sections: Sequence[Section]) -> str:
+def page_block(sections: Sequence[PlantedSection]) -> str:
     """What stands between the markers of docs/tokens.md."""
-    return _body(sections)
-
-
-def _body(sections: Sequence[Section]) -> str:
     return "\n\n".join(_section(s) for s in sections) if sections else NOT_RUN
 
 
-def _section(s: Section) -> str:
+def _section(s: PlantedSection) -> str:
     lines = [f"## {s.title}", "", f"Planted: {', '.join(escape(w) for w in s.words)}.", ""]
     rows = [
         [escape(t.label), escape(SELECTORS.get(t.selector, t.selector)), *_cells(t.measured, t.base)] for t in s.trained
     ]
     lines += ["### As trained", "", *grid(["Run", "Mask", *_HEAD], rows, 2), ""]
-    lines += [f"<sub>{_steps(s)} {_intervals(s)}</sub>"]
+    lines += [f"<sub>{_note(s)}</sub>"]
     for same in s.on_same:
         lines += ["", *_on_same(same)]
     return "\n".join(lines)
 
 
-def _steps(s: Section) -> str:
-    ranges = {t.steps for t in s.trained}
-    said = [f"steps {a} to {b}" for a, b in sorted(ranges)]
-    return f"Tokens of responses with a positive advantage, {' and '.join(said)}."
-
-
-def _intervals(s: Section) -> str:
+def _note(s: PlantedSection) -> str:
+    steps = " and ".join(f"steps {a} to {b}" for a, b in sorted({t.steps for t in s.trained}))
     text = (
-        "Below each share its 95 % interval (bootstrap over prompts, 10,000 draws) and the tokens it is made of. Base "
-        "rates are those of the run's own tokens."
+        f"Tokens of responses with a positive advantage, {steps}. Below each share its 95 % interval (bootstrap over "
+        "prompts, 10,000 draws) and the tokens it is made of. Base rates are those of the run's own tokens."
     )
     if any(t.measured.precision.over == "mini-batches" for t in s.trained):
         text += " \u2020 over mini-batches: the log has no row for each of these tokens."
@@ -85,7 +76,7 @@ def _cells(m: planted.Measured, base: planted.BaseRates) -> list[str]:
     return [_tokens(silenced), _share(m.precision), _share(m.recall), _share(m.rare_recall, ends=False), rates]
 
 
-def _on_same(same: OnSame) -> list[str]:
+def _on_same(same: MasksOnSameTokens) -> list[str]:
     rows = [[SELECTORS[name], *_cells(m, same.base)] for name, m in same.compared.masks.items()]
     between = [
         [f"S2T minus {SELECTORS[name]}", _points(same.compared.precision[name]), _points(same.compared.recall[name])]
@@ -106,7 +97,7 @@ def _on_same(same: OnSame) -> list[str]:
     ]
 
 
-def _said(same: OnSame) -> str:
+def _said(same: MasksOnSameTokens) -> str:
     """In words: what S2T silences, and how much more of it is planted than of two masks that silence as many tokens."""
     m = same.compared.masks[planted.S2T].precision
     if m.value is None:

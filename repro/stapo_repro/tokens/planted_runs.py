@@ -11,6 +11,7 @@ import numpy as np
 from stapo_repro import labels
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tokens import planted
+from stapo_repro.tokens.vocabulary import Vocabulary
 from stapo_results import token_log
 from stapo_results.errors import RecordError
 
@@ -26,7 +27,7 @@ SELECTORS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMask:
     """What one run silenced.
 
     Attributes:
@@ -50,7 +51,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class OnSame:
+class MasksOnSameTokens:
     """Every mask, with these tau_p and q, on the same tokens: `title` says which."""
 
     title: str
@@ -61,7 +62,7 @@ class OnSame:
 
 
 @dataclass(frozen=True)
-class Section:
+class PlantedSection:
     """All that one part's runs say.
 
     Attributes:
@@ -70,27 +71,27 @@ class Section:
 
     title: str
     words: tuple[str, ...]
-    trained: list[Trained]
-    on_same: list[OnSame]
+    trained: list[TrainedMask]
+    on_same: list[MasksOnSameTokens]
 
 
-def section(runs: Sequence[TrainingRun], title: str) -> Section | None:
+def section(runs: Sequence[TrainingRun], title: str) -> PlantedSection | None:
     """Measure all runs of the miniature that have a token log with planted words; None where there is none.
 
     Raises:
         RecordError: a log is damaged or lacks rows (see `planted.tokens_of`), or two logs have other planted ids.
     """
     found = [(run, log) for run in runs if run.size == labels.MINI and (log := token_log.read(run.folder))]
-    found = [(run, log) for run, log in found if log.facts.watch]
+    found = [(run, log) for run, log in found if log.header.watch]
     if not found:
         return None
-    first, facts = found[0][0], found[0][1].facts
+    first, header = found[0][0], found[0][1].header
     for run, log in found:
-        if log.facts.watch != facts.watch:
+        if log.header.watch != header.watch:
             raise RecordError(
                 "runs with other planted words cannot stand in one table",
-                found=f"{run.path}: {len(log.facts.watch)} ids, {min(log.facts.watch)} to {max(log.facts.watch)}",
-                expected=f"{len(facts.watch)} ids, {min(facts.watch)} to {max(facts.watch)}, as {first.path} has",
+                found=f"{run.path}: {len(log.header.watch)} ids, {min(log.header.watch)} to {max(log.header.watch)}",
+                expected=f"{len(header.watch)} ids, {min(header.watch)} to {max(header.watch)}, as {first.path} has",
                 next_step="name only runs of one base model with --records",
             )
     if any(run.synthetic for run, _ in found):
@@ -98,8 +99,8 @@ def section(runs: Sequence[TrainingRun], title: str) -> Section | None:
     order = [*labels.METHODS, *labels.ABLATION]
     found.sort(key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))  # stable: by seed
     same = next((p for p in found if p[0].method == REFERENCE), None)
-    return Section(
-        title, _words(first, facts.watch), [_trained(*p) for p in found], _on_same(*same) if same else []
+    return PlantedSection(
+        title, _words(first, header.watch), [_trained(*p) for p in found], _on_same(*same) if same else []
     )  # fmt: skip
 
 
@@ -108,23 +109,27 @@ def _label(run: TrainingRun) -> str:
     return f"{labels.method_label(run.method)}, seed {run.seed}{status}"
 
 
-def _trained(run: TrainingRun, log: token_log.TokenLog) -> Trained:
+def _trained(run: TrainingRun, log: token_log.TokenLog) -> TrainedMask:
     tokens, steps = planted.tokens_of(log), log.histogram["step"].to_numpy()
-    return Trained(
-        _label(run), run.method, run.seed, run.path, _sha256(run), log.facts.selector, log.facts.tau_p,
-        log.facts.q, (int(steps.min()), int(steps.max())), planted.as_trained(tokens), planted.base_rates(tokens),
+    return TrainedMask(
+        _label(run), run.method, run.seed, run.path, _sha256(run), log.header.selector, log.header.tau_p,
+        log.header.q, (int(steps.min()), int(steps.max())), planted.as_trained(tokens), planted.base_rates(tokens),
     )  # fmt: skip
 
 
-def _on_same(run: TrainingRun, log: token_log.TokenLog) -> list[OnSame]:
-    first, facts = int(np.min(log.histogram["step"].to_numpy())), log.facts
+def _on_same(run: TrainingRun, log: token_log.TokenLog) -> list[MasksOnSameTokens]:
+    first, header = int(np.min(log.histogram["step"].to_numpy())), log.header
     parts: list[tuple[str, int | None]] = [(f"All tokens of {_label(run)}", None)]
     if first == 1:  # a longer log's first step was sampled by a trained policy
         parts.append((f"Base model: step 1 of {_label(run)}", first))
     out = []
     for title, step in parts:
         tokens = planted.tokens_of(log, step)
-        out.append(OnSame(title, facts.tau_p, facts.q, planted.compare(tokens, facts.q), planted.base_rates(tokens)))
+        out.append(
+            MasksOnSameTokens(
+                title, header.tau_p, header.q, planted.compare(tokens, header.q), planted.base_rates(tokens)
+            )
+        )
     return out
 
 
@@ -133,15 +138,8 @@ def _words(run: TrainingRun, ids: Sequence[int]) -> tuple[str, ...]:
     file = run.folder / token_log.FOLDER / token_log.TOKENIZER
     if not file.exists():
         return tuple(f"id {i}" for i in ids)
-    from tokenizers import Tokenizer
-
-    try:
-        known = Tokenizer.from_str(file.read_text(encoding="utf-8"))
-    except Exception as e:  # noqa: BLE001  the library raises no narrower class
-        raise RecordError(
-            f"{file}: not a tokenizer", found=str(e).splitlines()[0], next_step="collect the run again"
-        ) from None
-    return tuple(known.decode([i], skip_special_tokens=False).strip() for i in ids)
+    vocabulary = Vocabulary.read(file)
+    return tuple(vocabulary.one(i).strip() for i in ids)
 
 
 def _sha256(run: TrainingRun) -> str:

@@ -100,7 +100,7 @@ def _of_metrics(metrics: StepMetrics | None, mini_batches: int) -> tuple[int | N
 
 def _check(run: LoggedRun, one: StepCount) -> None:
     found = expected = ""
-    whole = run.facts.left_out == 0
+    whole = run.header.left_out == 0
     if one.metric is not None and one.metric != one.silenced:
         found = f"{one.silenced:,} in the log"
         expected = f"{one.metric:,} in the metrics: {_METRIC} x {one.mini_batches} mini-batches"
@@ -127,9 +127,9 @@ def statement(run: LoggedRun, counts: Sequence[StepCount]) -> str:
         said += f", {in_metrics:,} in the metrics: equal in each of {len(compared)} steps"
     else:
         said += "; no metrics beside it to compare with"
-    if run.facts.left_out:
+    if run.header.left_out:
         said += (
-            f". The log left out {run.facts.left_out:,} rows at its bound: rows hold "
+            f". The log left out {run.header.left_out:,} rows at its bound: rows hold "
             f"{sum(c.in_rows for c in counts):,} of the silenced tokens, counts all"
         )
     return said

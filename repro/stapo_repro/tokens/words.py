@@ -81,16 +81,16 @@ def clouds(run: LoggedRun, parts: Sequence[WordCounts]) -> Sketch:
         if drawn:
             said.append(f"{drawn[0]} of {drawn[1]} different ones")
     caption = (
-        f"{run.caption_opening}Rare: p < {run.facts.tau_p:g}, in a response with a positive advantage. A word is the "
+        f"{run.caption_opening}Rare: p < {run.header.tau_p:g}, in a response with a positive advantage. A word is the "
         "larger the more often it occurs; articles and prepositions are left out of the clouds, not of the bars, which "
         f"are the {BARS} most frequent. ␣ is a space, ⏎ the end of a line."
     )
     if said:
         caption += f" The clouds hold {' and '.join(said)}."
     if not run.masks_rare:
-        caption += f" {run.facts.selector} silences none of them for being rare: shown is what S2T would do."
-    if run.facts.left_out:
-        caption += f" Logged rows only: {run.facts.left_out:,} of the whole log were left out at its bound."
+        caption += f" {run.header.selector} silences none of them for being rare: shown is what S2T would do."
+    if run.header.left_out:
+        caption += f" Logged rows only: {run.header.left_out:,} of the whole log were left out at its bound."
     return Sketch("tokens_clouds", title, figure, caption)
 
 

@@ -65,19 +65,12 @@ def load(
             )
         found, columns = from_file(path), OWN
     elif spec.hub:
-        found, columns = _registered_hub(name, spec), HUB | spec.columns
+        hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
+        found = from_hub(spec.hub, revision=spec.revision, split=spec.split, next_step=hint)
+        columns = HUB | spec.columns
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
     return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
-
-
-def _registered_hub(name: str, spec: Spec) -> Rows:
-    return from_hub(
-        spec.hub,
-        revision=spec.revision,
-        split=spec.split,
-        next_step=f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR",
-    )
 
 
 def name_of_file(path: Path) -> str:

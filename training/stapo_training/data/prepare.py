@@ -79,21 +79,27 @@ def prepare(
         deterministic=True,
         revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
     )
-    with runs.opened(out, run) as folder:
-        if folder.finished:
-            record = check_content(out)
-            print(f"{out} is finished already")
-        else:
-            with folder.working("the start", resume="the same command makes it anew"):
-                record = _write(out, found, loaded, options)
+    previous = runs.previous_of(out, run, "--out")
+    if previous is not None and previous.status == "done":
+        record = check_content(out)
+        print(f"{out} is finished already")
+    else:
+        record, files = _prepared(found, loaded, options)  # a damaged source leaves no folder
+        with runs.opened(out, run) as folder, folder.working("the start", resume="the same command makes it anew"):
+            for name, content in files.items():
+                if isinstance(content, str):
+                    store.write_atomic(out / name, content)
+                else:
+                    write_parquet(out / name, content)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
     return record
 
 
-def _write(
-    out: Path, found: source.Source, loaded: Mapping[str, benchmarks.Benchmark], options: DataOptions
-) -> DataRecord:
+def _prepared(
+    found: source.Source, loaded: Mapping[str, benchmarks.Benchmark], options: DataOptions
+) -> tuple[DataRecord, dict[str, str | list[dict[str, Any]]]]:
+    """The record, and the content of each file: text, or rows of a Parquet file."""
     merged = clean.distinct(source.read(found))
     agreeing = [p for p in merged.prompts if not p.conflicting]
     kept = [p for p in agreeing if options.language == "all" or not clean.has_cjk(p.problem)]
@@ -111,27 +117,25 @@ def _write(
     )
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
-    tables = {"train.parquet": _train_rows(train), "val.parquet": _validation_rows(loaded[options.validation])}
+    train_rows, validation_rows = _train_rows(train), _validation_rows(loaded[options.validation])
     record = DataRecord(
         source=_source_info(found, merged),
         language=options.language,
         exclude_contaminated=options.exclude_contaminated,
         counts=counts,
         contamination={name: b.contaminated for name, b in report.benchmarks.items()},
-        train=_file_info("train.parquet", tables["train.parquet"]),
-        validation=_file_info("val.parquet", tables["val.parquet"]),
+        train=_file_info("train.parquet", train_rows),
+        validation=_file_info("val.parquet", validation_rows),
     )
-    for name, rows in tables.items():
-        write_parquet(out / name, rows)
-    for name, text in {
+    _show(record, report)
+    return record, {
+        "train.parquet": train_rows,
+        "val.parquet": validation_rows,
         "conflicts.jsonl": "".join(_conflict(p) for p in merged.prompts if p.conflicting),
         "contamination.json": to_json(report),
         "contamination.md": contamination.markdown(report, found.name),
         RECORD: to_json(record),
-    }.items():
-        store.write_atomic(out / name, text)
-    _show(record, report)
-    return record
+    }
 
 
 def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmarks.Benchmark]:

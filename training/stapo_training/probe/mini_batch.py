@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stapo_results.token_log import Facts
+from stapo_results.token_log import LogHeader
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.responses import Response
 from stapo_training.selection.selectors import silence_spurious
@@ -17,7 +17,7 @@ from stapo_training.token_log.rows import MiniBatch
 
 
 def scored_mini_batch(
-    step: int, responses: Sequence[Response], tokens: Sequence[Tokens], scores: TokenDistribution, facts: Facts
+    step: int, responses: Sequence[Response], tokens: Sequence[Tokens], scores: TokenDistribution, header: LogHeader
 ) -> MiniBatch:
     """Responses, their ids and scores with S2T's selection.
 
@@ -38,7 +38,7 @@ def scored_mini_batch(
     if problem := stats.problem(f"mini-batch {step}"):
         problem.next_step = "check the model's weights, or score with --dtype fp32"
         raise problem
-    selection = silence_spurious(stats, tau_p=facts.tau_p, q=facts.q)
+    selection = silence_spurious(stats, tau_p=header.tau_p, q=header.q)
     rare_N, logprob_N = selection.candidate_N.numpy(), scores.logprob_T.numpy()
     return MiniBatch(
         step=step,

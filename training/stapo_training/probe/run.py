@@ -17,7 +17,7 @@ import torch
 from stapo_results import progress, provenance, runs, store, token_log
 from stapo_results.schema import Run
 from stapo_results.terminal import Display, duration
-from stapo_results.token_log import FOLDER, TOKENIZER, Facts
+from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
 from stapo_training.probe import encoding, forms, model_files
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.mini_batch import scored_mini_batch
@@ -39,7 +39,7 @@ class ProbePlan:
     model: ModelFolder
     responses: list[Response]
     tokens: list[Tokens]
-    facts: Facts
+    header: LogHeader
     device: str
     run: Run
 
@@ -91,7 +91,7 @@ def _plan(o: Options) -> ProbePlan:
     source = forms.read(o.data, data_dir=o.data_dir, all_positive=o.all_positive)
     tokens, notes = encoding.encode(source.rows, model, end_of_turn=not o.no_eos)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if o.device == "auto" else o.device
-    facts = Facts(
+    header = LogHeader(
         mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary, watch=watch
     )
     config = asdict(o) | {p: None if getattr(o, p) is None else str(getattr(o, p)) for p in _PLACES}
@@ -106,7 +106,7 @@ def _plan(o: Options) -> ProbePlan:
         parent_run=source.parent_run,
     )
     run = run.model_copy(update={"notes": [*source.notes, *notes]})
-    return ProbePlan(o, model, source.rows, tokens, facts, device, run)
+    return ProbePlan(o, model, source.rows, tokens, header, device, run)
 
 
 def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
@@ -128,11 +128,11 @@ def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
             responses, tokens = plan.responses[plan.members(step)], plan.tokens[plan.members(step)]
             scores = scorer.score(tokens, batch_tokens=o.batch_tokens, temperature=o.temperature, done=show)
             part = logged(
-                scored_mini_batch(step, responses, tokens, scores, plan.facts), o.mode, plan.facts.watch, o.most_rows
+                scored_mini_batch(step, responses, tokens, scores, plan.header), o.mode, plan.header.watch, o.most_rows
             )
             rows, _ = joined_rows([part.rows], o.most_rows)
-            facts = plan.facts.model_copy(update={"left_out": part.left_out})
-            token_log.write(o.out / FOLDER, step, rows, joined_counts([part.counts]), facts)
+            header = plan.header.model_copy(update={"left_out": part.left_out})
+            token_log.write(o.out / FOLDER, step, rows, joined_counts([part.counts]), header)
             scored += len(responses)
             show(0)
 
@@ -146,13 +146,13 @@ def _summary(out: Path) -> str:
     counts = {
         "response tokens": tokens.sum(),
         "in responses with a positive advantage": tokens[positive].sum(),
-        f"of these with p < {log.facts.tau_p:g} (rare)": tokens[h["rare"]].sum(),
+        f"of these with p < {log.header.tau_p:g} (rare)": tokens[h["rare"]].sum(),
         "of these silenced by S2T": tokens[h["silenced"]].sum(),
     }
     width = max(len(f"{n:,}") for n in counts.values())
     lines = [f"{n:>{width},}  {name}" for name, n in counts.items()]
-    if log.facts.left_out:
-        lines.append(f"{log.facts.left_out:,} rows were left out by --most-rows; the counts have them")
+    if log.header.left_out:
+        lines.append(f"{log.header.left_out:,} rows were left out by --most-rows; the counts have them")
     if not positive.any():
         lines.append("no response has a positive advantage, so that no token is rare (docs/tokens.md, Advantages)")
     return "\n".join([*lines, f"next: stapo-repro tokens {out}"])

@@ -167,14 +167,14 @@ def _check_ranks(folder: Path) -> None:
     """Every rank's part of a sharded file has to be there."""
     ranks: dict[tuple[str, int], set[int]] = {}
     for file in folder.rglob("*_world_size_*_rank_*.pt"):
-        name, of, rank = re.fullmatch(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt", file.name).groups()  # type: ignore[union-attr]
-        ranks.setdefault((name, int(of)), set()).add(int(rank))
-    for (name, of), there in sorted(ranks.items()):
-        if there != set(range(of)):
+        name, world, rank = re.fullmatch(r"(.+)_world_size_(\d+)_rank_(\d+)\.pt", file.name).groups()  # type: ignore[union-attr]
+        ranks.setdefault((name, int(world)), set()).add(int(rank))
+    for (name, world), there in sorted(ranks.items()):
+        if there != set(range(world)):
             raise RunFailed(
                 f"the checkpoint in {folder} lacks parts of {name}",
                 found=f"{len(there)} of its ranks' files",
-                expected=f"{of}, one a rank",
+                expected=f"{world}, one a rank",
                 next_step="put run.out on a file system that all nodes share (docs/cluster.md)",
             )
 

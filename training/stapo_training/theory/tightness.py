@@ -86,23 +86,23 @@ def measure(folder: Path) -> RunBounds:
     if log is None:
         out.missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
         return out
-    facts = log.facts
+    header = log.header
     tokens = _tokens(log)
-    _refuse_impossible(tokens, folder, facts.vocabulary)
+    _refuse_impossible(tokens, folder, header.vocabulary)
     positive = tokens.take(tokens.advantage_N > 0)
     out.numbers = {
-        "vocabulary": float(facts.vocabulary),
-        "tau_p": facts.tau_p,
-        "q": facts.q,
+        "vocabulary": float(header.vocabulary),
+        "tau_p": header.tau_p,
+        "q": header.q,
         "tokens": float(len(tokens)),
         "tokens with A > 0": float(len(positive)),
     }
-    if facts.policy == "old":
+    if header.policy == "old":
         out.missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
     elif positive.tau_h_N.isnan().all():
         out.missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
     else:
-        _add_quadrants(out, positive, facts)
+        _add_quadrants(out, positive, header)
     return out
 
 
@@ -140,26 +140,26 @@ def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
             )
 
 
-def _add_quadrants(out: RunBounds, positive: Tokens, facts: token_log.Facts) -> None:
+def _add_quadrants(out: RunBounds, positive: Tokens, header: token_log.LogHeader) -> None:
     # a mini-batch without a rare token has no threshold: its tokens are not below one
-    rare_N, low_N = positive.logprob_N.exp() < facts.tau_p, positive.entropy_N < positive.tau_h_N
+    rare_N, low_N = positive.logprob_N.exp() < header.tau_p, positive.entropy_N < positive.tau_h_N
     parts = {"p < tau_p, H < tau_h": rare_N & low_N, "p < tau_p, H >= tau_h": rare_N & ~low_N}
-    if facts.mode == "full":
+    if header.mode == "full":
         parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
     else:  # they would hold the watched words alone
         out.missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
     tokens = {name: positive.take(part_N) for name, part_N in parts.items()}
-    out.quadrants = [_quadrant(name, t, facts.vocabulary) for name, t in tokens.items()]
+    out.quadrants = [_quadrant(name, t, header.vocabulary) for name, t in tokens.items()]
     finite_N = positive.tau_h_N.isfinite()
     thresholds = dict(zip(positive.batch_N[finite_N].tolist(), positive.tau_h_N[finite_N].tolist(), strict=True))
     out.numbers["tau_h, median"] = statistics.median(thresholds.values())
     spurious, kept = list(tokens.values())[:2]
-    out.numbers |= _ordered(spurious, kept, facts.vocabulary)
+    out.numbers |= _ordered(spurious, kept, header.vocabulary)
     out.numbers = {k: float(f"{v:.6g}") for k, v in out.numbers.items()}
-    if facts.left_out:
-        out.missing.append(f"{facts.left_out} rows that the log's bounds left out")
-    if facts.loss != "vanilla":
-        out.missing.append(f"the clip of the loss {facts.loss}: norms are those of the surrogate without one")
+    if header.left_out:
+        out.missing.append(f"{header.left_out} rows that the log's bounds left out")
+    if header.loss != "vanilla":
+        out.missing.append(f"the clip of the loss {header.loss}: norms are those of the surrogate without one")
 
 
 def _factors(t: Tokens, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -74,8 +74,8 @@ class Writer:
     The training waits for it only where two steps are unwritten, and before a checkpoint.
     """
 
-    def __init__(self, config: TokenLogConfig, facts: token_log.Facts):
-        self.folder, self.facts, self.config = Path(config.folder), facts, config
+    def __init__(self, config: TokenLogConfig, header: token_log.LogHeader):
+        self.folder, self.header, self.config = Path(config.folder), header, config
         self._error: Exception | None = None
         self._waiting: queue.Queue[tuple[int, Sequence[Part]]] = queue.Queue(maxsize=2)
         self._written: int | None = None
@@ -120,8 +120,8 @@ class Writer:
             left_out += len(rows["step"])
             rows = {name: [] for name in rows}
         lost = {"left_out": left_out, "not_finite": sum(p.not_finite for p in parts)}
-        facts, counts = self.facts.model_copy(update=lost), joined_counts([p.counts for p in parts])
-        self._written += token_log.write(self.folder, step, rows, counts, facts)
+        header, counts = self.header.model_copy(update=lost), joined_counts([p.counts for p in parts])
+        self._written += token_log.write(self.folder, step, rows, counts, header)
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""Gives every rollout request a seed and a place of its own, so that arrival order decides nothing."""
+"""Gives every rollout request its own seed and place, so that the order of arrival decides nothing."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ class _LocalReward:
 
 
 class SeededAgentLoopWorker(_Worker):
-    """veRL's worker without its costs a sample, which outlast the sampling of a small model.
+    """veRL's worker with less overhead: veRL's own takes longer than a small model's sampling.
 
     The loop is built once (veRL instantiates it through Hydra for every sample), results are stored in batches, and
-    with `reward.num_workers=0` the reward is computed here by veRL's own reward worker.
+    with `reward.num_workers=0` veRL's own reward worker computes the reward here.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

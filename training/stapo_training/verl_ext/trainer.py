@@ -128,7 +128,7 @@ class StapoTrainer(PPOTrainerSync):
         self._step_began = time.perf_counter()
 
     def fit(self, agent_loop_manager: Any) -> None:
-        """veRL's loop; signals are handled as wishes from its first step to its end."""
+        """veRL's loop; Ctrl-C and SIGTERM end it between two steps."""
         try:
             super().fit(agent_loop_manager)
             self.actor_rollout_wg.flush_log()  # where the last step was not saved

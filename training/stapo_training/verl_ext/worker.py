@@ -100,7 +100,7 @@ class SelectingTrainingWorker(TrainingWorker):
             tokenizer = self.model_config.tokenizer.backend_tokenizer.to_str()
             write_atomic(Path(config.folder) / token_log.TOKENIZER, tokenizer)
             s = engine.selector
-            facts = token_log.Facts(
+            header = token_log.LogHeader(
                 mode=config.mode,
                 selector=s.name,
                 tau_p=s.tau_p,
@@ -110,7 +110,7 @@ class SelectingTrainingWorker(TrainingWorker):
                 loss=loss,
                 watch=config.watch,
             )
-            self._writer = Writer(config, facts)
+            self._writer = Writer(config, header)
 
     def _write_log(self) -> None:
         group = self.engine.get_data_parallel_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata
 from typing import Literal, get_args
 
@@ -105,12 +105,8 @@ def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     if answers is None or len(answers) != len(golds):
         return None
 
-    def pair(g: str, a: str) -> bool | None:
-        return _quick_one(g, a, options)
-
-    if options.ordered:
-        return both(list(map(pair, golds, answers)))
-    return assigned(golds, answers, pair)
+    pair = partial(_quick_one, options=options)
+    return both(list(map(pair, golds, answers))) if options.ordered else assigned(golds, answers, pair)
 
 
 _LABEL = re.compile(r"(?:\\text\w*\s*\{\s*)?\(?([A-Ja-j])\s*[).:]\s*\}?\s*(?=[^\s+\-*/^=<>])(.*)", re.S)
@@ -124,8 +120,7 @@ def _readings(text: str) -> tuple[tuple[Form, ...], bool]:
     cleaned = clean(text)
     forms: list[Form] = []
     meaningless = False
-    texts = [joined(cleaned)] + ([cleaned] if joined(cleaned) != cleaned else [])
-    for t in texts:
+    for t in dict.fromkeys((joined(cleaned), cleaned)):
         for merge in (True, False) if "," in t else (True,):
             for tight in (False, True) if "/" in t else (False,):
                 try:
@@ -144,17 +139,15 @@ def _readings(text: str) -> tuple[tuple[Form, ...], bool]:
 def _gold_readings(gold: Gold, options: Options) -> tuple[Form, ...]:
     if isinstance(gold, str):
         forms = _readings(gold)[0]
+        if options.unordered or len(forms) < 2 or joined(clean(gold)) == clean(gold):
+            return forms
         # "58,500" is a number; that it might be two of them is for the benchmark to say
-        return forms if options.unordered or len(forms) < 2 else tuple(f for f in forms if not _is_grouped(gold, f))
+        return tuple(f for f in forms if not isinstance(f, Collection))
     parts = [_readings(g)[0] for g in gold]
     if not all(parts):
         return ()
     depth = max(map(len, parts))
     return tuple(Collection(tuple(p[min(i, len(p) - 1)] for p in parts)) for i in range(depth))
-
-
-def _is_grouped(text: str, form: Form) -> bool:
-    return isinstance(form, Collection) and joined(clean(text)) != clean(text)
 
 
 def _terms(options: Options) -> Terms:

@@ -113,7 +113,7 @@ def _value(v: Value) -> list[Piece]:
 
 def _cell(by_setting: Mapping[str, Value]) -> Cell:
     first, second = by_setting[FIRST], by_setting[SECOND]
-    if first.status == second.status and first.status in ("not run", "not in the paper"):
+    if first.status == second.status == "not run":
         return only(first.status)
     run = "run" in (first.status, second.status)
     small = [(interval(first.low, first.high), interval(second.low, second.high))] if run else []

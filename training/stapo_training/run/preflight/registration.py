@@ -43,25 +43,25 @@ def asked(config: Any) -> Iterator[Callable[[], dict[str, str]]]:
 
     with ExitStack() as files:
         # files, not pipes: nobody has to read while the process writes
-        question, said, complained = (files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
+        question, stdout, stderr = (files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
         json.dump({"config": OmegaConf.to_container(config, resolve=True)}, question)
         question.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "stapo_training.verl_ext.registered"],
             env=worker_environment(config, os.environ),
             stdin=question,
-            stdout=said,
-            stderr=complained,
+            stdout=stdout,
+            stderr=stderr,
         )
         try:
-            yield lambda: _answer(process, said, complained)
+            yield lambda: _answer(process, stdout, stderr)
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
 
 
-def _answer(process: subprocess.Popen, said: IO[str], complained: IO[str]) -> dict[str, str]:
+def _answer(process: subprocess.Popen, stdout: IO[str], stderr: IO[str]) -> dict[str, str]:
     try:
         process.wait(_SECONDS)
     except subprocess.TimeoutExpired:
@@ -71,13 +71,13 @@ def _answer(process: subprocess.Popen, said: IO[str], complained: IO[str]) -> di
             expected="seconds; a minute on a slow shared file system",
             next_step="python -X importtime -c 'import stapo_training.verl_ext.trainer' shows what takes so long",
         ) from None
-    said.seek(0)
-    lines = said.read().splitlines()
+    stdout.seek(0)
+    lines = stdout.read().splitlines()
     answer = json.loads(lines[-1]) if lines else {}
     if "found" in answer:
         return answer["found"]
-    complained.seek(0)
-    last = (complained.read().strip().splitlines() or ["no output"])[-1]
+    stderr.seek(0)
+    last = (stderr.read().strip().splitlines() or ["no output"])[-1]
     raise BadInput(
         f"not registered in a worker's process: {answer.get('lacking', 'veRL itself does not start')}",
         found=answer.get("error", last),

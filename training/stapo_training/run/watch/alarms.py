@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_results.errors import BadInput
 from stapo_results.schema import Record
+from stapo_training.methods import validated
 
 Kind = Literal["not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk"]
-KINDS: tuple[str, ...] = get_args(Kind)
 
 UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
 """A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
@@ -59,16 +58,7 @@ def alarms_from(config: Mapping[str, Any]) -> AlarmConfig:
     Raises:
         BadInput: naming the key, the value found and what is allowed.
     """
-    try:
-        return AlarmConfig.model_validate(dict(config))
-    except ValidationError as e:
-        first = e.errors()[0]
-        raise BadInput(
-            f"alarms.{'.'.join(map(str, first['loc']))}: {first['msg']}",
-            found=first.get("input"),
-            expected=f"fields {', '.join(AlarmConfig.model_fields)}; kinds {', '.join(KINDS)}",
-            next_step="correct the override; stapo-train run ... --config-only shows the values in use",
-        ) from None
+    return validated(AlarmConfig, config, "alarms", "correct the override; stapo-train run ... --config-only shows all")
 
 
 @dataclass(frozen=True)

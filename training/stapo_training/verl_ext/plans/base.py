@@ -39,7 +39,8 @@ class Plan(ABC):
     Attributes:
         engine: the SelectingEngine. data, loss: what veRL handed to it.
         buffer: the current policy's statistics, once a pass has made them.
-        old: the old policy's; None where the old-log-prob pass left no entropy.
+        old: the old policy's; None where the old-log-prob pass left no entropy. judged: the same where the selector
+            judges by them, else None.
         micro_batches: each micro-batch's own selection, where something asks for it.
         metrics: what is logged of the selection.
         pass_seconds: what the training pass took.
@@ -53,8 +54,8 @@ class Plan(ABC):
         # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it
         data["loss_mask"] = data["response_mask"]
         self.old = self._old_statistics()
-        judged = self.old if self.selector.policy == "old" else None
-        self.micro_batches = MicroBatchSelections(self.selector, self.buffer, judged)
+        self.judged = self.old if self.selector.policy == "old" else None
+        self.micro_batches = MicroBatchSelections(self.selector, self.buffer, self.judged)
         self.metrics: dict[str, float] = {}
         self.pass_seconds = 0.0
         self._log: TokenLogBuffer | None = None

@@ -9,8 +9,7 @@ class LocalPlan(Plan):
     """`scope=micro_batch`: a quantile a micro-batch and rank; one normaliser, the kept tokens of the mini-batch."""
 
     def train(self) -> Outputs:
-        judged = self.old if self.selector.policy == "old" else None
-        outputs = self.train_pass(self.micro_batches.select, judged)
+        outputs = self.train_pass(self.micro_batches.select, self.judged)
         chosen = self.micro_batches.joined()
         self.divide(outputs, chosen)
         self.finish(chosen)

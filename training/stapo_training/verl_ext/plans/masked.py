@@ -9,9 +9,9 @@ class MaskedPlan(Plan):
     """`policy=old`. Costs nothing; exact in a step's first mini-batch."""
 
     def train(self) -> Outputs:
-        assert self.old is not None
-        chosen = self.select(self.old, self.engine.batch_threshold if self.selector.scope == "batch" else None)
+        assert self.judged is not None
+        chosen = self.select(self.judged, self.engine.batch_threshold if self.selector.scope == "batch" else None)
         self.mask(chosen)
-        outputs = self.train_pass(judged=self.old)
+        outputs = self.train_pass(judged=self.judged)
         self.finish(chosen)
         return outputs

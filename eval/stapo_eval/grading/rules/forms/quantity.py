@@ -27,8 +27,8 @@ def quantity(tokens: list[Token], *, tight: bool) -> Form:
     """
     if in_base := _based(tokens):
         return in_base
-    if (said := _words_of(tokens)) is not None:
-        return words_form(said)
+    if (only_words := _words_of(tokens)) is not None:
+        return words_form(only_words)
     if len(tokens) > 1 and tokens[0].kind == "word" and tokens[0].value.lower() in ("negative", "minus"):
         tokens = [Token("op", "-"), *tokens[1:]]
     if total := _compound(tokens, tight):

@@ -5,20 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stapo_eval.grading.rules.text.vocabulary import (
-    ALIASES,
-    FUNCTIONS,
-    GREEK,
-    LIBRARY,
-    MATH_FONTS,
-    ORDINALS,
-    PLAIN,
-    PLAIN_UNITS,
-    SHORT_WORDS,
-    SIGNS,
-    TEXT_FONTS,
-    VECTORS,
-)
+from stapo_eval.grading.rules.text import vocabulary
 
 LONGEST = 2000  # characters that are read; longer answers are compared as text
 _MOST = 800
@@ -61,7 +48,7 @@ _LEXEME = re.compile(
 )
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?")
 _ROMAN = re.compile(r"[IVX]{2,}")  # statements I, II and III
-_GLUED = {*FUNCTIONS, "pi", "sqrt"}  # names that are found within a run of letters: "xsiny"
+_GLUED = {*vocabulary.FUNCTIONS, "pi", "sqrt"}  # names that are found within a run of letters: "xsiny"
 _VOWEL = re.compile(r"[aeiouyAEIOUY]")
 
 
@@ -69,7 +56,7 @@ def _is_word(letters: str) -> bool:
     """Whether a run of letters is a word and not a product of variables: four letters or more, a vowel, and not in
     the order of the alphabet, which is how products are written."""
     lower = letters.lower()
-    if lower in SHORT_WORDS:
+    if lower in vocabulary.SHORT_WORDS:
         return True
     return len(letters) >= 4 and bool(_VOWEL.search(letters)) and list(lower) != sorted(lower)
 
@@ -78,16 +65,16 @@ def _run(letters: str, gap: bool, font: bool) -> list[Token]:
     """Tokens of a run of letters: a known name, a word, or variables side by side."""
     if not letters.isascii():
         return [Token("word", letters, gap, font)]
-    if font and len(letters) > 1 and letters not in FUNCTIONS and letters not in PLAIN:
+    if font and len(letters) > 1 and letters not in vocabulary.FUNCTIONS and letters not in vocabulary.PLAIN:
         return [Token("word", letters, gap, True)]
-    if letters in FUNCTIONS or letters in ALIASES:
-        return [Token("fn", ALIASES.get(letters, letters), gap)]
-    if letters in PLAIN:
-        kind, value = PLAIN[letters]
+    if letters in vocabulary.FUNCTIONS or letters in vocabulary.ALIASES:
+        return [Token("fn", vocabulary.ALIASES.get(letters, letters), gap)]
+    if letters in vocabulary.PLAIN:
+        kind, value = vocabulary.PLAIN[letters]
         return [Token(kind, value, gap, font)] if kind != "skip" else []
-    if letters in GREEK:
-        return [Token("sym", GREEK[letters], gap)]
-    if letters in PLAIN_UNITS or _is_word(letters) or _ROMAN.fullmatch(letters):
+    if letters in vocabulary.GREEK:
+        return [Token("sym", vocabulary.GREEK[letters], gap)]
+    if letters in vocabulary.PLAIN_UNITS or _is_word(letters) or _ROMAN.fullmatch(letters):
         return [Token("word", letters, gap, font)]
     out: list[Token] = []
     at = 0
@@ -95,7 +82,7 @@ def _run(letters: str, gap: bool, font: bool) -> list[Token]:
         first = gap and at == 0
         name = next((part for n in (6, 5, 4, 3, 2) if (part := letters[at : at + n]) in _GLUED), "")
         if name:
-            kind, value = PLAIN.get(name, ("fn", name))
+            kind, value = vocabulary.PLAIN.get(name, ("fn", name))
             out.append(Token(kind, value, first))
         else:
             out.append(Token("sym", letters[at], first, font))
@@ -110,7 +97,7 @@ class _Tokenizer:
         self.depth = 0  # of brackets that may hold a list
         self.fonts: list[int] = []  # brace depths at which a text font ends
         self.braces = 0
-        self.vectors = any(mark in text for mark in VECTORS)  # whose \\times depends on the order
+        self.vectors = any(mark in text for mark in vocabulary.VECTORS)  # whose \\times depends on the order
 
     def tokenize(self) -> list[Token]:
         at, gap = 0, False
@@ -129,7 +116,7 @@ class _Tokenizer:
                 self.add("dots", "", gap)
             elif kind == "sign":
                 self.sign(m["sign"], gap)
-            elif m["letters"] in ORDINALS and self.behind_number(gap):
+            elif m["letters"] in vocabulary.ORDINALS and self.behind_number(gap):
                 self.add("word", m["letters"], gap)
             else:
                 self.tokens += _run(m["letters"], gap, bool(self.fonts))
@@ -152,11 +139,11 @@ class _Tokenizer:
 
     def command(self, name: str, gap: bool, end: int) -> int:
         """Add what a command means; returns where reading goes on."""
-        if name in TEXT_FONTS or name in MATH_FONTS:
+        if name in vocabulary.TEXT_FONTS or name in vocabulary.MATH_FONTS:
             m = _OPEN_BRACE.match(self.text, end)
             if not m:
                 return end
-            if name in MATH_FONTS or (name == "mathrm" and _MATH_LETTER.match(self.text, m.end())):
+            if name in vocabulary.MATH_FONTS or (name == "mathrm" and _MATH_LETTER.match(self.text, m.end())):
                 self.brace(True, gap)
             else:
                 self.braces += 1
@@ -170,11 +157,11 @@ class _Tokenizer:
             self.add("close", "set", gap)
         elif name == "times" and self.vectors:
             self.add("op", "cross", gap)
-        elif name in SIGNS:
-            self.add(*SIGNS[name], gap)
+        elif name in vocabulary.SIGNS:
+            self.add(*vocabulary.SIGNS[name], gap)
         else:
             # what math-verify may read; no other command belongs into an answer
-            raise Unreadable(name) if name in LIBRARY else Meaningless(f"\\{name}")
+            raise Unreadable(name) if name in vocabulary.LIBRARY else Meaningless(f"\\{name}")
         return end
 
     def brace(self, opening: bool, gap: bool) -> None:
@@ -193,8 +180,8 @@ class _Tokenizer:
             self.tokens[-1] = Token("rel", last.value + "=", last.gap)
         elif sign == "=" and not gap and last and last == Token("op", "!", last.gap):
             self.tokens[-1] = Token("rel", "!=", last.gap)
-        elif sign in SIGNS:
-            self.add(*SIGNS[sign], gap)
+        elif sign in vocabulary.SIGNS:
+            self.add(*vocabulary.SIGNS[sign], gap)
         elif sign != ".":  # a full stop inside a text ("p.m.") means nothing
             raise Meaningless(repr(sign))
 

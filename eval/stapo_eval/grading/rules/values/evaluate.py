@@ -189,25 +189,23 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
 }
 
 
-def _of_inexact(f: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    return lambda x: f(inexact(x))
-
-
-def _one_over(f: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    return lambda x: divide(Fraction(1), f(inexact(x)))
+def _inexactly(name: str, *, inverted: bool = False) -> Callable[[Value], Value]:
+    f = getattr(_mp, name)
+    return (lambda x: divide(Fraction(1), f(inexact(x)))) if inverted else (lambda x: f(inexact(x)))
 
 
 _FUNCTIONS: dict[str, Callable[[Value], Value]] = {
-    **{name: _of_inexact(getattr(_mp, name)) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
-    **{"arc" + name: _of_inexact(getattr(_mp, "a" + name)) for name in ("sin", "cos", "tan", "cot")},
-    **{"ar" + name: _of_inexact(getattr(_mp, "a" + name)) for name in ("sinh", "cosh", "tanh")},
-    "cot": _one_over(_mp.tan),
-    "sec": _one_over(_mp.cos),
-    "csc": _one_over(_mp.sin),
-    "coth": _one_over(_mp.tanh),
+    **{name: _inexactly(name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh")},
+    **{"arc" + name: _inexactly("a" + name) for name in ("sin", "cos", "tan", "cot")},
+    **{"ar" + name: _inexactly("a" + name) for name in ("sinh", "cosh", "tanh")},
+    "cot": _inexactly("tan", inverted=True),
+    "sec": _inexactly("cos", inverted=True),
+    "csc": _inexactly("sin", inverted=True),
+    "coth": _inexactly("tanh", inverted=True),
     "ln": _log,
     "lg": lambda x: _log(x) / _mp.ln(10),
 }
+_CONSTANTS = {"pi": lambda: +_mp.pi, "e": lambda: +_mp.e, "i": lambda: Complex(0, 1)}
 _PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc"}
 
 
@@ -236,11 +234,7 @@ def value(tree: Tree, point: dict[str, Value], reading: Reading, real: bool) -> 
     if kind == "num":
         return tree[1]
     if kind == "sym":
-        if tree[1] == "pi":
-            return +_mp.pi
-        if tree[1] == "e":
-            return +_mp.e
-        return Complex(0, 1) if tree[1] == "i" else point[tree[1]]
+        return _CONSTANTS[tree[1]]() if tree[1] in _CONSTANTS else point[tree[1]]
     if kind == "inf":
         raise Meaningless("infinity")
     args = [value(t, point, reading, real) for t in tree[1:] if isinstance(t, tuple)]

@@ -53,11 +53,9 @@ def residue(tree: Tree, prime: int) -> int | None:
     if kind not in ("neg", "+", "*", "/"):
         raise NotRational(str(kind))
     values = [residue(t, prime) for t in tree[1:]]
-    if None in values:
+    a, b = values[0], values[-1]
+    if a is None or b is None:
         return None
-    a, b = (values * 2)[:2]
-    assert a is not None
-    assert b is not None
     if kind == "neg":
         return -a % prime
     if kind == "/":

@@ -53,7 +53,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SeedResults:
     """Everything that was read.
 
     Attributes:
@@ -111,7 +111,7 @@ def run_measures(steps: Sequence[StepMetrics]) -> dict[str, float]:
     return {k: v for k, v in all_of_them.items() if math.isfinite(v)}
 
 
-def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
+def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> SeedResults:
     """Order the records by method and seed.
 
     Trainings that are not finished count as not there.
@@ -163,7 +163,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
             next_step="collect one run of `stapo-repro ablation` into a folder of its own",
         )
     found = {s for by in scores.values() for s in by} | {s for by in measures.values() for s in by}
-    return Evidence(scores, measures, tuple(sorted({*SEEDS, *found})), next(iter(steps), None))
+    return SeedResults(scores, measures, tuple(sorted({*SEEDS, *found})), next(iter(steps), None))
 
 
 def _check_label(method: str, size: str, benchmark: str | None, path: str) -> None:
@@ -189,10 +189,10 @@ def _number(found: Crossed, seeds: Sequence[int], missing: list[str], factor: fl
     return Number("incomplete" if missing else "run", mean, low, high, *parts, by_seed, missing)
 
 
-def _missing(e: Evidence, lacking: Mapping[str, set[int]]) -> list[str]:
+def _missing(results: SeedResults, lacking: Mapping[str, set[int]]) -> list[str]:
     out = []
     for method, seeds in lacking.items():
-        if gone := [str(s) for s in e.seeds if s in seeds]:
+        if gone := [str(s) for s in results.seeds if s in seeds]:
             out.append(f"{labels.method_label(method)} seed{'s' if len(gone) > 1 else ''} {', '.join(gone)}")
     return out
 
@@ -201,31 +201,31 @@ AccuracyTerm = tuple[float, str, str]
 """(sign, method, setting)"""
 
 
-def accuracy(e: Evidence, terms: Sequence[AccuracyTerm], benchmarks: Sequence[str]) -> Number:
+def accuracy(results: SeedResults, terms: Sequence[AccuracyTerm], benchmarks: Sequence[str]) -> Number:
     """A sum of accuracies in percent, averaged over problems, seeds and (unweighted) benchmarks."""
 
     def has(method: str, setting: str, seed: int) -> bool:
-        found = [e.scores.get((method, b, setting), {}).get(seed) for b in benchmarks]
+        found = [results.scores.get((method, b, setting), {}).get(seed) for b in benchmarks]
         return all(f is not None and not any(map(math.isnan, f.values())) for f in found)
 
-    lacking = {m: {s for s in e.seeds for _, n, t in terms if n == m and not has(m, t, s)} for _, m, _ in terms}
-    seeds = [s for s in e.seeds if not any(s in gone for gone in lacking.values())]
-    missing = _missing(e, lacking)
+    lacking = {m: {s for s in results.seeds for _, n, t in terms if n == m and not has(m, t, s)} for _, m, _ in terms}
+    seeds = [s for s in results.seeds if not any(s in gone for gone in lacking.values())]
+    missing = _missing(results, lacking)
     if not seeds:
         return Number("not run", missing=missing)
     strata = []
     for b in benchmarks:
-        ids = sorted(e.scores[terms[0][1], b, terms[0][2]][seeds[0]])
+        ids = sorted(results.scores[terms[0][1], b, terms[0][2]][seeds[0]])
         columns = [
-            [math.fsum(sign * e.scores[m, b, t][s][i] for sign, m, t in terms) for i in ids] for s in seeds
+            [math.fsum(sign * results.scores[m, b, t][s][i] for sign, m, t in terms) for i in ids] for s in seeds
         ]  # fmt: skip
         strata.append(np.array(columns).T)
     return _number(crossed(strata, fractions=len(terms) == 1), seeds, missing, 100.0)
 
 
-def base_accuracy(e: Evidence, benchmarks: Sequence[str], setting: str) -> Number:
+def base_accuracy(results: SeedResults, benchmarks: Sequence[str], setting: str) -> Number:
     """The base model in percent: one model, so its interval is over problems alone."""
-    found = [next(iter(e.scores.get((labels.BASE, b, setting), {}).values()), {}) for b in benchmarks]
+    found = [next(iter(results.scores.get((labels.BASE, b, setting), {}).values()), {}) for b in benchmarks]
     if not all(f and not any(map(math.isnan, f.values())) for f in found):
         return Number("not run", missing=[labels.method_label(labels.BASE)])
     c = average([clustered(list(f.values())) for f in found])
@@ -234,14 +234,14 @@ def base_accuracy(e: Evidence, benchmarks: Sequence[str], setting: str) -> Numbe
 
 
 def measure(
-    e: Evidence, terms: Sequence[tuple[float, str]], name: Measure, *, reference: float = 0.0
+    results: SeedResults, terms: Sequence[tuple[float, str]], name: Measure, *, reference: float = 0.0
 ) -> Number:  # fmt: skip
     """A sum of one measure of the trainings less `reference`, averaged over seeds; shares in percent."""
-    lacking = {m: {s for s in e.seeds if name not in e.measures.get(m, {}).get(s, {})} for _, m in terms}
-    seeds = [s for s in e.seeds if not any(s in gone for gone in lacking.values())]
-    missing = _missing(e, lacking)
+    lacking = {m: {s for s in results.seeds if name not in results.measures.get(m, {}).get(s, {})} for _, m in terms}
+    seeds = [s for s in results.seeds if not any(s in gone for gone in lacking.values())]
+    missing = _missing(results, lacking)
     if not seeds:
-        trained = [s for s in e.seeds if all(s in e.measures.get(m, {}) for _, m in terms)]
+        trained = [s for s in results.seeds if all(s in results.measures.get(m, {}) for _, m in terms)]
         return Number("no value" if trained else "not run", missing=missing)
-    values = [math.fsum(sign * e.measures[m][s][name] for sign, m in terms) - reference for s in seeds]
+    values = [math.fsum(sign * results.measures[m][s][name] for sign, m in terms) - reference for s in seeds]
     return _number(over_seeds(values), seeds, missing, 100.0 if name.startswith("silenced") else 1.0)
