@@ -1,14 +1,10 @@
-"""A small OpenAI-compatible server on loopback that serves the tests' tiny model, and fails where it is told to.
-
-Also a program: `python endpoint_server.py MODEL PORT` serves until it is killed.
-"""
+"""A small OpenAI-compatible server on loopback that serves the tests' tiny model, and fails where it is told to."""
 
 from __future__ import annotations
 
 import json
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_eval.decoding import Decoding
-from stapo_eval.engines.base import Request
+from stapo_eval.engines import Request
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 
@@ -31,10 +27,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self, model: Path | HfEngine, port: int = 0, *, name: str = "tiny", key: str = "", logprobs: bool = True
-    ):
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = "", logprobs: bool = True):
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.engine = model if isinstance(model, HfEngine) else HfEngine(find_model(str(model)), threads=1, rows=1)
         self.name, self.key, self.logprobs = name, key, logprobs
         self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
@@ -136,9 +130,3 @@ class _Handler(BaseHTTPRequestHandler):
             choice["logprobs"] = {"content": [{"token": "?", "logprob": each}] * f.response_tokens}
         usage = {"prompt_tokens": len(prompt), "completion_tokens": f.response_tokens}
         return 200, {"choices": [choice], "usage": usage}
-
-
-if __name__ == "__main__":
-    with Server(Path(sys.argv[1]), int(sys.argv[2])) as s:
-        print(s.url, flush=True)
-        threading.Event().wait()

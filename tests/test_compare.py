@@ -61,7 +61,8 @@ def test_no_difference_anywhere_claims_no_certainty(tmp_path: Path) -> None:
     for c in (*table["columns"], table["average"]):
         assert (c["difference"], c["p"]) == (0.0, 1.0)
         assert c["low"] is c["high"] is c["bootstrap_low"] is c["bootstrap_high"] is None
-    assert table["warnings"] == ["both sides are THE SAME RECORDS"]
+    (warning,) = table["warnings"]
+    assert "SAME RECORDS" in warning
 
 
 def test_two_settings_of_one_run_are_paired(tmp_path: Path) -> None:
@@ -94,18 +95,18 @@ def test_other_copies_of_a_benchmark_are_refused_with_both_values(tmp_path: Path
 def test_other_problems_and_benchmarks_are_refused(tmp_path: Path) -> None:
     a = _write(tmp_path, "a", {("sums", "t1.0"): ["10", "11", "00"]}, rows=4)
     b = _write(tmp_path, "b", {("sums", "t1.0"): ["10", "11"], ("products", "t1.0"): ["10"]}, rows=4)
-    with pytest.raises(BadInput, match="sums against products, sums"):
+    with pytest.raises(BadInput, match="--benchmarks sums"):
         _compare(a, b)
     c = _write(tmp_path, "other", {("squares", "t1.0"): ["10"]})
-    with pytest.raises(BadInput, match="they have none in common"):
+    with pytest.raises(BadInput, match="squares"):
         _compare(a, c)
-    with pytest.raises(BadInput, match="3 against 2, 1 on one side only, first q2"):
+    with pytest.raises(BadInput, match=r"3 against 2.*q2"):
         _compare(a, b, benchmarks=("sums",))
-    with pytest.raises(BadInput, match="not in both"):
+    with pytest.raises(BadInput, match="products"):
         _compare(a, b, benchmarks=("products",))
-    with pytest.raises(BadInput, match="a setting is not in both"):
+    with pytest.raises(BadInput, match=r"t0\.7"):
         _compare(a, b, settings=("t0.7",))
-    with pytest.raises(BadInput, match="share no setting"):
+    with pytest.raises(BadInput, match=r"t1\.0 against t0\.7"):
         _compare(a, _write(tmp_path, "c", {("sums", "t0.7"): ["10"]}))
 
 

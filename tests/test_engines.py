@@ -71,27 +71,6 @@ def test_batches_are_longest_first_and_never_cross_cells() -> None:
     assert batches == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
 
 
-def test_equal_calls_give_equal_samples_and_seeds_differ(engine: HfEngine) -> None:
-    requests = _requests(engine)
-    first, again = _all(engine, requests), _all(engine, requests)
-    assert first == again
-    assert len(first) == len(requests)
-    assert len({f.text for f in first}) > 10
-    reseeded = [replace(r, seed=r.seed + 1) for r in requests]
-    assert [f.text for f in _all(engine, reseeded)] != [f.text for f in first]
-
-
-def test_lengths_and_reasons_agree(engine: HfEngine) -> None:
-    requests = [replace(r, decoding=replace(r.decoding, max_tokens=120)) for r in _requests(engine, 40)]
-    finished = _all(engine, requests)
-    assert {f.finish_reason for f in finished} == {"stop", "length"}
-    for f in finished:
-        assert f.response_tokens == 120 if f.finish_reason == "length" else 1 <= f.response_tokens <= 120
-        assert f.logprob_sum is not None
-        assert f.logprob_sum <= 0
-        assert "<|" not in f.text
-
-
 def test_missing_samples_come_out_as_in_a_whole_run(engine: HfEngine) -> None:
     requests = _requests(engine)
     whole = _all(engine, requests)
@@ -104,21 +83,6 @@ def test_a_cell_alone_gives_what_it_gives_among_others(engine: HfEngine) -> None
     requests = _requests(engine)
     alone = [r for r in requests if r.cell == "t0.7"]
     assert _all(engine, alone) == [f for f in _all(engine, requests) if f.request.cell == "t0.7"]
-
-
-def test_a_prompt_beyond_the_context_is_that_problems_error(engine: HfEngine) -> None:
-    requests = _requests(engine, 3)
-    long = replace(requests[0], problem_id="long", prompt=(5,) * 512)
-    finished = {f.request.problem_id: f for f in _all(engine, [*requests[:3], long])}
-    assert finished["long"].finish_reason == "error"
-    assert "512" in finished["long"].error
-    assert {finished[f"p{i}"].finish_reason for i in range(3)} <= {"stop", "length"}
-
-
-def test_the_context_limits_the_response(engine: HfEngine) -> None:
-    r = replace(_requests(engine, 1)[0], prompt=(5,) * 508, decoding=Decoding(1.0, 1.0, 4000))
-    (f,) = _all(engine, [r])
-    assert 1 <= f.response_tokens <= 4
 
 
 def test_a_row_that_fails_costs_only_itself(engine: HfEngine) -> None:
@@ -135,21 +99,16 @@ def test_a_model_that_always_fails_ends_the_run(engine: HfEngine) -> None:
         _all(engine, bad)
 
 
-def test_greedy_needs_no_seed(engine: HfEngine) -> None:
-    requests = [replace(r, decoding=Decoding(0, 1, 6)) for r in _requests(engine, 2)[:1]]
-    assert _all(engine, requests)[0].text == _all(engine, [replace(requests[0], seed=5)])[0].text
-
-
 def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickled")
     with pytest.raises(BadInput, match="safetensors"):
         find_model(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    with pytest.raises(BadInput, match=r"no tokenizer\.json in"):
+    with pytest.raises(BadInput, match=r"tokenizer\.json"):
         make_engine("hf", find_model(str(tmp_path)))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadInput, match="cannot load"):
+    with pytest.raises(BadInput, match=tmp_path.name):
         make_engine("hf", find_model(str(tmp_path)))
 
 
@@ -163,7 +122,7 @@ def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
     with pytest.raises(BadInput, match="nobody/nothing"):
         find_model("nobody/nothing")
-    with pytest.raises(BadInput, match="hf, vllm, openai"):
+    with pytest.raises(BadInput, match="sglang"):
         make_engine("sglang", find_model(str(folder)))
 
 

@@ -180,20 +180,6 @@ def test_inspect_recomputes_the_accuracy_and_sees_what_failed(world: Path) -> No
     assert [(s.id, s.epoch, s.error.message) for s in failed] == [("toy-a", 3, "the prompt is too long")]
 
 
-def test_lm_eval_shows_the_results_and_datasets_reads_the_samples(world: Path) -> None:
-    from datasets import load_dataset
-    from lm_eval.utils import get_results_filenames, get_sample_results_filenames, make_table
-
-    folder = export(world, "lm-eval") / "t1.0" / MODEL
-    files = [str(p) for p in folder.iterdir()]
-    (results,), (samples,) = get_results_filenames(files), get_sample_results_filenames(files)
-    table = make_table(json.loads(Path(results).read_text()))
-    assert next(line for line in table.splitlines() if "avg@4" in line).split("|")[7].strip() == "0.5000"
-    rows = load_dataset("json", data_files=samples, split="train")
-    assert rows["avg@4"] == [0.5, 1.0, 0.0]
-    assert rows[0]["resps"][0][:2] == ["So it is\n\\boxed{2}."] * 2
-
-
 def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     from stapo_eval.interop.lighteval_grade import LightevalGrade
 

@@ -28,14 +28,18 @@ def _whole_lines(path: Path) -> list[bytes]:
     return [x for x in lines if x.endswith(b"\n")]
 
 
-def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Path) -> None:
-    eval_model.build(tmp_path / "model", head_dim=32, labels={"step": 1})
-    eval_model.benchmarks(tmp_path / "data", problems=12, samples=32)
-    out = tmp_path / "out"
-    samples = out / "samples.jsonl"
+def _command(folder: Path) -> tuple[list[str], Path]:
+    """(a run of a model and benchmarks that are made here, its run folder)."""
+    eval_model.build(folder / "model", head_dim=32, labels={"step": 1})
+    eval_model.benchmarks(folder / "data", problems=12, samples=32)
     command = [sys.executable, "-m", "stapo_eval.cli", "run", "--engine", "vllm", "--max-tokens", "200"]
-    command += ["--benchmarks", "sums,longer-sums", "--model", str(tmp_path / "model")]
-    command += ["--data-dir", str(tmp_path / "data"), "--out", str(out)]
+    command += ["--benchmarks", "sums,longer-sums", "--model", str(folder / "model")]
+    return [*command, "--data-dir", str(folder / "data"), "--out", str(folder / "out")], folder / "out"
+
+
+def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Path) -> None:
+    command, out = _command(tmp_path)
+    samples = out / "samples.jsonl"
     draw, kept, in_generation = random.Random(0), [], 0
     for number in range(KILLS):
         log = open(tmp_path / f"log{number}", "wb")  # noqa: SIM115  the process keeps it
@@ -62,7 +66,7 @@ def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Pat
     assert len({s.seed for s in found}) == TOTAL
     record = store.read_json(out / "run.json", Run)
     assert record.status == "done"
-    assert any("may differ" in n for n in record.notes)
+    assert len(record.resumptions) >= in_generation
     summary = json.loads((out / "summary.json").read_text())
     assert sum(c["missing"] for c in summary["cells"]) == 0
 
@@ -70,12 +74,7 @@ def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Pat
 def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path) -> None:
     import psutil
 
-    eval_model.build(tmp_path / "model", head_dim=32, labels={"step": 1})
-    eval_model.benchmarks(tmp_path / "data", problems=12, samples=32)
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "stapo_eval.cli", "run", "--engine", "vllm", "--max-tokens", "200"]
-    command += ["--benchmarks", "sums,longer-sums", "--model", str(tmp_path / "model")]
-    command += ["--data-dir", str(tmp_path / "data"), "--out", str(out)]
+    command, out = _command(tmp_path)
     log = tmp_path / "log"
     with open(log, "wb") as f:
         process = subprocess.Popen(command, stdout=f, stderr=f, start_new_session=True)

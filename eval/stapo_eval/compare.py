@@ -1,6 +1,6 @@
 """Two runs, or two settings of one run, on the same problems: paired differences by benchmark and on average.
 
-Pure functions of cell records; what does not compare is refused, what compares with a grain of salt is said.
+Pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stapo_eval.intervals import difference_fields, rounded
 from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
 from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
+
+_SAME = "evaluate both on the same file and the same --limit, or leave the benchmark out with --benchmarks"
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def check_problems(pair: Pair) -> None:
                 f"{a.cell.benchmark}: the two were evaluated on different copies",
                 found=f"{what} {x} against {y}",
                 expected="one copy",
-                next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+                next_step=_SAME,
             )
     ids = [{p.problem_id for p in r.problems} for r in (a, b)]
     if ids[0] != ids[1]:
@@ -148,7 +151,7 @@ def check_problems(pair: Pair) -> None:
             f"{a.cell.benchmark}: the two hold different problems",
             found=f"{len(ids[0])} against {len(ids[1])}, {len(only)} on one side only, first {only[0]}",
             expected="the same problems",
-            next_step="evaluate both on the same file and the same --limit, or leave it out with --benchmarks",
+            next_step=_SAME,
         )
 
 
@@ -186,8 +189,7 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
 
 
 def _judge(record: CellRecord) -> str:
-    """Who judged; "" where the record is older than the field (it then has no grader
-    either), or does not say."""
+    """Who judged; "" where the record does not say: an older one has no grader either."""
     return record.judge or ("none" if record.grader and record.scored_by == "rule" else "")
 
 
@@ -212,26 +214,16 @@ def _side(record: CellRecord) -> dict[str, Any]:
         "n": record.n,
         "correct": letters.count("1"),
         "samples": len(letters) - letters.count("-"),
-        "accuracy": _number(math.fsum(means) / len(means)),
+        "accuracy": rounded(math.fsum(means) / len(means)),
     }
 
 
-def _number(x: float) -> float | None:
-    return None if math.isnan(x) else round(x, 8)
-
-
 def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
-    # where no problem differs neither interval has a width, which would claim certainty
-    spread = d.se > 0
     return {
         "problems": d.problems,
-        "difference": _number(d.difference),
-        "standard_error": _number(d.se),
-        "low": _number(d.low) if spread else None,
-        "high": _number(d.high) if spread else None,
-        "bootstrap_low": _number(ends[0]) if spread else None,
-        "bootstrap_high": _number(ends[1]) if spread else None,
-        "p": _number(d.p),
+        "standard_error": rounded(d.se),
+        "p": rounded(d.p),
+        **difference_fields(d, ends),
     }
 
 
@@ -257,9 +249,9 @@ def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, A
         })  # fmt: skip
     adjusted = holm([math.nan if c["p"] is None else c["p"] for c in columns])
     for column, p in zip(columns, adjusted, strict=True):
-        column["p_holm"] = _number(p)
+        column["p_holm"] = rounded(p)
     average: dict[str, Any] = _difference(paired_average(strata), bootstrap(strata))
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
-        average[side] = None if None in values else _number(math.fsum(values) / len(values))
+        average[side] = None if None in values else rounded(math.fsum(values) / len(values))
     return {"columns": columns, "average": average, "warnings": warnings(pairs, across_settings)}

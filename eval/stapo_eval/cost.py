@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from stapo_results.schema import Run, Sample, Timing
+from stapo_eval.engines.requests import Key, key_of
+from stapo_results.schema import Judgement, Run, Sample, Timing
+
+
+def timing(
+    record: Sample | Judgement,
+    kind: Literal["sample", "verdict", "judge"],
+    created: str,
+    seconds: float,
+    elapsed: float | None = None,
+) -> Timing:
+    """When a record of a sample was made and how long it took; `elapsed` as in `Timing`."""
+    return Timing(
+        cell=record.cell,
+        problem_id=record.problem_id,
+        sample_index=record.sample_index,
+        kind=kind,
+        created=created,
+        seconds=round(seconds, 6),
+        elapsed=None if elapsed is None else round(elapsed, 6),
+    )
 
 
 def gpus_of_a_copy(run: Run, engine: str) -> int | None:
@@ -16,10 +36,6 @@ def gpus_of_a_copy(run: Run, engine: str) -> int | None:
     return max(1, run.config.get("tensor_parallel") or 1) if run.hardware.get("gpus") else 0
 
 
-def _rate(tokens: int, seconds: float) -> float | None:
-    return round(tokens / seconds, 3) if seconds else None
-
-
 def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict[str, Any]:
     """Seconds, tokens and GPU hours of generation by cell and in all, and of the judge.
 
@@ -27,54 +43,55 @@ def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict
     sampled side by side share the clock, so their seconds add up to the whole. Where some samples have no such time
     (a run that was killed between the two files) the rate is over those that have, and `timed` says how many.
     """
-    elapsed: dict[tuple[str, str, int], float] = {}
+    elapsed: dict[Key, float] = {}
     judge, replies = 0.0, 0
     for t in timings:
         if t.elapsed is not None and t.kind == "sample":
-            elapsed[t.cell, t.problem_id, t.sample_index] = t.elapsed
+            elapsed[key_of(t)] = t.elapsed
         elif t.elapsed is not None and t.kind == "judge":
             judge, replies = judge + t.elapsed, replies + 1
-    seconds: dict[str, float] = defaultdict(float)
-    tokens: dict[str, int] = defaultdict(int)
-    timed: dict[str, int] = defaultdict(int)
+    timed: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for s in samples:
-        share = elapsed.get((s.cell, s.problem_id, s.sample_index))
-        if share is not None:
-            seconds[s.cell] += share
-            tokens[s.cell] += s.response_tokens
-            timed[s.cell] += 1
-    engines = {s.engine for s in samples}
-    copies = {gpus_of_a_copy(run, e) for e in engines}
+        if (share := elapsed.get(key_of(s))) is not None:
+            timed[s.cell].append((share, s.response_tokens))
+    cells = {cell: _rates(timed[cell]) for cell in dict.fromkeys(s.cell for s in samples)}
+    copies = {gpus_of_a_copy(run, e) for e in {s.engine for s in samples}}
     copy = None if None in copies else max((c for c in copies if c is not None), default=0)
     gpus = None if copy is None else copy * max(1, run.config.get("replicas") or 1)
-    total = sum(seconds.values())
+    total, tokens = sum(seconds for x in timed.values() for seconds, _ in x), sum(c["tokens"] for c in cells.values())
     return {
         "schema_version": 1,
         "run_id": run.run_id,
         "gpus": gpus,
         "generation_seconds": round(total, 3),
-        "tokens": sum(tokens.values()),
-        "tokens_per_second": _rate(sum(tokens.values()), total),
+        "tokens": tokens,
+        "tokens_per_second": _rate(tokens, total),
         # the judge runs as one copy
         "gpu_hours": round((total * gpus + judge * copy) / 3600, 4) if gpus and copy and elapsed else None,
-        "timed": sum(timed.values()),
+        "timed": sum(map(len, timed.values())),
         "samples": len(samples),
         "judge_seconds": round(judge, 3),
         "judge_replies": replies,
-        "cells": {
-            cell: {
-                "seconds": round(seconds[cell], 3),
-                "tokens": tokens[cell],
-                "tokens_per_second": _rate(tokens[cell], seconds[cell]),
-                "timed": timed[cell],
-            }
-            for cell in dict.fromkeys(s.cell for s in samples)
-        },
+        "cells": cells,
     }
 
 
+def _rates(timed: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    seconds, tokens = sum(s for s, _ in timed), sum(n for _, n in timed)
+    return {
+        "seconds": round(seconds, 3),
+        "tokens": tokens,
+        "tokens_per_second": _rate(tokens, seconds),
+        "timed": len(timed),
+    }
+
+
+def _rate(tokens: int, seconds: float) -> float | None:
+    return round(tokens / seconds, 3) if seconds else None
+
+
 def in_words(c: dict[str, Any]) -> str:
-    """One line for the end of a run; what is not known is said to be so."""
+    """One line for the end of a run."""
     if c["tokens_per_second"] is None:
         return "cost: not known: no sample has a time"
     hours = "not known" if c["gpu_hours"] is None else f"{c['gpu_hours']:.2f}"

@@ -56,7 +56,7 @@ def _download(given: str, revision: str) -> tuple[Path, str]:
 
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
         folder = Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
-    except Exception as e:  # noqa: BLE001  every kind of failure means that there is no such model to be had here
+    except Exception as e:  # noqa: BLE001  whatever failed, the model is not available here
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",
             found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Literal
 
 import tyro
 
 from stapo_eval.engines.options import EngineOptions
+from stapo_results.benchmarks.loader import name_of_file
+from stapo_results.benchmarks.sources import is_file_name
+from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -114,3 +118,15 @@ class JudgeOptions:
     """Files of benchmarks that the run was given by path, joined by commas."""
     out: str = ""
     """Leave the run folder as it is and write into this one; if empty, in place."""
+
+
+def benchmark_files(files: str) -> dict[str, str]:
+    """Files of benchmarks, joined by commas, by the name that a run gives each.
+
+    Raises:
+        BadInput: for what is no such file.
+    """
+    given = [x.strip() for x in files.split(",") if x.strip()]
+    if wrong := [x for x in given if not is_file_name(x)]:
+        raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
+    return {name_of_file(Path(x)): x for x in given}

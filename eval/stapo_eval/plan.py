@@ -1,4 +1,4 @@
-"""What an evaluation is, before anything expensive starts: options, checks, labels, identity, the earlier run."""
+"""What an evaluation is: its options checked, its model, judge and benchmarks identified, before anything expensive."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Decoding, parse_settings
-from stapo_eval.engines import Key
 from stapo_eval.engines.options import check_options
+from stapo_eval.engines.requests import Key
 from stapo_eval.grading.pool import Limits, check_limits
-from stapo_eval.grading.rules import check_preset
+from stapo_eval.grading.rules import Gold, Options, check_preset
 from stapo_eval.judge import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
-from stapo_results import provenance, store, targets
+from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.sources import is_file_name
-from stapo_results.errors import BadInput, short_hashes
+from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
 
-
-# not part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
+# no part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
 # where and on how many machines an engine runs
 _NO_IDENTITY = (
     *("out", "data_dir", "model", "judge", "revision", "judge_revision", "retry_errors"),
@@ -36,15 +35,19 @@ _NO_IDENTITY = (
     *("replicas", "ray_address", "tensor_parallel"),
 )
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
+# a record from before an option existed was made with the option's default
+DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}
 
 
-def _contents(revisions: dict[str, str]) -> dict[str, str]:
-    return {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
+class PlannedCell(NamedTuple):
+    cell: Cell
+    benchmark: Benchmark
+    decoding: Decoding
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be done, before anything expensive starts."""
+class EvaluationPlan:
+    """One model over benchmarks and decoding settings; `run` is the record of a run that starts now."""
 
     options: RunOptions
     model: ModelFiles
@@ -66,7 +69,21 @@ class Plan:
 
     @property
     def stand_in(self) -> bool:
+        """Whether the judge is a model of the miniature, whose word does not count."""
         return bool(self.judge and self.judge.labels and self.judge.labels.size == "mini")
+
+    @property
+    def judges_itself(self) -> bool:
+        return bool(self.judge) and self.judge.folder.resolve() == self.model.folder.resolve()
+
+    @property
+    def judge_text(self) -> str:
+        """Who judged, as records say it; "" without a judge."""
+        if self.judge is None:
+            return ""
+        name, revision = self.judge.name, self.judge.revision
+        who = revision if revision.startswith(name) else f"{name} {revision}"
+        return f"{who}, scope {self.options.judge_scope}, mode {self.options.judge_mode}"
 
     def samples_of(self, benchmark: Benchmark) -> int:
         return self.options.n or benchmark.spec.samples
@@ -74,7 +91,14 @@ class Plan:
     def problems(self, benchmark: Benchmark) -> tuple[Problem, ...]:
         return benchmark.problems[: self.options.limit or None]
 
-    def cells(self) -> Iterator[tuple[Cell, Benchmark, Decoding]]:
+    def golds(self, benchmark: Benchmark, preset: str = "ours") -> dict[str, tuple[Gold, Options]]:
+        """Answer and grading options by problem id."""
+        unordered = benchmark.spec.unordered
+        return {
+            p.id: (p.answer, Options(unordered, p.tolerance, p.unit, preset=preset)) for p in self.problems(benchmark)
+        }
+
+    def cells(self) -> Iterator[PlannedCell]:
         for benchmark in self.benchmarks:
             for setting, (temperature, top_p) in self.settings.items():
                 cell = Cell(
@@ -86,7 +110,11 @@ class Plan:
                     setting=setting,
                     eval_seed=self.options.eval_seed,
                 )
-                yield cell, benchmark, Decoding(temperature, top_p, self.options.max_tokens)
+                yield PlannedCell(cell, benchmark, Decoding(temperature, top_p, self.options.max_tokens))
+
+    def benchmark_of(self) -> dict[str, Benchmark]:
+        """Benchmark by cell id."""
+        return {cell.id: benchmark for cell, benchmark, _ in self.cells()}
 
     def keys(self) -> list[Key]:
         """Every sample's key in the order of the verdicts file."""
@@ -96,6 +124,65 @@ class Plan:
             for p in self.problems(benchmark)
             for i in range(self.samples_of(benchmark))
         ]
+
+
+def make_plan(options: RunOptions) -> EvaluationPlan:
+    """Check everything that can be checked without loading a model.
+
+    Raises:
+        BadInput: for any option, file or model that cannot be used.
+    """
+    _check(options)
+    settings, benchmarks = parse_settings(options.settings), _benchmarks(options)
+    # an endpoint's model needs no files here; a folder still gives its labels and hash
+    named = options.engine == "openai" and not Path(options.model).is_dir()
+    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
+    judge = None if options.judge in ("", "none") else find_judge(options)
+    labels = _labels(options, model)
+    revisions = _revisions(model, judge, benchmarks)
+    config = {
+        **asdict(options),
+        "benchmarks": [b.name for b in benchmarks],
+        "settings": list(settings),
+        "threads": _threads(options.threads, model),
+        **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
+    }
+    run = provenance.new_run(
+        "eval",
+        config,
+        seeds={"eval_seed": options.eval_seed},
+        deterministic=False,  # known when the engine is loaded
+        revisions=revisions,
+        parent_run=labels.parent_run,
+    )
+    run = run.model_copy(update={"run_id": identity(config, revisions)})
+    default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
+    return EvaluationPlan(options, model, judge, labels, benchmarks, settings, Path(options.out or default), run)
+
+
+def _check(options: RunOptions) -> None:
+    check_preset(options.preset)
+    check_judge(options.judge_scope, options.judge_mode)
+    check_options(options.engine, options.engine_options())
+    for name, least in (("n", 0), ("limit", 0), ("batch_rows", 0), ("threads", 0), ("max_tokens", 1)):
+        if (given := getattr(options, name)) < least:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}"
+            )
+    check_limits(Limits(options.grade_seconds, options.grade_memory_mib), "--grade-")
+    if options.out:
+        runs.check_folder(options.out, "--out")
+
+
+def _benchmarks(options: RunOptions) -> tuple[Benchmark, ...]:
+    data_dir = find_data_dir(options.data_dir)
+    names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
+    if not names:
+        raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
+    return tuple(
+        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
+    )
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:
@@ -111,6 +198,14 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
         parent_run=known.parent_run,
         weights_sha256=model.weights_sha256,
     )
+
+
+def _revisions(model: ModelFiles, judge: ModelFiles | None, benchmarks: tuple[Benchmark, ...]) -> dict[str, str]:
+    found = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
+    if judge:
+        found["judge"] = f"{judge.name} {judge.revision}"
+    found |= {f"data:{b.name}": b.content for b in benchmarks}
+    return found | {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
 
 
 def _threads(asked: int, model: ModelFiles) -> int:
@@ -140,113 +235,20 @@ def find_judge(options: RunOptions) -> ModelFiles:
 
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
-    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": _contents(revisions)}
+    contents = {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
+    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": contents}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def make_plan(options: RunOptions) -> Plan:
-    """Check everything that can be checked without loading a model.
-
-    Raises:
-        BadInput: for any option, file or model that does not do.
-    """
-    check_preset(options.preset)
-    check_judge(options.judge_scope, options.judge_mode)
-    check_options(options.engine, options.engine_options())
-    settings = parse_settings(options.settings)
-    for name in ("n", "limit", "batch_rows", "threads"):
-        if getattr(options, name) < 0:
-            flag, given = f"--{name.replace('_', '-')}", getattr(options, name)
-            raise BadInput(f"{flag} is negative", found=given, expected="0 or more", next_step=f"leave out {flag}")
-    check_limits(Limits(options.grade_seconds, options.grade_memory_mib), "--grade-")
-    if options.out:
-        targets.check_folder(options.out, "--out")
-    if options.max_tokens < 1:
-        raise BadInput(
-            "--max-tokens is too small",
-            found=options.max_tokens,
-            expected="at least 1",
-            next_step="leave out --max-tokens",
-        )
-    data_dir = find_data_dir(options.data_dir)
-    names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
-    benchmarks = tuple(
-        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
-    )
-    if not benchmarks:
-        raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    # an endpoint's model needs no files here; a folder still gives its labels and hash
-    named = options.engine == "openai" and not Path(options.model).is_dir()
-    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
-    judge = None if options.judge in ("", "none") else find_judge(options)
-    labels = _labels(options, model)
-    revisions = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
-    if judge:
-        revisions["judge"] = f"{judge.name} {judge.revision}"
-    for b in benchmarks:
-        revisions[f"data:{b.name}"] = b.content
-    revisions |= {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
-    config = {
-        **asdict(options),
-        "benchmarks": [b.name for b in benchmarks],
-        "settings": list(settings),
-        "threads": _threads(options.threads, model),
-        **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
-    }
-    run = provenance.new_run(
-        "eval",
-        config,
-        seeds={"eval_seed": options.eval_seed},
-        deterministic=False,  # known when the engine is loaded
-        revisions=revisions,
-        parent_run=labels.parent_run,
-    )
-    run = run.model_copy(update={"run_id": identity(config, revisions)})
-    default = Path("runs") / "eval" / "-".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
-    out = Path(options.out) if options.out else Path(str(default).replace(" ", "_"))
-    return Plan(options, model, judge, labels, benchmarks, settings, out, run)
+def may_differ(key: str) -> bool:
+    """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
+    return key in _NO_IDENTITY or key.startswith(f"revision {_SOURCE}")
 
 
-def settle(plan: Plan) -> tuple[Plan, Run | None]:
-    """The plan with the run record of its folder, and that earlier record.
+def differs_in_judge_alone(previous: Run, new: Run) -> bool:
+    """Whether two runs have the same samples."""
 
-    Raises:
-        BadInput: the folder holds a run with other parameters.
-    """
-    path = plan.out / "run.json"
-    if not path.exists():
-        if (plan.out / "samples.jsonl").exists():
-            raise BadInput(f"{plan.out} holds samples without a run record", next_step="give another --out")
-        return plan, None
-    old = store.read_json(path, Run)
-    new = plan.run
-    # a record from before an option existed was made with its default
-    then = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING} | old.config
-    differing = [
-        f"{k}: {then.get(k)!r} there, {new.config.get(k)!r} now"
-        for k in sorted({*then, *new.config} - set(_NO_IDENTITY))
-        if then.get(k) != new.config.get(k)
-    ] + [
-        f"{k}: {old.revisions.get(k)!r} there, {new.revisions.get(k)!r} now"
-        for k in sorted(_contents({**old.revisions, **new.revisions}))
-        if old.revisions.get(k) != new.revisions.get(k)
-    ]
-    if old.kind != "eval" or differing:
-        raise BadInput(
-            f"{plan.out} holds another run",
-            found=short_hashes("; ".join(differing)) or f"a run of kind {old.kind}",
-            expected="the same parameters, to go on with it",
-            next_step=f"stapo-eval judge --run {plan.out} --judge {plan.options.judge}   judges what is there"
-            if plan.judge
-            and old.kind == "eval"
-            and old.status == "done"
-            and all(d.startswith("judge") for d in differing)
-            else "give another --out, or the parameters of that run",
-        )
-    kept = old
-    if old.status != "done" or plan.options.retry_errors:
-        more = ["resumed after an interruption" if old.status != "done" else "samples that had failed are made again"]
-        if (old.code_commit, old.code_dirty) != (new.code_commit, new.code_dirty):
-            more.append(f"resumed with code {new.code_commit[:12]} {new.code_dirty}".strip())
-        kept = old.model_copy(update={"status": "running", "notes": [*old.notes, *more]})
-    return replace(plan, run=kept), old
+    def counts(key: str) -> bool:
+        return not may_differ(key) and not key.removeprefix("revision ").startswith("judge")
+
+    return not runs.differences(previous, new, lambda key: not counts(key), DEFAULTS)

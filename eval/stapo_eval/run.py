@@ -1,50 +1,52 @@
 """`stapo-eval run`: one model over benchmarks and decoding settings, resumable at any moment.
 
 Samples are appended as they come (`sampling`). Everything else (verdicts, cell records, summary) is made from them at
-the end (`scoring`), as a pure function, so a run that was killed anywhere and started again ends in the same files.
+the end (`verdicts`, `scores`), as a pure function, so a run that was killed anywhere and started again ends in the same
+files.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.display import Display
-from stapo_eval.engines import Engine, Key, make_engine
-from stapo_eval.integrity import lacking, set_aside_damaged
+from stapo_eval.display import StageDisplay
+from stapo_eval.engines import Engine, make_engine
+from stapo_eval.engines.requests import Key, key_of
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import Plan, make_plan, settle
-from stapo_eval.sampling import context_note, drop_errors, generate, load_samples, put_in_order, requests_of
-from stapo_eval.scoring import verdicts_of, write_records
+from stapo_eval.plan import DEFAULTS, EvaluationPlan, differs_in_judge_alone, make_plan, may_differ
+from stapo_eval.sampling import (
+    context_limit,
+    context_note,
+    drop_errors,
+    generate,
+    load_samples,
+    put_in_order,
+    requests_of,
+)
+from stapo_eval.scores import write_records
 from stapo_eval.show import print_summary
-from stapo_results import provenance, store, targets
-from stapo_results.errors import RunFailed
-from stapo_results.schema import Run, Sample
+from stapo_eval.verdicts import verdicts_of
+from stapo_results import runs, store
+from stapo_results.errors import RecordError, RunFailed
+from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
 
-# how long the engine worked is a note of each attempt: a record from before it was measured has none
-_BUSY = "engine busy {:.3f} s of {:.3f} s of generating"
-
-
-def busy_seconds(record: Run) -> float:
-    """Seconds in which a run's engine worked, over all its attempts."""
-    pattern = re.compile(r"engine busy ([\d.]+) s of")
-    return sum(float(m[1]) for m in map(pattern.match, record.notes) if m)
+_SHOWN = 5  # missing files that are named
 
 
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run(
+    options: RunOptions, say: Callable[[str], None] = print, command: str = "the same command goes on"
+) -> dict[str, Any]:
     """Evaluate, or go on where an earlier call with the same options stopped.
+
+    Args:
+        command: what to type to go on after an interruption.
 
     Returns:
         The summary, as in summary.json.
@@ -53,58 +55,94 @@ def run(options: RunOptions, say: Callable[[str], None] = print) -> dict[str, An
         BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
     """
     plan = make_plan(options)
-    with targets.one_writer(plan.out, "--out"):
-        plan, old = settle(plan)
-        set_aside_damaged(plan)
-        again = plan.options.retry_errors and drop_errors(plan)
-        if old and old.status == "done" and not again:
-            if not (absent := lacking(plan, load_samples(plan))):
+
+    def advice(previous: Run, differing: list[str]) -> str:
+        if plan.judge and previous.status == "done" and differs_in_judge_alone(previous, plan.run):
+            return f"stapo-eval judge --run {plan.out} --judge {options.judge}   judges what is there"
+        return ""
+
+    with runs.opened(
+        plan.out,
+        plan.run,
+        may_differ=may_differ,
+        defaults=DEFAULTS,
+        foreign=lambda name: name == "samples.jsonl",
+        advice=advice,
+    ) as folder:
+        set_aside_damaged(plan.out)
+        failed = drop_errors(plan) if options.retry_errors else 0
+        start = f"{failed} samples that had failed are made again" if failed else ""
+        if folder.finished and not failed:
+            absent = lacking(plan, load_samples(plan))
+            if not absent:
                 summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
                 print_summary(summary, plan.out)
                 say(f"{plan.out} is finished; nothing was done")
                 return summary
-            shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more files" if len(absent) > 5 else "")
-            say(f"{plan.out} was finished, but lacks {shown}: made again")
-            notes = [*plan.run.notes, f"made again after the run was finished: {shown}"]
-            plan = replace(plan, run=plan.run.model_copy(update={"status": "running", "notes": notes}))
-        summary = carry_out(plan, old)
+            more = f" and {len(absent) - _SHOWN} more files" if len(absent) > _SHOWN else ""
+            start = f"{', '.join(absent[:_SHOWN])}{more}: made again"
+            say(f"{plan.out} was finished, but lacks {start}")
+        summary = carry_out(plan, folder, start, command)
     print_summary(summary, plan.out)
     say(f"records: {plan.out}")
     return summary
 
 
-def carry_out(plan: Plan, old: Run | None) -> dict[str, Any]:
-    """Do what the folder lacks, with its run record kept true to the end; call it under `targets.one_writer`.
+def carry_out(plan: EvaluationPlan, folder: runs.OpenRun, start: str, command: str) -> dict[str, Any]:
+    """Make what the folder lacks, with its run record kept true to the end.
 
     Args:
-        old: the folder's earlier run record, whose wall time is added to.
+        start: where a run goes on from, for its record; "": after the samples that are there.
+        command: what to type to go on after an interruption.
     """
-    began = time.perf_counter()
-    path = plan.out / "run.json"
-    spent = (old.wall_seconds or 0.0) if old else 0.0
-    store.sweep(plan.out)
-    store.write_json(path, plan.run)
+    samples, keys = load_samples(plan), plan.keys()
     before = signal.signal(signal.SIGTERM, _interrupt)
-    status = "failed"
     try:
-        summary = _work(plan, path)
-        status = "done"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise KeyboardInterrupt(f"nothing finished is lost; this goes on:\n  {_again()}") from None
+        with (
+            folder.working(
+                start or f"{len(samples)} of {len(keys)} samples",
+                f"nothing finished is lost; this goes on:\n  {command}",
+            ),
+            StageDisplay(plan.title) as display,
+            ExitStack() as loaded,
+        ):
+            engine: Engine | None = None
+            if len(samples) < len(keys):
+                engine = _engine(plan, loaded)
+                _generate(plan, folder, engine, samples, display, command)
+                if not plan.judges_itself:
+                    loaded.close()  # its memory is the judge's now
+                    engine = None
+            if folder.record.deterministic:
+                put_in_order(plan, samples)
+            ordered = [samples[k] for k in keys]
+            verdicts, judged = verdicts_of(plan, ordered, engine, display)
+            return write_records(plan, folder.record, ordered, verdicts, judged)
     finally:
         signal.signal(signal.SIGTERM, before)
-        latest = store.read_json(path, Run)
-        provenance.close_run(latest, path, status, spent + time.perf_counter() - began)
-    return summary
 
 
-def _again() -> str:
-    """The command that this process was started with, without secrets."""
-    return shlex.join(provenance.redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]))
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
-def _idle_gpus(plan: Plan) -> str:
+def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
+    """The evaluated model, closed with `loaded`."""
+    if idle := idle_gpus(plan):
+        print(idle, file=sys.stderr, flush=True)
+    engine = make_engine(
+        plan.options.engine,
+        plan.model,
+        threads=plan.run.config["threads"],
+        dtype=plan.options.dtype,
+        rows=plan.options.batch_rows,
+        options=plan.options.engine_options(),
+    )
+    loaded.callback(engine.close)
+    return engine
+
+
+def idle_gpus(plan: EvaluationPlan) -> str:
     """What to say where a machine has more GPUs than the run uses."""
     have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
     if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
@@ -112,59 +150,83 @@ def _idle_gpus(plan: Plan) -> str:
     return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
 
 
-def _generate(plan: Plan, path: Path, samples: dict[Key, Sample], display: Display) -> tuple[Plan, Engine]:
-    """The missing samples, and the engine that made them, still loaded."""
-    options = plan.options
-    if idle := _idle_gpus(plan):
-        print(idle, file=sys.stderr, flush=True)
-    engine = make_engine(
-        options.engine,
-        plan.model,
-        threads=plan.run.config["threads"],
-        dtype=options.dtype,
-        rows=options.batch_rows,
-        options=options.engine_options(),
-    )
-    run = plan.run.model_copy(update={"deterministic": engine.deterministic})
-    if samples and not engine.deterministic:
-        anew = "samples made after the interruption may differ in text from those that a whole run would have"
-        run = run.model_copy(update={"notes": [*run.notes, anew]})
+def _generate(
+    plan: EvaluationPlan,
+    folder: runs.OpenRun,
+    engine: Engine,
+    samples: dict[Key, Sample],
+    display: StageDisplay,
+    command: str,
+) -> None:
+    """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
     requests = requests_of(plan, engine)
-    if (cut := context_note(requests, engine.context)) and cut not in run.notes:
-        run = run.model_copy(update={"notes": [*run.notes, cut]})
-        print(f"note: {cut}", file=sys.stderr, flush=True)
-    store.write_json(path, run)
+    limit = context_limit(requests, engine.context)
+    if limit:
+        print(f"note: {context_note(limit)}", file=sys.stderr, flush=True)
+    folder.save(deterministic=engine.deterministic, context_limit=limit)
+    resumed = bool(samples)
     began = time.perf_counter()
     try:
         generate(plan, engine, requests, samples, display)
-    except BaseException as e:
-        engine.close()
-        if isinstance(e, RunFailed):
-            state = f"{e.next_step}\n            " if e.next_step else ""
-            e.next_step = f"{state}{_again()}   goes on: {len(samples)} of {len(plan.keys())} samples are on record"
+    except RunFailed as e:
+        advice = f"{e.next_step}\n            " if e.next_step else ""
+        e.next_step = f"{advice}{command}   goes on: {len(samples)} of {len(requests)} samples are on record"
         raise
     finally:
-        busy = _BUSY.format(engine.busy, time.perf_counter() - began)
-        run = run.model_copy(update={"notes": [*run.notes, *engine.notes, busy]})
-        store.write_json(path, run)
-    return replace(plan, run=run), engine
+        notes = [*folder.record.notes, *engine.notes]
+        if resumed and not engine.deterministic:
+            notes.append("samples made after the interruption may differ in text from those of a whole run")
+        folder.save(
+            notes=list(dict.fromkeys(notes)),
+            engine_seconds=round((folder.record.engine_seconds or 0.0) + engine.busy, 3),
+            generating_seconds=round((folder.record.generating_seconds or 0.0) + time.perf_counter() - began, 3),
+        )
 
 
-def _work(plan: Plan, path: Path) -> dict[str, Any]:
-    samples = load_samples(plan)
+def set_aside_damaged(folder: Path) -> int:
+    """Take lines that are no record out of the journals, say so on stderr, and return how many there were."""
+    records = (("samples.jsonl", Sample), ("judgements.jsonl", Judgement), ("timings.jsonl", Timing))
+    return sum(store.set_aside(folder / name, model) for name, model in records)
+
+
+def lacking(plan: EvaluationPlan, samples: Collection[Key]) -> list[str]:
+    """What is not there, or not whole, of a run that its record calls done, in words.
+
+    Args:
+        samples: keys of those on record.
+    """
     keys = plan.keys()
-    engine: Engine | None = None
-    with Display(plan.title) as display:
-        if len(samples) < len(keys):
-            plan, engine = _generate(plan, path, samples, display)
-        if plan.run.deterministic:
-            put_in_order(plan, samples)
-        ordered = [samples[k] for k in keys]
-        if engine is not None and plan.judge and plan.judge.folder.resolve() != plan.model.folder.resolve():
-            engine.close()
-            engine = None
-        verdicts, judged = verdicts_of(plan, ordered, engine, display)
-        summary = write_records(plan, ordered, verdicts, judged)
-    if engine is not None:
-        engine.close()
-    return summary
+    absent = [f"{len(keys) - len(samples)} of {len(keys)} samples"] if len(samples) < len(keys) else []
+    return [*absent, *_damaged_results(plan, keys)]
+
+
+def _damaged_results(plan: EvaluationPlan, keys: list[Key]) -> Iterator[str]:
+    try:
+        verdicts = list(store.read(plan.out / "verdicts.jsonl", Verdict))
+    except (OSError, RecordError):
+        verdicts = []
+    if [key_of(v) for v in verdicts] != keys:
+        yield "verdicts.jsonl"
+    for cell, _, _ in plan.cells():
+        name = f"cells/{cell.slug}.json"
+        try:
+            whole = store.read_json(plan.out / name, CellRecord).cell == cell
+        except RecordError:
+            whole = False
+        if not whole:
+            yield name
+    for name in ("summary.json", "cost.json"):
+        if not _is_object(plan.out / name):
+            yield name
+    if plan.judge is not None:
+        judged = any(v.judge != "not_asked" for v in verdicts)
+        for name in ("flips.html", *(("judgements.jsonl",) if judged else ())):
+            if not (plan.out / name).exists():
+                yield name
+
+
+def _is_object(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False

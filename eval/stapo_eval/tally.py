@@ -19,7 +19,8 @@ class CellTally:
     Attributes:
         golds: answer and grading options by problem id.
         scores: by problem id, 1.0, 0.0, or NaN where the rule would need algebra; samples that failed are not in it.
-        fresh, tokens: samples and tokens that this process has made; `recorded` counts those from before.
+        decided: score by problem id and answer.
+        tokens: those that this process has made; all_tokens: with those from before.
     """
 
     benchmark: str
@@ -29,7 +30,6 @@ class CellTally:
     scores: dict[str, list[float]] = field(default_factory=dict)
     decided: dict[tuple[str, str], float] = field(default_factory=dict)
     done: int = 0
-    fresh: int = 0
     tokens: int = 0
     all_tokens: int = 0
     errors: int = 0
@@ -38,7 +38,6 @@ class CellTally:
         self.done += 1
         self.all_tokens += sample.response_tokens
         if fresh:
-            self.fresh += 1
             self.tokens += sample.response_tokens
         if sample.finish_reason == "error":
             self.errors += 1
@@ -73,7 +72,7 @@ class CellTally:
 
 
 @dataclass(frozen=True)
-class Row:
+class CellProgress:
     """A cell as it is shown; speeds in tokens per second, times in seconds, None where not known yet."""
 
     benchmark: str
@@ -88,7 +87,7 @@ class Row:
 
 
 class Tally:
-    """All cells of a run; `clock` is asked by the caller, so that a figure is a function of what was added and when."""
+    """All cells of a run. The caller asks the clock, so a figure is a function of what was added and when."""
 
     def __init__(self, cells: dict[str, CellTally], recorded: Iterable[Sample]):
         self.cells = cells
@@ -110,26 +109,29 @@ class Tally:
     def speed(self, seconds: float) -> float:
         return sum(c.tokens for c in self.cells.values()) / seconds if seconds > 0 else 0.0
 
-    def _tokens_left(self, cells: Sequence[CellTally]) -> float | None:
-        """Expected tokens that are missing, by each cell's mean length, or by all cells' where it has none."""
-        everywhere = sum(c.done for c in self.cells.values())
-        if not everywhere:
-            return None
-        mean = sum(c.all_tokens for c in self.cells.values()) / everywhere
-        return sum((c.total - c.done) * (c.all_tokens / c.done if c.done else mean) for c in cells)
-
     def left(self, seconds: float, cells: Sequence[CellTally] | None = None) -> float | None:
-        """Seconds until the cells (default: all) are done at the speed so far; short responses come first, so early
-        figures are low."""
-        tokens, speed = self._tokens_left(cells or list(self.cells.values())), self.speed(seconds)
-        return tokens / speed if tokens is not None and speed else None
+        """Seconds until the cells (default: all) are done at the speed so far, by each cell's mean length, or by all
+        cells' where it has none. Short responses come first, so early figures are low."""
+        everything, speed = list(self.cells.values()), self.speed(seconds)
+        if not (self.done and speed):
+            return None
+        mean = sum(c.all_tokens for c in everything) / self.done
+        tokens = sum((c.total - c.done) * (c.all_tokens / c.done if c.done else mean) for c in cells or everything)
+        return tokens / speed
 
-    def rows(self, seconds: float) -> list[Row]:
-        """One a cell, after `seconds` of generating. A cell's time left is what it needs with the engine to itself."""
+    def cells_at(self, seconds: float) -> list[CellProgress]:
+        """Every cell after `seconds` of generating. A cell's time left is what it needs with the engine to itself."""
         return [
-            Row(
-                c.benchmark, c.setting, c.done, c.total, c.tokens / seconds if seconds > 0 else 0.0,
-                self.left(seconds, [c]), c.accuracy(), c.open, c.errors,
+            CellProgress(
+                benchmark=c.benchmark,
+                setting=c.setting,
+                done=c.done,
+                total=c.total,
+                speed=c.tokens / seconds if seconds > 0 else 0.0,
+                left=self.left(seconds, [c]),
+                accuracy=c.accuracy(),
+                open=c.open,
+                errors=c.errors,
             )
             for c in self.cells.values()
-        ]  # fmt: skip
+        ]

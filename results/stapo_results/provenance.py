@@ -113,6 +113,11 @@ def redact_command(argv: list[str]) -> list[str]:
     return out
 
 
+def command_line() -> list[str]:
+    """The command that this process was started with, without secrets."""
+    return redact_command([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
 def _identity(value: Any) -> Any:
     """A configuration without its paths: where a run lives is not what it is (revisions hold what a path held)."""
     if isinstance(value, dict):
@@ -143,7 +148,7 @@ def new_run(
         run_id=run_id(kind, redact(config), seeds, revisions or {}, (commit, dirty)),
         kind=kind,  # type: ignore[arg-type]  # pydantic checks it
         status="running",
-        command=redact_command([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=command_line(),
         config=redact(config),
         code_commit=commit,
         code_dirty=dirty,

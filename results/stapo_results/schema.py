@@ -168,10 +168,29 @@ class Resumption(BaseModel):
     code_dirty: str
 
 
+class ContextLimit(BaseModel):
+    """Where a model's positions allow shorter responses than were asked for.
+
+    Attributes:
+        context: the model's positions, in tokens.
+        asked: tokens of the longest response that was asked for.
+        problems: how many problems it concerns; least, most: tokens that are left for their responses.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    context: int
+    asked: int
+    problems: int
+    least: int
+    most: int
+
+
 class Run(Record):
     """One command that was run: what, with what, on what.
 
-    `wall_seconds` is the sum over all attempts. `notes` are for people; nothing decides by them. A `synthetic` run was
+    `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
+    `engine_seconds`, in which its engine worked. `notes` are for people; nothing decides by them. A `synthetic` run was
     made up for a test.
     """
 
@@ -190,6 +209,9 @@ class Run(Record):
     started: str
     wall_seconds: float | None = None
     parent_run: str = ""
+    engine_seconds: float | None = None
+    generating_seconds: float | None = None
+    context_limit: ContextLimit | None = None
     resumptions: list[Resumption] = []
     notes: list[str] = []
     synthetic: bool = False

@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Literal
 
 from stapo_eval.bench.tiny import build
-from stapo_eval.decoding import Decoding, prompt
+from stapo_eval.decoding import prompt
 from stapo_eval.engines import Engine, Request, make_engine
 from stapo_eval.grading.pool import Item, grade
 from stapo_eval.grading.rules import Options
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import Plan, make_plan
-from stapo_eval.run import busy_seconds, run
+from stapo_eval.plan import EvaluationPlan, make_plan
+from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.answers import last_boxed
+from stapo_results.benching import timed_row
 from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.schema import BenchRow, Run, Sample
 from stapo_results.seeds import derive_seed
@@ -78,36 +79,28 @@ def _world(folder: Path, size: Size) -> RunOptions:
     )
 
 
-def _load(plan: Plan) -> Engine:
+def _load(plan: EvaluationPlan) -> Engine:
     return make_engine(plan.options.engine, plan.model, threads=plan.run.config["threads"])
 
 
-def usual_loop(plan: Plan) -> tuple[float, int]:
+def usual_loop(plan: EvaluationPlan) -> tuple[float, int]:
     """(wall seconds, tokens) of an engine per benchmark and setting and a blocking pass per seed, then grading."""
     began, tokens = time.perf_counter(), 0
     items: list[Item] = []
     for cell, benchmark, decoding in plan.cells():
         find_model(plan.options.model)
         engine = _load(plan)
+        prompts = {p.id: tuple(engine.encode(prompt(p.problem))) for p in plan.problems(benchmark)}
+        golds = {p.id: p.answer for p in plan.problems(benchmark)}
         for i in range(plan.samples_of(benchmark)):
-            requests = [
-                _request(engine, cell.id, p.id, i, p.problem, benchmark.name, cell.setting, decoding)
-                for p in plan.problems(benchmark)
-            ]
-            golds = {p.id: p.answer for p in plan.problems(benchmark)}
+            seeds = {p: derive_seed(0, benchmark.name, p, cell.setting, i) for p in prompts}
+            requests = [Request(cell.id, p, i, seeds[p], ids, decoding) for p, ids in prompts.items()]
             for piece in engine.stream(requests, ()):
                 tokens += sum(f.response_tokens for f in piece)
                 items += [Item(golds[f.request.problem_id], last_boxed(f.text), Options()) for f in piece]
         engine.close()
     grade(items)
     return time.perf_counter() - began, tokens
-
-
-def _request(
-    engine: Engine, cell: str, problem_id: str, index: int, text: str, benchmark: str, setting: str, decoding: Decoding
-) -> Request:
-    seed = derive_seed(0, benchmark, problem_id, setting, index)
-    return Request(cell, problem_id, index, seed, tuple(engine.encode(prompt(text))), decoding)
 
 
 def one_queue(options: RunOptions) -> tuple[float, float, int]:
@@ -118,7 +111,7 @@ def one_queue(options: RunOptions) -> tuple[float, float, int]:
     wall = time.perf_counter() - began
     out = Path(options.out)
     tokens = sum(s.response_tokens for s in store.read(out / "samples.jsonl", Sample))
-    return wall, busy_seconds(store.read_json(out / "run.json", Run)), tokens
+    return wall, store.read_json(out / "run.json", Run).engine_seconds or 0.0, tokens
 
 
 def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[BenchRow]:
@@ -135,8 +128,7 @@ def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[B
             say(f"repeat {repeat + 1}/{size.repeats}, usual loop: {loops[-1]:.1f} s")
             ours.append(one_queue(replace(options, out=str(Path(folder) / f"out{repeat}"))))
             say(f"repeat {repeat + 1}/{size.repeats}, one queue: {ours[-1][0]:.1f} s")
-    ratios = [o[0] / u for o, u in zip(ours, loops, strict=True)]
-    wall, busy, tokens = min(ours)
+    walls, (wall, busy, tokens) = [o[0] for o in ours], min(ours)
     share = 1 - busy / wall
     labels = {"engine": size.engine, "samples": str(2 * sum(r * n for r, n in size.shapes))}
     values = {
@@ -147,20 +139,6 @@ def rows(size: Size | None = None, say: Callable[[str], None] = print) -> list[B
         "met": float(wall / min(loops) <= MOST_RATIO and share <= MOST_OWN_SHARE),
     }
     return [
-        BenchRow(name="end to end, usual loop", labels=labels, seconds=min(loops), ratio=1.0, ratio_low=1.0,
-                 ratio_high=1.0),
-        BenchRow(name="end to end, one queue", labels=labels, seconds=wall, ratio=wall / min(loops),
-                 ratio_low=min(ratios), ratio_high=max(ratios), values=values),
-    ]  # fmt: skip
-
-
-def table(rows: list[BenchRow]) -> str:
-    """Rows of this part and of `makespan` as text, with what was aimed at."""
-    lines = [f"{'way':28} {'':34} {'ratio (spread)':24} {'own share':>9}"]
-    for r in rows:
-        labels = ", ".join(f"{k} {v}" for k, v in r.labels.items() if k != "unit")
-        own = f"{r.values['own_share']:9.1%}" if "own_share" in r.values else " " * 9
-        said = {1.0: "goal met", 0.0: "goal MISSED"}.get(r.values.get("met", -1.0), "")
-        spread = f"{r.ratio:.3f} ({r.ratio_low:.3f} to {r.ratio_high:.3f})"
-        lines.append(f"{r.name:28} {labels:34} {spread:24} {own}  {said}".rstrip())
-    return "\n".join(lines)
+        timed_row("end to end, usual loop", loops, loops, labels=labels),
+        timed_row("end to end, one queue", walls, loops, labels=labels, values=values),
+    ]

@@ -23,6 +23,7 @@ from stapo_eval.bench import responses
 from stapo_eval.bench.responses import Response
 from stapo_eval.grading.pool import Limits, Pool, items_of
 from stapo_results.answers import last_boxed
+from stapo_results.benching import Table, timed_row
 from stapo_results.errors import RunFailed
 from stapo_results.schema import BenchRow
 
@@ -104,22 +105,15 @@ def _agreement(a: Verdicts, b: Verdicts) -> float:
 def _row(
     name: str, times: list[float], baseline: list[float], verdicts: dict[str, Verdicts], labels: Verdicts
 ) -> BenchRow:
-    ratios = [t / b for t, b in zip(times, baseline, strict=True)]
     mine = verdicts[name]
-    return BenchRow(
-        name=name,
-        seconds=min(times),
-        ratio=min(times) / min(baseline),
-        ratio_low=min(ratios),
-        ratio_high=max(ratios),
-        values={
-            "responses": float(len(mine)),
-            "responses_per_second": len(mine) / min(times),
-            "accepted": float(sum(mine)),
-            "agrees_with_stapo": _agreement(mine, verdicts[OURS]),
-            "agrees_with_label": _agreement(mine, labels),
-        },
-    )
+    values = {
+        "responses": float(len(mine)),
+        "responses_per_second": len(mine) / min(times),
+        "accepted": float(sum(mine)),
+        "agrees_with_stapo": _agreement(mine, verdicts[OURS]),
+        "agrees_with_label": _agreement(mine, labels),
+    }
+    return timed_row(name, times, baseline, values=values)
 
 
 def rows(
@@ -165,18 +159,15 @@ def rows(
     return [_row(name, own, times[BASELINE], verdicts, truth) for name, own in times.items()], labels
 
 
-def table(measured: list[BenchRow], labels: dict[str, str]) -> str:
-    """The rows as text, with what was aimed at."""
+def table(measured: list[BenchRow]) -> Table:
+    """The rows with what was aimed at."""
     mine = next(r for r in measured if r.name == OURS)
-    head = f"{'way of grading':38} {'seconds':>8} {'per s':>7} {'ours is':>9} {'same verdict':>13} {'right':>8}"
-    lines = [head, "-" * len(head)]
+    out = [["way of grading", "seconds", "per s", "ours is", "same verdict", "right", "goal"]]
     for r in measured:
-        times = r.seconds / mine.seconds
-        goal = GOALS.get(r.name)
-        missed = f"  goal {goal:.0f} x missed" if goal and times < goal else ""
-        lines.append(
-            f"{r.name:38} {r.seconds:8.2f} {r.values['responses_per_second']:7.0f} {times:7.1f} x "
-            f"{r.values['agrees_with_stapo']:13.2%} {r.values['agrees_with_label']:8.2%}{missed}"
+        times, goal = r.seconds / mine.seconds, GOALS.get(r.name)
+        shares = [f"{r.values[f'agrees_with_{what}']:.2%}" for what in ("stapo", "label")]
+        met = f"{goal:.0f} x {'met' if times >= goal else 'MISSED'}" if goal else ""
+        out.append(
+            [r.name, f"{r.seconds:.2f}", f"{r.values['responses_per_second']:.0f}", f"{times:.1f} x", *shares, met]
         )
-    lines += [f"{name}: {what}" for name, what in labels.items()]
-    return "\n".join(lines)
+    return out

@@ -15,10 +15,11 @@ from typing import Any
 
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import Plan
+from stapo_eval.plan import EvaluationPlan
 from stapo_eval.sampling import load_samples
-from stapo_eval.scoring import write_records
+from stapo_eval.scores import write_records
 from stapo_results import provenance, store
+from stapo_results.benching import timed_row
 from stapo_results.benchmarks import load, registry_entry, write_registry
 from stapo_results.schema import SETTINGS, BenchRow, Labels, Sample, Timing, Verdict
 from stapo_results.statistics import RESAMPLES
@@ -30,7 +31,7 @@ N = 32
 GOAL_SECONDS = 5.0
 
 
-def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> Plan:
+def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> EvaluationPlan:
     """The plan of a run that has ended, over benchmarks of these sizes that are written beside it."""
     rows = ROWS if rows is None else rows
     data = folder / "data"
@@ -46,10 +47,10 @@ def make_plan(folder: Path, rows: dict[str, int] | None = None, n: int = N) -> P
     model = ModelFiles("model", Path("model"), "model", "", "", "", None)
     run = provenance.new_run("eval", {}, seeds={}, deterministic=True)
     benchmarks = tuple(load(name, data) for name in rows)
-    return Plan(options, model, None, labels, benchmarks, dict(SETTINGS), folder / "run", run)
+    return EvaluationPlan(options, model, None, labels, benchmarks, dict(SETTINGS), folder / "run", run)
 
 
-def write_samples(plan: Plan, characters: int, seed: int = 0) -> int:
+def write_samples(plan: EvaluationPlan, characters: int, seed: int = 0) -> int:
     """Samples, verdicts and timings of a whole run; responses have about `characters` characters. The count."""
     draw = random.Random(seed)
     text = "".join(draw.choice(r"so we get $\frac{1}{2} x$, which is ") for _ in range(4 * characters))
@@ -77,12 +78,12 @@ def write_samples(plan: Plan, characters: int, seed: int = 0) -> int:
     return len(samples)
 
 
-def summarise_folder(plan: Plan) -> dict[str, Any]:
+def summarise_folder(plan: EvaluationPlan) -> dict[str, Any]:
     """Read, validate and summarise what the run folder holds: the end of `stapo-eval run`."""
     samples = load_samples(plan)
     verdicts = list(store.read(plan.out / "verdicts.jsonl", Verdict))
     keys = plan.keys()
-    return write_records(plan, [samples[k] for k in keys], verdicts, {})
+    return write_records(plan, plan.run, [samples[k] for k in keys], verdicts, {})
 
 
 def rows(
@@ -109,16 +110,7 @@ def rows(
         "megabytes": round(size, 1),
         "resamples": RESAMPLES,
         "cpu_seconds": min(busy),
-        "met": min(times) <= GOAL_SECONDS,
+        "met": float(min(times) <= GOAL_SECONDS),
     }
-    return [
-        BenchRow(
-            name="summary",
-            labels={"baseline": f"{GOAL_SECONDS:g} s allowed"},
-            seconds=min(times),
-            ratio=min(times) / GOAL_SECONDS,
-            ratio_low=min(times) / GOAL_SECONDS,
-            ratio_high=max(times) / GOAL_SECONDS,
-            values={k: float(v) for k, v in values.items()},
-        )
-    ]
+    labels = {"baseline": f"{GOAL_SECONDS:g} s allowed"}
+    return [timed_row("summary", times, [GOAL_SECONDS] * repeats, labels=labels, values=values)]

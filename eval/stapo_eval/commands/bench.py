@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from stapo_results.schema import BenchRow
 
-Part = Literal["grading", "generation", "makespan", "summary"]
+Part = Literal["grading", "generation", "summary"]
+
+
+class _Part(NamedTuple):
+    measure: Callable[[], tuple[list[BenchRow], dict[str, str]]]
+    baseline: str
+    table: Callable[[list[BenchRow]], list[list[str]]]
 
 
 @dataclass(frozen=True)
@@ -17,8 +24,7 @@ class BenchCommand:
 
     part: Literal["all"] | Part = "all"
     """grading: 8,984 made-up responses by this suite, by math-verify serially and by lighteval's metric. generation: a
-    tiny model on six benchmarks, against an engine a benchmark and a pass a seed. makespan: the queue on 8 and 64
-    replicas, by simulation. summary: 100,000 records."""
+    tiny model on six benchmarks, against an engine a benchmark and a pass a seed. summary: 100,000 records."""
     out: str = "results/records/bench"
     """Folder of the records; each part has its own below it."""
     data_dir: str = ""
@@ -33,52 +39,49 @@ class BenchCommand:
     """Decides the responses of grading."""
 
     def __call__(self) -> int:
+        from stapo_results import benching
+
         for part in get_args(Part) if self.part == "all" else (self.part,):
             print(f"== {part}", flush=True)
-            print(self._measure(part), flush=True)
+            measure, baseline, table = getattr(self, f"_{part}")(1 if self.quick else self.repeats)
+            config = {"repeats": 1 if self.quick else self.repeats, "quick": self.quick, "seed": self.seed}
+            bench = benching.record(Path(self.out) / part, part, config, baseline, measure)
+            print(benching.text(table(bench.rows)))
+            print("".join(f"{name}: {value}\n" for name, value in bench.labels.items()), end="", flush=True)
         return 0
 
-    def _measure(self, part: Part) -> str:
-        import time
-
-        from stapo_results import provenance, store
-        from stapo_results.schema import Bench
-
-        out, began = Path(self.out) / part, time.perf_counter()
-        repeats = 1 if self.quick else self.repeats
-        config: dict[str, Any] = {"part": part, "repeats": repeats, "quick": self.quick}
-        run = provenance.new_run("bench", config, seeds={"run": self.seed}, deterministic=part == "makespan")
-        rows, baseline, labels, text = getattr(self, f"_{part}")(repeats)
-        done = provenance.close_run(run, out / "run.json", "done", time.perf_counter() - began)
-        store.write_json(
-            out / "bench.json", Bench(run_id=done.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
-        )
-        return text
-
-    def _grading(self, repeats: int) -> tuple[list[BenchRow], str, dict[str, str], str]:
+    def _grading(self, repeats: int) -> _Part:
         from stapo_eval.bench import grading
         from stapo_results.benchmarks import find_data_dir
 
         size = grading.Size(0.05 if self.quick else 1.0, repeats, self.seed)
-        rows, labels = grading.rows(find_data_dir(self.data_dir), size, self.lighteval_python)
-        labels |= {k: str(v) for k, v in asdict(size).items()}
-        return rows, grading.BASELINE, labels, grading.table(rows, labels)
 
-    def _generation(self, repeats: int) -> tuple[list[BenchRow], str, dict[str, str], str]:
+        def measure() -> tuple[list[BenchRow], dict[str, str]]:
+            rows, labels = grading.rows(find_data_dir(self.data_dir), size, self.lighteval_python)
+            return rows, labels | {k: str(v) for k, v in asdict(size).items()}
+
+        return _Part(measure, grading.BASELINE, grading.table)
+
+    def _generation(self, repeats: int) -> _Part:
         from stapo_eval.bench import generation
 
-        rows = generation.rows(generation.QUICK if self.quick else generation.Size(repeats=repeats))
-        return rows, rows[0].name, {}, generation.table(rows)
+        size = generation.QUICK if self.quick else generation.Size(repeats=repeats)
+        return _Part(lambda: (generation.rows(size), {}), "end to end, usual loop", _table)
 
-    def _makespan(self, repeats: int) -> tuple[list[BenchRow], str, dict[str, str], str]:
-        from stapo_eval.bench import generation, makespan
+    def _summary(self, repeats: int) -> _Part:
+        from stapo_eval.bench import summary
 
-        shapes = makespan.MACHINES[:1] if self.quick else makespan.MACHINES
-        rows = makespan.rows(shapes=shapes)  # a simulation: its repeats are equal
-        return rows, "the larger of work / places and the longest request", {}, generation.table(rows)
+        sizes = {"b1": 30, "b2": 30} if self.quick else None
+        return _Part(lambda: (summary.rows(repeats=repeats, sizes=sizes), {}), f"{summary.GOAL_SECONDS:g} s", _table)
 
-    def _summary(self, repeats: int) -> tuple[list[BenchRow], str, dict[str, str], str]:
-        from stapo_eval.bench import generation, summary
 
-        rows = summary.rows(repeats=repeats, sizes={"b1": 30, "b2": 30} if self.quick else None)
-        return rows, f"{summary.GOAL_SECONDS:g} s", {}, generation.table(rows)
+def _table(rows: list[BenchRow]) -> list[list[str]]:
+    from stapo_results.benching import spread
+
+    out = [["way", "", "ratio (spread)", "own share", "goal"]]
+    for r in rows:
+        labels = ", ".join(f"{k} {v}" for k, v in r.labels.items())
+        own = f"{r.values['own_share']:.1%}" if "own_share" in r.values else ""
+        met = {1.0: "met", 0.0: "MISSED"}.get(r.values.get("met", -1.0), "")
+        out.append([r.name, labels, spread(r), own, met])
+    return out

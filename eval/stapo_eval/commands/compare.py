@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from stapo_results import store, targets
+from stapo_results import runs, store
 from stapo_results.errors import BadInput
 
 
@@ -35,7 +35,7 @@ class CompareCommand:
                 expected="stapo-eval compare FIRST SECOND, or one folder with --settings",
                 next_step="stapo-eval compare FIRST SECOND",
             )
-        targets.check_file(self.out, "--out")
+        runs.check_file(self.out, "--out")
         cells = [load_cells(Path(r)) for r in self.runs]
         settings, benchmarks = (
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from stapo_eval.options import JudgeOptions
+from stapo_results import provenance
 
 
 @dataclass(frozen=True)
@@ -17,5 +19,5 @@ class JudgeCommand(JudgeOptions):
     def __call__(self) -> int:
         from stapo_eval.judge.rejudge import rejudge
 
-        rejudge(self)
+        rejudge(self, command=shlex.join(provenance.command_line()))
         return 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from stapo_eval.options import RunOptions
+from stapo_results import provenance
 from stapo_results.errors import BadInput
 
 
@@ -24,5 +26,6 @@ class RunCommand(RunOptions):
 
         if not self.resume and self.out and (Path(self.out) / "run.json").exists():
             raise BadInput(f"{self.out} already holds a run", next_step="leave out --no-resume, or give another --out")
-        run(RunOptions(**{f.name: getattr(self, f.name) for f in fields(RunOptions)}))
+        options = RunOptions(**{f.name: getattr(self, f.name) for f in fields(RunOptions)})
+        run(options, command=shlex.join(provenance.command_line()))
         return 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from stapo_eval.engines.base import Engine, Finished, Key, Request, fixed_batches, too_long
+from stapo_eval.engines.base import Engine
+from stapo_eval.engines.local import load
 from stapo_eval.engines.options import KINDS, EngineOptions
+from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches
 from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput
 
-__all__ = ["KINDS", "Engine", "EngineOptions", "Finished", "Key", "Request", "fixed_batches", "make_engine", "too_long"]
+__all__ = ["KINDS", "Engine", "EngineOptions", "Finished", "Key", "Request", "fixed_batches", "make_engine"]
 
 
 def make_engine(
@@ -37,13 +39,7 @@ def make_engine(
             from stapo_eval.engines.ray import RayEngine
 
             return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
-        if kind == "hf":
-            from stapo_eval.engines.hf import HfEngine
-
-            return HfEngine(model, threads=threads, dtype=dtype, rows=rows)
-        from stapo_eval.engines.vllm import VllmEngine
-
-        return VllmEngine(model, dtype=dtype, tensor_parallel=options.tensor_parallel)
+        return load(kind, model, threads=threads, dtype=dtype, rows=rows, tensor_parallel=options.tensor_parallel)
     except (OSError, ValueError, KeyError, ImportError) as e:
         if isinstance(e, BadInput):
             raise

@@ -1,55 +1,18 @@
-"""What all engines share: requests, their ends, and the loop that keeps one loaded model busy."""
+"""What all engines share: their interface, and the loop that keeps one loaded model busy."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stapo_eval.decoding import Decoding, encode_chat
+from stapo_eval.decoding import encode_chat
+from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches, too_long
 from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
-from stapo_results.schema import FinishReason
-
-Key = tuple[str, str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One sample to draw. Requests with equal `cell` share their decoding; `prompt` is what `Engine.encode` gave."""
-
-    cell: str
-    problem_id: str
-    sample_index: int
-    seed: int
-    prompt: tuple[int, ...]
-    decoding: Decoding
-
-    @property
-    def key(self) -> Key:
-        return self.cell, self.problem_id, self.sample_index
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A request's end.
-
-    Attributes:
-        seconds: from handing the request to the model to its end; in a fixed batch, its share of the batch's time.
-        prompt_tokens: as the model's server counts them; None where they are the request's own.
-    """
-
-    request: Request
-    text: str
-    finish_reason: FinishReason
-    response_tokens: int
-    logprob_sum: float | None
-    seconds: float
-    error: str = ""
-    prompt_tokens: int | None = None
 
 
 class Engine(Protocol):
@@ -102,7 +65,7 @@ class RowLimit:
 
 
 @dataclass(frozen=True)
-class Spec:
+class EngineSpec:
     """What a loaded model says of itself. Pickles: a replica sends it to the process that schedules.
 
     Attributes:
@@ -127,58 +90,10 @@ class Spec:
         return errors, Batches(b for b in batches if any(r.key not in done for r in b))
 
 
-def too_long(requests: Sequence[Request], context: int) -> tuple[list[Request], list[Finished]]:
-    """(requests that fit, error ends of those whose prompt leaves no room for a token)."""
-    fit, errors = [], []
-    for r in requests:
-        if len(r.prompt) < context:
-            fit.append(r)
-        else:
-            message = f"the prompt has {len(r.prompt)} tokens, the model {context} positions"
-            errors.append(Finished(r, "", "error", 0, None, 0.0, message))
-    return fit, errors
-
-
-def fixed_batches(requests: Sequence[Request], rows: Callable[[int, int], int]) -> list[list[Request]]:
-    """Batches that depend on the cell's requests alone: longest prompts first, never across cells.
-
-    Args:
-        rows: the most rows of a batch by the tokens of its longest prompt and of a response.
-    """
-    of_cell: dict[str, list[Request]] = {}
-    for r in requests:
-        of_cell.setdefault(r.cell, []).append(r)
-    batches: list[list[Request]] = []
-    for mine in of_cell.values():
-        mine.sort(key=lambda r: -len(r.prompt))  # stable
-        at = 0
-        while at < len(mine):
-            take = max(1, rows(len(mine[at].prompt), mine[at].decoding.max_tokens))
-            batches.append(mine[at : at + take])
-            at += take
-    return batches
-
-
-class Model(Protocol):
-    """One loaded model that works on what it has in hand; a replica is one of these in a process of its own."""
-
-    spec: Spec
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Take requests in hand."""
-        ...
-
-    def poll(self) -> list[Finished]:
-        """Work until something is finished; each request in hand ends exactly once."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class LoadedEngine:
     """What an engine says of itself, from its model's `spec`."""
 
-    spec: Spec
+    spec: EngineSpec
     tokenizer: Any
 
     def __init__(self) -> None:
@@ -202,15 +117,19 @@ class LoadedEngine:
 
 
 class LocalEngine(LoadedEngine, ABC):
-    """The loop around one model in this process."""
+    """The loop around one model in this process; a replica holds one of these in a process of its own."""
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> None:
-        """See `Model.submit`."""
+        """Take requests in hand."""
 
     @abstractmethod
     def poll(self) -> list[Finished]:
-        """See `Model.poll`."""
+        """Work until something is finished; each request in hand ends exactly once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the model's memory back."""
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         errors, schedule = self.spec.schedule(requests, done)

@@ -23,13 +23,13 @@ from pathlib import Path
 import httpx
 
 from stapo_eval.engines import protocol
-from stapo_eval.engines.base import Finished, Key, Request
 from stapo_eval.engines.options import EngineOptions, key_of
+from stapo_eval.engines.requests import Finished, Key, Request
 from stapo_eval.engines.schedule import Queue
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
-MOST_TRIES = 5  # answers that are none, to one request, before it counts as an error of that request
+MOST_TRIES = 5  # failed attempts at one request before the request itself is suspected
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 _CONNECT_SECONDS = 10.0
 _ERRORS_AT_FIRST = 16  # refusals in a row, with no answer at all, that mean a misconfigured run and not bad requests
@@ -193,7 +193,7 @@ class EndpointEngine:
         return Finished(request, a.text, a.reason, a.tokens, a.logprob_sum, seconds, a.error, a.prompt_tokens)
 
     def _failed(self, work: _Work, address: _Address, request: Request, e: protocol.Transient, asked_at: float) -> None:
-        """Put the request back; after too many answers that were none, find out whose fault it is."""
+        """Put the request back; after too many failures, find out whether it or the address is at fault."""
         with work.lock:
             if work.stop:
                 return

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from stapo_eval.decoding import stop_token_ids
-from stapo_eval.engines.base import Finished, LocalEngine, Request, RowLimit, Spec, load_tokenizer
+from stapo_eval.engines.base import EngineSpec, LocalEngine, RowLimit, load_tokenizer
+from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
@@ -54,7 +55,7 @@ class HfEngine(LocalEngine):
             context=int(config.max_position_embeddings),
             cache_bytes=0 if rows else _KV_BYTES,
         )
-        self.spec = Spec("hf", device == "cpu", limit.context, places=1, rows=limit)
+        self.spec = EngineSpec("hf", device == "cpu", limit.context, places=1, rows=limit)
         self.hand: list[Request] = []
 
     def submit(self, requests: Sequence[Request]) -> None:

@@ -71,7 +71,7 @@ def check_options(kind: str, options: EngineOptions) -> None:
 
 
 def check_url(url: str) -> None:
-    """Raises BadInput for an address that is none, or that carries a secret into the records."""
+    """Raises BadInput for a malformed address, or one that would carry a secret into the records."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput("this is no address of an endpoint", found=url, next_step="--url http://HOST:PORT/v1")

@@ -129,7 +129,7 @@ def _parse(response: httpx.Response) -> Answer:
         if not isinstance(text, str) or tokens < 0 or prompt_tokens < 0:
             raise ValueError("a field has another type")
     except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as e:
-        raise Transient(f"the answer is none: {type(e).__name__}: {e}", reached=True) from None
+        raise Transient(f"the answer cannot be read: {type(e).__name__}: {e}", reached=True) from None
     # lone surrogates are JSON and no text: they could not be written down
     text = text.encode("utf-8", "replace").decode("utf-8")
     if said in ("stop", "length"):

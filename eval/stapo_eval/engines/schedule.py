@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from stapo_eval.engines.base import Key, Request
+from stapo_eval.engines.requests import Key, Request
 
 _PRIOR_SAMPLES = 2
 _SORT_EVERY = 64  # finished samples: sorting a few thousand problems takes milliseconds

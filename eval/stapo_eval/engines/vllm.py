@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stapo_eval.decoding import stop_token_ids
-from stapo_eval.engines.base import Finished, LocalEngine, Request, Spec, load_tokenizer
+from stapo_eval.engines.base import EngineSpec, LocalEngine, load_tokenizer
+from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import FinishReason
@@ -57,7 +58,7 @@ class VllmEngine(LocalEngine):
         config = self.llm.llm_engine.vllm_config
         # eager and compiled kernels give different samples for one seed
         eager = bool(config.model_config.enforce_eager)
-        self.spec = Spec(
+        self.spec = EngineSpec(
             f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}",
             False,
             int(config.model_config.max_model_len),

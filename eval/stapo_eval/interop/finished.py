@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from stapo_eval.decoding import prompt
+from stapo_eval.engines.requests import Key, key_of
+from stapo_eval.options import benchmark_files
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import clustered, majority_at_k, parse_verdicts, pass_at_k, problem_means
 
-Key = tuple[str, str, int]
 R = TypeVar("R", Sample, Verdict)
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedProblem:
     """One problem of a cell with its N samples in order of their index.
 
     `place` is the problem's row in its benchmark; `scores` holds 1.0, 0.0, or NaN where the engine failed.
@@ -59,7 +58,7 @@ class FinishedCell:
 
     record: CellRecord
     benchmark: Benchmark
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedProblem, ...]
 
     @property
     def task(self) -> str:
@@ -73,7 +72,7 @@ class FinishedCell:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     run: Run
     cells: tuple[FinishedCell, ...]
 
@@ -96,29 +95,18 @@ class Finished:
         return found
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` in one step when the block ends well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield tmp
-        os.replace(tmp, path)
-    finally:
-        tmp.unlink(missing_ok=True)
-
-
-def read(folder: Path, data_dir: str = "", paths: Mapping[str, str] | None = None) -> Finished:
+def read(folder: Path, data_dir: str = "", files: str = "") -> FinishedRun:
     """Read a finished run.
 
     Args:
         data_dir: where the benchmarks are; "" is where the run found them, else what `find_data_dir` finds.
-        paths: files of benchmarks that were given to the run by path, by the benchmark's name.
+        files: those of benchmarks that were given to the run by path, joined by commas.
 
     Raises:
         BadInput: for a folder without a finished evaluation, records that lack something, or benchmarks that are not
             those of the run.
     """
+    paths = benchmark_files(files)
     run = store.read_json(folder / "run.json", Run)
     if run.kind != "eval" or run.status != "done":
         raise BadInput(
@@ -134,14 +122,12 @@ def read(folder: Path, data_dir: str = "", paths: Mapping[str, str] | None = Non
     verdicts = _by_key(folder / "verdicts.jsonl", Verdict)
     known = str(run.config.get("data_dir") or "")
     where_from = find_data_dir(data_dir or (known if Path(known).is_dir() else ""))
-    benchmarks = {}
-    for name in {r.cell.benchmark: None for r in records}:
-        where = (paths or {}).get(name, name)
-        benchmarks[name] = load(where, where_from, accept_variant=True)
+    names = dict.fromkeys(r.cell.benchmark for r in records)
+    benchmarks = {n: load(paths.get(n, n), where_from, accept_variant=True) for n in names}
     order = {name: i for i, name in enumerate(run.config.get("benchmarks", []))}
     cells = [_cell(r, benchmarks[r.cell.benchmark], samples, verdicts) for r in records]
     cells.sort(key=lambda c: (order.get(c.record.cell.benchmark, len(order)), c.record.cell.benchmark))
-    return Finished(run, tuple(cells))
+    return FinishedRun(run, tuple(cells))
 
 
 def _by_key(path: Path, kind: type[R]) -> dict[Key, R]:
@@ -151,7 +137,7 @@ def _by_key(path: Path, kind: type[R]) -> dict[Key, R]:
             expected="the run folder with every response, as `stapo-eval run` left it",
             next_step="export where the run was made, or unpack its responses first",
         )
-    return {(x.cell, x.problem_id, x.sample_index): x for x in store.read(path, kind)}
+    return {key_of(x): x for x in store.read(path, kind)}
 
 
 def _cell(
@@ -182,5 +168,5 @@ def _cell(
         place, problem = places[result.problem_id]
         scores = tuple(parse_verdicts(result.verdicts))
         mine = tuple(samples[k] for k in keys), tuple(verdicts[k] for k in keys)
-        asked.append(Asked(place, problem, *mine, scores))
+        asked.append(AskedProblem(place, problem, *mine, scores))
     return FinishedCell(record, benchmark, tuple(asked))

@@ -10,24 +10,24 @@ import math
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.interop.finished import Asked, Finished, FinishedCell, replacing
+from stapo_eval.interop.finished import AskedProblem, FinishedCell, FinishedRun
+from stapo_results.store import write_atomic
 
 SCORER = "stapo"
 _STOP = {"stop": "stop", "length": "max_tokens", "error": "unknown"}
 
 
-def write(finished: Finished, out: Path) -> list[Path]:
+def write(finished: FinishedRun, out: Path) -> list[Path]:
     """Write `<time>_<task>-<setting>_<run id>.json` for every cell."""
     written = []
     for cell in finished.cells:
         name = f"{finished.stamp}_{cell.task}-{cell.record.cell.setting}_{finished.run.run_id}.json".replace("+", "-")
-        with replacing(out / name) as tmp, open(tmp, "w", encoding="utf-8") as f:
-            json.dump(_log(finished, cell), f, ensure_ascii=False, indent=1, allow_nan=False)
+        write_atomic(out / name, json.dumps(_log(finished, cell), ensure_ascii=False, indent=1, allow_nan=False))
         written.append(out / name)
     return written
 
 
-def _sample(a: Asked, index: int, model: str) -> dict[str, Any]:
+def _sample(a: AskedProblem, index: int, model: str) -> dict[str, Any]:
     s, v, score = a.samples[index], a.verdicts[index], a.scores[index]
     answered: dict[str, Any] = {
         "id": a.problem.id,
@@ -64,7 +64,7 @@ def _metric(name: str, value: float) -> dict[str, dict[str, Any]]:
     return {} if math.isnan(value) else {name: {"name": name, "value": value}}
 
 
-def _log(finished: Finished, cell: FinishedCell) -> dict[str, Any]:
+def _log(finished: FinishedRun, cell: FinishedCell) -> dict[str, Any]:
     run, r = finished.run, cell.record
     generation = {"temperature": r.temperature, "top_p": r.top_p, "max_tokens": r.max_tokens}
     samples = [_sample(a, i, finished.model) for i in range(r.n) for a in cell.asked]

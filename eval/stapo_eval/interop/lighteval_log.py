@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stapo_eval.interop.finished import Asked, Finished, FinishedCell, replacing
-from stapo_results.store import write_atomic
+from stapo_eval.interop.finished import AskedProblem, FinishedCell, FinishedRun
+from stapo_results.store import replacing, write_atomic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def gold_text(gold: str) -> str:
     return rf"\boxed{{{gold}}}"
 
 
-def write(finished: Finished, out: Path) -> list[Path]:
+def write(finished: FinishedRun, out: Path) -> list[Path]:
     """Write `<setting>/results/<model>/results_<time>.json` and `<setting>/details/<model>/<time>/*.parquet`."""
     written = []
     for setting, cells in finished.settings().items():
@@ -58,12 +58,12 @@ def write(finished: Finished, out: Path) -> list[Path]:
     return written
 
 
-def _ordered(cell: FinishedCell) -> list[Asked]:
+def _ordered(cell: FinishedCell) -> list[AskedProblem]:
     place = {row: i for i, row in enumerate(lighteval_order(len(cell.benchmark.problems)))}
     return sorted(cell.asked, key=lambda a: place[a.place])
 
 
-def _doc(a: Asked, cell: FinishedCell) -> dict[str, Any]:
+def _doc(a: AskedProblem, cell: FinishedCell) -> dict[str, Any]:
     record = cell.record
     return {
         "query": a.prompt,
@@ -97,7 +97,7 @@ def _doc(a: Asked, cell: FinishedCell) -> dict[str, Any]:
     }
 
 
-def _response(a: Asked) -> dict[str, Any]:
+def _response(a: AskedProblem) -> dict[str, Any]:
     sums = [s.logprob_sum for s in a.samples]
     return {
         "input": a.prompt,
@@ -146,7 +146,7 @@ def _write_details(cell: FinishedCell, path: Path) -> None:
     import pyarrow.parquet as pq
 
     names, schema = metric_names(cell.record.n), _schema(cell.record.n)
-    with replacing(path) as tmp, pq.ParquetWriter(tmp, schema) as writer:
+    with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
         for a in _ordered(cell):
             metric = {names[k]: x for k, x in a.metrics().items()}
             row = {"doc": _doc(a, cell), "metric": metric, "model_response": _response(a)}
@@ -208,7 +208,7 @@ def _task_config(cell: FinishedCell) -> dict[str, Any]:
     }
 
 
-def _results(finished: Finished, cells: list[FinishedCell]) -> dict[str, Any]:
+def _results(finished: FinishedRun, cells: list[FinishedCell]) -> dict[str, Any]:
     run, first = finished.run, cells[0].record
     tasks = {f"{c.task}|0": c for c in cells}
     scores = {name: _scores(c) for name, c in tasks.items()}

@@ -29,11 +29,11 @@ from lighteval.tasks.lighteval_task import LightevalTaskConfig
 from lighteval.tasks.requests import Doc, SamplingMethod
 
 from stapo_eval.decoding import MAX_TOKENS, prompt
-from stapo_eval.interop.finished import replacing
 from stapo_eval.interop.lighteval_log import gold_text
 from stapo_results.answers import last_boxed
 from stapo_results.benchmarks import DATA_DIR_VARIABLE, Benchmark, find_data_dir, load, registry
 from stapo_results.errors import BadInput
+from stapo_results.store import replacing
 
 _SUBSET, _SPLIT = "default", "test"
 
@@ -87,8 +87,8 @@ def lay_out(benchmark: Benchmark) -> Path:
     folder = Path(datasets_config.HF_CACHE_HOME) / "stapo" / f"{benchmark.name}-{content}"
     file = folder / f"{_SPLIT}.parquet"
     if not file.exists():
-        with replacing(file) as tmp:
-            pq.write_table(pa.Table.from_pylist(rows), tmp)
+        with replacing(file) as whole:
+            pq.write_table(pa.Table.from_pylist(rows), whole)
     return folder
 
 

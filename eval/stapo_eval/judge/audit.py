@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from stapo_eval.judge.scope import said, scored
+from stapo_eval.intervals import difference_fields, rounded
+from stapo_eval.judge.scope import scored, verdict_by_judge
 from stapo_results.confusion import confusion as confusion_of
 from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
 from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
@@ -79,24 +80,16 @@ def audit(record: CellRecord) -> dict[str, Any]:
 
 
 def _difference(record: CellRecord) -> dict[str, float | None]:
-    means = [problem_means([parse_verdicts(text(p)) for p in record.problems])
-             for text in (lambda p: p.verdicts, lambda p: p.rule)]  # fmt: skip
     ids = [p.problem_id for p in record.problems]
-    with_judge, by_rule = (dict(zip(ids, m.tolist(), strict=True)) for m in means)
-    d = paired(with_judge, by_rule)
-    low, high = bootstrap([means[0] - means[1]])
-    # where the judge moved nothing neither interval has a width, which would claim certainty
-    if not d.se > 0:
-        d, low, high = replace(d, low=math.nan, high=math.nan), math.nan, math.nan
-    numbers = {
-        "rule_accuracy": math.fsum(by_rule.values()) / len(by_rule),
-        "difference": d.difference,
-        "low": d.low,
-        "high": d.high,
-        "bootstrap_low": low,
-        "bootstrap_high": high,
+    scored_means, rule_means = (
+        problem_means([parse_verdicts(text) for text in texts])
+        for texts in ([p.verdicts for p in record.problems], [p.rule for p in record.problems])
+    )
+    d = paired(dict(zip(ids, scored_means.tolist(), strict=True)), dict(zip(ids, rule_means.tolist(), strict=True)))
+    return {
+        "rule_accuracy": rounded(math.fsum(rule_means) / len(ids)),
+        **difference_fields(d, bootstrap([scored_means - rule_means])),
     }
-    return {k: None if math.isnan(x) else round(x, 8) for k, x in numbers.items()}
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,7 @@ def flips(samples: Sequence[Sample], verdicts: Sequence[Verdict], judged: Mappin
     first: dict[str, int] = {}
     count: Counter[str] = Counter()
     for i, j in judged.items():
-        if scored(verdicts[i].rule, said(j)) != verdicts[i].rule:
+        if scored(verdicts[i].rule, verdict_by_judge(j)) != verdicts[i].rule:
             first.setdefault(j.key, i)
             count[j.key] += 1
     return [Flip(judged[i], verdicts[i], samples[i].response, count[key]) for key, i in first.items()]

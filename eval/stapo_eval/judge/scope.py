@@ -29,7 +29,7 @@ def second_grader(preset: str) -> str:
     return "ours" if preset == "math-verify" else "math-verify"
 
 
-def said(judgement: Judgement | None) -> JudgeVerdict:
+def verdict_by_judge(judgement: Judgement | None) -> JudgeVerdict:
     """What a judge said of a sample. A reply that is no letter is "invalid"; without a reply it is "not_asked"."""
     if judgement is None or judgement.status != "answered":
         return "not_asked"
