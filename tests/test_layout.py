@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,73 @@ def test_the_walk_can_fail(tmp_path, name):
     write(tmp_path, {**GOOD, name: text})
     (found,) = violations(tmp_path)
     assert message in found
+
+
+# no circle of files
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every file of the packages by its module's name; a package is its __init__.py, a file of its own."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in (root / folder / package).rglob("*.py"):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def needed(name: str, known: dict[str, Path]) -> set[str]:
+    """The files whose names a file imports, in functions too. `from package import module` needs the module alone."""
+    found = set()
+    for node in ast.walk(ast.parse(known[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = name.split(".") + ([""] if known[name].name == "__init__.py" else [])
+            base = ".".join([*parts[: -node.level], *filter(None, [node.module])]) if node.level else node.module or ""
+            found |= {inner if (inner := f"{base}.{alias.name}") in known else base for alias in node.names}
+    return found & known.keys() - {name}
+
+
+def circle(root: Path) -> list[str]:
+    """The modules of a circle of imports, the first one last again; empty without one."""
+    known = modules(root)
+    try:
+        TopologicalSorter({name: needed(name, known) for name in known}).prepare()
+    except CycleError as e:
+        return e.args[1]
+    return []
+
+
+def test_no_file_imports_itself_through_others():
+    assert circle(ROOT) == []
+
+
+LINE = {
+    "repro/stapo_repro/__init__.py": "",
+    "repro/stapo_repro/a/__init__.py": "from stapo_repro.a.top import build",
+    "repro/stapo_repro/a/top.py": "def build():\n    from stapo_repro.a import low",
+    "repro/stapo_repro/a/low.py": "import stapo_results.errors",
+    "results/stapo_results/errors.py": "",
+}
+CIRCLES = {
+    "in a function": {"repro/stapo_repro/a/low.py": "def f():\n    from stapo_repro.a import top"},
+    "by the package's name": {"repro/stapo_repro/a/low.py": "from stapo_repro.a import build"},
+    "relative": {"repro/stapo_repro/a/low.py": "from .top import build"},
+    "relative to the package": {"repro/stapo_repro/a/low.py": "from . import build"},
+    "for types alone": {
+        "results/stapo_results/errors.py": "if TYPE_CHECKING:\n    import stapo_results.store",
+        "results/stapo_results/store.py": "from stapo_results.errors import BadInput",
+    },
+}
+
+
+def test_a_line_of_files_is_no_circle(tmp_path):
+    write(tmp_path, LINE)
+    assert circle(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_a_circle_is_found(tmp_path, name):
+    write(tmp_path, LINE | CIRCLES[name])
+    assert len(circle(tmp_path)) > 2
