@@ -83,26 +83,17 @@ def test_bundles_and_folders_without_a_driver_have_no_times(tmp_path: Path) -> N
 def test_the_readmes_sentences(tmp_path: Path) -> None:
     collect(run(tmp_path / "run"), tmp_path / "records" / "miniature")
     assert times.page_block(tmp_path / "records") == (
-        "The committed miniature took 7 min 22 s (1 training, 1 evaluation, 3 stages in all, peak memory 3.8 GiB) on 2 "
-        "cores of Some CPU with 15.6 GiB; code cccccccccccc, dddddddddddd with uncommitted changes. More than one "
-        "attempt: train/stapo-s0 (3). NOT FINISHED: tables. The mask ablation: not run."
+        "The committed miniature took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB: 1 training, 1 evaluation, peak "
+        "memory 3.8 GiB, code cccccccccccc, dddddddddddd with uncommitted changes. More than one attempt: "
+        "train/stapo-s0 (3). NOT FINISHED: tables."
     )
-
-
-def test_records_without_stages_say_what_is_not_recorded(tmp_path: Path) -> None:
-    """Two trainings of 90 and 3,600 s: their own records give 1 h 2 min, rounded to minutes."""
-    for method, seconds in (("stapo", 90.0), ("justrl", 3600.0)):
-        path = synthetic.training_run(tmp_path / "ablation" / "train", method) / "run.json"
-        changed = {"hardware": MACHINE, "wall_seconds": seconds}
-        store.write_json(path, store.read_json(path, Run).model_copy(update=changed))
-    assert times.page_block(tmp_path) == (
-        "The miniature: not run. The trainings and evaluations of the committed mask ablation took 1 h 2 min (2 "
-        "trainings, 0 evaluations) on 2 cores of Some CPU with 15.6 GiB; its other stages and its memory: not recorded."
-    )
+    assert times.page_block(tmp_path / "none") == "The miniature: not run."
 
 
 def test_times_in_the_folder_of_another_run_are_refused(tmp_path: Path) -> None:
-    collect(run(tmp_path / "run"), tmp_path / "ablation")
+    collect(run(tmp_path / "run"), tmp_path / "miniature")
+    file = tmp_path / "miniature" / times.FILE
+    file.write_text(file.read_text().replace('"miniature"', '"ablation"'))
     with pytest.raises(RecordError):
         times.page_block(tmp_path)
 

@@ -5,7 +5,7 @@ Imports stand where Ctrl-C and a closed pipe are already dealt with: those of th
 
 from __future__ import annotations
 
-from stapo_results.console import run_main
+from stapo_results.console import check_command, run_main
 
 
 def main(args: list[str] | None = None) -> int:
@@ -14,8 +14,6 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _command(args: list[str] | None) -> int:
-    from typing import Annotated
-
     import tyro
 
     from stapo_eval.commands.bench import BenchCommand
@@ -26,20 +24,24 @@ def _command(args: list[str] | None) -> int:
     from stapo_eval.commands.judge import JudgeCommand
     from stapo_eval.commands.run import RunCommand
 
-    command = tyro.cli(
-        Annotated[RunCommand, tyro.conf.subcommand("run")]
-        | Annotated[GradeCommand, tyro.conf.subcommand("grade")]
-        | Annotated[JudgeCommand, tyro.conf.subcommand("judge")]
-        | Annotated[CompareCommand, tyro.conf.subcommand("compare")]
-        | Annotated[BenchmarksCommand, tyro.conf.subcommand("benchmarks")]
-        | Annotated[ExportCommand, tyro.conf.subcommand("export")]
-        | Annotated[BenchCommand, tyro.conf.subcommand("bench")],  # type: ignore[arg-type]
+    commands = {
+        "run": RunCommand,
+        "grade": GradeCommand,
+        "judge": JudgeCommand,
+        "compare": CompareCommand,
+        "benchmarks": BenchmarksCommand,
+        "export": ExportCommand,
+        "bench": BenchCommand,
+    }
+    check_command("stapo-eval", args, commands)
+    command = tyro.extras.subcommand_cli_from_dict(
+        commands,
         args=args,
         prog="stapo-eval",
         description="Evaluate models: samples, rule, judge, records.",
-        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
+        config=(tyro.conf.OmitArgPrefixes,),
     )
-    return command()  # type: ignore[operator]
+    return command()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from stapo_repro.commands.report import Report
 from stapo_repro.commands.run import Run
 from stapo_repro.commands.share import Pack, Unpack
 from stapo_repro.commands.tokens import Tokens
-from stapo_results.console import run_main
+from stapo_results.console import check_command, run_main
 
 Roots = Annotated[
     tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")
@@ -181,10 +181,11 @@ _COMMANDS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    first = (sys.argv[1:] if argv is None else argv)[:1]
-    if first and not first[0].startswith("-") and first[0] not in _COMMANDS:  # tyro answers --help of any word with 0
-        print(f"error: no such command: {first[0]}\n  expected: {', '.join(_COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_main(lambda: _command(argv)))
+
+
+def _command(argv: list[str] | None) -> int:
+    check_command("stapo-repro", argv, _COMMANDS)
     command = tyro.extras.subcommand_cli_from_dict(
         _COMMANDS,
         prog="stapo-repro",
@@ -192,7 +193,7 @@ def main(argv: list[str] | None = None) -> None:
         args=argv,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    sys.exit(run_main(command.run))
+    return command.run()
 
 
 if __name__ == "__main__":

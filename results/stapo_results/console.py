@@ -6,9 +6,9 @@ import errno
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
-from stapo_results.errors import StapoError
+from stapo_results.errors import BadInput, StapoError
 
 
 def _reader_gone() -> bool:
@@ -19,6 +19,13 @@ def _reader_gone() -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
+
+
+def check_command(prog: str, arguments: Sequence[str] | None, commands: Collection[str]) -> None:
+    """Raises BadInput for a first word that is no command: tyro answers --help behind any word with exit code 0."""
+    word = (sys.argv[1:] if arguments is None else arguments)[:1]
+    if word and not word[0].startswith("-") and word[0] not in commands:
+        raise BadInput("no such command", found=word[0], expected=", ".join(commands), next_step=f"{prog} --help")
 
 
 def run_main(main: Callable[[], int | None]) -> int:

@@ -16,8 +16,6 @@ from stapo_results.schema import Record, Run
 from stapo_results.terminal import duration
 
 FILE = "stages.json"
-# where committed runs of the driver are, and what the README calls them
-COMMITTED = {"miniature": "miniature", "ablation": "mask ablation"}
 
 
 class StageTime(BaseModel):
@@ -117,14 +115,14 @@ def _code(text: str) -> str:
     return commit[:12] + (" with uncommitted changes" if changed else "")
 
 
-def _measured(label: str, times: RunTimes) -> str:
+def _measured(times: RunTimes) -> str:
     form = "short form of the " if times.quick else ""
     peak = max((s.peak_mib for s in times.stages), default=0) / 1024
     code = ", ".join(dict.fromkeys(_code(s.code) for s in times.stages))
     counted = _counted([kind_of(s.name) for s in times.stages])
     text = (
-        f"The committed {form}{label} took {duration(times.seconds)} ({counted}, "
-        f"{len(times.stages)} stages in all, peak memory {peak:.1f} GiB) on {_machines(times.hardware)}; code {code}."
+        f"The committed {form}miniature took {duration(times.seconds)} on {_machines(times.hardware)}: {counted}, peak "
+        f"memory {peak:.1f} GiB, code {code}."
     )
     if again := [f"{s.name} ({s.attempts})" for s in times.stages if s.attempts > 1]:
         text += f" More than one attempt: {', '.join(again)}."
@@ -133,38 +131,20 @@ def _measured(label: str, times: RunTimes) -> str:
     return text
 
 
-def _of_run_records(label: str, folder: Path) -> str:
-    """What trainings and evaluations say of themselves, where no stages are on record."""
-    found = [store.read_json(p, Run) for p in sorted(folder.rglob(runs.RECORD))]
-    found = [r for r in found if r.kind in ("train", "eval") and r.wall_seconds]
-    if not found:
-        return f"The {label}: not run."
-    machines = _machines(list({str(r.hardware): r.hardware for r in found}.values()))
-    seconds = sum(r.wall_seconds or 0 for r in found)
-    return (
-        f"The trainings and evaluations of the committed {label} took {duration(seconds)} "
-        f"({_counted([r.kind for r in found])}) on {machines}; its other stages and its memory: not recorded."
-    )
-
-
 def page_block(records: Path) -> str:
-    """What stands between the README's markers: a sentence a committed run of the driver.
+    """What stands between the README's markers: what the committed miniature took.
 
     Args:
         records: such as results/records.
 
     Raises:
-        RecordError: a record that is broken, or of another kind than its folder.
+        RecordError: a record that is broken, or of another kind of run.
     """
-    lines = []
-    for kind, label in COMMITTED.items():
-        file = records / kind / FILE
-        if not file.exists():
-            lines.append(_of_run_records(label, records / kind))
-            continue
-        times = store.read_json(file, RunTimes)
-        if times.kind != kind:
-            raise RecordError(f"{file}: times of another run", found=times.kind, expected=kind,
-                              next_step="collect the run into the folder of its own kind")  # fmt: skip
-        lines.append(_measured(label, times))
-    return " ".join(lines)
+    file = records / "miniature" / FILE
+    if not file.exists():
+        return "The miniature: not run."
+    times = store.read_json(file, RunTimes)
+    if times.kind != "miniature":
+        raise RecordError(f"{file}: times of another run", found=times.kind, expected="miniature",
+                          next_step="collect the run into a folder of its own kind")  # fmt: skip
+    return _measured(times)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -165,17 +164,3 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
         return Estimate(mean, 0.0, low, high, **counts)
     se, half = welch([e.se for e in estimates], [e.problems for e in estimates])
     return Estimate(mean, se, max(0.0, mean - half), min(1.0, mean + half), **counts)
-
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of Wilson (1927) for a share.
-
-    Raises:
-        ValueError: n is 0.
-    """
-    if n < 1:
-        raise ValueError("a share of nothing has no interval")
-    z2 = NormalDist().inv_cdf(0.975) ** 2
-    centre = (hits + z2 / 2) / (n + z2)
-    half = (z2 * (hits * (n - hits) / n + z2 / 4)) ** 0.5 / (n + z2)
-    return 0.0 if hits == 0 else centre - half, 1.0 if hits == n else centre + half  # exact, whatever the rounding
