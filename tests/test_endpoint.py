@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,11 +100,16 @@ FAULTS = [500, 503, 429, "reset", "{", '{"choices": []}', '{"choices":[{"message
 
 def test_each_kind_of_failure_is_tried_again(server: Server, model: HfEngine) -> None:
     engine = _engine(server)
-    server.fault = lambda number, body: FAULTS[number // 2 % len(FAULTS)] if number % 2 else None
-    requests = _requests(engine)
-    got = _all(engine, requests)
+    tries: Counter[int] = Counter()
+
+    def first_try_fails(number: int, body: dict) -> object:
+        tries[body["seed"]] += 1
+        return FAULTS[body["seed"] % len(FAULTS)] if tries[body["seed"]] == 1 else None
+
+    server.fault = first_try_fails
+    got = _all(engine, _requests(engine))
     assert {k: f.text for k, f in got.items()} == {k: f.text for k, f in _all(model, _requests(model)).items()}
-    assert len(server.asked) > len(FAULTS) + len(requests)
+    assert tries == {77 + i: 2 for i in range(12)}
 
 
 def test_a_response_that_takes_too_long_is_tried_again(server: Server) -> None:
