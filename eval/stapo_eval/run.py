@@ -88,12 +88,13 @@ def run(
     return summary
 
 
-def carry_out(plan: EvaluationPlan, folder: runs.OpenRun, start: str, command: str) -> dict[str, Any]:
+def carry_out(plan: EvaluationPlan, folder: runs.OpenRun, start: str, command: str, **fields: Any) -> dict[str, Any]:
     """Make what the folder lacks, with its run record kept true to the end.
 
     Args:
         start: where a run goes on from, for its record; "": after the samples that are there.
         command: what to type to go on after an interruption.
+        fields: of the run's record, changed as the work begins.
     """
     samples, keys = load_samples(plan), plan.keys()
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -102,6 +103,7 @@ def carry_out(plan: EvaluationPlan, folder: runs.OpenRun, start: str, command: s
             folder.working(
                 start or f"{len(samples)} of {len(keys)} samples",
                 f"nothing finished is lost; this goes on:\n  {command}",
+                **fields,
             ),
             StageDisplay(plan.title) as display,
             ExitStack() as loaded,
@@ -163,8 +165,10 @@ def _generate(
     limit = context_limit(requests, engine.context)
     if limit:
         print(f"note: {context_note(limit)}", file=sys.stderr, flush=True)
-    folder.save(deterministic=engine.deterministic, context_limit=limit)
-    resumed = bool(samples)
+    notes = folder.record.notes
+    if samples and not engine.deterministic:
+        notes = [*notes, "samples made after the interruption may differ in text from those of a whole run"]
+    folder.save(deterministic=engine.deterministic, context_limit=limit, notes=list(dict.fromkeys(notes)))
     began = time.perf_counter()
     try:
         generate(plan, engine, requests, samples, display)
@@ -173,19 +177,23 @@ def _generate(
         e.next_step = f"{advice}{command}   goes on: {len(samples)} of {len(requests)} samples are on record"
         raise
     finally:
-        notes = [*folder.record.notes, *engine.notes]
-        if resumed and not engine.deterministic:
-            notes.append("samples made after the interruption may differ in text from those of a whole run")
         folder.save(
-            notes=list(dict.fromkeys(notes)),
+            notes=list(dict.fromkeys([*folder.record.notes, *engine.notes])),
             engine_seconds=round((folder.record.engine_seconds or 0.0) + engine.busy, 3),
             generating_seconds=round((folder.record.generating_seconds or 0.0) + time.perf_counter() - began, 3),
         )
 
 
-def set_aside_damaged(folder: Path) -> int:
-    """Take lines that are no record out of the journals, say so on stderr, and return how many there were."""
-    records = (("samples.jsonl", Sample), ("judgements.jsonl", Judgement), ("timings.jsonl", Timing))
+def set_aside_damaged(folder: Path, *, samples: bool = True) -> int:
+    """Take lines that are no record out of the journals, say so on stderr, and return how many there were.
+
+    samples: False leaves them alone, where they could not be made again.
+    """
+    records = (
+        *([("samples.jsonl", Sample)] if samples else []),
+        ("judgements.jsonl", Judgement),
+        ("timings.jsonl", Timing),
+    )
     return sum(store.set_aside(folder / name, model) for name, model in records)
 
 

@@ -57,13 +57,22 @@ class OpenRun:
         self.record = self.record.model_copy(update=fields)
         store.write_json(self.path / RECORD, self.record)
 
+    def restore(self) -> None:
+        """Put the earlier record back, where a call turned out to have nothing to do."""
+        if self.previous is not None:
+            self.record = self.previous
+            store.write_json(self.path / RECORD, self.record)
+
     @contextmanager
-    def working(self, start: str = "", resume: str = "the same command goes on from here") -> Iterator[None]:
+    def working(
+        self, start: str = "", resume: str = "the same command goes on from here", **fields: Any
+    ) -> Iterator[None]:
         """The work itself: its end is on record whatever ends it, with the seconds of all attempts.
 
         Args:
             start: where a resumed run goes on from ("step 20", "12 of 96 samples"); on record.
             resume: what Ctrl-C is answered with.
+            fields: of the record, changed in the same write that says "running".
 
         Raises:
             KeyboardInterrupt: with `resume`, after the record says "interrupted".
@@ -72,7 +81,7 @@ class OpenRun:
         spent = (self.previous.wall_seconds or 0.0) if self.previous else 0.0
         store.sweep(self.path)
         more = [Resumption(at=now(), start=start, **self._code)] if self.previous else []
-        self.save(status="running", resumptions=[*self.record.resumptions, *more])
+        self.save(status="running", resumptions=[*self.record.resumptions, *more], **fields)
         status = "failed"
         try:
             yield
@@ -94,6 +103,7 @@ def opened(
     defaults: Mapping[str, Any] | None = None,
     foreign: Callable[[str], bool] = lambda name: True,
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
+    resumes: bool = True,
 ) -> Iterator[OpenRun]:
     """Open the folder of a run, which is made where it does not exist, and hold its lock.
 
@@ -104,13 +114,14 @@ def opened(
         defaults: what an option had been before it existed, for records older than it.
         foreign: which names must not stand in a folder that has no record yet.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
+        resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
 
     Raises:
         BadInput: the folder cannot be written, another process has it, or it holds another run or something else.
     """
     path = Path(path)
     with one_writer(path, flag):
-        yield OpenRun(path, new, previous_of(path, new, flag, may_differ, defaults or {}, foreign, advice))
+        yield OpenRun(path, new, previous_of(path, new, flag, may_differ, defaults, foreign, advice, resumes))
 
 
 def previous_of(
@@ -121,12 +132,15 @@ def previous_of(
     defaults: Mapping[str, Any] | None = None,
     foreign: Callable[[str], bool] = lambda name: True,
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
+    resumes: bool = True,
 ) -> Run | None:
     """The record of a folder that holds the same run; None for a new folder. Writes nothing; arguments as `opened`.
 
     Raises:
         BadInput: it holds another run, or files without a record.
     """
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"{flag} is a file", found=path, expected="a folder", next_step=f"give another {flag}")
     if not (path / RECORD).exists():
         names = sorted(p.name for p in path.iterdir()) if path.exists() else []
         if found := [n for n in names if not n.startswith(".") and foreign(n)]:
@@ -139,6 +153,8 @@ def previous_of(
         return None
     previous = store.read_json(path / RECORD, Run)
     differing = differences(previous, new, may_differ, defaults or {})
+    if differing and not resumes and previous.kind == new.kind and previous.status != "done":
+        return None
     if differing:
         raise BadInput(
             f"{path} holds another run",

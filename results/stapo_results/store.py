@@ -54,9 +54,15 @@ def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
 
 
 def sweep(folder: str | os.PathLike) -> None:
-    """Remove what `write_atomic` left below a folder when it was killed. Only for the folder's one writer."""
-    for stale in Path(folder).rglob(".*.tmp"):
-        stale.unlink()
+    """Remove what `write_atomic` left below a folder when it was killed. Only for the folder's one writer.
+
+    Folders below it that have a lock of their own are left to their writers.
+    """
+    root = Path(folder)
+    for stale in root.rglob(".*.tmp"):
+        between = stale.relative_to(root).parents[:-1]
+        if stale.is_file() and not any((root / p / ".lock").exists() for p in between):
+            stale.unlink(missing_ok=True)
 
 
 def write_json(path: str | os.PathLike, value: object) -> None:

@@ -54,7 +54,7 @@ def rejudge(
             _copy(source, out)
     plan = _plan(old, options, out)
     with runs.opened(out, plan.run, may_differ=lambda key: True) as folder:
-        set_aside_damaged(out)
+        set_aside_damaged(out, samples=False)
         have, wanted = len(load_samples(plan)), len(plan.keys())
         if have < wanted:
             raise BadInput(
@@ -63,8 +63,10 @@ def rejudge(
                 expected="a run that was sampled to its end",
                 next_step="run the command that made it again: it goes on",
             )
-        folder.save(run_id=plan.run.run_id, config=plan.run.config, revisions=plan.run.revisions)
-        summary = carry_out(plan, folder, f"judged by {plan.judge_text}", command)
+        judged = {"run_id": plan.run.run_id, "config": plan.run.config, "revisions": plan.run.revisions}
+        summary = carry_out(plan, folder, f"judged by {plan.judge_text}", command, **judged)
+        if folder.previous is not None and folder.finished and folder.previous.run_id == plan.run.run_id:
+            folder.restore()  # the same judge again: nothing changed
     print_summary(summary, out)
     say(f"records: {out}")
     return summary

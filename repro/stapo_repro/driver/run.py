@@ -64,9 +64,13 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
         KeyboardInterrupt: after everything that was started is gone.
     """
     with _interrupt_once(), runs.opened(out, record) as folder:
-        display = StageDisplay([s.name for s in stages])
-        with folder.working(), display.display:
-            return Engine(out, display, grace, patience).run(stages)
+        with folder.working():
+            display = StageDisplay([s.name for s in stages])
+            with display.display:
+                made = Engine(out, display, grace, patience).run(stages)
+        if folder.finished and not made:
+            folder.restore()
+        return made
 
 
 def stage_costs(r: Request) -> dict[str, Estimate]:

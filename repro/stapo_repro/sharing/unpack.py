@@ -99,7 +99,7 @@ def unpack(path: Path, into: Path) -> Merged:
                 cell_ids(into, staging)  # refuses two records of one cell that differ, by the rule of the tables
             _move(new, staging, into)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)  # not the lock beside it, which is held
     return Merged(manifest, len(new), len(manifest.files) - len(new))
 
 

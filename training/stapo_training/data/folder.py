@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.data.rows import parquet_content_sha256
 
@@ -72,15 +72,15 @@ def to_json(record: BaseModel) -> str:
     return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"
 
 
-def check_content(out: Path) -> DataRecord:
-    """The record of a finished folder whose files hold what it says.
+def check_content(out: Path, files: Mapping[str, object], record: DataRecord) -> None:
+    """Compare a finished folder with the content that its command gives: texts by bytes, Parquet files by content.
 
     Raises:
         BadInput: naming the files that differ.
     """
     import pyarrow as pa
 
-    record, differing = store.read_json(out / RECORD, DataRecord), []
+    differing = [n for n, text in files.items() if isinstance(text, str) and (out / n).read_bytes() != text.encode()]
     for info in (record.train, record.validation):
         try:
             found = parquet_content_sha256(out / info.file)
@@ -90,9 +90,8 @@ def check_content(out: Path) -> DataRecord:
             differing.append(info.file)
     if differing:
         raise BadInput(
-            f"{out}: prepared data were changed",
+            f"{out} holds other content, or files that were changed",
             found=f"different: {', '.join(differing)}",
-            expected=f"the content that {RECORD} names",
+            expected="what this command gives",
             next_step="give another --out, or delete that folder",
         )
-    return record

@@ -79,18 +79,19 @@ def prepare(
         deterministic=True,
         revisions={found.name: found.sha256} | {n: b.identity.golds_sha256 for n, b in loaded.items()},
     )
-    previous = runs.previous_of(out, run, "--out")
-    if previous is not None and previous.status == "done":
-        record = check_content(out)
-        print(f"{out} is finished already")
-    else:
-        record, files = _prepared(found, loaded, options)  # a damaged source leaves no folder
-        with runs.opened(out, run) as folder, folder.working("the start", resume="the same command makes it anew"):
-            for name, content in files.items():
-                if isinstance(content, str):
-                    store.write_atomic(out / name, content)
-                else:
-                    write_parquet(out / name, content)
+    runs.previous_of(out, run, "--out", resumes=False)  # another run is refused before the work
+    record, files = _prepared(found, loaded, options)  # a damaged source leaves no folder
+    with runs.opened(out, run, resumes=False) as folder:
+        if folder.finished and all((out / name).exists() for name in files):
+            check_content(out, files, record)
+            print(f"{out} is finished already")
+        else:
+            with folder.working("the start", resume="the same command makes it anew"):
+                for name, content in files.items():
+                    if isinstance(content, str):
+                        store.write_atomic(out / name, content)
+                    else:
+                        write_parquet(out / name, content)
     print(f"{out}: content {record.train.content_sha256[:16]}")
     print(f"next: stapo-train run task=dapo-math-17k run.data={out} ...")
     return record

@@ -145,7 +145,7 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
     digits = {"digits": list(plan.digits), "hard_digits": list(plan.hard_digits)}
     config = {"plan": dataclasses.asdict(plan) | digits, "recipe": dataclasses.asdict(recipe)}
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True)
-    with runs.opened(out, run) as folder:
+    with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
             _check_weights(out / "model")
             print(f"base model: {out} is finished already")

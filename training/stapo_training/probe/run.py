@@ -68,9 +68,12 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
     options.check()
     if options.threads:
         torch.set_num_threads(options.threads)
+    runs.check_folder(options.out, "--out")
     plan = _plan(options)
     log = options.out / FOLDER
-    with runs.opened(options.out, plan.run, may_differ=_PLACES.__contains__) as folder:
+    with runs.opened(
+        options.out, plan.run, may_differ=_PLACES.__contains__, foreign=lambda name: name == FOLDER
+    ) as folder:
         missing = [s for s in plan.steps if not all(file.is_file() for file in token_log.shard_files(log, s))]
         if folder.finished and not missing:
             say(f"{options.out} is finished; nothing was done")

@@ -57,8 +57,8 @@ def key_of(override: str) -> str:
 
 def absolute(override: str) -> str:
     """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
-    key, _, value = override.partition("=")
-    return f"{key}={Path(value).resolve()}" if key in PLACES and value else override
+    key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
+    return f"{key}={Path(value).resolve()}" if key_of(override) in PLACES and value else override
 
 
 def last_choices(overrides: Sequence[str]) -> list[str]:

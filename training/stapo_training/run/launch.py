@@ -129,10 +129,13 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         checkpoint = folder.last_checkpoint()
         _set_places(config, folder, checkpoint, command)
         start = checkpoint.name if checkpoint else "the start"
-        with open_run.working(start, resume=f"to go on: {command}"), _status_at_end(config, out):
+        with _status_at_end(config, out), open_run.working(start, resume=f"to go on: {command}"):
             for name, place in loggers.locations(out, len(open_run.record.resumptions)).items():
                 os.environ.setdefault(name, place)
-            verl_run.train(config)
+            try:
+                verl_run.train(config)
+            except SystemExit:  # what Ray makes of a SIGTERM before the first step
+                raise KeyboardInterrupt from None
     print(f"finished: {out}")
     return 0
 
@@ -156,9 +159,9 @@ def _status_at_end(config: Any, out: Path) -> Iterator[None]:
     try:
         yield
         state = "finished"
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what Ray makes of a SIGTERM before the first step
+    except KeyboardInterrupt:
         state = "interrupted"
-        raise KeyboardInterrupt from None
+        raise
     except Exception as e:
         reason = first_line(e)
         raise
