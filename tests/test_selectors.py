@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_results.errors import BadInput
-from stapo_training.methods import selector_from
+from stapo_training.methods import SelectorConfig, selector_from
 from stapo_training.selection.selectors import (
     Selection,
     keep_all,
@@ -244,3 +245,28 @@ def test_a_wrong_selector_is_refused_by_key(config: dict) -> None:
 )
 def test_how_a_mini_batch_is_trained(config: dict, plan: str) -> None:
     assert selector_from({"name": "silence_spurious"} | config).plan == plan
+
+
+BY_HAND = {  # tau_p 0.01, q 0.5, share 0.3; entropies 0.1 and 0.2 of the two candidates have the median 0.15
+    "keep_all": [1, 1, 1, 1],
+    "silence_spurious": [0, 1, 1, 1],
+    "silence_low_probability": [0, 0, 1, 1],
+    "silence_high_entropy": [1, 0, 1, 1],
+    "top_entropy": [0, 1, 1, 0],
+}
+
+
+@pytest.mark.parametrize("name", get_args(SelectorConfig.model_fields["name"].annotation))
+def test_every_selector_gets_its_parameters_from_the_configuration(name: str) -> None:
+    tokens = [(0.001, 0.1, 1.0, True), (0.001, 0.2, 1.0, True), (0.9, 3.0, 1.0, True), (0.9, 0.1, -1.0, True)]
+    found = kept(SelectorConfig(name=name, tau_p=0.01, q=0.5, share=0.3).select(with_keys(tokens)))
+    if name == "silence_random":  # one of the two, by the hash of its keys
+        assert (sum(found[:2]), found[2:]) == (1, [1, 1])
+    else:
+        assert found == BY_HAND[name]
+
+
+def test_a_selector_with_a_parameter_that_the_configuration_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stapo_training.selection.selectors.keep_all", lambda stats, *, cut: None)
+    with pytest.raises(ValueError, match="cut"):
+        SelectorConfig(name="keep_all")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER, HISTOGRAMS, TOKENIZER = "token_log", "histogram", "tokenizer.json"
+RARE_SELECTORS = ("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random")
+"""The selectors that choose among the rare tokens, which all have a row: a log's silenced rows are all that they
+silenced. What another selector silenced is in the histogram alone."""
 _KEY = b"stapo_token_log"
 
 LOG10_P_EDGES = np.arange(-12.0, 0.01, 0.25)

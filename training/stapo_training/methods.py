@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -62,14 +63,22 @@ class SelectorConfig(BaseModel):
     def _consistent(self) -> SelectorConfig:
         if self.scope == "batch" and self.policy != "old":
             raise ValueError("scope=batch needs policy=old: the current policy changes between mini-batches")
+        _ = self.parameters  # a selector whose parameters are no fields here is found before a run, not in it
         return self
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The values of the selector's own parameters, which its function names."""
+        own = signature(getattr(selectors, self.name)).parameters.values()
+        names = [p.name for p in own if p.kind is Parameter.KEYWORD_ONLY and p.name not in ("pool", "threshold")]
+        if unknown := [name for name in names if name not in type(self).model_fields]:
+            raise ValueError(f"{self.name} takes {', '.join(unknown)}, which SelectorConfig does not have")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def select(self) -> Select:
         """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
-        parameters = {"keep_all": (), "silence_low_probability": ("tau_p",), "top_entropy": ("share",)}
-        own = parameters.get(self.name, ("tau_p", "q"))
-        return partial(getattr(selectors, self.name), **{name: getattr(self, name) for name in own})
+        return partial(getattr(selectors, self.name), **self.parameters)
 
     @property
     def selects(self) -> bool:

@@ -20,6 +20,7 @@ from stapo_results.errors import BadInput
 from stapo_training.bench import token_log as bench_token_log
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
+from stapo_training.methods import selector_from
 from stapo_training.run import configuration
 from stapo_training.theory import report as theory
 
@@ -108,11 +109,9 @@ def method_row(config: Any) -> dict[str, str]:
         "clip_cov": f" share {loss.clip_cov_ratio:g}, {loss.clip_cov_lb:g} to {loss.clip_cov_ub:g}",
         "kl_cov": f" share {loss.kl_cov_ratio:g}, weight {loss.ppo_kl_coef:g}",
     }.get(loss.loss_mode, "")
-    parameters = {
-        "keep_all": "",
-        "top_entropy": f" {selector.share:g}",
-        "silence_low_probability": f" p < {selector.tau_p:g}",
-    }.get(selector.name, f" p < {selector.tau_p:g}, q {selector.q:g}")
+    forms = {"tau_p": "p < {:g}", "q": "q {:g}", "share": "{:g}"}
+    values = selector_from(selector).parameters
+    parameters = " " * bool(values) + ", ".join(forms.get(k, k + " {:g}").format(v) for k, v in values.items())
     clip = f"{actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}"
     dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
     form = f", {selector.form}" if (selector.policy, selector.scope) == ("current", "mini_batch") else ""

@@ -68,7 +68,7 @@ class LoggedRun:
     @property
     def masks_rare(self) -> bool:
         """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
-        return self.header.selector.startswith("silence_")
+        return self.header.selector in token_log.RARE_SELECTORS
 
     @property
     def part_names(self) -> tuple[str, str]:
