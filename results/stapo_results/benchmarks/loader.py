@@ -51,17 +51,20 @@ def load(
             "unknown benchmark",
             found=name,
             expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own",
+            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own"
+            + (
+                ""
+                if data_dir
+                else "; --data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
+            ),
         )
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
     if path is not None and (path.exists() or name in packaged() or not spec.hub):
         if not path.exists():
+            fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
             raise BadInput(
-                f"{path}: no such file",
-                next_step=f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
-                if spec.hub
-                else "check --data-dir",
+                f"{path}: no such file", next_step=fetch + _of_folder(data_dir) if spec.hub else "check --data-dir"
             )
         found, columns = from_file(path), OWN
     elif spec.hub:
@@ -71,6 +74,12 @@ def load(
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
     return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
+
+
+def _of_folder(data_dir: str | os.PathLike | None) -> str:
+    """What a folder registers itself: --benchmarks all means the paper's six."""
+    own = [name for name in registry(data_dir) if name not in packaged()]
+    return f"; this folder registers --benchmarks {','.join(own)}" if own else ""
 
 
 def name_of_file(path: Path) -> str:
