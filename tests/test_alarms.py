@@ -7,7 +7,7 @@ import pytest
 
 from stapo_results.errors import BadInput
 from stapo_training.run.configuration import compose
-from stapo_training.run.watch.alarms import AlarmConfig, Watch, alarms_from, observe
+from stapo_training.run.watch.alarms import AlarmConfig, Watch, alarms_from, observe, silenced_reference
 
 LIMITS = AlarmConfig(window=2)
 RECORDS = Path(__file__).parents[1] / "results" / "records" / "miniature" / "train"
@@ -55,6 +55,22 @@ def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
         "0.11 % of the tokens silenced, over 10 times this size's 0.01 % (run.silenced_share_reference)"
     )
     assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
+
+
+@pytest.mark.parametrize(
+    ("selector", "reference"),
+    [
+        ("silence_spurious", 1e-4),
+        ("silence_low_probability", 1e-4),
+        ("silence_high_entropy", 1e-4),
+        ("silence_random", 1e-4),
+        ("a_selector_of_ones_own", 1e-4),
+        ("top_entropy", None),
+        ("keep_all", None),
+    ],
+)
+def test_every_selector_that_should_silence_few_has_the_reference(selector: str, reference: float | None) -> None:
+    assert silenced_reference(selector, 1e-4) == reference
 
 
 def test_truncation_is_a_rise_over_the_runs_own_beginning() -> None:

@@ -213,6 +213,16 @@ def test_two_writers_are_refused(world: Path, tmp_path: Path) -> None:
         run(_options(world, tmp_path))
 
 
+def test_one_setting_alone_gives_the_samples_that_it_has_among_others(
+    world: Path, finished: Path, tmp_path: Path
+) -> None:
+    run(_options(world, tmp_path, benchmarks="longer-sums", settings="t0.7", judge="none"))
+    alone = (tmp_path / "samples.jsonl").read_text().splitlines()
+    among = [x for x in (finished / "samples.jsonl").read_text().splitlines() if "/longer-sums/t0.7/" in x]
+    assert alone == among
+    assert {v.judge for v in store.read(tmp_path / "verdicts.jsonl", Verdict)} == {"not_asked"}
+
+
 def test_labels_from_the_command_line_and_limits_are_recorded(world: Path, tmp_path: Path) -> None:
     external = str(world / "external")
     run(_options(world, tmp_path / "a", model=external, limit=2, n=3, benchmarks="sums", settings="t1.0"))
@@ -403,6 +413,18 @@ def test_an_interrupt_while_the_program_loads_is_no_traceback(monkeypatch: pytes
     assert capsys.readouterr().err.startswith("interrupted: ")
     script = "import sys, stapo_eval.cli; print(any(m in sys.modules for m in ('tyro', 'pydantic', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_idle_gpus_are_pointed_out(world: Path, tmp_path: Path) -> None:
+    plan = running.make_plan(_options(world, tmp_path))
+
+    def note(gpus: int = 8, **options) -> str:
+        record = plan.run.model_copy(update={"hardware": plan.run.hardware | {"gpus": ["H100, 80 GB"] * gpus}})
+        return running.idle_gpus(replace(plan, run=record, options=replace(plan.options, **options)))
+
+    assert note().startswith("7 of 8 GPUs stand idle: --replicas 8 ")
+    assert note(tensor_parallel=2, replicas=2).startswith("4 of 8 GPUs stand idle: --replicas 4 ")
+    assert note(replicas=8) == note(engine="openai") == note(gpus=0) == note(gpus=1) == ""
 
 
 def test_benchmarks_are_listed(world: Path, tmp_path: Path, capsys) -> None:

@@ -162,3 +162,16 @@ def test_a_disk_that_fills_up_while_judging(
     assert 0 < len(kept[0]) < len(kept[2]) < len(lines)
     assert kept == [lines[: len(k)] for k in kept]
     assert _files(out) == whole
+
+
+def test_a_disk_that_is_full(forker: Forker, argv: list[str], whole: dict[str, object], disk: Path) -> None:
+    series = Series(forker, argv, disk / "out", TOTAL, random.Random(0))
+    for room in (90, 20, 20):  # enough for the check at the start, not for everything
+        _leave(disk, room << 10)
+        with series._start() as process:
+            pass
+        assert process.code == 1
+        assert "Traceback" not in series.log.read_text()
+    (disk / "filler").unlink()
+    series.finish()
+    assert _files(series.out) == whole

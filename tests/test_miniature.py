@@ -208,6 +208,13 @@ def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
     )
 
 
+def test_another_seed_gives_another_model(built, tmp_path):
+    build.build_base(tmp_path / "other", seed=4, plan=PLAN, recipe=RECIPE)
+    first, second = compared(built), compared(tmp_path / "other")
+    for name in ("model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"):
+        assert first[name] != second[name], name
+
+
 def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
     build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)

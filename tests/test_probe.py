@@ -22,7 +22,7 @@ from stapo_results import progress, store, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training import cli
-from stapo_training.probe import model_files
+from stapo_training.probe import forms, model_files
 from stapo_training.probe.encoding import Tokens
 from stapo_training.probe.options import Options
 from stapo_training.probe.run import probe
@@ -260,11 +260,26 @@ def test_a_finished_probe_makes_again_what_is_gone(model: Path, finished: Path, 
     assert files(tmp_path / "copy/out/token_log") == files(finished / "out/token_log")
 
 
-def test_other_options_other_data_and_a_foreign_folder_are_refused(model: Path, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"q": 0.5}, "q: 0.6137 there, 0.5 now"),
+        ({"mini_batch": 4}, "mini_batch: 8 there, 4 now"),
+        ({"watch": ()}, "watch: "),
+        ({"no_eos": True}, "no_eos: False there, True now"),
+    ],
+)
+def test_other_options_in_the_same_folder_are_refused(model: Path, finished: Path, change: dict, found: str) -> None:
     before = files(finished / "out")
     with pytest.raises(BadInput) as caught:
-        probe(options(model, finished, q=0.5, watch=("!",)))
-    assert caught.value.found == "q: 0.6137 there, 0.5 now"
+        probe(options(model, finished, **({"watch": ("!",)} | change)))
+    assert str(caught.value.found).startswith(found)
+    assert ";" not in str(caught.value.found)
+    assert files(finished / "out") == before
+
+
+def test_other_data_and_a_foreign_folder_are_refused(model: Path, finished: Path, tmp_path: Path) -> None:
+    before = files(finished / "out")
     write(tmp_path / "data.jsonl", LINES[:8])
     with pytest.raises(BadInput) as caught:
         probe(options(model, tmp_path, out=finished / "out", watch=("!",)))
@@ -274,6 +289,27 @@ def test_other_options_other_data_and_a_foreign_folder_are_refused(model: Path, 
     with pytest.raises(BadInput) as caught:
         probe(options(model, tmp_path))
     assert caught.value.found == "token_log"
+
+
+def test_a_log_of_ones_own_stands_in_a_new_folder(model: Path, tmp_path: Path) -> None:
+    write(tmp_path / "data.jsonl", LINES[:2])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.log").write_text("mine")
+    probe(options(model, tmp_path), say=quiet)
+    assert store.read_json(tmp_path / "out/run.json", Run).status == "done"
+    assert (tmp_path / "out/mine.log").read_text() == "mine"
+
+
+def test_an_out_that_cannot_be_written_is_refused_before_the_responses_are_read(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "data.jsonl", LINES[:2])
+    monkeypatch.setattr(forms, "read", lambda *_, **__: pytest.fail("the responses were read"))
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file/below", Path("/proc/none")):
+        with pytest.raises(BadInput) as caught:
+            probe(options(model, tmp_path, out=out))
+        assert caught.value.what.startswith("--out ")
 
 
 def test_full_mode_the_bound_on_rows_and_the_drivers_file(

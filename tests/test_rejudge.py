@@ -16,6 +16,8 @@ import pytest
 from endpoint_server import Server
 from forked import forked
 
+from stapo_eval import run as running
+from stapo_eval import verdicts as verdicts_module
 from stapo_eval.cli import main
 from stapo_eval.grading.pool import grade, items_of
 from stapo_eval.grading.rules import Options
@@ -209,6 +211,54 @@ def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged
     rejudge(_options(world, folder))
     assert len(list(store.read(folder / "judgements.jsonl", Judgement))) == len(judgements)
     assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
+
+
+def test_a_judge_whose_replies_are_all_recorded_is_not_loaded(
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _copy(judged, tmp_path / "run")
+    for name in ("verdicts.jsonl", "summary.json", "flips.html"):
+        (folder / name).unlink()
+    monkeypatch.setattr(verdicts_module, "make_engine", None)
+    rejudge(_options(world, folder))
+    assert _files(folder) == _files(judged)
+
+
+def test_the_same_judge_asked_twice_is_one_resumption(world: Path, unjudged: Path, tmp_path: Path) -> None:
+    folder = _copy(unjudged, tmp_path / "run")
+    rejudge(_options(world, folder))
+    before = (folder / "run.json").read_bytes()
+    rejudge(_options(world, folder))
+    assert (folder / "run.json").read_bytes() == before
+    (resumption,) = store.read_json(folder / "run.json", Run).resumptions
+    assert resumption.start.startswith("judged by ")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupted_judge_leaves_a_true_record(
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """begun: the new judge's work is on record when the interruption comes; before, the samples are read."""
+    folder = _copy(judged, tmp_path / "run")
+    before, other = (folder / "run.json").read_bytes(), _options(world, folder, judge=str(world / "other-judge"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(running, "verdicts_of" if begun else "load_samples", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rejudge(other)
+    record = store.read_json(folder / "run.json", Run)
+    if begun:
+        assert (record.status, Path(record.config["judge"]).name) == ("interrupted", "other-judge")
+    else:
+        assert (folder / "run.json").read_bytes() == before
+        assert _files(folder) == _files(judged)
+    rejudge(other)
+    record = store.read_json(folder / "run.json", Run)
+    assert (record.status, Path(record.config["judge"]).name) == ("done", "other-judge")
+    assert {j.judge_model for j in store.read(folder / "judgements.jsonl", Judgement)} == {"judge", "other-judge"}
 
 
 @pytest.mark.parametrize("lines", [0, 23])

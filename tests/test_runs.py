@@ -178,3 +178,49 @@ def test_what_cannot_be_written_is_refused_by_its_option(tmp_path: Path) -> None
     runs.check_folder(tmp_path / "new/folder", "--place")
     runs.check_file(tmp_path / "new/file.json", "--place")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "file"
+    out.write_text("mine")
+    assert refusal(out, record()).found == out
+    with pytest.raises(BadInput) as e:
+        runs.previous_of(out, record(), "--there")
+    assert e.value.found == out
+    assert out.read_text() == "mine"
+
+
+def test_a_command_that_makes_anew_takes_an_unfinished_run_of_another_and_no_finished_one(tmp_path: Path) -> None:
+    other = record(config={"lr": 0.2})
+    with runs.opened(tmp_path, record()) as run, pytest.raises(RuntimeError), run.working():
+        raise RuntimeError
+    assert refusal(tmp_path, record(kind="eval"), resumes=False).found == "kind: train there, eval now"
+    assert runs.previous_of(tmp_path, other, "--out", resumes=False) is None
+    with runs.opened(tmp_path, other, resumes=False) as run, run.working("the start"):
+        assert run.previous is None
+    assert (on_disk(tmp_path).run_id, on_disk(tmp_path).resumptions) == (other.run_id, [])
+    assert refusal(tmp_path, record(), resumes=False).found == "lr: 0.2 there, 0.1 now"
+
+
+def test_a_call_with_nothing_to_do_puts_the_record_back(tmp_path: Path) -> None:
+    finish(tmp_path)
+    before = (tmp_path / runs.RECORD).read_bytes()
+    with runs.opened(tmp_path, record()) as run:
+        with run.working("step 20"):
+            assert on_disk(tmp_path).status == "running"
+        run.restore()
+        assert run.record == run.previous
+    assert (tmp_path / runs.RECORD).read_bytes() == before
+
+
+def test_the_first_write_of_the_work_has_its_fields_and_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(tmp_path)
+    written, write = [], store.write_json
+    monkeypatch.setattr(store, "write_json", lambda path, value: (written.append(value), write(path, value)))
+    with runs.opened(tmp_path, record()) as run, run.working("here", run_id="other", config={"lr": 1}):
+        found = on_disk(tmp_path)
+        assert (found.status, found.run_id, found.config) == ("running", "other", {"lr": 1})
+        assert len(written) == 1
+    assert (on_disk(tmp_path).status, on_disk(tmp_path).run_id) == ("done", "other")

@@ -253,3 +253,13 @@ def test_sweep_removes_what_a_killed_write_left_and_nothing_else(tmp_path: Path)
     (tmp_path / ".lock").write_text("")
     store.sweep(tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [".lock", "a.json"]
+
+
+def test_sweep_leaves_what_another_writer_may_be_writing(tmp_path: Path) -> None:
+    kept = [tmp_path / "other/.x.tmp", tmp_path / "other/deep/.x.tmp", tmp_path / ".y.tmp/file"]
+    stale = [tmp_path / ".x.tmp", tmp_path / "mine/.x.tmp"]
+    for path in (*kept, *stale, tmp_path / ".lock", tmp_path / "other/.lock"):
+        store.write_atomic(path, "half")
+    store.sweep(tmp_path)
+    assert [p.exists() for p in kept] == [True, True, True]
+    assert [p.exists() for p in stale] == [False, False]

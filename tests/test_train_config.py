@@ -7,7 +7,7 @@ import torch
 
 from stapo_results.errors import BadInput
 from stapo_training import cli
-from stapo_training.run.configuration import compose
+from stapo_training.run.configuration import absolute, compose
 
 BASE = ["run.base=base", "run.out=out"]
 
@@ -61,6 +61,30 @@ def test_what_does_not_compose_is_bad_input(override: str, named: str) -> None:
     with pytest.raises(BadInput) as e:
         compose([*BASE, override])
     assert named in str(e.value.found)
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++"])
+def test_the_folders_of_a_run_become_absolute(sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for key in ("run.out", "run.base", "run.data"):
+        assert absolute(f"{sign}{key}=x") == f"{sign}{key}={tmp_path}/x"
+    assert absolute(f"{sign}run.seed=1") == f"{sign}run.seed=1"
+    assert compose(["run.base=base", "++run.out=x"]).trainer.default_local_dir == f"{tmp_path}/x/checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (["run.base=base"], "run.out"),
+        (["run.out=out", "task=dapo-math-17k", "size=qwen3-8b"], "run.data"),
+        (["task=dapo-math-17k", "size=qwen3-8b"], "run.data, run.out"),
+        ([*BASE, "trainer.project_name=???"], "trainer.project_name"),
+    ],
+)
+def test_a_missing_value_is_named_without_what_follows_from_it(given: list[str], missing: str) -> None:
+    with pytest.raises(BadInput) as e:
+        compose(given)
+    assert e.value.found == missing
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ SOURCE = [
     flat("What is $2+3$? ", "5", id="g"),
 ]
 
+WRITTEN = ["conflicts.jsonl", "contamination.json", "contamination.md", "data.json", "train.parquet", "val.parquet"]
+
 
 def prepared(given: Path, toy: Path, out: Path, **options) -> DataRecord:
     return prepare(str(given), toy, out, DataOptions(validation="toy", **options), names=["toy"])
@@ -167,9 +169,8 @@ def test_the_same_preparation_is_the_same_bytes_and_left_as_it_is(tmp_path: Path
     given = jsonl(tmp_path / "set.jsonl", SOURCE)
     for out in ("one", "two"):
         prepared(given, toy, tmp_path / out)
-    names = ["conflicts.jsonl", "contamination.json", "contamination.md", "data.json", "train.parquet", "val.parquet"]
-    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in names)
-    before = {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in [*names, "run.json"]}
+    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in WRITTEN)
+    before = {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in [*WRITTEN, "run.json"]}
     prepared(given, toy, tmp_path / "one")
     assert {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in before} == before
 
@@ -207,6 +208,40 @@ def test_a_killed_preparation_is_made_anew(tmp_path: Path, toy: Path) -> None:
     assert prepared(given, toy, out) == record
     assert len(problems(out)) == 4
     assert not (out / ".val.parquet.77.tmp").exists()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_file_that_is_gone_from_a_finished_folder_is_made_again(tmp_path: Path, toy: Path, name: str) -> None:
+    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
+    prepared(given, toy, out)
+    before = {n: (out / n).read_bytes() for n in WRITTEN}
+    (out / name).unlink()
+    prepared(given, toy, out)
+    assert {n: (out / n).read_bytes() for n in WRITTEN} == before
+    assert store.read_json(out / "run.json", Run).status == "done"
+
+
+@pytest.mark.parametrize("name", [n for n in WRITTEN if not n.endswith(".parquet")])
+def test_a_changed_text_in_a_finished_folder_is_refused(tmp_path: Path, toy: Path, name: str) -> None:
+    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
+    prepared(given, toy, out)
+    changed = (out / name).read_bytes() + b" "
+    (out / name).write_bytes(changed)
+    with pytest.raises(BadInput) as e:
+        prepared(given, toy, out)
+    assert e.value.found == f"different: {name}"
+    assert (out / name).read_bytes() == changed
+
+
+def test_an_unfinished_folder_is_made_anew_with_other_options(tmp_path: Path, toy: Path) -> None:
+    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
+    prepared(given, toy, out)
+    run = store.read_json(out / "run.json", Run)
+    store.write_json(out / "run.json", run.model_copy(update={"status": "interrupted"}))
+    assert prepared(given, toy, out, language="en").language == "en"
+    assert len(problems(out)) == 3
+    made = store.read_json(out / "run.json", Run)
+    assert (made.status, made.config["language"], made.resumptions) == ("done", "en", [])
 
 
 def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:

@@ -33,6 +33,7 @@ _COUNTS = (
     "actor_rollout_ref.actor.ppo_mini_batch_size",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "trainer.total_training_steps",
     "trainer.nnodes",
     "trainer.n_gpus_per_node",
 )
@@ -94,7 +95,9 @@ def compose(overrides: Sequence[str]) -> Any:
                 own = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
                 config.run.method = label(config.run.method, config.actor_rollout_ref.selector, own)
         OmegaConf.resolve(config)
-        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL, key=lambda k: (not k.startswith("run."), k))
+        missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
+        # the other keys follow from those of the run
+        missing = [k for k in missing if k.startswith("run.")] or missing
     except (HydraException, OmegaConfBaseException) as e:
         if own_error := resolvers.own_error(e):
             raise own_error from None

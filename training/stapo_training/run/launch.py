@@ -118,7 +118,7 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         out, new_record(config, files), flag="run.out", may_differ=may_differ, foreign=foreign
     ) as open_run:
         if open_run.finished:
-            print(f"{out}: this run is finished ({config.run.steps} steps)")
+            print(f"{out}: this run is finished ({config.trainer.total_training_steps} steps)")
             return 0
         # a GPU run asks a worker's process first; without a GPU the run itself says the same as early
         validate(config, ask_worker=config.trainer.device != "cpu")
@@ -167,4 +167,4 @@ def _status_at_end(config: Any, out: Path) -> Iterator[None]:
         raise
     finally:
         # the trainer has written to the folder through an object of its own
-        status.write(TrainingFolder(out), config.run, state, reason=reason)
+        status.write(TrainingFolder(out), config, state, reason=reason)

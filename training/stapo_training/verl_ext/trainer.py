@@ -76,8 +76,9 @@ class StapoTrainer(PPOTrainerSync):
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
         self._watch = alarms.Watch()
-        few = config.actor_rollout_ref.selector.name in alarms.SELECTORS_THAT_SILENCE_FEW
-        self._silenced_reference = config.run.silenced_share_reference if few else None
+        self._silenced_reference = alarms.silenced_reference(
+            config.actor_rollout_ref.selector.name, config.run.silenced_share_reference
+        )
         # veRL deletes old checkpoints before it writes a new one; here they go when the new one is complete
         self._keep, config.trainer.max_actor_ckpt_to_keep = config.trainer.get("max_actor_ckpt_to_keep"), None
         self._save_due = False
@@ -243,7 +244,7 @@ class StapoTrainer(PPOTrainerSync):
     def _write_status(self) -> None:
         status.write(
             self.folder,
-            self.config.run,
+            self.config,
             "running",
             step_seconds=self._step_seconds,
             alarms_on=self._watch.on,

@@ -21,8 +21,8 @@ Kind = Literal["not_finite", "entropy_collapse", "entropy_explosion", "silenced_
 UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
 """A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
 
-SELECTORS_THAT_SILENCE_FEW = ("silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random")
-"""Selectors whose silenced share has a reference; top_entropy leaves out most tokens by design."""
+_WITHOUT_REFERENCE = ("keep_all", "top_entropy")
+"""Selectors that silence nothing, or most tokens by design; any other one is meant to silence few."""
 
 
 class AlarmConfig(BaseModel):
@@ -59,6 +59,11 @@ def alarms_from(config: Mapping[str, Any]) -> AlarmConfig:
         BadInput: naming the key, the value found and what is allowed.
     """
     return validated(AlarmConfig, config, "alarms", "correct the override; stapo-train run ... --config-only shows all")
+
+
+def silenced_reference(selector: str, reference: float | None) -> float | None:
+    """The silenced share to measure a selector against, `reference` of the size; None where it has none."""
+    return None if selector in _WITHOUT_REFERENCE else reference
 
 
 @dataclass(frozen=True)

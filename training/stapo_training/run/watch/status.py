@@ -51,18 +51,19 @@ class Status:
 
 def write(
     folder: TrainingFolder,
-    run: Any,
+    config: Any,
     state: State,
     *,
     step_seconds: Sequence[float] = (),
     alarms_on: frozenset[str] = frozenset(),
     reason: str = "",
 ) -> None:
-    """Rewrite STATUS.md from what is in a training's folder; `run` is that part of its configuration."""
+    """Rewrite STATUS.md from what is in a training's folder; `config` is its whole configuration."""
+    run = config.run
     status = Status(
         name=f"Training: {run.method} on {run.size}, seed {run.seed}",
         state=state,
-        total=run.steps,
+        total=config.trainer.total_training_steps,
         command=run.command,
         now=datetime.now(UTC),
         disk_free=shutil.disk_usage(folder.path).free,
