@@ -116,6 +116,18 @@ def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zip", "runs"]  # no half bundle, no folder of its own
 
 
+@pytest.mark.parametrize("name", ["runs (1)", "läufe", ".hidden"])
+def test_a_name_that_unpack_would_refuse_is_not_packed(run: Path, tmp_path: Path, name: str) -> None:
+    below = run / "eval" / name
+    (run / "eval" / "stapo-s0").rename(below)
+    other = run_folder(tmp_path / "runs" / name)
+    for given, found in ((run, below), (other, other)):
+        with pytest.raises(BadInput) as e:
+            pack([given], tmp_path / "x.zip")
+        assert (e.value.found, e.value.next_step) == (found, "rename the run's folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
 def test_a_second_time_everything_is_there_already(bundle: Path, tmp_path: Path) -> None:
     unpack(bundle, tmp_path / "shared")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "shared").rglob("*")}

@@ -9,6 +9,7 @@ overwritten, and a kill at any moment leaves whole files only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -36,6 +37,7 @@ from stapo_repro.sharing.pack import (
     Manifest,
     cell_ids,
     digest,
+    is_plain,
     model_of,
 )
 from stapo_results import runs, store
@@ -53,7 +55,6 @@ MAX_RECORD = 256 << 20
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
            OverflowError, UnicodeError)  # fmt: skip
 _END = struct.Struct("<4s4H2LH")  # the end record: signature, disks, entries, directory's size and offset, comment
-_PLAIN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.+=@ -]{0,198}[A-Za-z0-9_+=@-])?")  # a part of a path
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,11 @@ def unpack(path: Path, into: Path) -> Merged:
                 cell_ids(into, staging)  # refuses two records of one cell that differ, by the rule of the tables
             _move(new, staging, into)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)  # not the lock beside it, which is held
+            shutil.rmtree(staging, ignore_errors=True)
+            # the lock last: FileLock gives no one a lock whose file has gone, so whoever comes next makes a new one
+            (work / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody has come
+                work.rmdir()
     return Merged(manifest, len(new), len(manifest.files) - len(new))
 
 
@@ -179,8 +184,7 @@ def _check_member(m: zipfile.ZipInfo) -> None:
     """Refuses a member whose name, kind or size no bundle has."""
     where = f"{m.filename!r} (offset {m.header_offset})"
     parts = m.filename.split("/")
-    plain = len(parts) > 1 and all(_PLAIN.fullmatch(p) for p in parts) and model_of(m.filename)
-    if not plain and m.filename != MANIFEST:
+    if not (is_plain(m.filename) and model_of(m.filename)) and m.filename != MANIFEST:
         raise _refused(f"{where} is not the plain path of a record's file", m.filename, "RUN/.../FILE, no ..")
     kind = stat.S_IFMT(m.external_attr >> 16)
     if m.is_dir() or kind not in (0, stat.S_IFREG):
