@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -23,7 +23,7 @@ from stapo_repro.ablation import build as ablation
 from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.provenance import code_version
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, StepMetrics, Verdict
 
@@ -102,6 +102,14 @@ def digest(file: BinaryIO) -> str:
     return found.hexdigest()
 
 
+def renamed(error: RecordError, names: Mapping[str, str]) -> RecordError:
+    """The same error with the beginnings of files' names in a temporary folder replaced."""
+    what, found = error.what, str(error.found)
+    for old, new in names.items():
+        what, found = what.replace(old, new), found.replace(old, new)
+    return RecordError(what, found=found, expected=error.expected, next_step=error.next_step)
+
+
 def cell_ids(*trees: Path) -> list[str]:
     """The ids of all cell records below the folders, sorted; the ablation's, which share ids with others, apart.
 
@@ -149,7 +157,11 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         ]
         files.sort(key=lambda f: f.path)
         commit, dirty = code_version()
-        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cell_ids(tree), files=files)
+        try:
+            cells = cell_ids(tree)
+        except RecordError as e:  # the folder is gone when this is read
+            raise renamed(e, {f"{tree / name}/": f"{run}/" for run, name in zip(runs, names, strict=True)}) from None
+        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cells, files=files)
         _write(tree, manifest, out)
     return manifest
 

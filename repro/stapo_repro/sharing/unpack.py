@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from stapo_repro.driver.readiness import check_disk
@@ -39,6 +39,7 @@ from stapo_repro.sharing.pack import (
     digest,
     is_plain,
     model_of,
+    renamed,
 )
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, RecordError
@@ -133,8 +134,8 @@ def _extract(path: Path, folder: Path) -> Manifest:
     try:
         _check_records(folder, manifest)
     except RecordError as e:  # the folder is gone when this is read: the bundle's own names remain
-        what, found = (str(x).replace(f"{folder}/", "") for x in (e.what, e.found))
-        raise _refused(what, found, e.expected) from None
+        e = renamed(e, {f"{folder}/": ""})
+        raise _refused(e.what, e.found, e.expected) from None
     return manifest
 
 
@@ -169,6 +170,8 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     # also none that a file system without cases would take for one another
     if len({n.casefold() for n in names}) < len(names):
         raise _refused("a file stands twice in the bundle", f"{len(names)} names", "each file once")
+    if parent := _file_and_folder(names):
+        raise _refused(f"{parent!r} is a file and a folder in the bundle", parent, "a file or a folder")
     manifest = store.parse(archive.read(MANIFEST), Manifest, MANIFEST)
     listed, there = ([(f.path, f.bytes) for f in manifest.files], [(m.filename, m.file_size) for m in members[1:]])
     if listed != there:
@@ -178,6 +181,12 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     if manifest.total > MAX_TOTAL:
         raise _refused("the bundle is too large", f"{manifest.total} bytes declared", f"at most {MAX_TOTAL}")
     return manifest
+
+
+def _file_and_folder(names: Sequence[str]) -> str:
+    """The first file that is also a folder on the way to another one, whatever the case of its letters; "" for none."""
+    folders = {str(folder) for n in names for folder in PurePosixPath(n.casefold()).parents}
+    return next((n for n in names if n.casefold() in folders), "")
 
 
 def _check_member(m: zipfile.ZipInfo) -> None:
