@@ -140,6 +140,7 @@ def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):
 @pytest.mark.parametrize(("arguments", "named_in_error"), [
     (["run", "stapo/qwen3-8b", "--hardware", "cpu"], "--hardware cpu"),
     (["run", "stapo/mini", "--judge", "none", "--hardware", "8gpu"], "--hardware, --judge"),
+    (["run", "stapo/mini", "--hardware", "cpu", "--judge", "cpu"], "found:    --judge\n"),
     (["NOSUCH", "--help"], "miniature, ablation, run"),
 ])  # fmt: skip
 def test_command_line_refuses_with_code_2(tmp_path, arguments, named_in_error):

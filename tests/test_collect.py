@@ -75,6 +75,9 @@ def test_a_path_among_the_revisions_is_refused(tmp_path: Path) -> None:
 def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
     make_run(tmp_path / "run" / "train" / "stapo-s0")
     make_run(tmp_path / "run" / "set-aside" / "train" / "stapo-s0.1", status="failed")
+    broken = tmp_path / "run" / "set-aside" / "train" / "stapo-s0.2" / "run.json"
+    broken.parent.mkdir()
+    broken.write_text('{"run_id": "ha')
     assert len(collect(tmp_path / "run", tmp_path / "out")) == 2
 
 

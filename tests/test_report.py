@@ -30,7 +30,7 @@ from stapo_repro.tables import render
 from stapo_repro.templating import visible
 from stapo_results import store
 from stapo_results.errors import RecordError
-from stapo_results.schema import CellRecord, ProblemResult, Verdict
+from stapo_results.schema import CellRecord, ContextLimit, ProblemResult, Resumption, Run, Verdict
 
 NOT_RUN = re.compile(r"<td[^>]*>\s*(?:<span[^>]*>)?not run")
 
@@ -338,6 +338,26 @@ def test_a_page_names_no_folder_of_the_machine(hostile: Path):
     command = dict(view.properties)["command"]
     assert command == "stapo-eval run --out RUN/stapo-s0 --data-dir …/data"
     assert runs.without_paths("a/b and http://x/y and '/usr/lib/x y'") == "a/b and http://x/y and '…/x y'"
+
+
+def test_a_run_shows_its_resumptions_and_its_context_limit(tmp_path: Path):
+    path = synthetic.training_run(tmp_path / "train", "stapo") / "run.json"
+    plain = dict(runs.load([tmp_path], Path())[0].properties)
+    assert {"resumed", "context limit"}.isdisjoint(plain)
+    went_on = [
+        Resumption(at="2026-01-02T03:04:05+00:00", start="step 20", code_commit="c0ffee", code_dirty=""),
+        Resumption(at="2026-01-03T03:04:05+00:00", start="", code_commit="beef", code_dirty="d1f"),
+    ]
+    limit = ContextLimit(context=4096, asked=3500, problems=2, least=3000, most=3400)
+    store.write_json(
+        path, store.read_json(path, Run).model_copy(update={"resumptions": went_on, "context_limit": limit})
+    )
+    rows = dict(runs.load([tmp_path], Path())[0].properties)
+    assert rows["resumed"] == (
+        "2026-01-02T03:04:05+00:00 from step 20, code c0ffee; "
+        "2026-01-03T03:04:05+00:00, code beef with uncommitted changes (d1f)"
+    )
+    assert all(number in rows["context limit"] for number in ("4,096", "3,500", "3,000 to 3,400", "2 problems"))
 
 
 def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys, monkeypatch):

@@ -106,14 +106,38 @@ def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
     cell = run / "eval" / "stapo-s0" / "cells" / Path(FILES[0]).name
     whole = cell.read_text()
     cell.write_text(whole.replace('"top_p": 0.9', '"top_p": 1.0'))
-    with pytest.raises(RecordError, match=rf"{FILES[0]}:\d+"):
+    with pytest.raises(RecordError) as e:
         pack([run], tmp_path / "b.zip")
+    line = 1 + whole.splitlines().index(' "top_p": 0.9,')
+    assert e.value.what.startswith(f"{cell}:{line}: ")
     cell.write_text(whole)
     record = store.read_json(run / "train" / "stapo-s0" / "run.json", Run)
     store.write_json(run / "train" / "stapo-s0" / "run.json", record.model_copy(update={"status": "running"}))
     with pytest.raises(BadInput, match=r"train/stapo-s0/run\.json"):
         pack([run], tmp_path / "b.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zip", "runs"]  # no half bundle, no folder of its own
+
+
+def test_cells_of_two_runs_that_contradict_each_other_are_named_where_they_stand(run: Path, tmp_path: Path) -> None:
+    other = run_folder(tmp_path / "runs" / "other")
+    first, second = (folder / "eval" / "stapo-s0" / "cells" / Path(FILES[0]).name for folder in (run, other))
+    second.write_text(second.read_text().replace('"max_tokens": ', '"max_tokens": 1'))
+    with pytest.raises(RecordError) as e:
+        pack([run, other], tmp_path / "x.zip")
+    assert f"at {first}:" in str(e.value.found)
+    assert f"at {second}:" in str(e.value.found)
+
+
+@pytest.mark.parametrize("name", ["runs (1)", "läufe", ".hidden"])
+def test_a_name_that_unpack_would_refuse_is_not_packed(run: Path, tmp_path: Path, name: str) -> None:
+    below = run / "eval" / name
+    (run / "eval" / "stapo-s0").rename(below)
+    other = run_folder(tmp_path / "runs" / name)
+    for given, found in ((run, below), (other, other)):
+        with pytest.raises(BadInput) as e:
+            pack([given], tmp_path / "x.zip")
+        assert (e.value.found, e.value.next_step) == (found, "rename the run's folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
 
 
 def test_a_second_time_everything_is_there_already(bundle: Path, tmp_path: Path) -> None:

@@ -239,6 +239,12 @@ def test_a_file_that_stands_twice_is_refused(tmp_path: Path, second: str) -> Non
     refused(tmp_path / "x.zip", tmp_path / "into", "stands twice|plain path")
 
 
+@pytest.mark.parametrize("below", ["run/run.json/run.json", "RUN/run.json/x/cells/a.json"])
+def test_a_file_that_is_also_a_folder_is_refused(tmp_path: Path, below: str) -> None:
+    for names in (["run/run.json", below], [below, "run/run.json"]):
+        refused(forged(tmp_path / "x.zip", [(n, b"{}") for n in names]), tmp_path / "into", "'run/run.json'")
+
+
 def test_files_that_the_manifest_does_not_list_are_refused(tmp_path: Path) -> None:
     listed = manifest_of([("run/run.json", b"{}")])
     for files in ([], [("run/run.json", b"{}"), ("run/samples.jsonl", b"")]):

@@ -68,7 +68,9 @@ class Run:
         if not mini:
             options["hardware"] = self.hardware or "8gpu"
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
-        given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value and value != "cpu"]
+        if self.hardware == "cpu":
+            del options["hardware"]  # the miniature's own
+        given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
         if given:
             raise BadInput("the miniature has no such option", found=", ".join(given),
                            expected="--quick, --seeds, --steps, --data-dir, --out, --dry-run",

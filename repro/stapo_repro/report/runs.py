@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stapo_repro.report.cells import link_to
 from stapo_repro.sharing.collect import shorten
-from stapo_results.schema import Run
+from stapo_results.schema import ContextLimit, Resumption, Run
 from stapo_results.store import read_json
 from stapo_results.terminal import duration
 
@@ -48,18 +48,39 @@ def _title(run: Run) -> str:
     return " ".join(str(x) for x in (run.kind, *parts) if x is not None)
 
 
+def _code(made: Run | Resumption) -> str:
+    return made.code_commit + (f" with uncommitted changes ({made.code_dirty})" if made.code_dirty else "")
+
+
+def _resumption(r: Resumption) -> str:
+    """ "2026-01-01T00:00:00+00:00 from step 20, code 0123abc" """
+    return r.at + (f" from {r.start}" if r.start else "") + f", code {_code(r)}"
+
+
+def _context_limit(limit: ContextLimit | None) -> str:
+    if limit is None:
+        return ""
+    left = f"{limit.least:,}" if limit.least == limit.most else f"{limit.least:,} to {limit.most:,}"
+    return (
+        f"the model's {limit.context:,} positions leave {left} tokens for responses to {limit.problems:,} problems, "
+        f"where {limit.asked:,} were asked for"
+    )
+
+
 def _properties(run: Run) -> tuple[tuple[str, str], ...]:
     pairs = (
         ("run", run.run_id + (f", made by run {run.parent_run}" if run.parent_run else "")),
         ("started", run.started),
         ("wall time", "not recorded" if run.wall_seconds is None else duration(run.wall_seconds)),
         ("command", shlex.join(run.command)),
-        ("code", run.code_commit + (f" with uncommitted changes ({run.code_dirty})" if run.code_dirty else "")),
+        ("code", _code(run)),
+        ("resumed", "; ".join(map(_resumption, run.resumptions))),
         ("hardware", _pairs(run.hardware)),
         ("seeds", _pairs(run.seeds)),
         ("repeatable", "bit by bit" if run.deterministic else "not bit by bit"),
         ("revisions", _pairs(run.revisions)),
         ("packages", _pairs(run.packages)),
+        ("context limit", _context_limit(run.context_limit)),
         ("notes", "; ".join(run.notes)),
     )
     return tuple((name, without_paths(value)) for name, value in pairs if value)

@@ -69,9 +69,10 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     hardware = []
     for path in sorted(root.rglob("run.json")):
         name = path.relative_to(root)
+        if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken
+            continue
         record = store.read_json(path, Run)
-        # the driver's own record stays behind, and so does what a stage made before it was made anew
-        if record.kind not in ("train", "eval") or "set-aside" in name.parts:
+        if record.kind not in ("train", "eval"):  # the driver's own record stays behind
             continue
         written[name] = json.dumps(_plain(record, path, root), ensure_ascii=False, indent=1) + "\n"
         hardware.append(record.hardware)

@@ -8,11 +8,12 @@ between the members. It proves nothing about who made it.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -22,7 +23,7 @@ from stapo_repro.ablation import build as ablation
 from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.provenance import code_version
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, StepMetrics, Verdict
 
@@ -38,6 +39,7 @@ LINES: dict[str, type[BaseModel]] = {
 }
 """Files of one record a line."""
 MAX_FILE = 16 << 30  # bytes
+_PLAIN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.+=@ -]{0,198}[A-Za-z0-9_+=@-])?")  # a part of a path
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold
 
 
@@ -77,6 +79,18 @@ def model_of(name: str) -> type[BaseModel] | None:
     return Run if path.name == "run.json" else LINES.get(path.name)
 
 
+def plain_parts(path: str) -> int:
+    """How many parts of a path with "/", from its first on, have names that every system takes as they are."""
+    parts = path.split("/")
+    return next((i for i, part in enumerate(parts) if not _PLAIN.fullmatch(part)), len(parts))
+
+
+def is_plain(path: str) -> bool:
+    """Whether a bundle may hold a file of this path: `pack` writes no other one, and `unpack` takes no other one."""
+    parts = path.split("/")
+    return len(parts) > 1 and plain_parts(path) == len(parts)
+
+
 def digest(file: BinaryIO) -> str:
     """Hex SHA-256 over all bytes of an open file but its last 64, which say what it should be."""
     left = file.seek(0, 2) - DIGITS
@@ -86,6 +100,14 @@ def digest(file: BinaryIO) -> str:
         found.update(block)
         left -= len(block)
     return found.hexdigest()
+
+
+def renamed(error: RecordError, names: Mapping[str, str]) -> RecordError:
+    """The same error with the beginnings of files' names in a temporary folder replaced."""
+    what, found = error.what, str(error.found)
+    for old, new in names.items():
+        what, found = what.replace(old, new), found.replace(old, new)
+    return RecordError(what, found=found, expected=error.expected, next_step=error.next_step)
 
 
 def cell_ids(*trees: Path) -> list[str]:
@@ -108,7 +130,8 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         responses: with samples, verdicts and judgements; else cell records, run records and metrics alone.
 
     Raises:
-        BadInput: two folders of one name, a folder without records, an unfinished run, a file that exists.
+        BadInput: two folders of one name, a name that `unpack` refuses, a folder without records, an unfinished run, a
+            file that exists.
         RecordError: a broken record, one that names a path of this machine, or a cell that contradicts itself or
             another one of its id.
     """
@@ -122,7 +145,9 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".packing-") as folder:
         tree = Path(folder)
         for run, name in zip(runs, names, strict=True):
-            collect(run, tree / name, token_logs=False)  # no reader of a bundle should have to trust a Parquet file
+            # no reader of a bundle should have to trust a Parquet file
+            written = collect(run, tree / name, token_logs=False)
+            _check_names(run, [p.relative_to(tree / name).as_posix() for p in written])
             if responses:
                 _copy_responses(run, tree / name)
         found = (p for p in tree.rglob("*") if p.is_file())
@@ -132,9 +157,28 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         ]
         files.sort(key=lambda f: f.path)
         commit, dirty = code_version()
-        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cell_ids(tree), files=files)
+        try:
+            cells = cell_ids(tree)
+        except RecordError as e:  # the folder is gone when this is read
+            raise renamed(e, {f"{tree / name}/": f"{run}/" for run, name in zip(runs, names, strict=True)}) from None
+        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cells, files=files)
         _write(tree, manifest, out)
     return manifest
+
+
+def _check_names(run: Path, files: Sequence[str]) -> None:
+    """Raises: BadInput for a run's folder, or one below it, with a name that no bundle has."""
+    for path in (f"{run.resolve().name}/{f}" for f in files):
+        if not is_plain(path):
+            parts = path.split("/")
+            below = parts[1 : plain_parts(path) + 1]
+            raise BadInput(
+                "a bundle cannot hold this name",
+                found=run.joinpath(*below),
+                expected="letters from A to Z, digits and _.+=@- and blanks, the first a letter, a digit or _, "
+                "the last no dot and no blank; at most 200 of them",
+                next_step="rename the run's folder",
+            )
 
 
 def _copy_responses(run: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ overwritten, and a kill at any moment leaves whole files only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -20,7 +21,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from stapo_repro.driver.readiness import check_disk
@@ -36,7 +37,9 @@ from stapo_repro.sharing.pack import (
     Manifest,
     cell_ids,
     digest,
+    is_plain,
     model_of,
+    renamed,
 )
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, RecordError
@@ -53,7 +56,6 @@ MAX_RECORD = 256 << 20
 _BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, ValueError,
            OverflowError, UnicodeError)  # fmt: skip
 _END = struct.Struct("<4s4H2LH")  # the end record: signature, disks, entries, directory's size and offset, comment
-_PLAIN = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.+=@ -]{0,198}[A-Za-z0-9_+=@-])?")  # a part of a path
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,11 @@ def unpack(path: Path, into: Path) -> Merged:
                 cell_ids(into, staging)  # refuses two records of one cell that differ, by the rule of the tables
             _move(new, staging, into)
         finally:
-            shutil.rmtree(staging, ignore_errors=True)  # not the lock beside it, which is held
+            shutil.rmtree(staging, ignore_errors=True)
+            # the lock last: FileLock gives no one a lock whose file has gone, so whoever comes next makes a new one
+            (work / ".lock").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody has come
+                work.rmdir()
     return Merged(manifest, len(new), len(manifest.files) - len(new))
 
 
@@ -128,8 +134,8 @@ def _extract(path: Path, folder: Path) -> Manifest:
     try:
         _check_records(folder, manifest)
     except RecordError as e:  # the folder is gone when this is read: the bundle's own names remain
-        what, found = (str(x).replace(f"{folder}/", "") for x in (e.what, e.found))
-        raise _refused(what, found, e.expected) from None
+        e = renamed(e, {f"{folder}/": ""})
+        raise _refused(e.what, e.found, e.expected) from None
     return manifest
 
 
@@ -164,6 +170,8 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     # also none that a file system without cases would take for one another
     if len({n.casefold() for n in names}) < len(names):
         raise _refused("a file stands twice in the bundle", f"{len(names)} names", "each file once")
+    if parent := _file_and_folder(names):
+        raise _refused(f"{parent!r} is a file and a folder in the bundle", parent, "a file or a folder")
     manifest = store.parse(archive.read(MANIFEST), Manifest, MANIFEST)
     listed, there = ([(f.path, f.bytes) for f in manifest.files], [(m.filename, m.file_size) for m in members[1:]])
     if listed != there:
@@ -175,12 +183,17 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     return manifest
 
 
+def _file_and_folder(names: Sequence[str]) -> str:
+    """The first file that is also a folder on the way to another one, whatever the case of its letters; "" for none."""
+    folders = {str(folder) for n in names for folder in PurePosixPath(n.casefold()).parents}
+    return next((n for n in names if n.casefold() in folders), "")
+
+
 def _check_member(m: zipfile.ZipInfo) -> None:
     """Refuses a member whose name, kind or size no bundle has."""
     where = f"{m.filename!r} (offset {m.header_offset})"
     parts = m.filename.split("/")
-    plain = len(parts) > 1 and all(_PLAIN.fullmatch(p) for p in parts) and model_of(m.filename)
-    if not plain and m.filename != MANIFEST:
+    if not (is_plain(m.filename) and model_of(m.filename)) and m.filename != MANIFEST:
         raise _refused(f"{where} is not the plain path of a record's file", m.filename, "RUN/.../FILE, no ..")
     kind = stat.S_IFMT(m.external_attr >> 16)
     if m.is_dir() or kind not in (0, stat.S_IFREG):
