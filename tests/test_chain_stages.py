@@ -124,6 +124,16 @@ def test_a_foreign_folder_is_refused(tmp_path):
     assert e.value.found == "thesis.tex"
 
 
+def test_a_run_of_an_earlier_version_is_refused_as_such(tmp_path):
+    for name in ("parameters.json", "stages.jsonl"):
+        (tmp_path / name).touch()
+    checks = readiness.make_checks(miniature(tmp_path), [], {})
+    problem = checks.made[0].problem
+    assert problem is not None
+    assert "an earlier version" in problem.what
+    assert "--out" in problem.next_step
+
+
 def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):
     """Whoever walks its folder for records of runs tells them by their kind."""
     from stapo_repro.planner.estimates import recorded

@@ -118,6 +118,12 @@ def test_same_record_twice_counts_once_and_both_files_are_named(tmp_path, capsys
     assert f"same record twice, counted once: {first} and {second}" in capsys.readouterr().err
 
 
+def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
+    record(tmp_path)
+    assert len(load_cells([tmp_path, tmp_path])) == 1
+    assert capsys.readouterr().err == ""
+
+
 def test_contradictory_records_are_refused_by_both_files(tmp_path):
     first, second = record(tmp_path / "a"), record(tmp_path / "b", ("10", "01"), run_id="another")
     with pytest.raises(RecordError, match="contradict each other") as e:

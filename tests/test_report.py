@@ -360,6 +360,18 @@ def test_a_run_shows_its_resumptions_and_its_context_limit(tmp_path: Path):
     assert all(number in rows["context limit"] for number in ("4,096", "3,500", "3,000 to 3,400", "2 problems"))
 
 
+def test_a_run_without_a_record_is_named_as_missing(tmp_path: Path):
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"], run_id="0123456789ab")
+    assert 'made by run 0123456789ab, <strong class="loud">whose record is not here</strong>' in page(tmp_path)
+
+
+def test_without_any_record_the_page_says_not_run(tmp_path: Path):
+    plain = re.sub(r"<[^>]+>", " ", page(tmp_path))
+    assert re.search(r"methods run in miniature\s+0 of 4\b", plain)
+    assert "No evaluation record." in plain
+    assert "SYNTHETIC" not in plain
+
+
 def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys, monkeypatch):
     monkeypatch.setattr(outputs, "draw", lambda *_: [])
     file = tmp_path / "page.html"

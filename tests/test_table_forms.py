@@ -221,6 +221,12 @@ def test_hostile_names_stay_text_in_html(table):
     assert set(page.scopes) == {"col", "row"}
 
 
+def test_page_needs_no_network_and_no_script(table):
+    text = render.to_page(table, links(table))
+    assert "default-src 'none'" in text
+    assert not re.search(r"(src|href)=\"(https?:)?//", text)
+
+
 def test_hostile_names_stay_text_in_markdown(table):
     text = render.to_markdown(table)
     assert "<script" not in text

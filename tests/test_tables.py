@@ -178,6 +178,13 @@ def test_bytes_depend_on_content_alone(tmp_path):
         assert form(first).endswith("\n")
 
 
+def test_seeds_with_other_problems_are_refused(tmp_path):
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "00"], seed=0)
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11"], seed=1)
+    with pytest.raises(RecordError, match="different problems"):
+        table(tmp_path)
+
+
 def test_papers_table_with_a_wrong_mark_is_refused(tmp_path):
     text = (paper.checkout() / "results/paper/main_table.json").read_text()
     wrong = tmp_path / "t.json"

@@ -65,6 +65,13 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
 
 
 def _check_folder(r: Request) -> str:
+    if (r.out / "parameters.json").exists() and not (r.out / runs.RECORD).exists():
+        raise BadInput(
+            f"{r.out} holds a run of an earlier version of this driver",
+            found="parameters.json and no run.json",
+            expected="a folder that this version began, or a new one",
+            next_step="finish it with that version, or give another --out",
+        )
     previous = runs.previous_of(r.out, new_record(r), "--out")
     return f"{r.out}: {'goes on' if previous else 'new'}"
 

@@ -133,11 +133,16 @@ def parse_cells(names: Sequence[str]) -> Named:
     for name in names:
         method, slash, size = name.partition("/")
         methods = list(labels.METHODS if size == labels.MINI else labels.METHOD_LABELS)
-        if not slash or method not in methods or size not in sizes:
+        if not slash or size not in sizes:
+            raise BadInput(f"no such cell: {name}", expected=f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
+                           next_step=_EXAMPLE)  # fmt: skip
+        if method not in methods:
+            trained = method in labels.METHOD_LABELS and method != labels.BASE
+            alone = f"train it alone: stapo-train run method={method} size={size} ..."
             raise BadInput(
                 f"no such cell: {name}",
-                expected=f"METHOD/SIZE with METHOD of {', '.join(methods)} and SIZE of {', '.join(sizes)}",
-                next_step=_EXAMPLE,
+                expected=f"METHOD/{size} with METHOD of {', '.join(methods)}",
+                next_step=alone if trained else _EXAMPLE,
             )
         if (method, size) not in found:
             found.append((method, size))
