@@ -93,4 +93,6 @@ class StageDisplay:
         later = [known.get(kind_of(s)) for s in self.waiting if s != stage]
         whole = (left or 0.0) + sum(s for s in later if s is not None)
         here = f"{duration(left)} left in this stage" if left is not None else "time left not known yet"
+        if not whole:  # nothing is known of any stage
+            return here
         return f"{here}, {'at least ' if left is None or None in later else ''}{duration(whole)} in all"
