@@ -32,7 +32,19 @@ def quick_composition() -> Iterator[None]:
 
 
 def test_the_methods_sizes_and_machines_of_the_suite() -> None:
-    published = ["cispo", "clip_cov", "dapo", "entropy20", "grpo", "grpo-nokl", "gspo", "justrl", "kl_cov", "sapo"]
+    published = [
+        "cispo",
+        "clip_cov",
+        "dapo",
+        "dapo-dynamic",
+        "entropy20",
+        "grpo",
+        "grpo-nokl",
+        "gspo",
+        "justrl",
+        "kl_cov",
+        "sapo",
+    ]
     ablations = ["justrl-fullmask", "stapo-high-entropy", "stapo-random"]
     assert sorted(METHODS) == sorted([*published, "stapo", *ablations])
     assert SIZES == ["mini", "qwen3-1.7b", "qwen3-8b", "qwen3-14b"]

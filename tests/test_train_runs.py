@@ -324,3 +324,16 @@ def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) ->
     silenced = sum(c["tokens"] for c in counts if c["silenced"])
     assert silenced == last.get("actor/selector/silenced_tokens", 0) * 2
     assert any(r["rare"] for r in log.tokens.to_pylist())
+
+
+def test_dynamic_sampling_trains_and_twice_gives_the_same_bytes(skilled_base: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        train(skilled_base, tmp_path / name, "method=dapo-dynamic")
+    one, other = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("a", "b"))
+    assert one == other
+    assert unexplained(one.splitlines()) == set()
+    steps = [m.values for m in store.read(tmp_path / "a" / "metrics.jsonl", StepMetrics)][1:]
+    assert len(steps) == STEPS
+    assert sum(v.get("training/filter_groups/evicted_samples", 0) for v in steps) > 0
+    # 8 prompts of 4 responses each, none of them all right or all wrong: the mean reward is within 1/2 of 0
+    assert all(v["failed_rollouts"] == 0 and abs(v["reward"]) <= 0.5 for v in steps)

@@ -43,7 +43,7 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         if self.rollout_config.name == CPU_ROLLOUT:
             n = int(kwargs["stapo_samples"])
             place = int(kwargs["stapo_row"]) * n + sample
-            params[ORDER_KEY] = [f"{split}-{step}", place, int(kwargs["stapo_rows"]) * n]
+            params[ORDER_KEY] = [f"{split}-{step}-{kwargs['stapo_call']}", place, int(kwargs["stapo_rows"]) * n]
         return await super().run(params, priority=priority, **kwargs)  # type: ignore[safe-super]
 
     async def ct_build_initial_tokens(  # type: ignore[override]  # veRL's callers name all but the messages
@@ -191,6 +191,7 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(SeededAgentLoopWorker)
+        self._calls = 0
 
     async def _init_agent_loop_workers(self) -> None:
         if self.rollout_config.name != CPU_ROLLOUT:
@@ -204,6 +205,8 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         rows = len(prompts)
         n = self.rollout_config.val_kwargs.n if validate else self.rollout_config.n
+        self._calls += 1
+        tu.assign_non_tensor_data(prompts, "stapo_call", self._calls)  # a step may ask several times
         tu.assign_non_tensor_data(prompts, "stapo_validate", validate)
         tu.assign_non_tensor_data(prompts, "stapo_rows", rows)
         tu.assign_non_tensor_data(prompts, "stapo_samples", n)

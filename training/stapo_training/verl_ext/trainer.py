@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY, ReplayBuffer
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
@@ -32,23 +33,32 @@ MODE = "stapo"
 _POLL_SECONDS = 0.02
 
 
-class OrderedReplayBuffer:
-    """veRL's buffer, which hands out trajectories in the order of their arrival, in the order of their keys."""
+class OrderedReplayBuffer(ReplayBuffer):
+    """veRL's buffer, in which the order of arrival decides nothing."""
 
-    def __init__(self, buffer: ReplayBuffer):
-        self._buffer = buffer
+    whole_rounds = False
+    """Judge no prompt group before all that were asked for have ended. With `algorithm.filter_groups` veRL asks for new
+    prompts as soon as some groups are found useless, so that how many it asks for at once depends on the machine."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._buffer, name)
+    def _sync_metadata_from_transfer_queue(self) -> None:
+        super()._sync_metadata_from_transfer_queue()
+        if self.whole_rounds:
+            for partition in (*self.pending_keys, *self.running_keys):
+                if self.pending_keys[partition] or self.running_keys[partition]:
+                    self.finished_keys[partition].clear()
+                    self.failure_keys[partition].clear()
 
-    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """veRL's `sample`, then sorted by (prompt id, sample, part)."""
-        batch, metrics = self._buffer.sample(
-            global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
-        )
+    def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
+        """Of more groups than are needed the first that were asked for; veRL takes them from a set, in any order."""
+        _, *snapshots = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
+        return sorted(sampleable_keys)[:batch_size], *snapshots
+
+    def _materialize_batch(self, *args: Any) -> Any:
+        """veRL's, then sorted by (prompt id, sample, part)."""
+        batch = super()._materialize_batch(*args)
         order = sorted(range(len(batch.keys)), key=lambda i: _key_order(batch.keys[i]))
         batch.keys, batch.tags = [batch.keys[i] for i in order], [batch.tags[i] for i in order]
-        return batch, metrics
+        return batch
 
 
 def _key_order(key: str) -> tuple[str, int, int]:
@@ -82,6 +92,7 @@ class StapoTrainer(PPOTrainerSync):
         # veRL deletes old checkpoints before it writes a new one; here they go when the new one is complete
         self._keep, config.trainer.max_actor_ckpt_to_keep = config.trainer.get("max_actor_ckpt_to_keep"), None
         self._save_due = False
+        self._fetched = (0, 0)  # the step, and how many prompts it has taken from the data
         self._ended_at: int | None = None
         self._step_began = time.perf_counter()
         self._step_seconds: list[float] = []
@@ -91,8 +102,10 @@ class StapoTrainer(PPOTrainerSync):
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
+        buffer.__class__ = OrderedReplayBuffer  # veRL names its own class where it makes one
         buffer.poll_interval = _POLL_SECONDS  # veRL's 2 s outlast a step of a small model
-        return OrderedReplayBuffer(buffer)
+        buffer.whole_rounds = self.config.run.deterministic
+        return buffer
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -108,9 +121,11 @@ class StapoTrainer(PPOTrainerSync):
         return agent_loop.DirectClient(self.config, replica._server_address, replica._server_handle)
 
     def _fetch_one_gen_batch(self) -> Any:
+        """veRL's, which may be called several times a step (data.gen_batch_size, dynamic sampling)."""
         batch = super()._fetch_one_gen_batch()
-        ids = [f"{self.global_steps:08d}-{row:06d}" for row in range(len(batch))]
-        tu.assign_non_tensor_stack(batch, "uid", ids)
+        step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
+        self._fetched = step, first + len(batch)
+        tu.assign_non_tensor_stack(batch, "uid", [f"{step:08d}-{first + row:06d}" for row in range(len(batch))])
         return batch
 
     def on_train_begin(self) -> None:
@@ -171,27 +186,37 @@ class StapoTrainer(PPOTrainerSync):
             self.folder.log_step(0, {"accuracy": step_metrics.accuracy(metrics)}, {})
         return metrics
 
-    def _val_metrics_update(  # type: ignore[override]  # called with these four by position
-        self, data_sources: list, sample_uids: list, reward_extra_infos_dict: dict, sample_turns: list, **_: Any
+    def _val_metrics_update(  # type: ignore[override]  # called with the first four by position
+        self,
+        data_sources: list,
+        sample_uids: list,
+        reward_extra_infos_dict: dict,
+        sample_turns: list,
+        expected_acc_counts: dict[tuple[str, str], int],
     ) -> dict[str, float]:
-        """The mean accuracy a data source, under veRL's name.
+        """The mean accuracy a data source, under veRL's name; a sample that failed counts as wrong, as veRL has it.
 
         veRL adds best@n and maj@n by a bootstrap from an unseeded generator: 4 s a validation of the miniature, and
         another value every time. The harness computes both exactly.
         """
-        accuracy: dict[str, list[float]] = {}
-        for source, correct in zip(data_sources, reward_extra_infos_dict["acc"], strict=True):
-            accuracy.setdefault(source, []).append(float(correct))
+        correct, expected = Counter(), Counter()
+        for (source, _), samples in expected_acc_counts.items():
+            expected[source] += samples
+        for source, acc in zip(data_sources, reward_extra_infos_dict["acc"], strict=True):
+            correct[source] += bool(acc)
         n = self.config.actor_rollout_ref.rollout.val_kwargs.n
-        return {f"val-core/{s}/acc/mean@{n}": sum(v) / len(v) for s, v in sorted(accuracy.items())}
+        return {f"val-core/{s}/acc/mean@{n}": correct[s] / expected[s] for s in sorted(expected)}
 
     def _save_checkpoint(self) -> None:
         self._save_due = True  # written by _compute_metrics, after the step's metrics
 
     def _compute_metrics(self, batch: Any, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
         own = token_numbers(batch, self.config.data.max_response_length, self._stops, self._old_policy)
+        expected = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
+        own["failed_rollouts"] = float(expected - sum(not tag.get("is_padding", False) for tag in batch.tags))
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        numbers = step_metrics.split(metrics | own)
+        counts = (DAPO_FILTERED_REWARD_COUNTS_KEY,)  # a table for veRL's loggers, not a number
+        numbers = step_metrics.split({k: v for k, v in metrics.items() if k not in counts} | own)
         metrics |= numbers.values  # veRL's loggers get the short names too
         now = time.perf_counter()
         seconds, self._step_began = now - self._step_began, now
