@@ -294,6 +294,7 @@ def main() -> None:
     ]
     for form in ("two_pass", "speculative"):
         case(f"S2T, {form}, rejected rows", plain | {"form": form}, batch=rejected, **SPLITS["micro 4"])
+    case("keep_all, rejected rows", {"name": "keep_all"}, batch=rejected, **SPLITS["micro 4"])
     for name in SELECTORS:
         case(f"log, {name}", {"name": name}, log="on", **SPLITS["micro 4"])
     case("log, S2T old", plain | {"policy": "old"}, log="on", **SPLITS["micro 4"])

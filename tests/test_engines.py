@@ -8,11 +8,12 @@ from pathlib import Path
 import eval_model
 import pytest
 
-from stapo_eval.decoding import INSTRUCTION, Decoding, encode_chat, parse_settings, prompt, stop_token_ids
+from stapo_eval.decoding import INSTRUCTION, Decoding, encode_chat, parse_settings, prompt
 from stapo_eval.engines import Finished, Request, fixed_batches, hf, make_engine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
+from stapo_results.stop_tokens import stop_token_ids
 
 
 @pytest.fixture(scope="module")

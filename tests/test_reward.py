@@ -27,6 +27,12 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """veRL is imported by the first call: that is not what the times below measure."""
+    compute_score("mini-add", "", "42")
+
+
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_output_is_wrong_within_a_second(name: str, verifier: str) -> None:
@@ -47,20 +53,20 @@ def test_no_state_between_calls() -> None:
     """The same response under one verifier after the others, twice: each call depends on its arguments alone."""
     response = r"Answer: 41 and \boxed{42}"
     scores = [compute_score("mini-add", response, "42", verifier=v)["score"] for v in VERIFIERS * 2]
-    assert scores == [-1.0, -1.0, 1.0] * 2
-    assert compute_score("mini-add", response, "42")["score"] == -1.0
+    assert scores == [1.0, -1.0, -1.0] * 2
+    assert compute_score("mini-add", response, "42")["score"] == 1.0
 
 
 def test_the_runs_record_names_its_verifier() -> None:
     from omegaconf import OmegaConf
 
     key = "reward.custom_reward_function.reward_kwargs.verifier"
-    config = compose(["run.base=base", "run.out=out", f"{key}=strict_box"])
-    assert verifier_from(config) == "strict_box"
+    config = compose(["run.base=base", "run.out=out", f"{key}=fallback"])
+    assert verifier_from(config) == "fallback"
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     record = provenance.new_run("train", plain, seeds={"run": 0}, deterministic=True)
-    assert record.config["reward"]["custom_reward_function"]["reward_kwargs"] == {"verifier": "strict_box"}
+    assert record.config["reward"]["custom_reward_function"]["reward_kwargs"] == {"verifier": "fallback"}
 
 
 def test_an_unknown_verifier_is_refused_before_anything_starts() -> None:
@@ -69,3 +75,23 @@ def test_an_unknown_verifier_is_refused_before_anything_starts() -> None:
     with pytest.raises(BadInput) as caught:
         verifier_from(config)
     assert caught.value.found == "lenient"
+
+
+def test_the_default_reads_the_last_box() -> None:
+    assert compute_score("mini-add", "Answer: 41\n" + r"\boxed{42}", "42")["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("response", "verifier", "misjudged"),
+    [
+        ("**Final Answer:**\n" + r"\boxed{42}", "fallback", (True, False)),
+        ("Answer: 42\n" + r"\boxed{41}", "fallback", (False, True)),
+        (r"\boxed{ 42 }", "strict_box", (True, False)),  # another string, the same answer
+        (r"\boxed{42}", "strict_box", (False, False)),
+        (r"\boxed{41}", "strict_box", (False, False)),
+        ("Answer: 42", "fallback", (False, False)),  # no box to hold against it
+    ],
+)
+def test_a_box_that_contradicts_the_score_is_told(response: str, verifier: str, misjudged: tuple[bool, bool]) -> None:
+    found = compute_score("mini-add", response, "42", verifier=verifier)
+    assert (found["box_right_scored_wrong"], found["box_wrong_scored_right"]) == misjudged

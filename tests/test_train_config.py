@@ -16,7 +16,7 @@ BASE = ["run.base=base", "run.out=out"]
     ("method", "clip_high", "aggregation", "kl", "selector", "scope"),
     [
         ("grpo", 0.2, "seq-mean-token-mean", 0.04, "keep_all", "mini_batch"),
-        ("entropy20", 0.28, "token-mean", None, "top_entropy", "micro_batch"),
+        ("entropy20", 0.28, "token-mean", None, "top_entropy", "mini_batch"),
         ("justrl", 0.28, "token-mean", None, "keep_all", "mini_batch"),
         ("stapo", 0.28, "token-mean", None, "silence_spurious", "mini_batch"),
     ],
@@ -96,7 +96,12 @@ def test_a_missing_value_is_named_without_what_follows_from_it(given: list[str],
         (r"Answer: 41 and \boxed{42}", "fallback", -1.0),  # the answer line goes first
         (r"so \boxed{42}", "answer_line", -1.0),
         (r"Answer: 41 and \boxed{42}", "strict_box", 1.0),
-        (r"\boxed{42}" + " " * 100, "strict_box", -1.0),  # outside the last 100 characters
+        (r"\boxed{42}" + " so it is" * 100, "strict_box", 1.0),  # veRL looks at the last 100 characters alone
+        ("**Final Answer:**\n" + r"\boxed{42}", "strict_box", 1.0),
+        ("**Final Answer:**\n" + r"\boxed{42}", "fallback", -1.0),  # it reads "**" and never looks at the box
+        ("Answer: 42\n" + r"\boxed{41}", "strict_box", -1.0),
+        ("Answer: 42\n" + r"\boxed{41}", "fallback", 1.0),
+        (r"\boxed{42} and \boxed{4", "strict_box", -1.0),
         ("", "fallback", -1.0),
     ],
 )

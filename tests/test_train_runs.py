@@ -313,7 +313,7 @@ def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) ->
     train(skilled_base, tmp_path / "run", f"method={method}")
     last = list(store.read(tmp_path / "run" / "metrics.jsonl", StepMetrics))[-1].values
     if method == "entropy20":
-        # a fifth of the tokens of every micro-batch, rounded up
+        # a fifth of the tokens of every mini-batch, rounded up
         assert 0.75 < last["silenced_share"] <= 0.8
     else:
         assert last["silenced_share"] == 0.0

@@ -1,18 +1,23 @@
-"""The trainer's own parts on made-up batches: ids, the buffer's order, validation."""
+"""The trainer's own parts on made-up batches: ids, the buffer's order, validation, stop tokens, dropout."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
+
+from stapo_results.errors import RunFailed
 
 
 def _trainer() -> Any:
     from stapo_training.verl_ext.trainer import StapoTrainer
 
-    made = object.__new__(StapoTrainer)
+    made: Any = object.__new__(StapoTrainer)
     made.global_steps, made._fetched = 7, (0, 0)
     return made
 
@@ -84,3 +89,68 @@ def test_a_deterministic_run_judges_no_group_before_all_have_ended(buffer: Any, 
     buffer.queue["00000007-000001"]["status"] = "failure"
     buffer._sync_metadata_from_transfer_queue()
     assert (buffer.finished_keys["train"], buffer.failure_keys["train"]) == ({"00000007-000000"}, {"00000007-000001"})
+
+
+def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As evaluation does; the model's own list names one of them."""
+    from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
+
+    from stapo_training.verl_ext import agent_loop, step_tokens
+
+    tokenizer = SimpleNamespace(eos_token_id=5, get_vocab=lambda: {"a": 0, "<|endoftext|>": 3, "<|im_end|>": 5})
+    own = SimpleNamespace(eos_token_id=5)
+    monkeypatch.setattr(step_tokens, "get_generation_config", lambda model: own)
+    loop: Any = object.__new__(agent_loop.SeededAgentLoop)
+    loop.rollout_config = SimpleNamespace(seed=1, name="vllm")
+    loop._stops = agent_loop.stop_tokens(tokenizer, "model")
+    asked = []
+
+    async def run(self: Any, sampling_params: dict, **_: Any) -> None:
+        asked.append(sampling_params)
+
+    monkeypatch.setattr(SingleTurnAgentLoop, "run", run)
+    for validate in (False, True):
+        where = {"stapo_validate": validate, "global_steps": 1, "session_id": 0, "extra_info": {"problem_id": "p"}}
+        asyncio.run(loop.run({"temperature": 1.0}, **where))
+    assert [params["stop_token_ids"] for params in asked] == [[3, 5], [3, 5]]
+    assert asked[0]["seed"] != asked[1]["seed"]
+
+
+def _model(attention_dropout: float) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4}
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 16}
+    return AutoModelForCausalLM.from_config(Qwen3Config(**sizes, **heads, attention_dropout=attention_dropout))
+
+
+def test_the_speculative_form_refuses_a_model_that_drops_at_random() -> None:
+    from stapo_training.verl_ext.plans.guessed import refuse_dropout
+
+    refuse_dropout(_model(0.0))
+    refuse_dropout(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.0)))
+    for model, part in (
+        (_model(0.1), "model.layers.0.self_attn"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1)), "1"),  # as LoRA's
+    ):
+        with pytest.raises(RunFailed) as caught:
+            refuse_dropout(model)
+        assert caught.value.found == f"dropout 0.1 in {part}"
+
+
+def test_a_rank_without_a_response_token_takes_part_in_a_correction() -> None:
+    """It has nothing of its own to run again, but the others wait for it."""
+    from stapo_training.selection.correction import correction
+    from stapo_training.verl_ext import in_process
+    from stapo_training.verl_ext.plans.guessed import cut
+
+    empty = torch.zeros(0, dtype=torch.long)
+    rows = [
+        {"prompts": ids, "responses": empty, "input_ids": ids, "position_ids": torch.arange(len(ids)),
+         "response_mask": empty, "advantages": empty.float(), "old_log_probs": empty.float()}
+        for ids in (torch.tensor([1, 2, 3]), torch.tensor([4, 5]))
+    ]  # fmt: skip
+    nothing, offsets = torch.zeros(0, dtype=torch.bool), torch.tensor([0, 0, 0])
+    parts = cut(in_process.batch(rows), correction(nothing, nothing, offsets), offsets, count=2)
+    assert [ids.tolist() for ids in parts["input_ids"].unbind()] == [[4, 5], [4, 5]]
+    assert parts["response_mask"].offsets().tolist() == [0, 0, 0]

@@ -118,7 +118,7 @@ def test_14_the_reward_does_not_depend_on_the_data_source(source: str) -> None:
 
 
 def test_16_the_verifier_is_named(paper: Any) -> None:
-    assert paper.reward.custom_reward_function.reward_kwargs.verifier == "fallback"
+    assert paper.reward.custom_reward_function.reward_kwargs.verifier == "strict_box"
 
 
 def test_18_the_gradient_is_clipped_by_the_optimizers_key() -> None:

@@ -12,9 +12,6 @@ from stapo_results.schema import SETTINGS
 INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 MAX_TOKENS = 20_480
 
-# Tokens that end a turn or a text in the families that the suite meets; those that a vocabulary lacks are skipped.
-_END_TOKENS = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")
-
 
 @dataclass(frozen=True)
 class Decoding:
@@ -54,20 +51,3 @@ def encode_chat(tokenizer: Any, message: str) -> list[int]:
         [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
     )
     return list(tokenizer(text, add_special_tokens=False).input_ids)
-
-
-def stop_token_ids(tokenizer: Any, generation_eos: int | list[int] | None) -> list[int]:
-    """Sorted ids that end a response: the model's own and the end tokens that its vocabulary has.
-
-    Base models end in <|endoftext|> even where their chat template would end in another token.
-    """
-    ids = set(generation_eos if isinstance(generation_eos, list) else [generation_eos])
-    ids.add(tokenizer.eos_token_id)
-    vocabulary = tokenizer.get_vocab()
-    ids.update(vocabulary[t] for t in _END_TOKENS if t in vocabulary)
-    ids.discard(None)
-    if not ids:
-        raise BadInput(
-            "the model has no token that ends a response", next_step="set eos_token_id in generation_config.json"
-        )
-    return sorted(i for i in ids if i is not None)

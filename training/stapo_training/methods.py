@@ -148,22 +148,31 @@ def selector_from(config: Mapping[str, Any], actor: Any = None) -> SelectorConfi
 def _check_loss(selector: SelectorConfig, actor: Any) -> None:
     """Statistics come from the logits; a plan that learns the number of kept tokens while it trains divides by it
     afterwards, which is right only for a loss that is a sum over tokens."""
-    conditions: list[tuple[str, Any, tuple]] = [("use_fused_kernels", actor.use_fused_kernels, (False,))]
+    sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
+    conditions: list[tuple[str, Any, tuple]] = [
+        ("use_fused_kernels", actor.use_fused_kernels, (False,)),
+        (
+            "fsdp_config.ulysses_sequence_parallel_size",
+            sharded,
+            (1,),
+        ),  # no test has run a selector on parts of sequences
+    ]
     if selector.plan in ("guessed", "local"):
-        sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
         conditions += [
             ("loss_agg_mode", actor.loss_agg_mode, ("token-mean",)),
             ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
             ("entropy_coeff", actor.entropy_coeff, (0,)),
-            ("fsdp_config.ulysses_sequence_parallel_size", sharded, (1,)),
         ]
     for key, found, allowed in conditions:
         if found not in allowed:
-            cure = "model.use_fused_kernels=false" if key == "use_fused_kernels" else "selector.form=two_pass"
+            cures = {
+                "use_fused_kernels": "model.use_fused_kernels=false",
+                "fsdp_config.ulysses_sequence_parallel_size": "actor.fsdp_config.ulysses_sequence_parallel_size=1",
+            }
             raise BadInput(
                 f"actor_rollout_ref.actor.{key} does not go with selector.name={selector.name}, "
                 f"scope={selector.scope}, form={selector.form}",
                 found=found,
                 expected=" | ".join(map(str, allowed)),
-                next_step=f"set actor_rollout_ref.{cure}",
+                next_step=f"set actor_rollout_ref.{cures.get(key, 'selector.form=two_pass')}",
             )

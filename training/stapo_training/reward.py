@@ -2,18 +2,26 @@
 
 `verifier` (Hydra: reward.custom_reward_function.reward_kwargs.verifier) chooses how the answer is found:
 
-- `fallback` (default): veRL 0.9.1's math_dapo as it is: an "Answer:" line, else the last box.
+- `strict_box` (default): the last \\boxed{}, equal to the gold as a string (JustRL's fork, which asks for a box).
+- `fallback`: veRL 0.9.1's math_dapo as it is: an "Answer:" line in the last 300 characters, else the last box in the
+  last 100. A line "**Answer:**" before a right box scores -1.
 - `answer_line`: only an "Answer:" line (DAPO's original rule).
-- `strict_box`: only the last \\boxed{}, within the last 100 characters, equal as a string (JustRL's fork).
+
+Whatever the verifier, each sample says whether its last box, read as the evaluation reads it, contradicts the score.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from stapo_results.answers import last_boxed, normalise_gold
 from stapo_results.errors import BadInput
 
-VERIFIERS = ("fallback", "answer_line", "strict_box")
+VERIFIERS = ("strict_box", "fallback", "answer_line")
+MISJUDGED = ("box_right_scored_wrong", "box_wrong_scored_right")
+"""What the reward says of each sample, and each step's metrics count."""
+_TAIL = 2000
+"""Characters of a response's end in which the box is looked for that may contradict the score."""
 
 
 def verifier_from(config: Any) -> str:
@@ -28,7 +36,7 @@ def verifier_from(config: Any) -> str:
             "unknown verifier",
             found=name,
             expected=" | ".join(VERIFIERS),
-            next_step="reward.custom_reward_function.reward_kwargs.verifier=fallback",
+            next_step="reward.custom_reward_function.reward_kwargs.verifier=strict_box",
         )
     return name
 
@@ -38,13 +46,14 @@ def compute_score(
     solution_str: str,
     ground_truth: str,
     extra_info: dict[str, Any] | None = None,
-    verifier: str = "fallback",
+    verifier: str = "strict_box",
     **_: Any,
 ) -> dict[str, Any]:
     """Score one response.
 
     Returns:
-        score (+1.0 or -1.0), acc (bool) and pred (the answer that was read): what veRL's reward manager logs.
+        score (+1.0 or -1.0), acc (bool) and pred (the answer that was read): what veRL's reward manager logs; and
+        the two of `MISJUDGED` (bool).
 
     Raises:
         ValueError: for a verifier that does not exist.
@@ -53,4 +62,8 @@ def compute_score(
 
     if verifier not in VERIFIERS:
         raise ValueError(f"verifier {verifier!r} is none of {', '.join(VERIFIERS)}")
-    return verifiers.score(solution_str, str(ground_truth), verifier)
+    found = verifiers.score(solution_str, str(ground_truth), verifier)
+    box = last_boxed(solution_str[-_TAIL:])
+    right = box is not None and normalise_gold(box) == normalise_gold(str(ground_truth))
+    misjudged = (right and not found["acc"], box is not None and not right and found["acc"])
+    return found | dict(zip(MISJUDGED, misjudged, strict=True))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from stapo_eval.decoding import stop_token_ids
 from stapo_eval.engines.base import EngineSpec, LocalEngine, RowLimit, load_tokenizer
 from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
+from stapo_results.stop_tokens import stop_token_ids
 
 # Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows
 # (512 samples of the miniature's model: 2.8 s by 64, 3.2 s by 128, 4.5 s by 256, 6.4 s by 512 rows, one thread).

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stapo_eval.decoding import stop_token_ids
 from stapo_eval.engines.base import EngineSpec, LocalEngine, load_tokenizer
 from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import FinishReason
+from stapo_results.stop_tokens import stop_token_ids
 
 _WATCH_SECONDS = 0.5
 

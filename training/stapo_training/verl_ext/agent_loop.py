@@ -18,6 +18,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from stapo_results.seeds import derive_seed
 from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
 from stapo_training.verl_ext.server import ORDER_KEY
+from stapo_training.verl_ext.step_tokens import stop_tokens
 
 AGENT_NAME = "stapo_single_turn"
 _CACHED_PROMPTS = 4096
@@ -34,12 +35,14 @@ class SeededAgentLoop(SingleTurnAgentLoop):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._prompts: dict[str, list[int]] = {}
+        self._stops = stop_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> Any:
         split = "val" if kwargs["stapo_validate"] else "train"
         step, sample = int(kwargs["global_steps"]), int(kwargs["session_id"])
         problem = str(kwargs["extra_info"]["problem_id"])
-        params = dict(sampling_params, seed=derive_seed(self.rollout_config.seed, step, problem, split, sample))
+        seed = derive_seed(self.rollout_config.seed, step, problem, split, sample)
+        params = dict(sampling_params, seed=seed, stop_token_ids=self._stops)
         if self.rollout_config.name == CPU_ROLLOUT:
             n = int(kwargs["stapo_samples"])
             place = int(kwargs["stapo_row"]) * n + sample

@@ -84,7 +84,11 @@ class SelectingEngine(_VeRLEngine):
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
         s = self.selector
-        if forward_only or s is None or not (s.selects or self.token_log):
+        if forward_only:
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it, with every method
+        data["loss_mask"] = data["response_mask"]
+        if s is None or not (s.selects or self.token_log):
             return super().forward_backward_batch(data, loss_function, forward_only)
         began = time.perf_counter()
         self.mini_batch += 1

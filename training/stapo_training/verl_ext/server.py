@@ -42,7 +42,7 @@ class CpuRolloutServer:
     not promise, cannot reach a result.
 
     Args:
-        model_path: Hugging Face directory; configuration and tokenizer are read, weights come from the trainer.
+        model_path: Hugging Face directory; its configuration is read, weights come from the trainer.
         max_batch: rows sampled together.
         threads: torch threads.
         group_timeout_s: how long an incomplete group may wait before the step fails.
@@ -58,16 +58,12 @@ class CpuRolloutServer:
         group_timeout_s: float,
     ):
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+        from transformers import AutoConfig, AutoModelForCausalLM
 
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)
         self.config = AutoConfig.from_pretrained(model_path, attn_implementation="sdpa")
         self.model = AutoModelForCausalLM.from_config(self.config).float().eval()
-        stops = GenerationConfig.from_pretrained(model_path).eos_token_id
-        self.stop_token_ids = [stops] if isinstance(stops, int) else list(stops)
-        pad = self.config.pad_token_id
-        self.pad_token_id = self.stop_token_ids[0] if pad is None else pad
         self.response_length, self.prompt_length, self.max_batch = response_length, prompt_length, max_batch
         self.group_timeout_s = group_timeout_s
         self.groups: dict[str, list[_Request]] = {}
@@ -121,6 +117,7 @@ class CpuRolloutServer:
     async def _run(self, requests: list[_Request], params: dict[str, Any]) -> None:
         from stapo_results.generation import generate
 
+        pad = self.config.pad_token_id
         for start in range(0, len(requests), self.max_batch):
             batch = requests[start : start + self.max_batch]
             longest = max(len(r.prompt) for r in batch)
@@ -135,8 +132,8 @@ class CpuRolloutServer:
                     temperature=float(params.get("temperature", 1.0)),
                     top_p=float(params.get("top_p", 1.0)),
                     top_k=int(params.get("top_k", -1)),
-                    stop_token_ids=self.stop_token_ids,
-                    pad_token_id=self.pad_token_id,
+                    stop_token_ids=params["stop_token_ids"],
+                    pad_token_id=params["stop_token_ids"][0] if pad is None else pad,
                 )
             except Exception as e:  # noqa: BLE001  # every waiting request gets the error; none may hang
                 for r in requests:

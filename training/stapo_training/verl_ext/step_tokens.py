@@ -8,11 +8,13 @@ from typing import Any
 import transfer_queue as tq
 from verl.utils.model import get_generation_config
 
+from stapo_results.stop_tokens import stop_token_ids
+from stapo_training.reward import MISJUDGED
 from stapo_training.run.watch import step_metrics
 
 
 def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bool = True) -> dict[str, float]:
-    """Distribution of the old policy's token entropies, and the truncated share, of a step's own sequences.
+    """Of a step's own sequences: the old policy's token entropies, the truncated share, what the reward misjudged.
 
     Args:
         batch: the step's KVBatchMeta; padding sequences are left out.
@@ -21,7 +23,7 @@ def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bo
         old_policy: False where no old-log-prob pass ran (rollout_correction.bypass_mode) and so no entropy exists.
     """
     own = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
-    fields = ["responses", "response_mask", *(["entropy"] if old_policy else [])]
+    fields = ["responses", "response_mask", "extra_fields", *(["entropy"] if old_policy else [])]
     data: Any = tq.kv_batch_get(keys=own, partition_id=batch.partition_id, select_fields=fields)
     numbers = {}
     if old_policy:
@@ -30,11 +32,12 @@ def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bo
     ends_B = data["responses"].offsets()
     lengths_B, last_token_B = ends_B.diff(), data["responses"].values()[ends_B[1:] - 1]
     share = step_metrics.truncated_share(lengths_B.numpy(), last_token_B.numpy(), limit, stops)
-    return numbers | {"truncated_share": share}
+    rewards = [extra["reward_extra_info"] for extra in data["extra_fields"].tolist()]
+    misjudged = {name: float(sum(r[name] for r in rewards)) for name in MISJUDGED}
+    return numbers | misjudged | {"truncated_share": share}
 
 
-def stop_tokens(model: str) -> tuple[int, ...]:
-    """The token ids that end a response of this model, as veRL reads them: generation_config.json, else config.json."""
+def stop_tokens(tokenizer: Any, model: str) -> list[int]:
+    """The token ids at which the rollout of this model stops, in training as in validation and evaluation."""
     config = get_generation_config(model)
-    ids = config.eos_token_id if config is not None else None
-    return (ids,) if isinstance(ids, int) else tuple(ids or ())
+    return stop_token_ids(tokenizer, config.eos_token_id if config is not None else None)

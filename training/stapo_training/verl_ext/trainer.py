@@ -53,9 +53,11 @@ class OrderedReplayBuffer(ReplayBuffer):
         _, *snapshots = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
         return sorted(sampleable_keys)[:batch_size], *snapshots
 
-    def _materialize_batch(self, *args: Any) -> Any:
+    def _materialize_batch(
+        self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict]
+    ) -> Any:
         """veRL's, then sorted by (prompt id, sample, part)."""
-        batch = super()._materialize_batch(*args)
+        batch = super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
         order = sorted(range(len(batch.keys)), key=lambda i: _key_order(batch.keys[i]))
         batch.keys, batch.tags = [batch.keys[i] for i in order], [batch.tags[i] for i in order]
         return batch
@@ -96,12 +98,11 @@ class StapoTrainer(PPOTrainerSync):
         self._ended_at: int | None = None
         self._step_began = time.perf_counter()
         self._step_seconds: list[float] = []
-        self._stops = stop_tokens(config.actor_rollout_ref.model.path)
         correction = config.algorithm.get("rollout_correction")
         self._old_policy = not (correction and correction.get("bypass_mode", False))
 
     def _build_replay_buffer(self) -> Any:
-        buffer = super()._build_replay_buffer()
+        buffer: Any = super()._build_replay_buffer()
         buffer.__class__ = OrderedReplayBuffer  # veRL names its own class where it makes one
         buffer.poll_interval = _POLL_SECONDS  # veRL's 2 s outlast a step of a small model
         buffer.whole_rounds = self.config.run.deterministic
@@ -130,6 +131,7 @@ class StapoTrainer(PPOTrainerSync):
 
     def on_train_begin(self) -> None:
         super().on_train_begin()
+        self._stops = stop_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
         resumed_at = self.global_steps - 1
         discard_after(self.folder.path / token_log.FOLDER, resumed_at)
         for done in self.folder.steps:  # the alarms' memory of an earlier attempt

@@ -25,6 +25,7 @@ from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_fr
 from stapo_training.verl_ext import rollout
 from stapo_training.verl_ext.engine import SelectingEngine
 from stapo_training.verl_ext.mini_batch import gather, old_statistics
+from stapo_training.verl_ext.plans.guessed import refuse_dropout
 
 rollout.register()
 
@@ -178,7 +179,9 @@ class StapoWorker(ActorRolloutRefWorker):
                     next_step="set actor.strategy=fsdp2, and leave VERL_ENGINE_DEVICE and VERL_ENGINE_VENDOR unset",
                 )
             actor = self.config.actor
-            self.actor.engine.selector = selector_from(self.config.selector, actor)
+            self.actor.engine.selector = selector = selector_from(self.config.selector, actor)
+            if selector.selects and selector.plan == "guessed":
+                refuse_dropout(self.actor.engine.module)
             self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]

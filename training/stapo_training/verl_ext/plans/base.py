@@ -51,8 +51,6 @@ class Plan(ABC):
         self.selector: SelectorConfig = engine.selector
         self.group = engine.get_data_parallel_group()
         self.buffer = StatisticsBuffer(data, self.selector, get_device_id())
-        # veRL's rollout correction rewrites response_mask alone; the normaliser has to follow it
-        data["loss_mask"] = data["response_mask"]
         self.old = self._old_statistics()
         self.judged = self.old if self.selector.policy == "old" else None
         self.micro_batches = MicroBatchSelections(self.selector, self.buffer, self.judged)

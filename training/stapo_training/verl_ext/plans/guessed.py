@@ -18,11 +18,29 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import AggregationType, Metric
 
+from stapo_results.errors import RunFailed
 from stapo_training.selection.correction import Correction, correction
 from stapo_training.selection.selectors import INFINITY, Selection
 from stapo_training.selection.token_stats import TokenStats
 from stapo_training.verl_ext.mini_batch import Batch
 from stapo_training.verl_ext.plans.base import Outputs, Plan
+
+
+def refuse_dropout(module: torch.nn.Module) -> None:
+    """Raise where training draws what it drops: a sequence that is run again would not cancel its first gradient.
+
+    Raises:
+        RunFailed: naming a part of the model that has dropout.
+    """
+    for name, part in module.named_modules():
+        p = part.p if isinstance(part, torch.nn.modules.dropout._DropoutNd) else getattr(part, "attention_dropout", 0.0)
+        if p > 0:
+            raise RunFailed(
+                "selector.form=speculative runs sequences twice, and dropout would make the two differ",
+                found=f"dropout {p:g} in {name or type(part).__name__}",
+                expected="a model without dropout",
+                next_step="set actor_rollout_ref.selector.form=two_pass, or the model's dropout to 0",
+            )
 
 
 class GuessedPlan(Plan):
@@ -127,13 +145,14 @@ _SETTINGS = (
 def cut(data: Batch, wrong: Correction, offsets: torch.Tensor, count: int) -> Batch:
     """The sequences of a correction, each cut behind its last token that counts, filled up to `count` sequences.
 
-    All ranks have to run equally many; the filling is the shortest prompt with one response token and an empty mask.
+    All ranks have to run equally many; the filling is a short prompt with one response token and an empty mask (without
+    a response token on a rank none of whose sequences has any).
     """
-    prompts = data["prompts"].offsets().diff().tolist()
-    answered = [r for r, n in enumerate(data["responses"].offsets().diff().tolist()) if n]
-    filling = [min(answered, key=lambda r: prompts[r])] * (count - len(wrong.row_R))
+    prompts, responses = (data[name].offsets().diff().tolist() for name in ("prompts", "responses"))
+    shortest = min(range(len(prompts)), key=lambda r: (responses[r] == 0, prompts[r]))
+    filling = [shortest] * (count - len(wrong.row_R))
     rows = wrong.row_R.tolist() + filling
-    lengths = wrong.tokens_R.tolist() + [1] * len(filling)
+    lengths = wrong.tokens_R.tolist() + [min(1, responses[shortest])] * len(filling)
     real = [True] * len(wrong.row_R) + [False] * len(filling)
     starts = offsets.tolist()
 
