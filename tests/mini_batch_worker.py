@@ -109,13 +109,16 @@ class ByHand:
         }[name]()
         return response & ~(c & silenced), c
 
-    def gradient(self, keep: np.ndarray, loss_mode: str, kl: float) -> tuple[float, torch.Tensor]:
+    def gradient(
+        self, keep: np.ndarray, loss_mode: str, kl: float, advantage: torch.Tensor | None = None
+    ) -> tuple[float, torch.Tensor]:
         keep_N = torch.from_numpy(keep)
+        advantage = self.advantage if advantage is None else advantage
         ratio = (self.logp - self.old).exp()
         clipped = ratio.clamp(1 - CLIP[0], 1 + CLIP[1])
-        surrogate = torch.minimum(ratio * self.advantage, clipped * self.advantage)
+        surrogate = torch.minimum(ratio * advantage, clipped * advantage)
         if loss_mode == "cispo":
-            surrogate = clipped.detach() * self.advantage * self.logp
+            surrogate = clipped.detach() * advantage * self.logp
         d = self.reference - self.logp
         loss = ((kl * (d.exp() - d - 1) - surrogate) * keep_N).sum() / keep_N.sum()
         parameters = list(self.model.parameters())
@@ -211,6 +214,7 @@ def step(w, batch: list[dict[str, torch.Tensor]], rank: int, ranks: int, **setti
         "loss": float(metrics["loss"][0]),
         "pg_loss": float(pg_loss[0] if isinstance(pg_loss, list) else pg_loss),
         "gradient": gradient[0],
+        "gradients": gradient,
     }
 
 
@@ -221,7 +225,7 @@ def main() -> None:
     import torch.distributed as dist
 
     import stapo_training.verl_ext.platform  # noqa: F401
-    from stapo_training.methods import SelectorConfig
+    from stapo_training.methods import AdvantageConfig, SelectorConfig
     from stapo_training.run.configuration import compose
     from stapo_training.token_log import rows as token_rows
     from stapo_training.token_log.writer import TokenLogConfig
@@ -256,6 +260,7 @@ def main() -> None:
         keep, candidates = (np.any(m, axis=0) for m in zip(*masks, strict=True))
         loss, gradient = hand.gradient(keep, loss_mode, kl)
         difference = found.pop("gradient") - gradient
+        del found["gradients"]
         if log != "off":
             parts = [[]] * ranks
             dist.all_gather_object(parts, w.engine.logged)
@@ -268,6 +273,22 @@ def main() -> None:
             relative = float(difference.norm() / gradient.norm())
             print(json.dumps({"case": name, "relative": relative, "hand": expected, **found}), flush=True)
 
+    def isolated(name: str, advantage: AdvantageConfig, by_hand: list[torch.Tensor], **settings) -> None:
+        """One case an update: advantages reweighted, or split into two updates."""
+        w.engine.selector, w.advantage = SelectorConfig(name="keep_all"), advantage
+        found, keep = step(w, batch, rank, ranks, **settings), np.ones(len(hands[1.0].advantage), bool)
+        w.advantage = AdvantageConfig()
+        hand = [hands[1.0].gradient(keep, "vanilla", 0.0, a)[1] for a in by_hand]
+        relative = [float((f - h).norm() / h.norm()) for f, h in zip(found["gradients"], hand, strict=True)]
+        if rank == 0:
+            print(json.dumps({"case": name, "relatives": relative}), flush=True)
+
+    a, p = hands[1.0].advantage, hands[1.0].old.exp()
+    for split, settings in SPLITS.items():
+        isolated(f"AR, {split}", AdvantageConfig(reweight=0.3), [a * (0.3 * p + 0.7)], **settings)
+        rare = p < 0.0022
+        assert 0.2 < float(rare.float().mean()) < 0.8
+        isolated(f"Lopti, {split}", AdvantageConfig(isolate=0.0022), [a * rare, a * ~rare], **settings)
     for name in SELECTORS:
         for form in ("two_pass", "speculative"):
             for split, settings in SPLITS.items():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stapo_training.selection import objectives as o
-from stapo_training.selection.selectors import isolate_low_probability, protect_low_probability
+from stapo_training.selection.selectors import protect_low_probability
 from stapo_training.selection.token_stats import TokenStats
 
 # Sequence A: advantage 1, three tokens; B: advantage -1, two tokens. The old probability is 0.4 everywhere.
@@ -87,10 +87,15 @@ def test_advantage_reweighting_by_hand() -> None:
     assert found.tolist() == pytest.approx([2 * 0.85, -0.73], abs=1e-6)  # 0.3 x 0.5 + 0.7; 0.3 x 0.1 + 0.7
 
 
-def test_lopti_parts() -> None:
-    low, high = isolate_low_probability(_stats([0.49, 0.51, 0.9, 0.1], [1, 1, -1, 1], [1, 1, 1, 0]))
-    assert low.tolist() == [True, False, False, False]
-    assert high.tolist() == [False, True, True, False]
+def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own() -> None:
+    advantage, old = torch.tensor([2.0, -1.0, 3.0]), torch.tensor([0.39, 0.4, 0.9]).log()
+    low, high = o.isolated_advantages(advantage, old, eta=0.4)
+    assert (low.tolist(), high.tolist()) == ([2.0, 0.0, 0.0], [0.0, -1.0, 3.0])
+
+
+def test_w_reinforce_weighs_right_responses_by_a_tenth() -> None:
+    found = o.weighted_reinforce_advantage(torch.tensor([1.0, -1.0, 1.0]))
+    assert found.tolist() == pytest.approx([0.1, -1.0, 0.1])
 
 
 def test_lp_reg_protects_the_rare_tokens_of_wrong_responses_that_min_p_keeps() -> None:

@@ -110,6 +110,45 @@ class SelectorConfig(BaseModel):
         return "guessed" if self.form == "speculative" and self.name != "top_entropy" else "two_pass"
 
 
+class AdvantageConfig(BaseModel):
+    """`actor_rollout_ref.advantage` of the Hydra configuration: what becomes of the advantages before they are trained.
+
+    reweight: alpha of Advantage Reweighting (`objectives.reweighted_advantage`); 0 changes nothing.
+    isolate: eta of Lopti (`objectives.isolated_advantages`): two updates a mini-batch; 0 is one update of all tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reweight: float = Field(0.0, ge=0, le=1)
+    isolate: float = Field(0.0, ge=0, le=1)
+
+
+def advantage_from(config: Any) -> AdvantageConfig:
+    """The validated part of `actor_rollout_ref`, checked against the selector, the loss and the token log.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    advantage = validated(
+        AdvantageConfig, config.advantage, "actor_rollout_ref.advantage", "choose a method=... overlay"
+    )
+    if advantage.isolate:
+        alone = (
+            ("selector.name", config.selector.name, "keep_all"),
+            ("actor.use_kl_loss", config.actor.use_kl_loss, False),
+            ("token_log.mode", config.token_log.mode, "off"),
+        )
+        for key, found, expected in alone:
+            if found != expected:
+                raise BadInput(
+                    f"actor_rollout_ref.{key} does not go with advantage.isolate, which trains a mini-batch twice",
+                    found=found,
+                    expected=expected,
+                    next_step=f"set actor_rollout_ref.{key}={expected}",
+                )
+    return advantage
+
+
 def validated(kind: type[M], config: Mapping[str, Any], where: str, next_step: str) -> M:
     """A part of the Hydra configuration as its model.
 

@@ -46,12 +46,32 @@ def sequence_mean(loss_N: torch.Tensor, keep_N: torch.Tensor, sequence_N: torch.
     return (total_S / count_S.clamp(min=1)).mean()
 
 
-def reweighted_advantage(advantage_N: torch.Tensor, logprob_N: torch.Tensor, alpha: float = 0.3) -> torch.Tensor:
-    """(alpha p + 1 - alpha) A: the advantage grows with the token's probability p.
+def reweighted_advantage(advantage_N: torch.Tensor, old_logprob_N: torch.Tensor, alpha: float) -> torch.Tensor:
+    """(alpha p + 1 - alpha) A: the advantage grows with the token's probability p under the old policy: (N,).
 
-    Advantage Reweighting (Yang et al. 2025, 2505.12929; alpha = 0.3 in their scripts); alpha = 0 changes nothing.
+    Advantage Reweighting (Yang et al. 2025, 2505.12929); alpha = 0 changes nothing.
     """
-    return advantage_N * (alpha * logprob_N.exp() + 1 - alpha)
+    return advantage_N * (alpha * old_logprob_N.exp() + 1 - alpha)
+
+
+def isolated_advantages(
+    advantage_N: torch.Tensor, old_logprob_N: torch.Tensor, eta: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lopti: the advantages (N,), (N,) of its two updates, the first of tokens with old probability < eta.
+
+    Low-Probability Token Isolation (Yang et al. 2025, 2505.12929): each update counts the other's tokens in its
+    normaliser, with advantage 0, as the published code does.
+    """
+    low_N = old_logprob_N.exp() < eta
+    return advantage_N * low_N, advantage_N * ~low_N
+
+
+def weighted_reinforce_advantage(reward_G: torch.Tensor, weight: float = 0.1) -> torch.Tensor:
+    """`weight` for a right response, -1 for a wrong one, without a baseline: (G,).
+
+    W-REINFORCE (Zhu et al. 2025, 2506.01347; lambda = 0.1 in its published script, whose rewards are 0 and 1).
+    """
+    return torch.where(reward_G > 0, weight, -1.0)
 
 
 def low_probability_penalty(

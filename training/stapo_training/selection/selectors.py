@@ -148,16 +148,6 @@ def top_entropy(stats: TokenStats, *, share: float, pool: Pool = alone, threshol
     return Selection(keep_N, stats.response_N.clone(), threshold)
 
 
-def isolate_low_probability(stats: TokenStats, *, eta: float = 0.5) -> tuple[torch.Tensor, torch.Tensor]:
-    """Lopti: the response tokens (N,), (N,) with probability < eta, and the others: two updates, in this order.
-
-    Low-Probability Token Isolation (Yang et al. 2025, 2505.12929; eta = 0.5 in their scripts): the low-probability
-    tokens are trained first, the rest in an update of its own, whose probabilities the first one has moved.
-    """
-    low_N = stats.response_N & (stats.logprob_N.double().exp() < eta)
-    return low_N, stats.response_N & ~low_N
-
-
 def protect_low_probability(
     stats: TokenStats, *, largest_logprob_N: torch.Tensor, share: float = 0.01, kappa: float = 0.02, pool: Pool = alone
 ) -> torch.Tensor:

@@ -17,7 +17,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
-from stapo_training.methods import selector_from
+from stapo_training.methods import advantage_from, selector_from
 from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
 
@@ -37,6 +37,7 @@ def build(config: Any) -> SelectingTrainingWorker:
     worker.reset()
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     worker.engine.selector = selector_from(config.selector, config.actor)
+    worker.advantage = advantage_from(config)
     return worker
 
 

@@ -59,13 +59,17 @@ def _keys(data: Batch, selector: SelectorConfig, device: Any) -> torch.Tensor | 
     return token_keys(ids.values(), ids.offsets(), data["response_mask"].offsets(), selector.seed).to(device)
 
 
+def set_values(data: Batch, field: str, values_N: torch.Tensor) -> None:
+    """Replace a jagged field by flat values over its tokens."""
+    old = data[field]
+    # not nested_tensor_from_jagged: without known lengths, padding it pads to the sum of the lengths
+    rows = values_N.to(old.dtype).to(old.device).split(old.offsets().diff().tolist())
+    data[field] = torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
 def set_mask(data: Batch, keep_N: torch.Tensor) -> None:
     """Replace `response_mask` by a flat mask over its tokens."""
-    mask = data["response_mask"]
-    kept = keep_N.to(mask.dtype).to(mask.device)
-    # not nested_tensor_from_jagged: without known lengths, padding it pads to the sum of the lengths
-    rows = kept.split(mask.offsets().diff().tolist())
-    data["response_mask"] = torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+    set_values(data, "response_mask", keep_N)
 
 
 class StatisticsBuffer:

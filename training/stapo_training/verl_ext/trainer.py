@@ -22,12 +22,13 @@ from stapo_results.errors import RunFailed
 from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
-from stapo_training.verl_ext import agent_loop, rollout
+from stapo_training.verl_ext import agent_loop, losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.worker import STEP, StapoWorker
 
 rollout.register()
+assert losses  # imported because it registers
 
 MODE = "stapo"
 _POLL_SECONDS = 0.02

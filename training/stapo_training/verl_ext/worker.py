@@ -20,14 +20,16 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
-from stapo_training.methods import selector_from
+from stapo_training.methods import AdvantageConfig, advantage_from, selector_from
+from stapo_training.selection.objectives import isolated_advantages, reweighted_advantage
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
-from stapo_training.verl_ext import rollout
+from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.engine import SelectingEngine
-from stapo_training.verl_ext.mini_batch import gather, old_statistics
+from stapo_training.verl_ext.mini_batch import gather, old_statistics, set_values
 from stapo_training.verl_ext.plans.guessed import refuse_dropout
 
 rollout.register()
+assert losses  # imported because it registers
 
 
 @functools.cache  # the actor and the reference worker live in one process; veRL refuses a second registration
@@ -68,10 +70,14 @@ class SelectingTrainingWorker(TrainingWorker):
             dist.init_process_group("gloo")
         super().__init__(config)
         self._writer: Writer | None = None
+        self.advantage = AdvantageConfig()
 
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
         engine, s = self.engine, self.engine.selector
+        if alpha := self.advantage.reweight:
+            old = data["old_log_probs"].values()
+            set_values(data, "advantages", reweighted_advantage(data["advantages"].values(), old, alpha))
         engine.logged.clear()
         engine.last_threshold = engine.batch_threshold = None
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
@@ -133,6 +139,25 @@ class SelectingTrainingWorker(TrainingWorker):
         return super().save_checkpoint(*args, **kwargs)
 
     def train_batch(self, data: Any) -> Any:
+        """The optimizer steps of one mini-batch: one, or Lopti's two."""
+        eta = self.advantage.isolate
+        if not eta:
+            return self._one_step(data)
+        last = tu.get(data, "update_lr_scheduler", default=False)
+        parts = isolated_advantages(data["advantages"].values(), data["old_log_probs"].values(), eta)
+        outputs = []
+        for number, part in enumerate(parts):
+            mini_batch = data.copy()
+            set_values(mini_batch, "advantages", part)
+            tu.assign_non_tensor(mini_batch, update_lr_scheduler=last and number == 1)
+            outputs.append(self._one_step(mini_batch))
+        if outputs[0] is not None:
+            first, second = (tu.get(o, "metrics") for o in outputs)
+            joined = {k: first[k] + v if isinstance(first.get(k), list) else v for k, v in second.items()}
+            tu.assign_non_tensor(outputs[1], metrics=joined)
+        return outputs[1]
+
+    def _one_step(self, data: Any) -> Any:
         """One optimizer step on one mini-batch, with what its selection logs."""
         engine = self.engine
         engine.selection_metrics = {}
@@ -182,6 +207,7 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.engine.selector = selector = selector_from(self.config.selector, actor)
             if selector.selects and selector.plan == "guessed":
                 refuse_dropout(self.actor.engine.module)
+            self.actor.advantage = advantage_from(self.config)
             self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]

@@ -1,0 +1,118 @@
+"""Losses, weights and advantages of the methods beside the paper's, as veRL computes them, against numbers by hand.
+
+Each is taken from the method's own composed configuration. `stapo-train check` runs them through the real worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stapo_training.pages import compose
+
+
+def _loss(method: str, old: list, new: list, advantage: list, sequences: int) -> float:
+    """The method's loss on B sequences (lists of probabilities) of a mini-batch of `sequences` on one rank."""
+    from verl.trainer.ppo.core_algos import get_policy_loss_fn
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from stapo_training.verl_ext import losses
+
+    assert losses  # registers
+    actor: Any = omega_conf_to_dataclass(compose([f"method={method}"]).actor_rollout_ref.actor)
+    actor.global_batch_info.update(
+        dp_size=1, batch_num_tokens=None, global_batch_size=sequences, loss_scale_factor=actor.loss_scale_factor
+    )
+    loss: Any = get_policy_loss_fn(actor.policy_loss.loss_mode)
+    old_log_prob = torch.tensor(old).log()
+    value, _ = loss(
+        old_log_prob=old_log_prob,
+        log_prob=torch.tensor(new).log(),
+        advantages=torch.tensor(advantage),
+        response_mask=torch.ones_like(old_log_prob),
+        loss_agg_mode=actor.loss_agg_mode,
+        config=actor,
+    )
+    return float(value)
+
+
+def test_gmpo_is_the_mean_over_the_mini_batch_however_it_is_split() -> None:
+    e = torch.tensor([[0.5, -0.1], [-0.6, 0.2]]).exp()
+    old = [[0.1, 0.1], [0.1, 0.1]]
+    new = (0.1 * e).tolist()
+    advantage = [[1.0, 1.0], [-1.0, -1.0]]
+    # A > 0: log ratios cut at 0.4 from above: (0.4 - 0.1) / 2 = 0.15, exp 1.161834; A < 0: at -0.4 from below:
+    # (-0.4 + 0.2) / 2 = -0.1, exp 0.904837; of a mini-batch of 4: (-1.161834 + 0.904837) / 4
+    whole = _loss("gmpo", old, new, advantage, sequences=4)
+    assert whole == pytest.approx(-0.0642493, abs=1e-6)
+    one_by_one = [_loss("gmpo", [o], [n], [a], sequences=4) for o, n, a in zip(old, new, advantage, strict=True)]
+    assert sum(one_by_one) == pytest.approx(whole, abs=1e-6)
+
+
+OLD, ADVANTAGE = [[0.5, 0.01], [0.5, 0.3]], [[1.0, 1.0], [-1.0, -1.0]]
+
+
+def test_dppo_tv_cuts_what_moved_by_more_than_its_threshold() -> None:
+    # 0.5 to 0.7 and 0.5 to 0.3 moved by 0.2 > 0.15: cut; 0.01 to 0.1 though its ratio is 10: 10 ln 0.1; 0.3 to 0.2:
+    # -(2/3) ln 0.2; over 2 sequences x 15,360 tokens
+    found = _loss("dppo-tv", OLD, [[0.7, 0.1], [0.3, 0.2]], ADVANTAGE, sequences=2)
+    assert found == pytest.approx((23.025851 - 1.072959) / 2 / 15360, rel=1e-5)
+
+
+def test_dppo_kl_cuts_what_diverged_by_more_than_its_threshold() -> None:
+    # binary KL of 0.5 to 0.7: 0.0872 > 0.05, cut; 0.01 to 0.05: 0.0247; 0.5 to 0.3: 0.0872, cut; 0.3 to 0.2: 0.0282
+    found = _loss("dppo-kl", OLD, [[0.7, 0.05], [0.3, 0.2]], ADVANTAGE, sequences=2)
+    assert found == pytest.approx((14.978661 - 1.072959) / 2 / 15360, rel=1e-5)
+
+
+@pytest.mark.parametrize(("method", "weights"), [("tis", [2.0, 1.0, 0.2, 2.0]), ("icepop", [3.0, 1.0, 0.0, 0.0])])
+def test_rollout_correction_weighs_by_trainer_over_sampler(method: str, weights: list[float]) -> None:
+    from tensordict import TensorDict
+    from verl import DataProto
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+
+    ratio, rollout = torch.tensor([[3.0, 1.0, 0.2, 6.0]]), torch.tensor([[0.1, 0.1, 0.1, 0.1]])
+    fields = {
+        "old_log_probs": (ratio * rollout).log(),
+        "rollout_log_probs": rollout.log(),
+        "response_mask": torch.ones(1, 4, dtype=torch.long),
+    }
+    config: Any = compose([f"method={method}"]).algorithm.rollout_correction
+    found, _ = compute_rollout_correction_and_add_to_batch(DataProto(TensorDict(fields, batch_size=1)), config)
+    assert found.batch["rollout_is_weights"].tolist()[0] == pytest.approx(weights, rel=1e-5)
+    assert found.batch["response_mask"].tolist() == [[1, 1, 1, 1]]
+
+
+def test_w_reinforce_has_no_baseline() -> None:
+    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+
+    from stapo_training.verl_ext import losses
+
+    assert losses
+    name = compose(["method=w-reinforce"]).algorithm.adv_estimator
+    rewards, mask = torch.tensor([[0.0, 1.0], [-1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [1, 0], [1, 1]])
+    advantages, _ = get_adv_estimator_fn(name)(token_level_rewards=rewards, response_mask=mask, index=None, config=None)
+    assert advantages.flatten().tolist() == pytest.approx([0.1, 0.1, -1.0, 0.0, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(("method", "expected"), [("ar", (0.2, 0.0)), ("lopti", (0.0, 0.4)), ("ar-lopti", (0.3, 0.5))])
+def test_reweighting_and_isolation_have_their_scripts_values(method: str, expected: tuple[float, float]) -> None:
+    from stapo_training.methods import advantage_from
+
+    found = advantage_from(compose([f"method={method}"]).actor_rollout_ref)
+    assert (found.reweight, found.isolate) == expected
+
+
+@pytest.mark.parametrize(
+    "override", ["selector.name=silence_spurious", "actor.use_kl_loss=true", "token_log.mode=full"]
+)
+def test_isolation_stands_alone(override: str) -> None:
+    from stapo_results.errors import BadInput
+    from stapo_training.methods import advantage_from
+
+    config = compose(["method=lopti", f"actor_rollout_ref.{override}"]).actor_rollout_ref
+    with pytest.raises(BadInput) as caught:
+        advantage_from(config)
+    assert override.partition("=")[0] in str(caught.value)
