@@ -32,7 +32,7 @@ def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bo
     ends_B = data["responses"].offsets()
     lengths_B, last_token_B = ends_B.diff(), data["responses"].values()[ends_B[1:] - 1]
     share = step_metrics.truncated_share(lengths_B.numpy(), last_token_B.numpy(), limit, stops)
-    rewards = [extra["reward_extra_info"] for extra in data["extra_fields"].tolist()]
+    rewards = [extra["reward_extra_info"] for extra in data.pop("extra_fields").tolist()]
     misjudged = {name: float(sum(r[name] for r in rewards)) for name in MISJUDGED}
     return numbers | misjudged | {"truncated_share": share}
 

@@ -153,8 +153,12 @@ class SelectingTrainingWorker(TrainingWorker):
             outputs.append(self._one_step(mini_batch))
         if outputs[0] is not None:
             first, second = (tu.get(o, "metrics") for o in outputs)
-            joined = {k: first[k] + v if isinstance(first.get(k), list) else v for k, v in second.items()}
-            tu.assign_non_tensor(outputs[1], metrics=joined)
+            for name, value in second.items():  # veRL takes the mean of what a list holds
+                if isinstance(value, list):
+                    second[name] = first[name] + value
+                elif isinstance(first.get(name), float):
+                    second[name] = [[first[name]], [value]]
+            tu.assign_non_tensor(outputs[1], metrics=second)
         return outputs[1]
 
     def _one_step(self, data: Any) -> Any:

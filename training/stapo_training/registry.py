@@ -1,0 +1,71 @@
+"""The registry of methods (`registry.yaml`): what each is, its numbers, their sources; and what an overlay gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from stapo_results.errors import BadInput
+from stapo_training.methods import advantage_from, selector_from
+from stapo_training.selection.by_hand import Definition
+
+FILE = Path(__file__).with_name("registry.yaml")
+
+_LOSSES = {"vanilla": "clipped"}  # the others have veRL's name
+_WEIGHTS = {(None, 2.0): "none", ("token", 2.0): "tis", ("token", "0.5_5.0"): "icepop"}
+
+
+class Method(BaseModel):
+    """One entry. `sources` names where each number of `definition` that is not JustRL's comes from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    paper: str
+    does: str
+    definition: Definition = Definition()
+    sources: dict[str, str]
+
+
+def methods() -> dict[str, Method]:
+    """All entries by the names of their overlays."""
+    return {name: Method.model_validate(entry) for name, entry in yaml.safe_load(FILE.read_text()).items()}
+
+
+def definition_of(config: Any) -> Definition:
+    """What a composed configuration trains, in the registry's terms.
+
+    Raises:
+        BadInput: for a rollout correction that the registry has no word for.
+    """
+    a, algorithm = config.actor_rollout_ref, config.algorithm
+    actor, correction = a.actor, algorithm.rollout_correction
+    selector, advantage = selector_from(a.selector), advantage_from(a)
+    loss = _LOSSES.get(actor.policy_loss.loss_mode, actor.policy_loss.loss_mode)
+    weights = _WEIGHTS.get((correction.rollout_is, correction.rollout_is_threshold))
+    if weights is None or correction.rollout_rs or correction.bypass_mode:
+        raise BadInput(
+            "this rollout correction is not one that can be worked out by hand",
+            found=dict(correction),
+            expected="none, or that of method=tis or method=icepop",
+            next_step="leave algorithm.rollout_correction to the method's overlay",
+        )
+    without_std = "" if algorithm.norm_adv_by_std_in_grpo else "_without_std"
+    return Definition(
+        loss=loss,
+        clip=(actor.tau_pos, actor.tau_neg) if loss == "sapo" else (actor.clip_ratio_low, actor.clip_ratio_high),
+        truncation=actor.clip_ratio_c
+        if loss in ("clipped", "dppo_tv", "dppo_kl") and actor.clip_ratio_c < 1e9
+        else None,
+        aggregation=actor.loss_agg_mode,
+        kl=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+        advantage=algorithm.adv_estimator + without_std,
+        reweight=advantage.reweight,
+        isolate=advantage.isolate,
+        weights=weights,
+        selector=selector.name,
+        **{k: v for k, v in selector.parameters.items() if k != "seed"},
+    )

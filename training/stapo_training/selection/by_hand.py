@@ -1,0 +1,202 @@
+"""Every method's loss written out for one mini-batch, without micro-batches, ranks or veRL: what training has to equal.
+
+`stapo-train check` holds the real worker against it. The values come from the registry (`registry.yaml`), not from the
+method's overlay, so that a slip in an overlay is a difference. Masks are numpy's, independent of `selectors`.
+Shapes: N response tokens one after the other, of S sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from stapo_training.selection import objectives
+
+
+class Definition(BaseModel):
+    """What a method trains: the numbers of its paper or script.
+
+    clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
+    largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
+    reference model. weights: of the sampler's mismatch.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"] = "clipped"
+    clip: tuple[float, float] = (0.2, 0.28)
+    truncation: float | None = None
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    kl: float = 0.0
+    advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
+    reweight: float = 0.0
+    isolate: float = 0.0
+    weights: Literal["none", "tis", "icepop"] = "none"
+    selector: str = "keep_all"
+    tau_p: float = 0.002
+    q: float = 0.75
+    share: float = 0.2
+
+    @property
+    def within_micro_batch(self) -> bool:
+        """Whether the method's published loss ranks the tokens of one micro-batch."""
+        return self.loss in ("clip_cov", "kl_cov")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The statistics of a mini-batch: logprob_N carries the gradient; entropy_N and key_N are float64.
+
+    reward_S: +1 or -1; group_S: the prompt of each sequence; sequence_N: the sequence of each token. longest: response
+    tokens that a sequence may have.
+    """
+
+    logprob_N: torch.Tensor
+    old_N: torch.Tensor
+    reference_N: torch.Tensor
+    rollout_N: torch.Tensor
+    entropy_N: np.ndarray
+    key_N: np.ndarray
+    sequence_N: torch.Tensor
+    reward_S: torch.Tensor
+    group_S: torch.Tensor
+    longest: int
+
+
+def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
+    """(N,): each response's advantage at each of its tokens, before reweighting."""
+    if d.advantage == "w_reinforce":
+        return objectives.weighted_reinforce_advantage(tokens.reward_S)[tokens.sequence_N]
+    found_S = torch.zeros_like(tokens.reward_S)
+    for group in tokens.group_S.unique():
+        mine = tokens.group_S == group
+        reward_G = tokens.reward_S[mine]
+        with_std = objectives.group_advantage(reward_G)
+        found_S[mine] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
+    return found_S[tokens.sequence_N]
+
+
+def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, candidates), bool (N,), by the current policy over the whole mini-batch."""
+    p, h = np.exp(tokens.logprob_N.detach().double().numpy()), tokens.entropy_N
+    every = np.ones(len(p), bool)
+    if d.selector == "keep_all":
+        return every, ~every
+    if d.selector == "top_entropy":
+        return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every
+    c = (advantage_N.numpy() > 0) & (p < d.tau_p)
+    if not c.any():
+        return every, c
+    silenced = {
+        "silence_spurious": lambda: h < (np.inf if d.q == 1 else np.quantile(h[c], d.q)),
+        "silence_low_probability": lambda: every,
+        "silence_high_entropy": lambda: h > np.quantile(h[c], 1 - d.q),
+        "silence_random": lambda: tokens.key_N < np.append(np.sort(tokens.key_N[c]), np.inf)[int(d.q * c.sum() + 1e-9)],
+    }[d.selector]()
+    return ~(c & silenced), c
+
+
+def losses(d: Definition, tokens: Tokens) -> list[list[tuple[torch.Tensor, float]]]:
+    """Of each update of the mini-batch its loss, and the same of the tokens' absolute losses, which says how large a
+    difference is; several where the method draws one of them."""
+    advantage_N = advantages(d, tokens)
+    if d.reweight:
+        advantage_N = objectives.reweighted_advantage(advantage_N, tokens.old_N, d.reweight)
+    updates = [advantage_N]
+    if d.isolate:
+        updates = list(objectives.isolated_advantages(advantage_N, tokens.old_N, d.isolate))
+    keep_N = torch.from_numpy(kept(d, tokens, advantage_N)[0])
+    kl_N = d.kl * objectives.k3(tokens.logprob_N, tokens.reference_N)
+
+    def with_size(loss_N: torch.Tensor) -> tuple[torch.Tensor, float]:
+        size = _aggregate(d, tokens, loss_N.detach().abs(), keep_N)
+        return _aggregate(d, tokens, loss_N, keep_N), float(size)
+
+    return [
+        [with_size(part_N * _weights(d, tokens) + kl_N) for part_N in _token_losses(d, tokens, a_N)] for a_N in updates
+    ]
+
+
+def _weights(d: Definition, tokens: Tokens) -> torch.Tensor:
+    ratio_N = (tokens.old_N - tokens.rollout_N).exp()
+    within_N = (ratio_N >= 0.5) & (ratio_N <= 5.0)
+    return {"none": torch.ones_like(ratio_N), "tis": ratio_N.clamp(max=2.0), "icepop": ratio_N * within_N}[d.weights]
+
+
+def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torch.Tensor]:
+    low, high = d.clip
+    log_ratio_N = tokens.logprob_N - tokens.old_N
+    ratio_N = log_ratio_N.exp()
+    clipped_N = objectives.clipped_surrogate(tokens.logprob_N, tokens.old_N, a_N, low, high)
+
+    def clipped() -> torch.Tensor:
+        if d.truncation is None:
+            return clipped_N
+        return torch.where(a_N < 0, torch.minimum(clipped_N, -a_N * d.truncation), clipped_N)
+
+    def cispo() -> torch.Tensor:
+        return -ratio_N.clamp(1 - low, 1 + high).detach() * a_N * tokens.logprob_N
+
+    def gspo() -> torch.Tensor:
+        s_N = _sequence_mean(tokens, log_ratio_N).exp()
+        return -torch.minimum(s_N * a_N, s_N.clamp(1 - low, 1 + high) * a_N)
+
+    def sapo() -> torch.Tensor:
+        tau_N = torch.where(a_N > 0, low, high)  # its two temperatures stand in the place of the clip
+        return -torch.sigmoid(tau_N * (ratio_N - 1)) * 4 / tau_N * a_N
+
+    def gmpo() -> torch.Tensor:
+        sign_N = a_N.sign()
+        cut_N = sign_N * torch.minimum(sign_N * log_ratio_N, sign_N * log_ratio_N.clamp(-low, high))
+        return -_sequence_mean(tokens, cut_N).exp() * a_N
+
+    def dppo() -> torch.Tensor:
+        p_N, old_N = tokens.logprob_N.detach().exp(), tokens.old_N.exp()
+        moved_N = p_N - old_N
+        if d.loss == "dppo_kl":
+            kl_N = old_N * (old_N / p_N).log() + (1 - old_N) * ((1 - old_N) / (1 - p_N)).log()
+            moved_N = kl_N * moved_N.sign()
+        valid_N = torch.where(a_N > 0, moved_N <= high, moved_N >= -low)
+        return -a_N * ratio_N.detach().clamp(max=d.truncation) * tokens.logprob_N * valid_N
+
+    if d.within_micro_batch:
+        return _by_covariance(d, tokens, a_N, ratio_N, clipped_N)
+    forms: dict[str, Callable[[], torch.Tensor]] = {
+        "clipped": clipped, "cispo": cispo, "gspo": gspo, "sapo": sapo, "gmpo": gmpo, "dppo_tv": dppo, "dppo_kl": dppo,
+    }  # fmt: skip
+    return [forms[d.loss]()]
+
+
+def _by_covariance(
+    d: Definition, tokens: Tokens, a_N: torch.Tensor, ratio_N: torch.Tensor, clipped_N: torch.Tensor
+) -> list[torch.Tensor]:
+    """Cui et al. 2025 (2505.22617), over one micro-batch so small that the share of its tokens is one token."""
+    logprob_N = tokens.logprob_N.detach()
+    covariance_N = (a_N - a_N.mean()) * (logprob_N - logprob_N.mean())
+    if d.loss == "kl_cov":
+        at = covariance_N.argmax()
+        penalty_N = torch.zeros_like(a_N).index_fill(0, at, 1.0) * (tokens.logprob_N - tokens.old_N).abs()
+        return [-a_N * ratio_N + penalty_N]
+    cut_by_ratio_N = clipped_N > -a_N * ratio_N
+    drawn_from = torch.nonzero((covariance_N > 1.0) & (covariance_N < 5.0) & ~cut_by_ratio_N).flatten()
+    return [clipped_N * torch.ones_like(a_N).index_fill(0, at, 0.0) for at in drawn_from] or [clipped_N]
+
+
+def _sequence_mean(tokens: Tokens, values_N: torch.Tensor) -> torch.Tensor:
+    """Each sequence's mean, at each of its tokens: (N,)."""
+    count_S = tokens.sequence_N.bincount()
+    total_S = values_N.new_zeros(len(count_S)).index_add_(0, tokens.sequence_N, values_N)
+    return (total_S / count_S)[tokens.sequence_N]
+
+
+def _aggregate(d: Definition, tokens: Tokens, loss_N: torch.Tensor, keep_N: torch.Tensor) -> torch.Tensor:
+    if d.aggregation == "token-mean":
+        return objectives.token_mean(loss_N, keep_N)
+    if d.aggregation == "seq-mean-token-mean":
+        return objectives.sequence_mean(loss_N, keep_N, tokens.sequence_N)
+    return (loss_N * keep_N).sum() / len(tokens.reward_S) / tokens.longest

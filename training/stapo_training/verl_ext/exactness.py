@@ -1,0 +1,291 @@
+"""`stapo-train check`: a method's objective through the real veRL worker, against the calculation by hand.
+
+One fixed mini-batch of sixteen sequences under a small random model; the worker trains it at several micro-batches, on
+one rank and on two, and the gradients that its optimizer would be given are compared, number by number. Importing veRL
+takes longer than the rest, so that it is imported once, and every worker is a fork of that process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from verl import DataProto
+from verl.trainer.ppo.ray_trainer import compute_advantage
+from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
+
+from stapo_results.errors import RunFailed
+from stapo_training.run.configuration import compose
+from stapo_training.selection import by_hand
+from stapo_training.selection.by_hand import Definition, Tokens
+from stapo_training.selection.token_stats import token_keys
+from stapo_training.verl_ext import in_process, platform
+
+assert platform  # registers the CPU
+
+SEQUENCES, GROUP = 16, 4
+LIMIT = 1e-5
+"""The largest relative difference that float32 rounding explains."""
+_SPLITS: dict[str, dict[str, Any]] = {
+    "1 sequence": {"micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False},
+    "4 sequences": {"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False},
+    "packed": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 48},
+}
+_WHOLE: dict[str, dict[str, Any]] = {
+    "16 sequences": {"micro_batch_size_per_gpu": SEQUENCES, "use_dynamic_bsz": False},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train the mini-batch, and how far it is from the calculation by hand; of several updates the largest.
+
+    loss: the difference over the sum of the tokens' absolute losses. norm: of the gradients' norms, relative. gradient:
+    the norm of the gradients' difference, relative. tokens: kept tokens more or fewer.
+    """
+
+    ranks: int
+    split: str
+    loss: float
+    norm: float
+    gradient: float
+    tokens: int
+
+    @property
+    def exact(self) -> bool:
+        return max(self.loss, self.norm, self.gradient) <= LIMIT and self.tokens == 0
+
+
+def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
+    """Train the mini-batch with the configuration of `overrides` in every way; each is held against `definition`.
+
+    Raises:
+        RunFailed: when a worker fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _forked(1, _make_model, Path(folder))
+        base = ["size=mini", "hardware=cpu", *overrides, f"run.base={folder}", f"run.out={folder}/unused"]
+        longest = compose(base).data.max_response_length
+        hand = _forked(1, _by_hand, Path(folder), definition, longest)
+        for ranks in (1,) if definition.within_micro_batch else (1, 2):
+            splits = _WHOLE if definition.within_micro_batch else _SPLITS
+            for split, found in _forked(ranks, _trained, Path(folder), base, splits).items():
+                yield _compared(ranks, split, found, hand)
+
+
+def _compared(ranks: int, split: str, found: dict[str, Any], hand: dict[str, Any]) -> Case:
+    losses, norms, gradients = [], [], []
+    for loss, gradient, choices in zip(found["loss"], found["gradient"], hand["updates"], strict=True):
+        # where the method draws one of several, the one that it drew
+        by_loss, size, by_gradient = min(choices, key=lambda c: float(np.linalg.norm(gradient - c[2])))
+        norm = float(np.linalg.norm(by_gradient))
+        losses.append(abs(loss - by_loss) / size)
+        norms.append(abs(float(np.linalg.norm(gradient)) - norm) / norm)
+        gradients.append(float(np.linalg.norm(gradient - by_gradient)) / norm)
+    tokens = int(found["kept"]) - hand["kept"] if found["kept"] is not None else 0
+    return Case(ranks, split, max(losses), max(norms), max(gradients), tokens)
+
+
+def _forked(ranks: int, work: Callable, *args: Any) -> Any:
+    """What `work` returns on the first of `ranks` forked processes."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+
+    def run(rank: int) -> None:
+        os.environ |= {name: str(rank) for name in ("RANK", "LOCAL_RANK")}
+        os.environ |= {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        torch.set_num_threads(1)
+        try:
+            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+                result = work(*args)
+        except BaseException:  # noqa: BLE001  # it is raised again in the parent
+            result = traceback.format_exc()
+        if rank == 0:
+            sender.send(result)
+
+    processes = [fork.Process(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
+    for p in processes:
+        p.start()
+    while not receiver.poll(0.2):
+        if not all(p.is_alive() for p in processes) and not receiver.poll(5):
+            raise RunFailed("a worker of the check died", next_step="look for its error above")
+    result = receiver.recv()
+    for p in processes:
+        p.terminate()
+        p.join()
+    if isinstance(result, str):
+        raise RunFailed(f"a worker of the check failed:\n{result}", next_step="correct what the traceback names")
+    return result
+
+
+def _make_model(folder: Path) -> bool:
+    """The miniature's architecture with random weights."""
+    from stapo_training.miniature.pretrain import Recipe, build_model
+    from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, build_tokenizer
+
+    tokenizer = build_tokenizer()
+    ids = tokenizer.get_vocab()
+    model = build_model(Recipe(), len(tokenizer), seed=0, end_id=ids[IM_END], pad_id=ids[END_OF_TEXT])
+    with torch.no_grad():
+        model.model.embed_tokens.weight *= 3  # so that some tokens are likely and many are rare
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "data").mkdir()
+    return True
+
+
+def _rows(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]], Tokens]:
+    """A plain transformers model, the mini-batch as rows without advantages, and its statistics under this model."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "model").float()
+    g = torch.Generator().manual_seed(7)
+    rows, logp, entropy, keys = [], [], [], []
+    for i in range(SEQUENCES):
+        prompt, response = 4 + i % 3, 5 + (3 * i) % 7
+        ids = torch.randint(5, 200, (prompt,), generator=g)
+        for _ in range(response):  # a likely token or any
+            likely = model(ids[None]).logits[0, -1].argmax()
+            any_token = torch.randint(5, 200, (), generator=g)
+            ids = torch.cat([ids, (likely if torch.rand((), generator=g) < 0.5 else any_token)[None]])
+        logits = model(ids[None]).logits[0, prompt - 1 : -1]
+        row_logp = torch.log_softmax(logits, -1)
+        logp.append(row_logp[torch.arange(response), ids[prompt:]])
+        entropy.append(-(row_logp.exp() * row_logp).sum(-1).detach())
+        keys.append(token_keys(ids, torch.tensor([0, len(ids)]), torch.tensor([0, response]), seed=0))
+        current = logp[-1].detach()
+
+        def other(policy: torch.Tensor, far: float, n: int = response) -> torch.Tensor:
+            return (policy + far * torch.randn(n, generator=g)).clamp(
+                max=-0.01
+            )  # log-probabilities near the given ones
+
+        old = other(current, 0.25)
+        rows.append(
+            {
+                "prompts": ids[:prompt],
+                "responses": ids[prompt:],
+                "input_ids": ids,
+                "position_ids": torch.arange(prompt + response),
+                "response_mask": torch.ones(response, dtype=torch.long),
+                "old_log_probs": old,
+                "rollout_log_probs": other(old, 0.8),
+                "ref_log_prob": other(current, 0.25),
+                "entropy": entropy[-1] + 0.03 * torch.randn(response, generator=g),
+            }
+        )
+    sequence_N = torch.cat([torch.full((len(r["responses"]),), i) for i, r in enumerate(rows)])
+    reward_S = torch.tensor([1.0 if i % GROUP < 1 + i // GROUP % 3 else -1.0 for i in range(SEQUENCES)])
+    old_N, reference_N, rollout_N = (
+        torch.cat([r[k] for r in rows]) for k in ("old_log_probs", "ref_log_prob", "rollout_log_probs")
+    )
+    return (
+        model,
+        rows,
+        Tokens(
+            logprob_N=torch.cat(logp),
+            old_N=old_N,
+            reference_N=reference_N,
+            rollout_N=rollout_N,
+            entropy_N=torch.cat(entropy).double().numpy(),
+            key_N=torch.cat(keys).numpy(),
+            sequence_N=sequence_N,
+            reward_S=reward_S,
+            group_S=torch.arange(SEQUENCES) // GROUP,
+            longest=longest,
+        ),
+    )
+
+
+def _by_hand(folder: Path, definition: Definition, longest: int) -> dict[str, Any]:
+    """The choices of (loss, gradient) of each update, and how many tokens are kept."""
+    model, _, tokens = _rows(folder, longest)
+    parameters = list(model.parameters())
+
+    def choice(loss: torch.Tensor, size: float) -> tuple[float, float, np.ndarray]:
+        gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
+        return float(loss.detach()), size, torch.cat([g.flatten() for g in gradients]).numpy()
+
+    updates = [[choice(*c) for c in choices] for choices in by_hand.losses(definition, tokens)]
+    keep, _ = by_hand.kept(definition, tokens, by_hand.advantages(definition, tokens))
+    return {"updates": updates, "kept": int(keep.sum())}
+
+
+def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the worker's optimizer would be given, for each split."""
+    config = compose(overrides)
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rows = _with_advantages(config, *_rows(folder, 0)[1:])
+    mine = rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
+    worker = in_process.build(config)
+    gradients: list[np.ndarray] = []
+
+    def instead_of_a_step() -> float:
+        found = torch.cat([p.grad.full_tensor().flatten() for p in worker.engine.module.parameters()])
+        gradients.append(found.numpy().copy())
+        return 0.0
+
+    worker.engine.optimizer_step = instead_of_a_step
+    engine = worker.engine.engine_config
+    engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
+    result = {}
+    for split, settings in splits.items():
+        gradients.clear()
+        sizes = {"global_batch_size": SEQUENCES, "mini_batch_size": SEQUENCES, "use_remove_padding": False}
+        data = in_process.batch(mine, **sizes | settings)
+        metrics = in_process.metrics(worker.train_mini_batch(data))
+        kept = metrics.get("selector/kept_tokens")
+        result[split] = {
+            "loss": [float(x) for x in metrics["loss"]],
+            "gradient": list(gradients),
+            "kept": None if kept is None else float(kept[0]),
+        }
+    dist.barrier()
+    return result
+
+
+def _with_advantages(config: Any, rows: list[dict[str, torch.Tensor]], tokens: Tokens) -> list[dict[str, torch.Tensor]]:
+    """The rows with advantages and rollout weights as veRL's trainer computes them."""
+    lengths = [len(r["responses"]) for r in rows]
+
+    def padded(name: str) -> torch.Tensor:
+        return torch.nn.utils.rnn.pad_sequence([r[name] for r in rows], batch_first=True)
+
+    mask = padded("response_mask")
+    rewards = torch.zeros(mask.shape)
+    rewards[torch.arange(SEQUENCES), torch.tensor(lengths) - 1] = tokens.reward_S
+    fields = {"response_mask": mask, "token_level_rewards": rewards}
+    fields |= {name: padded(name) for name in ("old_log_probs", "rollout_log_probs")}
+    data = DataProto(TensorDict(fields, batch_size=SEQUENCES))
+    data.non_tensor_batch["uid"] = np.array([str(int(g)) for g in tokens.group_S], dtype=object)
+    algorithm = config.algorithm
+    if algorithm.rollout_correction.rollout_is:
+        data, _ = compute_rollout_correction_and_add_to_batch(data, algorithm.rollout_correction)
+    data = compute_advantage(
+        data,
+        adv_estimator=algorithm.adv_estimator,
+        norm_adv_by_std_in_grpo=algorithm.norm_adv_by_std_in_grpo,
+        config=algorithm,
+    )
+    assert data.batch is not None
+    wanted = [k for k in ("advantages", "rollout_is_weights") if k in data.batch]
+    return [
+        r | {k: data.batch[k][i, :n].float() for k in wanted}
+        for i, (r, n) in enumerate(zip(rows, lengths, strict=True))
+    ]
