@@ -1,4 +1,4 @@
-"""Other harnesses read our exports and run our tasks, with their own code (`tox -e lighteval`)."""
+"""lighteval reads our exports and runs our tasks, with its own code (`tox -e lighteval`)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def tasks(world: Path) -> Any:
     return lighteval_tasks
 
 
-def export(world: Path, to: str) -> Path:
-    out = world / to
-    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(out), "--data-dir", str(world / "data")]
+def export(world: Path) -> Path:
+    out = world / "exported"
+    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
+    command += ["--data-dir", str(world / "data")]
     assert main(command) == 0
     return out
 
@@ -63,30 +64,13 @@ def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path, task
     from lighteval.models.model_output import ModelResponse
     from lighteval.tasks.requests import Doc
 
-    rows = read_details(export(world, "lighteval") / "t1.0", MODEL)
+    rows = read_details(export(world) / "t1.0", MODEL)
     docs = [Doc(**r["doc"]) for r in rows]
     responses = [ModelResponse(**r["model_response"]) for r in rows]
     theirs = apply_metric(responses=responses, docs=docs, metrics=tasks.metrics(4))
     assert [r["metric"] for r in rows] == theirs
     assert {d.specific["problem_id"]: r["metric"][NAMES[0]] for d, r in zip(docs, rows, strict=True)} == {
         "toy-a": 0.5, "toy-b": 1.0, "toy-c": 0.0}  # fmt: skip
-
-
-def test_lighteval_makes_the_same_hashes_of_what_it_read(world: Path) -> None:
-    from dataclasses import asdict
-
-    from lighteval.logging.info_loggers import DetailsLogger
-    from lighteval.models.model_output import ModelResponse
-    from lighteval.tasks.requests import Doc
-
-    out = export(world, "lighteval") / "t1.0"
-    logger = DetailsLogger()
-    for r in read_details(out, MODEL):
-        logger.log("stapo_toy|0", Doc(**r["doc"]), ModelResponse(**r["model_response"]), r["metric"])
-    logger.aggregate()
-    ours = json.loads((out / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    assert ours["summary_tasks"] == {k: asdict(v) for k, v in logger.compiled_details.items()}
-    assert ours["summary_general"] == asdict(logger.compiled_details_over_all_tasks)
 
 
 def test_lighteval_shows_the_results(world: Path) -> None:
@@ -98,7 +82,7 @@ def test_lighteval_shows_the_results(world: Path) -> None:
     from lighteval.tasks.lighteval_task import LightevalTaskConfig
     from lighteval.utils.utils import make_results_table
 
-    out = export(world, "lighteval") / "t1.0"
+    out = export(world) / "t1.0"
     results = json.loads((out / "results" / MODEL / f"results_{STAMP}.json").read_text())
     tracker = EvaluationTracker(output_dir=str(out))
     tracker.general_config_logger.log_model_info(ModelConfig(model_name=MODEL))
@@ -131,18 +115,9 @@ def test_lighteval_runs_a_task_offline_on_a_tiny_model(world: Path, tasks: Any, 
     rows = read_details(tmp_path / "out", str(model))
     assert [r["doc"]["id"] for r in rows] == [str(i) for i in lighteval_order(3)]
     assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
-    # the same problems under the same prompts as the suite's own evaluation, by lighteval's own hash
-    ours = json.loads((export(world, "lighteval") / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    key = ("summary_tasks", "stapo_toy|0", "hashes", "hash_examples")
-    assert _at(results, key) == _at(ours, key)
+    # the same prompts as the suite's own evaluation
     mine = [tasks.doc({"id": p["id"], "problem": p["problem"], "gold": "x"}, "t").query for p in finished_run.PROBLEMS]
     assert sorted(r["doc"]["query"] for r in rows) == sorted(mine)
-
-
-def _at(value: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        value = value[key]
-    return value
 
 
 def test_the_registry_holds_the_suites_tasks_alone(tasks: Any) -> None:
@@ -154,30 +129,6 @@ def test_the_registry_holds_the_suites_tasks_alone(tasks: Any) -> None:
 def test_tasks_need_a_directory(tasks: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no benchmark to make tasks of"):
         tasks.tasks(tmp_path)
-
-
-def test_inspect_reads_the_logs(world: Path) -> None:
-    from inspect_ai.log import read_eval_log, read_eval_log_sample
-
-    path = next(export(world, "inspect").glob("*-t1.0_*.json"))
-    log = read_eval_log(str(path))
-    assert (log.status, log.eval.task, len(log.samples)) == ("success", "stapo_toy-t1.0", 12)
-    assert log.results.scores[0].metrics["accuracy"].value == pytest.approx(0.5)
-    sample = read_eval_log_sample(str(path), id="toy-a", epoch=2)
-    assert (sample.scores["stapo"].value, sample.scores["stapo"].answer) == (1.0, "2")
-    assert sample.output.completion == "So it is\n\\boxed{2}."
-    assert sample.output.stop_reason == "stop"
-
-
-def test_inspect_recomputes_the_accuracy_and_sees_what_failed(world: Path) -> None:
-    from inspect_ai.log import read_eval_log
-    from inspect_ai.scorer import SampleScore, mean
-
-    logs = {p.name.split("_stapo_toy-")[1][:4]: read_eval_log(str(p)) for p in export(world, "inspect").glob("*.json")}
-    scores = [SampleScore(score=s.scores["stapo"]) for s in logs["t1.0"].samples]
-    assert mean()(scores) == pytest.approx(0.5)
-    failed = [s for s in logs["t0.7"].samples if s.error]
-    assert [(s.id, s.epoch, s.error.message) for s in failed] == [("toy-a", 3, "the prompt is too long")]
 
 
 def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ class ExportCommand:
 
     run: str
     """Folder of a finished `stapo-eval run`."""
-    to: Literal["lighteval", "inspect"]
-    """lighteval: results JSON and details parquet. inspect: JSON logs."""
+    to: Literal["lighteval"]
+    """lighteval: results JSON and details parquet."""
     out: str
     """Folder to write into."""
     data_dir: str = ""
@@ -23,10 +23,9 @@ class ExportCommand:
     """Files of benchmarks that the run was given by path, joined by commas."""
 
     def __call__(self) -> int:
-        from stapo_eval.interop import finished, inspect_log, lighteval_log
+        from stapo_eval.interop import finished, lighteval_log
 
         done = finished.read(Path(self.run), self.data_dir, self.benchmarks)
-        writers = {"lighteval": lighteval_log.write, "inspect": inspect_log.write}
-        for path in writers[self.to](done, Path(self.out)):
+        for path in lighteval_log.write(done, Path(self.out)):
             print(path)
         return 0

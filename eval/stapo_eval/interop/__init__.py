@@ -2,7 +2,6 @@
 
 finished        a finished run, read back from its folder with the problems that it was asked
 lighteval_log   lighteval's results JSON and details parquet
-inspect_log     inspect_ai's evaluation log in JSON
 lighteval_tasks the custom-tasks module (imports lighteval; an environment of its own)
 lighteval_main  lighteval's command line with these tasks alone, which works offline
 lighteval_grade lighteval's metric on a file of responses

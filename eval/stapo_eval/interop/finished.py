@@ -1,4 +1,4 @@
-"""A finished run, read from its folder with the problems that it was asked: what every export starts from."""
+"""A finished run, read from its folder with the problems that it was asked: what an export starts from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
-from stapo_results.statistics import clustered, majority_at_k, parse_verdicts, pass_at_k, problem_means
+from stapo_results.statistics import majority_at_k, parse_verdicts, pass_at_k, problem_means
 
 R = TypeVar("R", Sample, Verdict)
 
@@ -54,7 +54,7 @@ class AskedProblem:
 
 @dataclass(frozen=True)
 class FinishedCell:
-    """One benchmark in one setting: the cell's record, its problems, and their mean with standard error."""
+    """One benchmark in one setting: the cell's record and its problems."""
 
     record: CellRecord
     benchmark: Benchmark
@@ -64,11 +64,6 @@ class FinishedCell:
     def task(self) -> str:
         """The name that other harnesses know the benchmark by: ours begin with `stapo_`, theirs exist already."""
         return f"stapo_{self.record.cell.benchmark}"
-
-    def accuracy(self) -> tuple[float, float]:
-        """avg@N and its standard error over problems."""
-        estimate = clustered([list(a.scores) for a in self.asked])
-        return estimate.mean, estimate.se
 
 
 @dataclass(frozen=True)
@@ -81,18 +76,6 @@ class FinishedRun:
         """The model's labels as one name without a slash."""
         cell = self.cells[0].record.cell
         return "-".join((cell.method, cell.size, f"s{cell.train_seed}", str(cell.step))).replace("/", "__")
-
-    @property
-    def stamp(self) -> str:
-        """The run's start as other harnesses put it into file names."""
-        return self.run.started.replace(":", "-")
-
-    def settings(self) -> dict[str, list[FinishedCell]]:
-        """Cells by decoding setting: the other harnesses know one a run."""
-        found: dict[str, list[FinishedCell]] = {}
-        for cell in self.cells:
-            found.setdefault(cell.record.cell.setting, []).append(cell)
-        return found
 
 
 def read(folder: Path, data_dir: str = "", files: str = "") -> FinishedRun:

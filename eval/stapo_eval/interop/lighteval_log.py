@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +42,10 @@ def gold_text(gold: str) -> str:
 
 def write(finished: FinishedRun, out: Path) -> list[Path]:
     """Write `<setting>/results/<model>/results_<time>.json` and `<setting>/details/<model>/<time>/*.parquet`."""
-    written = []
-    for setting, cells in finished.settings().items():
+    written, stamp = [], finished.run.started.replace(":", "-")
+    for setting in dict.fromkeys(c.record.cell.setting for c in finished.cells):  # lighteval knows one setting a run
+        cells = [c for c in finished.cells if c.record.cell.setting == setting]
         root = out / setting
-        stamp = finished.stamp
         results = root / "results" / finished.model / f"results_{stamp}.json"
         for cell in cells:
             path = root / "details" / finished.model / stamp / f"details_{cell.task}|0_{stamp}.parquet"
@@ -165,27 +164,6 @@ def _scores(cell: FinishedCell) -> dict[str, float]:
     return scores
 
 
-def _xxh(text: str) -> str:
-    import xxhash  # a dependency of datasets
-
-    return xxhash.xxh64(text.encode()).hexdigest()
-
-
-def _hashes(cell: FinishedCell) -> dict[str, str]:
-    """lighteval's hashes of a task: those of its problems say whether two runs asked the same."""
-
-    def joined(parts: Iterable[str]) -> str:
-        return _xxh("".join(sorted(parts)))
-
-    no_tokens = joined([_xxh("[]")] * len(cell.asked))
-    return {
-        "hash_examples": joined(_xxh(a.prompt) for a in cell.asked),
-        "hash_full_prompts": joined([""] * len(cell.asked)),
-        "hash_input_tokens": no_tokens,
-        "hash_cont_tokens": no_tokens,
-    }
-
-
 def _task_config(cell: FinishedCell) -> dict[str, Any]:
     spec, record = cell.benchmark.spec, cell.record
     return {
@@ -214,10 +192,6 @@ def _results(finished: FinishedRun, cells: list[FinishedCell]) -> dict[str, Any]
     scores = {name: _scores(c) for name, c in tasks.items()}
     metrics = list(dict.fromkeys(m for s in scores.values() for m in s))
     held = {m: [s[m] for s in scores.values() if m in s] for m in metrics}
-    hashes = {name: _hashes(c) for name, c in tasks.items()}
-    counts = {"truncated": 0, "non_truncated": 0, "padded": 0, "non_padded": 0}
-    kinds = ("hash_examples", "hash_full_prompts", "hash_input_tokens", "hash_cont_tokens")
-    over_all = {kind: _xxh("".join(h[kind] for _, h in sorted(hashes.items()))) for kind in kinds}
     parameters = {"temperature": first.temperature, "top_p": first.top_p, "max_new_tokens": first.max_tokens}
     return {
         "config_general": {
@@ -242,6 +216,6 @@ def _results(finished: FinishedRun, cells: list[FinishedCell]) -> dict[str, Any]
         "results": {**scores, "all": {m: math.fsum(x) / len(x) for m, x in held.items()}},
         "versions": dict.fromkeys(tasks, 0),
         "config_tasks": {name: _task_config(c) for name, c in tasks.items()},
-        "summary_tasks": {name: {"hashes": h, **counts} for name, h in hashes.items()},
-        "summary_general": {"hashes": over_all, **counts},
+        "summary_tasks": {},  # counts of truncated prompts, of which there are none
+        "summary_general": {},
     }
