@@ -228,9 +228,8 @@ def _damaged_results(plan: EvaluationPlan, keys: list[Key]) -> Iterator[str]:
             yield name
     if plan.judge is not None:
         judged = any(v.judge != "not_asked" for v in verdicts)
-        for name in ("flips.html", *(("judgements.jsonl",) if judged else ())):
-            if not (plan.out / name).exists():
-                yield name
+        if judged and not (plan.out / "judgements.jsonl").exists():
+            yield "judgements.jsonl"
 
 
 def _is_object(path: Path) -> bool:

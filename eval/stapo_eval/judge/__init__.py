@@ -1,14 +1,13 @@
 """The judge: a verifier model that is asked about answers which the rule may have got wrong.
 
-`prompt` is what it sees and how its reply is read, `scope` who is asked about, `asking` the asking itself, on record as
-replies come; `audit` says how much of every score is the judge's and `page` shows sampled flips to a reader.
+`prompt` is what it sees and how its reply is read, `asking` the asking itself, on record as replies come; `audit` says
+what its word does to a score and how much of every score is the judge's; `rejudge` judges a run folder afterwards.
 """
 
 from stapo_eval.judge.prompt import MODES
-from stapo_eval.judge.scope import SCOPES
 from stapo_results.errors import BadInput
 
-__all__ = ["MODES", "SCOPES", "check_judge"]
+SCOPES = ("rule-negatives", "all")
 
 
 def check_judge(scope: str, mode: str) -> None:

@@ -105,13 +105,9 @@ def ask(
         done = {r.key for r in requests if r.problem_id in known}
         for piece in engine.stream(requests, done):
             replies = [
-                judgement(f.request.problem_id, _tokens(f), "answered", f.text)
+                judgement(f.request.problem_id, f.prompt_length, "answered", f.text)
                 if f.finish_reason != "error"
-                else judgement(f.request.problem_id, _tokens(f), "error", error=f.error)
+                else judgement(f.request.problem_id, f.prompt_length, "error", error=f.error)
                 for f in piece
             ]
             keep(replies, piece)
-
-
-def _tokens(f: Finished) -> int:
-    return len(f.request.prompt) if f.prompt_tokens is None else f.prompt_tokens

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 from stapo_eval.intervals import difference_fields, rounded
-from stapo_eval.judge.scope import scored, verdict_by_judge
+from stapo_eval.judge.prompt import verdict_of
 from stapo_results.confusion import confusion as confusion_of
-from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
+from stapo_results.schema import CellRecord, Judgement, JudgeVerdict
 from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
+
+
+def verdict_by_judge(judgement: Judgement | None) -> JudgeVerdict:
+    """What a judge said of a sample. A reply that is no letter is "invalid"; without a reply it is "not_asked"."""
+    if judgement is None or judgement.status != "answered":
+        return "not_asked"
+    return verdict_of(judgement.letter)
+
+
+def scored(rule: bool, judge: JudgeVerdict) -> bool:
+    """The scored boolean: the judge's word where there is one, elsewhere the rule's."""
+    return rule if judge == "not_asked" else judge == "correct"
 
 
 def unanswered(judged: Iterable[Judgement]) -> dict[str, int]:
     """How many of these have no letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it said
     something else, which counts as a no). What does not occur is left out."""
-    why = Counter(_unanswered(j) for j in judged)
+    why = Counter(j.status if j.status != "answered" else "" if j.letter else "no_letter" for j in judged)
     return {name: why[name] for name in ("too_long", "error", "no_letter") if why[name]}
-
-
-def _unanswered(j: Judgement) -> str:
-    return ("" if j.letter else "no_letter") if j.status == "answered" else j.status
 
 
 def judge_notes(judged: Iterable[Judgement]) -> list[str]:
@@ -90,29 +97,3 @@ def _difference(record: CellRecord) -> dict[str, float | None]:
         "rule_accuracy": rounded(math.fsum(rule_means) / len(ids)),
         **difference_fields(d, bootstrap([scored_means - rule_means])),
     }
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A question on which judge and rule differ, the response that was shown, and how many samples it decides."""
-
-    judgement: Judgement
-    verdict: Verdict
-    response: str
-    samples: int
-
-
-def flips(samples: Sequence[Sample], verdicts: Sequence[Verdict], judged: Mapping[int, Judgement]) -> list[Flip]:
-    """Every question that judge and rule answer differently, in the order of the samples.
-
-    Args:
-        samples, verdicts: of a whole run, in the same order.
-        judged: index of a sample -> what the judge said of it.
-    """
-    first: dict[str, int] = {}
-    count: Counter[str] = Counter()
-    for i, j in judged.items():
-        if scored(verdicts[i].rule, verdict_by_judge(j)) != verdicts[i].rule:
-            first.setdefault(j.key, i)
-            count[j.key] += 1
-    return [Flip(judged[i], verdicts[i], samples[i].response, count[key]) for key, i in first.items()]
