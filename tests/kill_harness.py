@@ -121,7 +121,7 @@ def stage_of(out: Path, progress: Path, total: int) -> str:
     if (out / "verdicts.jsonl").exists() and not (out / "summary.json").exists():
         return "summary"
     try:
-        stage = str(json.loads(progress.read_text())["stage"]).split(" (")[0]  # "grade (ours)"
+        stage = str(json.loads(progress.read_text())["stage"])
     except (FileNotFoundError, json.JSONDecodeError):
         return "start"
     return stage if stage in STAGES else "start"

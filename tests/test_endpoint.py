@@ -155,30 +155,16 @@ def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server) -> N
     assert "told to answer 500" in bad[0].error
 
 
-def test_an_endpoint_that_refuses_everything_ends_the_run_unrecorded(server: Server) -> None:
+def test_other_finish_reasons_are_missing_data_and_a_text_that_is_none_is_made_one(server: Server) -> None:
+    def answer(content: str, reason: str) -> str:
+        usage = {"prompt_tokens": 3, "completion_tokens": 1}
+        return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}], "usage": usage})
+
     engine = _engine(server)
-    server.fault = lambda number, body: 422
-    with pytest.raises(RunFailed, match="422"):
-        _all(engine, _requests(engine, 40))
-
-
-def test_another_finish_reason_is_missing_data(server: Server) -> None:
-    answer = {"choices": [{"message": {"content": "x"}, "finish_reason": "content_filter"}]}
-    answer |= {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
-    engine = _engine(server)
-    server.fault = lambda number, body: json.dumps(answer) if body["seed"] == 78 else None
-    got = _all(engine, _requests(engine, 4))
-    (error,) = [f.error for f in got.values() if f.finish_reason == "error"]
-    assert "content_filter" in error
-
-
-def test_a_text_that_is_none_is_made_one(server: Server) -> None:
-    answer = '{"choices":[{"message":{"content":"a\\ud800b"},"finish_reason":"stop"}],'
-    answer += '"usage":{"prompt_tokens":3,"completion_tokens":2}}'
-    engine = _engine(server)
-    server.fault = lambda number, body: answer
-    (f,) = _all(engine, _requests(engine, 1)).values()
-    assert f.text == "a?b"
+    server.fault = lambda number, body: answer("a\ud800b", "content_filter" if body["seed"] == 78 else "stop")
+    first, second = (_all(engine, _requests(engine, 2))[p, 0] for p in ("p0", "p1"))
+    assert first.text == "a?b"
+    assert "content_filter" in second.error
 
 
 def test_an_endpoint_without_log_probabilities_is_used_without(model: HfEngine) -> None:

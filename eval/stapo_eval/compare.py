@@ -1,4 +1,4 @@
-"""Two runs, or two settings of one run, on the same problems: paired differences by benchmark and on average.
+"""Two runs on the same problems: paired differences by benchmark and on average.
 
 Pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.intervals import difference_fields, rounded
+from stapo_eval.summary import difference_fields, rounded
 from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
@@ -112,23 +112,6 @@ def pair_runs(
     return found
 
 
-def pair_settings(
-    run: dict[tuple[str, str], CellRecord], settings: Sequence[str], benchmarks: Sequence[str]
-) -> dict[str, list[Pair]]:
-    """ "FIRST - SECOND" -> pairs by benchmark: two settings of one run."""
-    known = sorted({s for _, s in run}, reverse=True)
-    if len(settings) != 2 or settings[0] == settings[1] or any(s not in known for s in settings):
-        raise BadInput(
-            "one run is compared by two of its settings",
-            found=", ".join(settings) or "no --settings",
-            expected=f"two of {', '.join(known)}",
-            next_step="--settings t1.0,t0.7, or give a second run",
-        )
-    first, second = settings
-    names = _benchmarks({x for x, s in run if s == first}, {x for x, s in run if s == second}, benchmarks)
-    return {f"{first} minus {second}": [Pair(run[x, first], run[x, second]) for x in names]}
-
-
 def check_problems(pair: Pair) -> None:
     """Raises BadInput unless both cells hold the same copy of the benchmark and the same problems of it."""
     a, b = pair.first, pair.second
@@ -155,7 +138,7 @@ def check_problems(pair: Pair) -> None:
         )
 
 
-def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
+def warnings(pairs: Sequence[Pair]) -> list[str]:
     """What a reader must know before reading a difference, each with both values."""
     found: dict[tuple[str, str], list[str]] = {}
     for p in pairs:
@@ -168,9 +151,8 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
             "longest responses": (a.max_tokens, b.max_tokens),
             "engines": (a.engine, b.engine),
             "counts of text variants": (str(a.text_variants), str(b.text_variants)),
+            "DECODINGS": (_decoding(a), _decoding(b)),
         }
-        if not across_settings:
-            sides["DECODINGS"] = (_decoding(a), _decoding(b))
         notes = [
             (f"{name} DIFFER", short_hashes(f"{x or 'not recorded'} against {y or 'not recorded'}"))
             for name, (x, y) in sides.items()
@@ -227,7 +209,7 @@ def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int |
     }
 
 
-def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, Any]:
+def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     """One table: a column a benchmark, p adjusted by Holm over them, and the unweighted average.
 
     The average's own p is of one test and is not adjusted.
@@ -254,4 +236,4 @@ def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, A
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
         average[side] = None if None in values else rounded(math.fsum(values) / len(values))
-    return {"columns": columns, "average": average, "warnings": warnings(pairs, across_settings)}
+    return {"columns": columns, "average": average, "warnings": warnings(pairs)}

@@ -9,44 +9,33 @@ from typing import Annotated, Any
 import tyro
 
 from stapo_results import runs, store
-from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Compare two runs, or two settings of one run, problem by problem: first minus second."""
+    """Compare two runs, problem by problem: first minus second."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """One or two run folders."""
+    first: Annotated[str, tyro.conf.Positional]
+    """Run folder."""
+    second: Annotated[str, tyro.conf.Positional]
+    """Run folder."""
     settings: str = ""
-    """Settings joined by commas: with two runs those to compare, if empty all that both have; with one run two."""
+    """Settings joined by commas; if empty, all that both have."""
     benchmarks: str = ""
     """Benchmarks joined by commas; if empty, all; both sides must have the same."""
     out: str = "compare.json"
     """JSON with every number of the table."""
 
     def __call__(self) -> int:
-        from stapo_eval.compare import compare, load_cells, pair_runs, pair_settings
+        from stapo_eval.compare import compare, load_cells, pair_runs
 
-        if len(self.runs) not in (1, 2):
-            raise BadInput(
-                "compare takes one run or two",
-                found=f"{len(self.runs)} folders",
-                expected="stapo-eval compare FIRST SECOND, or one folder with --settings",
-                next_step="stapo-eval compare FIRST SECOND",
-            )
         runs.check_file(self.out, "--out")
-        cells = [load_cells(Path(r)) for r in self.runs]
         settings, benchmarks = (
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)
         )
-        if across := len(cells) == 1:
-            pairs = pair_settings(cells[0], settings, benchmarks)
-        else:
-            pairs = pair_runs(cells[0], cells[1], settings, benchmarks)
-        tables = {title: compare(p, across) for title, p in pairs.items()}
-        if not across:
-            print(f"first: {self.runs[0]}\nsecond: {self.runs[1]}")
+        pairs = pair_runs(load_cells(Path(self.first)), load_cells(Path(self.second)), settings, benchmarks)
+        tables = {title: compare(p) for title, p in pairs.items()}
+        print(f"first: {self.first}\nsecond: {self.second}")
         for title, table in tables.items():
             _print(title, table)
         store.write_json(self.out, {"schema_version": 1, "tables": tables})

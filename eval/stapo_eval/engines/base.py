@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stapo_eval.decoding import encode_chat
-from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches, too_long
-from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
+from stapo_eval.engines.requests import (
+    Batches,
+    Finished,
+    Key,
+    Queue,
+    Request,
+    Schedule,
+    fixed_batches,
+    too_long,
+    wanted,
+)
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
 

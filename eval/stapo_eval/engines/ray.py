@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stapo_eval.engines.base import EngineSpec, LoadedEngine, load_tokenizer
-from stapo_eval.engines.local import load
-from stapo_eval.engines.options import EngineOptions
-from stapo_eval.engines.requests import Finished, Key, Request
-from stapo_eval.engines.schedule import wanted
+from stapo_eval.engines.options import EngineOptions, load
+from stapo_eval.engines.requests import Finished, Key, Request, wanted
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results.errors import BadInput, RunFailed
 

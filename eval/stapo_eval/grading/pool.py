@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from stapo_eval.grading.presets import decide_quickly, extract
+from stapo_eval.grading.presets import decide_quickly
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Reason
@@ -288,13 +288,3 @@ def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progres
     """`Pool.grade` with processes of its own."""
     with Pool(limits) as pool:
         return pool.grade(items, progress)
-
-
-def items_of(
-    golds: Sequence[Gold], responses: Sequence[str], options: Sequence[Options], *, use_answer_line: bool = False
-) -> list[Item]:
-    """What is to be graded of whole responses: the answers that the options' preset finds in them."""
-    return [
-        Item(g, extract(r, g, o.preset, use_answer_line=use_answer_line), o)
-        for g, r, o in zip(golds, responses, options, strict=True)
-    ]

@@ -1,13 +1,4 @@
-"""The four presets: how the answer is found in a response, and how it is compared with the gold.
-
-| preset      | answer                             | comparison                                                        |
-|-------------|------------------------------------|-------------------------------------------------------------------|
-| ours        | last box; for golds of several     | text, exact numbers, forms (lists, sets, intervals, ...), algebra |
-|             | answers the last boxes of a row    | by value, math-verify for what is not read                        |
-| math-verify | math-verify's own, whole response  | math-verify 0.9.0 with its defaults                               |
-| justrl      | last box                           | JustRL's string and algebra rule, lists in their order            |
-| strict      | last box                           | equal as text in normal form, or equal plain numbers              |
-"""
+"""The four presets of docs/evaluation.md: how the answer is found in a response and compared with the gold."""
 
 from __future__ import annotations
 

@@ -1,17 +1,12 @@
-"""How much of a score is the judge's: pure functions of records."""
+"""What the judge's word does to a score, and what it did not answer: pure functions of records."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
-from stapo_eval.intervals import difference_fields, rounded
 from stapo_eval.judge.prompt import verdict_of
-from stapo_results.confusion import confusion as confusion_of
-from stapo_results.schema import CellRecord, Judgement, JudgeVerdict
-from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
+from stapo_results.schema import Judgement, JudgeVerdict
 
 
 def verdict_by_judge(judgement: Judgement | None) -> JudgeVerdict:
@@ -61,39 +56,3 @@ _UNANSWERED = (
     ),
     ("no_letter", "got a reply that is none of the judge's letters", "they count as incorrect"),
 )  # fmt: skip
-
-
-def audit(record: CellRecord) -> dict[str, Any]:
-    """What the judge was asked in one cell, what it said, and what that moved; None values where it was not asked.
-
-    `confusion` counts samples by the rule's verdict and the judge's; with the scope rule-negatives the rule's yeses
-    are all "not_asked". A flip is a sample that judge and rule see differently; `flip_rate` is flips over samples
-    asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
-    where the judge is a stand-in, whose word does not count.
-    """
-    confusion = confusion_of(record)
-    asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
-    to_right = confusion["rule_incorrect"]["correct"]
-    to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
-    found: dict[str, Any] = {
-        "asked": asked,
-        "confusion": confusion,
-        "flips_to_correct": to_right,
-        "flips_to_incorrect": to_wrong,
-        "flip_rate": round((to_right + to_wrong) / asked, 8) if asked else None,
-        **dict.fromkeys(("rule_accuracy", "difference", "low", "high", "bootstrap_low", "bootstrap_high")),
-    }
-    return found | _difference(record) if asked else found
-
-
-def _difference(record: CellRecord) -> dict[str, float | None]:
-    ids = [p.problem_id for p in record.problems]
-    scored_means, rule_means = (
-        problem_means([parse_verdicts(text) for text in texts])
-        for texts in ([p.verdicts for p in record.problems], [p.rule for p in record.problems])
-    )
-    d = paired(dict(zip(ids, scored_means.tolist(), strict=True)), dict(zip(ids, rule_means.tolist(), strict=True)))
-    return {
-        "rule_accuracy": rounded(math.fsum(rule_means) / len(ids)),
-        **difference_fields(d, bootstrap([scored_means - rule_means])),
-    }
