@@ -19,8 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from stapo_eval.cli import main
-from stapo_eval.options import RunOptions
-from stapo_eval.plan import make_plan
 from stapo_results import benchmarks
 from stapo_results.benchmarks import copies, sources
 from stapo_results.errors import BadInput
@@ -78,13 +76,6 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
     assert (b.spec.samples, b.spec.answer_type, b.identity.rows, b.identity.variant) == (32, "math", 3, "")
 
 
-def test_a_file_by_its_path_needs_no_ids_and_larger_ones_get_four_samples(tmp_path: Path) -> None:
-    rows = [{"problem": f"{i} + 1?", "answer": i + 1} for i in range(101)]
-    b = benchmarks.load(str(parquet(tmp_path / "sums.parquet", rows)))
-    assert (b.problems[7].id, b.problems[7].answer) == ("sums-0007", "8")
-    assert (b.spec.samples, b.spec.answer_type) == (4, "integer")
-
-
 def test_a_file_named_like_a_registered_benchmark_is_checked_as_that_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not the benchmark aime24") as e:
         benchmarks.load(str(jsonl(tmp_path / "aime24.jsonl", ROWS)))
@@ -100,16 +91,6 @@ def test_a_file_with_an_entry_beside_it_is_checked_as_that_one(tmp_path: Path) -
     jsonl(path, ROWS[:2])
     with pytest.raises(BadInput, match="is not the benchmark mine"):
         benchmarks.load(str(path))
-
-
-def test_a_run_takes_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import eval_model
-
-    monkeypatch.delenv(benchmarks.DATA_DIR_VARIABLE, raising=False)
-    path = jsonl(tmp_path / "mine.jsonl", ROWS)
-    plan = make_plan(RunOptions(str(eval_model.build(tmp_path / "model")), benchmarks=str(path), n=2, settings="t1.0"))
-    assert len(plan.keys()) == 6
-    assert plan.run.config["benchmarks"] == ["mine"]
 
 
 def test_a_data_set_is_loaded_through_its_entry(registered: Path) -> None:
@@ -181,16 +162,8 @@ def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) 
     assert {p.name: p.read_bytes() for p in data.iterdir()} == first
     capsys.readouterr()
     assert main(["benchmarks", "--data-dir", str(data)]) == 0
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("hmmt25"))
+    line = next(x for x in capsys.readouterr().out.splitlines() if "hmmt25" in x)
     assert line.split() == ["hmmt25", "3", "32", "math,", "any", "order", "CC", "BY-NC-SA", "4.0", "none", "ok"]
-
-
-def test_adding_a_file_where_it_lies_keeps_its_bytes(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "toy.jsonl", ROWS)
-    before = path.read_bytes()
-    assert main(["benchmarks", "--add", str(path), "--names", "toy", "--data-dir", str(tmp_path)]) == 0
-    assert path.read_bytes() == before
-    assert benchmarks.load("toy", tmp_path).spec.samples == 32
 
 
 @pytest.mark.parametrize(
@@ -200,8 +173,6 @@ def test_adding_a_file_where_it_lies_keeps_its_bytes(tmp_path: Path) -> None:
         ("Upper", ROWS, "lower case letters"),
         ("toy", ROWS, "has another benchmark toy"),
         ("new", [{"id": "a", "problem": "x", "answer": ""} | {"answer": []}], "problem is text"),
-        ("new", [{"id": "a", "problem": " ", "answer": "1"}], "problem is text"),
-        ("new", [{"id": "a", "problem": "x", "answer": True}], "problem is text"),
         ("new", [{"id": "a", "problem": "x", "answer": "1", "tolerance": "some"}], "tolerance is not a number"),
         ("new", [], "holds no row"),
     ],
@@ -266,7 +237,7 @@ def test_listing_the_real_directory(capsys: Any) -> None:
     if not folder:
         pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
     assert main(["benchmarks", "--data-dir", folder, "--strict"]) == 0
-    lines = [x.split() for x in capsys.readouterr().out.splitlines()[1:7]]
+    lines = [x.split() for x in capsys.readouterr().out.splitlines() if x.split()[-1:] == ["ok"]]
     assert [(x[0], x[1], x[2], x[-1]) for x in lines] == [
         ("aime24", "30", "32", "ok"), ("aime25", "30", "32", "ok"), ("amc23", "40", "32", "ok"),
         ("math500", "500", "4", "ok"), ("minerva", "272", "4", "ok"), ("olympiadbench", "674", "4", "ok")]  # fmt: skip

@@ -19,10 +19,8 @@ def _command(args: list[str] | None) -> int:
     from stapo_eval.commands.bench import BenchCommand
     from stapo_eval.commands.benchmarks import BenchmarksCommand
     from stapo_eval.commands.compare import CompareCommand
-    from stapo_eval.commands.export import ExportCommand
     from stapo_eval.commands.grade import GradeCommand
-    from stapo_eval.commands.judge import JudgeCommand
-    from stapo_eval.commands.run import RunCommand
+    from stapo_eval.commands.runs import ExportCommand, JudgeCommand, RunCommand
 
     commands = {
         "run": RunCommand,

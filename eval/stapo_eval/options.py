@@ -48,12 +48,10 @@ class _Evaluation:
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an endpoint that serves the judge; several share the work."""
-    preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
+    preset: Literal["ours", "math-verify", "justrl"] = "ours"
     """Rule grader (docs/evaluation.md says what each does)."""
     accept_variant: bool = False
     """Run a copy of a benchmark with other rows or golds; every record says so."""
-    strict: bool = False
-    """Refuse a copy whose problem texts differ."""
     revision: str = ""
     """The hub model's revision."""
     method: str = ""
@@ -70,10 +68,6 @@ class _Evaluation:
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
     """Rows of a batch of the engine hf; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
-    grade_seconds: float = 5.0
-    """Wall time that grading one answer may take."""
-    grade_memory_mib: int = 1024
-    """Memory that grading one answer may take."""
     retry_errors: bool = False
     """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines.options import check_options
 from stapo_eval.engines.requests import Key
-from stapo_eval.grading.pool import Limits, check_limits
 from stapo_eval.grading.rules import Gold, Options, check_preset
-from stapo_eval.judge import check_judge
+from stapo_eval.judge.audit import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_results import provenance, runs
@@ -170,7 +169,6 @@ def _check(options: RunOptions) -> None:
             raise BadInput(
                 f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}"
             )
-    check_limits(Limits(options.grade_seconds, options.grade_memory_mib), "--grade-")
     if options.out:
         runs.check_folder(options.out, "--out")
 
@@ -180,9 +178,7 @@ def _benchmarks(options: RunOptions) -> tuple[Benchmark, ...]:
     names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    return tuple(
-        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
-    )
+    return tuple(load(n, data_dir, accept_variant=options.accept_variant) for n in dict.fromkeys(names))
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:

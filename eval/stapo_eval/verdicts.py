@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from stapo_eval.cost import timing
 from stapo_eval.display import StageDisplay
 from stapo_eval.engines import Engine, Finished, make_engine
-from stapo_eval.grading.pool import Item, Limits, Outcome, grade
+from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking, audit
@@ -76,9 +76,8 @@ def _grade(plan: EvaluationPlan, samples: Sequence[Sample], display: StageDispla
             items.append(Item(answer, extract(s.response, answer, preset), options))
             answered.append(i)
     display.start("grade", 0, len(set(items)))
-    limits = Limits(plan.options.grade_seconds, plan.options.grade_memory_mib)
     outcomes = [Outcome(False, "error", 0.0)] * len(samples)
-    for i, outcome in zip(answered, grade(items, limits, display.update), strict=True):
+    for i, outcome in zip(answered, grade(items, progress=display.update), strict=True):
         outcomes[i] = outcome
     return outcomes
 

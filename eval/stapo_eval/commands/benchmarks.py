@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stapo_eval.show import make_console, print_table
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.copies import add, write_copy
 from stapo_results.benchmarks.identity import shown
@@ -141,7 +142,8 @@ class BenchmarksCommand:
                     notes += [] if absent else [str(e)]
                     bad += not absent
             rows.append(_row(name, spec, state))
-        _print_table(("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy"), rows)
+        columns = ("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy")
+        print_table(make_console(), "", columns, rows, text_columns=len(columns))
         for note in notes:
             print(note)
         if folder is not None:
@@ -164,12 +166,3 @@ def _row(name: str, spec: Spec, state: str) -> tuple[str, ...]:
 
 def _variants(name: str, ids: tuple[str, ...]) -> str:
     return f"{name}: {len(ids)} problem texts differ from the registered copy: {shown(ids)}"
-
-
-def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = (
-            f"{x:>{w}}" if at in (1, 2) else f"{x:<{w}}" for at, (x, w) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join(cells).rstrip())

@@ -72,8 +72,8 @@ _LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
 _MOST_WORKERS = 1024
 
 
-def check_limits(limits: Limits, prefix: str = "--") -> None:
-    """Raises BadInput for limits under which nothing can be graded; `prefix` stands before their options' names."""
+def check_limits(limits: Limits) -> None:
+    """Raises BadInput for limits under which nothing can be graded."""
     seconds, memory, workers = limits.seconds, limits.memory_mib, limits.workers
     for name, value, fits, expected in (
         ("seconds", seconds, math.isfinite(seconds) and seconds > 0, "more than 0, such as 5"),
@@ -81,8 +81,8 @@ def check_limits(limits: Limits, prefix: str = "--") -> None:
         ("workers", workers, 0 <= workers <= _MOST_WORKERS, f"0 (one a core) to {_MOST_WORKERS}"),
     ):
         if not fits:
-            what = f"{prefix}{name} is out of bounds"
-            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out {prefix}{name}")
+            what = f"--{name} is out of bounds"
+            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out --{name}")
 
 
 def _text_of(item: Item) -> str | None:

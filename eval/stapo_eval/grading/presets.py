@@ -1,10 +1,8 @@
-"""The four presets of docs/evaluation.md: how the answer is found in a response and compared with the gold."""
+"""The presets of docs/evaluation.md: how the answer is found in a response and compared with the gold."""
 
 from __future__ import annotations
 
 from stapo_eval.grading.rules import Gold, Options, check_preset, full, justrl, library, quick
-from stapo_eval.grading.rules.text.cleaning import key
-from stapo_eval.grading.rules.text.numbers import is_whole, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 
@@ -32,16 +30,6 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     return answer
 
 
-def _strict(gold: str, answer: str) -> bool:
-    g, a = key(gold), key(answer)
-    if g == a:
-        return True
-    if is_whole(g) and is_whole(a):
-        return same_whole(g, a)
-    x = number(g)
-    return x is not None and x == number(a)
-
-
 def _in_one(gold: Gold) -> str:
     return gold if isinstance(gold, str) else ", ".join(gold)
 
@@ -50,8 +38,6 @@ def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where it takes no algebra, else None: bounded on any input."""
     if options.preset == "ours":
         return quick(gold, answer, options)
-    if options.preset == "strict":
-        return _strict(_in_one(gold), answer)
     return justrl.quick(_in_one(gold), answer) if options.preset == "justrl" else None
 
 
@@ -61,6 +47,4 @@ def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str 
         return library.grade(_in_one(gold), answer)
     if options.preset == "justrl":
         return justrl.full(_in_one(gold), answer), answer
-    if options.preset == "strict":
-        return _strict(_in_one(gold), answer), answer
     return full(gold, answer, options), answer

@@ -1,12 +1,30 @@
-"""What the judge's word does to a score, and what it did not answer: pure functions of records."""
+"""Whom the judge is asked about, what its word does to a score, and what it did not answer."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from stapo_eval.judge.prompt import verdict_of
+from stapo_eval.judge.prompt import MODES, verdict_of
+from stapo_results.errors import BadInput
 from stapo_results.schema import Judgement, JudgeVerdict
+
+SCOPES = ("rule-negatives", "all")
+
+
+def check_judge(scope: str, mode: str) -> None:
+    """Raises BadInput for a scope or mode that does not exist, or a mode that lets another scope be asked for."""
+    if scope not in SCOPES:
+        raise BadInput("this judge scope does not exist", found=scope, expected=", ".join(SCOPES))
+    if mode not in MODES:
+        raise BadInput("this judge mode does not exist", found=mode, expected=", ".join(MODES))
+    if mode == "justrl-exact" and scope != "rule-negatives":
+        raise BadInput(
+            "JustRL asks its judge only where the rule fails",
+            found=f"--judge-scope {scope}",
+            expected="rule-negatives",
+            next_step="leave out --judge-scope, or use --judge-mode compass",
+        )
 
 
 def verdict_by_judge(judgement: Judgement | None) -> JudgeVerdict:
