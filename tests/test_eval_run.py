@@ -355,29 +355,6 @@ def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path
         run(o)
 
 
-def test_a_judge_for_a_finished_run_is_pointed_to_the_command_that_adds_it(world: Path, tmp_path: Path) -> None:
-    o = _options(world, tmp_path, benchmarks="sums", settings="t1.0", n=1, limit=1, judge="none")
-    run(o)
-    with pytest.raises(BadInput) as e:
-        run(replace(o, judge=str(world / "judge")))
-    assert f"stapo-eval judge --run {tmp_path} --judge {world / 'judge'}" in e.value.next_step
-    with pytest.raises(BadInput) as e:
-        run(replace(o, judge=str(world / "judge"), n=2, model=str(world / "external")))
-    assert "stapo-eval judge" not in e.value.next_step
-
-
-def test_idle_gpus_are_pointed_out(world: Path, tmp_path: Path) -> None:
-    plan = running.make_plan(_options(world, tmp_path))
-
-    def note(gpus: int = 8, **options) -> str:
-        record = plan.run.model_copy(update={"hardware": plan.run.hardware | {"gpus": ["H100, 80 GB"] * gpus}})
-        return running.idle_gpus(replace(plan, run=record, options=replace(plan.options, **options)))
-
-    assert note().startswith("7 of 8 GPUs stand idle: --replicas 8 ")
-    assert note(tensor_parallel=2, replicas=2).startswith("4 of 8 GPUs stand idle: --replicas 4 ")
-    assert note(replicas=8) == note(engine="openai") == note(gpus=0) == note(gpus=1) == ""
-
-
 def test_benchmarks_are_listed(world: Path, capsys) -> None:
     assert main(["benchmarks", "--data-dir", str(world / "data")]) == 0
     lines = {x.split()[0]: x.split()[1:4] for x in capsys.readouterr().out.splitlines() if x.strip()}

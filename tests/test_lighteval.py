@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +12,14 @@ import pytest
 pytest.importorskip("lighteval", reason="lighteval is in an environment of its own: tox -e lighteval")
 
 from stapo_eval.cli import main
-from stapo_eval.interop.lighteval_log import lighteval_order
-from stapo_results import benchmarks
-from stapo_results.errors import BadInput
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
-NAMES = ("avg@n:n=4", "pass@k:k=4&n=4", "maj@n:n=4")
+AVG = "avg@n:n=4"
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_run.build(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture(scope="module")
-def tasks(world: Path) -> Any:
-    """The custom-tasks module over the toy benchmark."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(benchmarks.DATA_DIR_VARIABLE, str(world / "data"))
-        from stapo_eval.interop import lighteval_tasks
-
-    return lighteval_tasks
 
 
 def export(world: Path) -> Path:
@@ -59,17 +43,19 @@ def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[s
     return list(tracker.load_details_datasets("last", [task])[f"{task}|0"])
 
 
-def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path, tasks: Any) -> None:
+def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path) -> None:
     from lighteval.metrics import apply_metric
+    from lighteval.metrics.metrics import Metrics
     from lighteval.models.model_output import ModelResponse
     from lighteval.tasks.requests import Doc
 
     rows = read_details(export(world) / "t1.0", MODEL)
     docs = [Doc(**r["doc"]) for r in rows]
     responses = [ModelResponse(**r["model_response"]) for r in rows]
-    theirs = apply_metric(responses=responses, docs=docs, metrics=tasks.metrics(4))
-    assert [r["metric"] for r in rows] == theirs
-    assert {d.specific["problem_id"]: r["metric"][NAMES[0]] for d, r in zip(docs, rows, strict=True)} == {
+    metric = Metrics.avg_at_n_math(sample_params={"n": 4})
+    theirs = apply_metric(responses=responses, docs=docs, metrics=[metric])
+    assert [r["metric"][AVG] for r in rows] == [x[AVG] for x in theirs]
+    assert {d.specific["problem_id"]: r["metric"][AVG] for d, r in zip(docs, rows, strict=True)} == {
         "toy-a": 0.5, "toy-b": 1.0, "toy-c": 0.0}  # fmt: skip
 
 
@@ -91,44 +77,8 @@ def test_lighteval_shows_the_results(world: Path) -> None:
     known = {f.name for f in fields(LightevalTaskConfig)} | {"full_name"}
     assert set(results["config_tasks"]["stapo_toy|0"]) <= known
     table = [[c.strip() for c in line.split("|")] for line in make_results_table(results).splitlines()]
-    row = next(line for line in table if NAMES[0] in line and "0.2887" in line)
+    row = next(line for line in table if AVG in line and "0.2887" in line)
     assert "0.5000" in row
-
-
-def test_lighteval_runs_a_task_offline_on_a_tiny_model(world: Path, tasks: Any, tmp_path: Path) -> None:
-    import eval_model
-
-    model = eval_model.build(tmp_path / "model")
-    (model / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": 2, "pad_token_id": 0}))
-    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1"}
-    arguments = (
-        f"model_name={model},max_length=512,batch_size=3,generation_parameters={{temperature:1.0,max_new_tokens:24}}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
-         "--output-dir", str(tmp_path / "out"), "--save-details"],
-        env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(next((tmp_path / "out" / "results").rglob("results_*.json")).read_text())
-    assert set(NAMES) < set(results["results"]["stapo_toy|0"])
-    rows = read_details(tmp_path / "out", str(model))
-    assert [r["doc"]["id"] for r in rows] == [str(i) for i in lighteval_order(3)]
-    assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
-    # the same prompts as the suite's own evaluation
-    mine = [tasks.doc({"id": p["id"], "problem": p["problem"], "gold": "x"}, "t").query for p in finished_run.PROBLEMS]
-    assert sorted(r["doc"]["query"] for r in rows) == sorted(mine)
-
-
-def test_the_registry_holds_the_suites_tasks_alone(tasks: Any) -> None:
-    from stapo_eval.interop.lighteval_main import custom_only
-
-    assert list(custom_only(tasks)) == ["stapo_toy"]
-
-
-def test_tasks_need_a_directory(tasks: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no benchmark to make tasks of"):
-        tasks.tasks(tmp_path)
 
 
 def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
@@ -144,27 +94,3 @@ def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(x["id"], x["rule"]) for x in lines] == [("a", True), ("b", True), ("c", False)]
     assert all(x["seconds"] > 0 for x in lines)
-
-
-@pytest.mark.data
-@pytest.mark.slow
-def test_the_metric_takes_the_golds_of_the_six_benchmarks(tasks: Any) -> None:
-    from lighteval.metrics import apply_metric
-    from lighteval.models.model_output import ModelResponse
-
-    folder = os.environ.get("STAPO_DATA_DIR")
-    if not folder or not (Path(folder) / "aime24.jsonl").exists():
-        pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
-    rows = {name: spec.rows for name, spec in benchmarks.registry().items()}
-    taken, wrong = {}, {}
-    for name in benchmarks.registry():
-        problems = benchmarks.load(name, folder).problems
-        golds = [p.answer if isinstance(p.answer, str) else ", ".join(p.answer) for p in problems]
-        docs = [tasks.doc({"id": "", "problem": "x", "gold": g}, name) for g in golds]
-        given = {"right": golds, "wrong": [f"{g}7" for g in golds] if rows[name] < 100 else []}
-        for kind, into in (("right", taken), ("wrong", wrong)):
-            responses = [ModelResponse(text=[rf"So the answer is \boxed{{{g}}}."]) for g in given[kind]]
-            scores = apply_metric(responses=responses, docs=docs[: len(responses)], metrics=tasks.metrics(1)[:1])
-            into[name] = sum(s["avg@n:n=1"] for s in scores)
-    assert taken == rows
-    assert set(wrong.values()) == {0}

@@ -28,87 +28,72 @@ class Pair:
     second: CellRecord
 
 
-def load_cells(folder: Path) -> dict[tuple[str, str], CellRecord]:
-    """The cell records of a finished run by (benchmark, setting).
+Cells = dict[tuple[str, str], CellRecord]  # by (benchmark, setting)
+
+
+def load_cells(folder: Path) -> Cells:
+    """The cell records of a finished run.
 
     Raises:
         BadInput: no cells, an unfinished run, or two cells of one benchmark and setting.
     """
-    paths = sorted((folder / "cells").glob("*.json"))
-    if (folder / "run.json").exists():
-        status = store.read_json(folder / "run.json", Run).status
-        if status != "done":
-            raise BadInput(
-                f"{folder} is not finished",
-                found=f"status {status}",
-                expected="done",
-                next_step="run the command that made it again: it goes on",
-            )
-    if not paths:
+    if (folder / "run.json").exists() and (status := store.read_json(folder / "run.json", Run).status) != "done":
         raise BadInput(
-            f"{folder} holds no cell records",
-            expected="cells/*.json, as stapo-eval run leaves them",
-            next_step="run the command that made it again: it makes them from the samples"
-            if (folder / "run.json").exists()
-            else "give the folder that was --out of stapo-eval run",
+            f"{folder} is not finished",
+            found=f"status {status}",
+            expected="done",
+            next_step="run the command that made it again: it goes on",
         )
-    cells: dict[tuple[str, str], CellRecord] = {}
-    for path in paths:
+    cells: Cells = {}
+    for path in sorted((folder / "cells").glob("*.json")):
         record = store.read_json(path, CellRecord)
         where = record.cell.benchmark, record.cell.setting
         if where in cells:
             raise BadInput(
                 f"{folder} holds two cells of {where[0]} at {where[1]}",
                 found=f"{cells[where].cell.id} and {record.cell.id}",
-                expected="the cells of one model",
                 next_step="give a folder that one evaluation wrote",
             )
         cells[where] = record
+    if not cells:
+        raise BadInput(
+            f"{folder} holds no cell records",
+            expected="cells/*.json, as stapo-eval run leaves them",
+            next_step="give the folder that was --out of a finished stapo-eval run",
+        )
     return cells
 
 
-def _benchmarks(first: set[str], second: set[str], wanted: Sequence[str]) -> list[str]:
-    if absent := [b for b in wanted if b not in first & second]:
-        raise BadInput(
-            "a benchmark is not in both",
-            found=", ".join(absent),
-            expected=", ".join(sorted(first & second)) or "none",
-            next_step="leave out --benchmarks, or name those that both have",
-        )
-    if wanted:
-        return list(dict.fromkeys(wanted))
-    if first != second:
-        raise BadInput(
-            "the two hold different benchmarks: their averages would not compare",
-            found=f"{', '.join(sorted(first))} against {', '.join(sorted(second))}",
-            expected="the same benchmarks",
-            next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
-            if first & second
-            else "evaluate one of them on the other's benchmarks: they have none in common",
-        )
-    return sorted(first)
-
-
 def pair_runs(
-    a: dict[tuple[str, str], CellRecord], b: dict[tuple[str, str], CellRecord], settings: Sequence[str],
-    benchmarks: Sequence[str],
-) -> dict[str, list[Pair]]:  # fmt: skip
-    """Setting -> pairs by benchmark: the same setting of two runs, those of `settings` or all that both have."""
+    a: Cells, b: Cells, settings: Sequence[str] = (), benchmarks: Sequence[str] = ()
+) -> dict[str, list[Pair]]:
+    """Setting -> pairs by benchmark: the same setting of two runs.
+
+    Args:
+        settings: those to compare; all that both have if there is none.
+        benchmarks: likewise, but without any both runs have to have the same.
+    """
     both = {s for _, s in a} & {s for _, s in b}
-    if absent := [s for s in settings if s not in both]:
-        raise BadInput(
-            "a setting is not in both runs", found=", ".join(absent), expected=", ".join(sorted(both)) or "none"
-        )
-    if not both:
+    found = {}
+    for setting in settings or sorted(both, reverse=True):
+        first, second = ({x for x, s in side if s == setting} for side in (a, b))
+        absent = [x for x in benchmarks if x not in first & second] if benchmarks else sorted(first ^ second)
+        if absent or not first & second:
+            raise BadInput(
+                f"not both runs hold {', '.join(absent) or 'anything'} at {setting}",
+                found=f"{', '.join(sorted(first)) or 'nothing'} against {', '.join(sorted(second)) or 'nothing'}",
+                expected="the same benchmarks, or their averages would not compare",
+                next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
+                if first & second
+                else "evaluate one of them on the other's benchmarks and settings",
+            )
+        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
+    if not found:
         raise BadInput(
             "the two runs share no setting",
             found=f"{', '.join(sorted({s for _, s in a}))} against {', '.join(sorted({s for _, s in b}))}",
             next_step="evaluate one of them with the other's --settings",
         )
-    found = {}
-    for setting in settings or sorted(both, reverse=True):
-        names = _benchmarks({x for x, s in a if s == setting}, {x for x, s in b if s == setting}, benchmarks)
-        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in names]
     return found
 
 

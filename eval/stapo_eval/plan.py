@@ -239,12 +239,3 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
 def may_differ(key: str) -> bool:
     """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
     return key in _NO_IDENTITY or key.startswith(f"revision {_SOURCE}")
-
-
-def differs_in_judge_alone(previous: Run, new: Run) -> bool:
-    """Whether two runs have the same samples."""
-
-    def counts(key: str) -> bool:
-        return not may_differ(key) and not key.removeprefix("revision ").startswith("judge")
-
-    return not runs.differences(previous, new, lambda key: not counts(key), DEFAULTS)

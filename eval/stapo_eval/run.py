@@ -20,7 +20,7 @@ from stapo_eval.display import StageDisplay
 from stapo_eval.engines import Engine, make_engine
 from stapo_eval.engines.requests import Key, key_of
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import DEFAULTS, EvaluationPlan, differs_in_judge_alone, make_plan, may_differ
+from stapo_eval.plan import DEFAULTS, EvaluationPlan, make_plan, may_differ
 from stapo_eval.sampling import (
     context_limit,
     context_note,
@@ -35,7 +35,7 @@ from stapo_eval.show import print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import runs, store
 from stapo_results.errors import RecordError, RunFailed
-from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
+from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
 
 
 def run(
@@ -54,18 +54,12 @@ def run(
     """
     plan = make_plan(options)
 
-    def advice(previous: Run, differing: list[str]) -> str:
-        if plan.judge and previous.status == "done" and differs_in_judge_alone(previous, plan.run):
-            return f"stapo-eval judge --run {plan.out} --judge {options.judge}   judges what is there"
-        return ""
-
     with runs.opened(
         plan.out,
         plan.run,
         may_differ=may_differ,
         defaults=DEFAULTS,
         foreign=lambda name: name == "samples.jsonl",
-        advice=advice,
     ) as folder:
         set_aside_damaged(plan.out)
         failed = drop_errors(plan) if options.retry_errors else 0
@@ -126,8 +120,6 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
     """The evaluated model, closed with `loaded`."""
-    if idle := idle_gpus(plan):
-        print(idle, file=sys.stderr, flush=True)
     engine = make_engine(
         plan.options.engine,
         plan.model,
@@ -138,14 +130,6 @@ def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
     )
     loaded.callback(engine.close)
     return engine
-
-
-def idle_gpus(plan: EvaluationPlan) -> str:
-    """What to say where a machine has more GPUs than the run uses."""
-    have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
-    if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
-        return ""
-    return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
 
 
 def _generate(

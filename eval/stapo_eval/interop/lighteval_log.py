@@ -11,13 +11,10 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stapo_eval.interop.finished import AskedProblem, FinishedCell, FinishedRun
 from stapo_results.store import replacing, write_atomic
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LIGHTEVAL = "0.13.0"
 _SHUFFLE_SEED = 42  # LightevalTask.get_docs
@@ -114,42 +111,17 @@ def _response(a: AskedProblem) -> dict[str, Any]:
     }
 
 
-def _schema(n: int) -> pa.Schema:
-    import pyarrow as pa
-
-    def texts() -> pa.DataType:
-        return pa.list_(pa.string())
-
-    specific = {"problem_id": pa.string(), "setting": pa.string(), "seeds": pa.list_(pa.int64())}
-    specific |= {"finish_reasons": texts(), "response_tokens": pa.list_(pa.int64()), "extracted": texts()}
-    specific |= {"rule": pa.list_(pa.bool_()), "judge": texts(), "correct": pa.list_(pa.bool_())}
-    doc = {"query": pa.string(), "choices": texts(), "gold_index": pa.int64(), "instruction": pa.string()}
-    doc |= {"images": pa.null(), "specific": pa.struct(specific), "unconditioned_query": pa.string()}
-    doc |= {"original_query": pa.string(), "id": pa.string(), "task_name": pa.string(), "fewshot_samples": texts()}
-    doc |= {"sampling_methods": texts(), "fewshot_sorting_class": pa.string(), "generation_size": pa.int64()}
-    doc |= {"stop_sequences": texts(), "use_logits": pa.bool_(), "num_samples": pa.int64()}
-    doc |= {"generation_grammar": pa.null()}
-    numbers, tokens = pa.list_(pa.float64()), pa.list_(pa.int64())
-    response = {"input": pa.string(), "input_tokens": tokens, "text": texts(), "output_tokens": pa.list_(tokens)}
-    response |= {"text_post_processed": texts(), "reasonings": texts(), "logprobs": numbers}
-    response |= {"argmax_logits_eq_gold": pa.list_(pa.bool_()), "logits": pa.list_(numbers)}
-    response |= {"unconditioned_logprobs": numbers, "truncated_tokens_count": pa.int64()}
-    response |= {"padded_tokens_count": pa.int64()}
-    metric = pa.struct(dict.fromkeys(metric_names(n).values(), pa.float64()))
-    return pa.schema({"doc": pa.struct(doc), "metric": metric, "model_response": pa.struct(response)})
-
-
 def _write_details(cell: FinishedCell, path: Path) -> None:
-    """One row group a problem: the responses of a whole benchmark need not be in memory twice."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names, schema = metric_names(cell.record.n), _schema(cell.record.n)
-    with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
-        for a in _ordered(cell):
-            metric = {names[k]: x for k, x in a.metrics().items()}
-            row = {"doc": _doc(a, cell), "metric": metric, "model_response": _response(a)}
-            writer.write_table(pa.Table.from_pylist([row], schema=schema))
+    names = metric_names(cell.record.n)
+    rows = [
+        {"doc": _doc(a, cell), "metric": {names[k]: x for k, x in a.metrics().items()}, "model_response": _response(a)}
+        for a in _ordered(cell)
+    ]
+    with replacing(path) as file:
+        pq.write_table(pa.Table.from_pylist(rows), file)
 
 
 def _scores(cell: FinishedCell) -> dict[str, float]:
