@@ -138,13 +138,6 @@ def test_writing_refuses_another_data_set_and_leaves_nothing(registered: Path, t
     assert [p.name for p in registered.iterdir()] == ["registry.yaml"]
 
 
-def test_writing_never_replaces_a_wrong_file(registered: Path) -> None:
-    jsonl(registered / "toy.jsonl", ROWS)
-    before = (registered / "toy.jsonl").read_bytes()
-    assert main(["benchmarks", "--write", str(registered), "--names", "toy"]) == 2
-    assert (registered / "toy.jsonl").read_bytes() == before
-
-
 def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -192,15 +185,6 @@ def test_what_is_no_benchmark_is_not_added(
 def test_columns_that_say_nothing_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="--columns"):
         sources.parse_columns(text)
-
-
-def test_a_column_with_a_dot_in_its_name_goes_before_a_nested_one() -> None:
-    row = {"a.b": 1, "a": {"b": 2, "c": [{"d": 3}]}}
-    assert sources.value_at(row, "a.b") == 1
-    assert sources.value_at(row, "a.c.0.d") == 3
-    for column in ("a.c.1.d", "a.c.x", "b", "a.b.c.d"):
-        with pytest.raises(KeyError):
-            sources.value_at(row, column)
 
 
 def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

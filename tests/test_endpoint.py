@@ -232,16 +232,3 @@ def test_a_run_over_an_endpoint_records_no_key_and_resumes(
             assert KEY not in path.read_text(encoding="utf-8")
     shown = capsys.readouterr()
     assert KEY not in shown.out + shown.err
-
-
-def test_a_model_of_which_only_the_name_is_known_says_so(server: Server, tmp_path: Path) -> None:
-    eval_model.benchmarks(tmp_path / "data", problems=2)
-    options = RunOptions(
-        model="tiny", data_dir=str(tmp_path / "data"), benchmarks="sums", out=str(tmp_path / "out"), engine="openai",
-        url=(server.url,), max_tokens=8, settings="t0.7",
-    )  # fmt: skip
-    summary = run(options)
-    assert summary["cells"][0]["cell"] == "external/tiny/s0/base/sums/t0.7/e0"
-    record = store.read_json(tmp_path / "out" / "run.json", Run)
-    assert record.revisions["model"].startswith("tiny ")
-    assert record.config["url"] == [server.url]

@@ -107,24 +107,6 @@ def test_verdicts_follow_rule_and_stand_in_judge(finished: Path) -> None:
         assert v.judge_model == "base/mini/s0/base"
 
 
-def test_cells_hold_what_the_verdicts_say(finished: Path) -> None:
-    verdicts = list(store.read(finished / "verdicts.jsonl", Verdict))
-    paths = sorted((finished / "cells").iterdir())
-    assert len(paths) == 4
-    accuracy = {c["cell"]: c["accuracy"] for c in json.loads((finished / "summary.json").read_text())["cells"]}
-    for path in paths:
-        cell = store.read_json(path, CellRecord)
-        assert path.name == cell.cell.slug + ".json"
-        mine = {(v.problem_id, v.sample_index): v for v in verdicts if v.cell == cell.cell.id}
-        for p in cell.problems:
-            assert p.verdicts == "".join("01"[mine[p.problem_id, i].correct] for i in range(4))
-        assert (cell.n, cell.scored_by, cell.miniature, cell.variant) == (4, "rule", True, "")
-        assert cell.judge_note
-        assert sum(cell.finish_reasons.values()) == 24
-        assert cell.no_answer == sum(v.reason == "no_answer" for v in mine.values())
-        assert accuracy[cell.cell.id] == pytest.approx(sum(v.correct for v in mine.values()) / 24)
-
-
 def test_a_finished_run_returns_at_once(world: Path, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {p: p.stat().st_mtime_ns for p in finished.rglob("*.json*")}
     monkeypatch.setattr(running, "make_engine", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections import Counter
@@ -188,37 +187,29 @@ def test_the_same_judge_asked_twice_is_one_resumption(world: Path, unjudged: Pat
     assert resumption.start.startswith("judged by ")
 
 
-@pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupted_judge_leaves_a_true_record(
-    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """begun: the new judge's work is on record when the interruption comes; before, the samples are read."""
     folder = _copy(judged, tmp_path / "run")
-    before, other = (folder / "run.json").read_bytes(), _options(world, folder, judge=str(world / "other-judge"))
+    other = _options(world, folder, judge=str(world / "other-judge"))
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(running, "verdicts_of" if begun else "load_samples", interrupted)
+        m.setattr(running, "verdicts_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rejudge(other)
     record = store.read_json(folder / "run.json", Run)
-    if begun:
-        assert (record.status, Path(record.config["judge"]).name) == ("interrupted", "other-judge")
-    else:
-        assert (folder / "run.json").read_bytes() == before
-        assert _files(folder) == _files(judged)
+    assert (record.status, Path(record.config["judge"]).name) == ("interrupted", "other-judge")
     rejudge(other)
     record = store.read_json(folder / "run.json", Run)
     assert (record.status, Path(record.config["judge"]).name) == ("done", "other-judge")
     assert {j.judge_model for j in store.read(folder / "judgements.jsonl", Judgement)} == {"judge", "other-judge"}
 
 
-@pytest.mark.parametrize("lines", [0, 23])
-def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(
-    world: Path, judged: Path, tmp_path: Path, lines: int
-) -> None:
+def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(world: Path, judged: Path, tmp_path: Path) -> None:
+    lines = 23
     folder = _copy(judged, tmp_path / "run")
     whole = (judged / "judgements.jsonl").read_bytes().splitlines(keepends=True)
     assert len(whole) > lines
@@ -260,26 +251,6 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
     path.write_text(path.read_text().replace("1?", "What is 1?"))
     with pytest.raises(BadInput, match="mine"):
         rejudge(_options(world, folder, benchmarks=str(path)))
-
-
-@pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")
-def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tmp_path: Path) -> None:
-    judge = str(judge_model.build(tmp_path / "judge", head_dim=32))  # vllm's CPU kernels want at least 32
-    letters = {}
-    for engine in ("hf", "vllm"):
-        folder = _copy(unjudged, tmp_path / engine)
-        rejudge(_options(world, folder, judge=judge, engine=engine))
-        judgements = list(store.read(folder / "judgements.jsonl", Judgement))
-        assert {j.engine.split()[0] for j in judgements} == {engine}
-        assert {j.status for j in judgements} == {"answered"}
-        letters[engine] = {j.key: j.letter for j in judgements}
-        assert len(letters[engine]) == len(judgements)
-        before = (folder / "judgements.jsonl").read_bytes()
-        rejudge(_options(world, folder, judge=judge, engine=engine))
-        assert (folder / "judgements.jsonl").read_bytes() == before
-    assert letters["hf"].keys() == letters["vllm"].keys()
-    same = sum(letters["hf"][k] == letters["vllm"][k] for k in letters["hf"])
-    assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
 
 
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def _items(text: str) -> list[str] | None:
 def _quick_one(gold: str, answer: str, options: Options) -> bool | None:
     if gold == answer:
         return True
+    if not answer:
+        return False
     if is_whole(gold) and is_whole(answer):
         if same_whole(gold, answer):
             return True
