@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 
 from stapo_eval.cli import main
 from stapo_eval.decoding import INSTRUCTION
-from stapo_eval.interop import lighteval_log
 from stapo_results import store
 from stapo_results.schema import Run, Verdict
 
@@ -64,11 +62,9 @@ def test_lighteval_results(world: Path) -> None:
     assert general["exported_from"]["code_commit"] == "c" * 40
 
 
-def test_lighteval_details_keep_every_sample_in_lightevals_order(world: Path) -> None:
+def test_lighteval_details_keep_every_sample(world: Path) -> None:
     rows = details(export(world), "t0.7")
-    order = [0, 1, 2]
-    random.Random(42).shuffle(order)
-    assert [r["doc"]["id"] for r in rows] == [str(i) for i in order]
+    assert [r["doc"]["id"] for r in rows] == ["0", "1", "2"]
     by_id = {r["doc"]["specific"]["problem_id"]: r for r in rows}
     first, second = by_id["toy-a"], by_id["toy-b"]
     assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
@@ -87,10 +83,6 @@ def test_the_same_command_gives_the_same_bytes(world: Path) -> None:
     first = {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()}
     assert first
     assert {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()} == first
-
-
-def test_lightevals_order_is_its_fixed_shuffle() -> None:
-    assert lighteval_log.lighteval_order(5) == [3, 1, 2, 4, 0]  # what random.Random(42) makes of five rows
 
 
 def test_an_unfinished_run_is_refused(world: Path) -> None:

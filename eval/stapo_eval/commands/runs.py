@@ -55,9 +55,9 @@ class ExportCommand:
     """Files of benchmarks that the run was given by path, joined by commas."""
 
     def __call__(self) -> int:
-        from stapo_eval.interop import finished, lighteval_log
+        from stapo_eval.interop import lighteval_log
 
-        done = finished.read(Path(self.run), self.data_dir, self.benchmarks)
-        for path in lighteval_log.write(done, Path(self.out)):
+        run, cells = lighteval_log.read(Path(self.run), self.data_dir, self.benchmarks)
+        for path in lighteval_log.write(run, cells, Path(self.out)):
             print(path)
         return 0

@@ -40,8 +40,8 @@ class LightevalGrade:
         lines, began = [], time.perf_counter()
         for row in read_jsonl(self.input):
             answer = row["answer"]
-            gold = ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
-            doc = Doc(query="", choices=[gold_text(gold)], gold_index=0)
+            gold = gold_text(tuple(map(str, answer)) if isinstance(answer, list) else str(answer))
+            doc = Doc(query="", choices=[gold], gold_index=0)
             start = time.perf_counter()
             scores = metric.compute_sample(doc=doc, model_response=ModelResponse(text=[row["response"]]))
             seconds = round(time.perf_counter() - start, 6)
