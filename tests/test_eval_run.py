@@ -302,7 +302,6 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("benchmarks", "longersum", "did you mean longer-sums"),
         ("settings", "t2", "t2"),
         ("model", "/nowhere", "/nowhere"),
-        ("model", __file__, "is a file"),
         ("max_tokens", 0, "--max-tokens"),
         ("n", -1, "--n"),
         ("preset", "sympy", "preset"),

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_eval.engines import Finished, Key, Request
-from stapo_eval.judge.asking import Judge, ask, distinct, recorded
-from stapo_eval.judge.audit import check_judge, judge_notes, unanswered, verdict_by_judge
+from stapo_eval.judge.asking import (
+    Judge,
+    ask,
+    check_judge,
+    distinct,
+    judge_notes,
+    recorded,
+    unanswered,
+    verdict_by_judge,
+)
 from stapo_eval.judge.prompt import ANSWER_TOKENS, Question, fitted_prompt, message, parse_letter, question_key
 from stapo_results import store
 from stapo_results.errors import BadInput

@@ -17,7 +17,7 @@ from forked import forked
 from stapo_eval import run as running
 from stapo_eval.cli import main
 from stapo_eval.judge import asking
-from stapo_eval.judge.audit import scored
+from stapo_eval.judge.asking import scored
 from stapo_eval.judge.rejudge import rejudge
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.run import run

@@ -190,7 +190,4 @@ def test_the_tables_print_every_k_and_n(tmp_path: Path, capsys) -> None:
     score, response = (x.split() for x in lines if x.split()[:1] == ["b"])
     assert score == ["b", "t1.0", "4", "50.0", "28.9", "[0.0,", "100.0]", "[0.0,", "100.0]", "6/12", "66.7", "66.7"]
     assert response == ["b", "t1.0", "33.3", "25.0", "25", "/", "60", "38", "/", "99"]
-    assert lines[-2:] == [
-        "note: careful",
-        "cost: not known: no sample has a time",
-    ]
+    assert lines[-2:] == ["note: careful", "cost: not known: no sample has a time"]

@@ -64,15 +64,6 @@ def _download(given: str, revision: str) -> tuple[Path, str]:
     return folder, folder.name
 
 
-def _check_path(given: str) -> None:
-    """Raises BadInput for a path at which there is no folder; a hub id is ORG/NAME or NAME."""
-    path, next_step = Path(given), "give a folder with config.json and *.safetensors, or a hub id such as ORG/NAME"
-    if path.is_file():
-        raise BadInput(f"the model {given} is a file", expected="its folder", next_step=f"give {path.parent}")
-    if not path.is_dir() and (given.startswith((".", "/", "~")) or given.count("/") > 1 or given.endswith("/")):
-        raise BadInput(f"the model {given}: no such folder", next_step=next_step)
-
-
 def check_files(model: ModelFiles) -> None:
     """Raises BadInput for weights that were cut off on their way (by their headers) or no tokenizer."""
     from safetensors import SafetensorError, safe_open
@@ -100,7 +91,6 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     Raises:
         BadInput: no such model, no safetensors weights, or a stapo.json that belongs to other weights.
     """
-    _check_path(given)
     folder, commit = (Path(given), "") if Path(given).is_dir() else _download(given, revision)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").exists():

@@ -14,7 +14,7 @@ from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines.options import check_options
 from stapo_eval.engines.requests import Key
 from stapo_eval.grading.rules import Gold, Options, check_preset
-from stapo_eval.judge.audit import check_judge
+from stapo_eval.judge.asking import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_results import provenance, runs

@@ -55,11 +55,7 @@ def run(
     plan = make_plan(options)
 
     with runs.opened(
-        plan.out,
-        plan.run,
-        may_differ=may_differ,
-        defaults=DEFAULTS,
-        foreign=lambda name: name == "samples.jsonl",
+        plan.out, plan.run, may_differ=may_differ, defaults=DEFAULTS, foreign=lambda name: name == "samples.jsonl"
     ) as folder:
         set_aside_damaged(plan.out)
         failed = drop_errors(plan) if options.retry_errors else 0

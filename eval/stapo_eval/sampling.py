@@ -125,10 +125,7 @@ def generate(
     display.start("generate", len(samples), len(requests))
     last = time.perf_counter()
     lengths = {key: s.response_tokens for key, s in samples.items()}
-    with (
-        store.Journal(plan.out / "samples.jsonl") as recorded,
-        store.Journal(plan.out / "timings.jsonl") as times,
-    ):
+    with store.Journal(plan.out / "samples.jsonl") as recorded, store.Journal(plan.out / "timings.jsonl") as times:
         for piece in engine.stream(requests, lengths):
             fresh = [_sample(f, engine) for f in piece]
             recorded.append(fresh)

@@ -15,7 +15,7 @@ from stapo_eval.engines import Engine, Finished, make_engine
 from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
-from stapo_eval.judge import asking, audit
+from stapo_eval.judge import asking
 from stapo_eval.judge.prompt import Question
 from stapo_eval.plan import EvaluationPlan
 from stapo_results import provenance, store
@@ -39,7 +39,7 @@ def verdicts_of(
     version, rule_only = grader_version(), plan.judge is None or plan.stand_in
     verdicts = []
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
-        judge = audit.verdict_by_judge(judged.get(i))
+        judge = asking.verdict_by_judge(judged.get(i))
         verdicts.append(
             Verdict(
                 cell=s.cell,
@@ -53,7 +53,7 @@ def verdicts_of(
                 judge=judge,
                 judge_model=plan.judge.name if plan.judge else "",
                 judge_revision=plan.judge.revision if plan.judge else "",
-                correct=outcome.rule if rule_only else audit.scored(outcome.rule, judge),
+                correct=outcome.rule if rule_only else asking.scored(outcome.rule, judge),
             )
         )
     store.write_atomic(plan.out / "verdicts.jsonl", "".join(store.to_line(v) + "\n" for v in verdicts))
@@ -154,4 +154,4 @@ def _recorder(
 
 def judge_notes(plan: EvaluationPlan, judged: Mapping[int, Judgement]) -> list[str]:
     """What a reader must know of the questions that were not answered, where the judge's word counts."""
-    return audit.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []
+    return asking.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []

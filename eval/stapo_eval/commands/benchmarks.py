@@ -131,37 +131,31 @@ class BenchmarksCommand:
         rows, notes, bad = [], [], 0
         for name, spec in self._chosen(registry(folder)).items():
             state = "not checked"
-            if folder is not None:
+            if folder is not None and not (folder / (spec.file or f"{name}.jsonl")).exists():
+                state = "no file"
+            elif folder is not None:
                 try:
                     variants = load(name, folder, strict=self.strict).identity.text_variants
                     state = f"ok, {len(variants)} texts differ" if variants else "ok"
                     notes += [_variants(name, variants)] if variants else []
                 except BadInput as e:
-                    absent = not (folder / (spec.file or f"{name}.jsonl")).exists()
-                    state = "no file" if absent else "REFUSED"
-                    notes += [] if absent else [str(e)]
-                    bad += not absent
-            rows.append(_row(name, spec, state))
+                    state, bad = "REFUSED", bad + 1
+                    notes.append(str(e))
+            short = spec.revision[:8] if len(spec.revision) == 40 else spec.revision
+            hub = f"{spec.hub}@{short} ({spec.split})" if spec.hub else "none"
+            known = str(spec.rows), str(spec.samples), _answers(spec), spec.license or "not stated"
+            rows.append((name, *known, hub, state))
         columns = ("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy")
         print_table(make_console(), "", columns, rows, text_columns=len(columns))
         for note in notes:
             print(note)
-        if folder is not None:
-            print(f"local copies: {folder}")
-        else:
-            print("without --data-dir and STAPO_DATA_DIR the hub's copies are loaded, and checked, when a run starts")
+        print(f"local copies: {folder or 'none: without --data-dir a run loads and checks those of the hub'}")
         return 2 if bad else 0
 
 
 def _answers(spec: Spec) -> str:
     parts = [spec.answer_type, "any order" if spec.unordered else ""]
     return ", ".join(filter(None, [*parts, "" if spec.tolerance is None else f"within {spec.tolerance:g}"]))
-
-
-def _row(name: str, spec: Spec, state: str) -> tuple[str, ...]:
-    short = spec.revision[:8] if len(spec.revision) == 40 else spec.revision
-    hub = f"{spec.hub}@{short} ({spec.split})" if spec.hub else "none"
-    return name, str(spec.rows), str(spec.samples), _answers(spec), spec.license or "not stated", hub, state
 
 
 def _variants(name: str, ids: tuple[str, ...]) -> str:

@@ -25,8 +25,6 @@ class GradeCommand:
     """Rule grader: how the answer is found and compared (docs/evaluation.md)."""
     answer_line: bool = False
     """Without a box, take what follows "Answer:" or "The answer is"."""
-    unordered: bool = False
-    """Golds that are one text with commas may be lists even where the commas could set thousands apart."""
     seconds: float = 5.0
     """Wall time that one answer may take."""
     memory_mib: int = 1024
@@ -45,7 +43,7 @@ class GradeCommand:
             reasons = grade_file(
                 self.input,
                 self.output,
-                Options(unordered=self.unordered, preset=self.preset),
+                Options(preset=self.preset),
                 Limits(self.seconds, self.memory_mib, self.workers),
                 use_answer_line=self.answer_line,
             )

@@ -57,7 +57,6 @@ class RayEngine(LoadedEngine):
     """N replicas behind the interface of one engine."""
 
     def __init__(self, kind: str, model: ModelFiles, *, threads: int, dtype: str, rows: int, options: EngineOptions):
-        super().__init__()
         self.actors: list[_Actor] = []
         self.mine = _connect(options.ray_address)
         try:
@@ -87,7 +86,7 @@ class RayEngine(LoadedEngine):
         specs = list(dict.fromkeys(spec for spec, _, _ in described))
         if len(specs) > 1:
             raise BadInput("the replicas differ", found="; ".join(map(str, specs)))
-        self.spec = specs[0]
+        self.loaded(specs[0])
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         import ray

@@ -36,49 +36,29 @@ def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= _LONGEST_INTEGER else digits
 
 
-def _constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _gold(value: Any) -> Gold:
-    """The gold answer.
-
-    Raises:
-        ValueError: the value is no text, number or list of those, or empty.
-    """
+    """The gold answer; raises ValueError for what is no text, number or list of those, or empty."""
     if isinstance(value, list) and value and not any(isinstance(x, list) for x in value):
         return tuple(str(_gold(x)) for x in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("answer is of another type")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("answer is no number")
     if not str(value).strip(" \t\r\n$"):
         raise ValueError("answer is empty, and would say nothing of a response")
     return str(value)
 
 
 def _options(row: dict[str, Any], options: Options) -> Options:
-    """The options with what the line itself says.
-
-    Raises:
-        ValueError: a value of another type.
-    """
+    """The options with what the line itself says; raises ValueError for a value of another type."""
     unit, tolerance, unordered = row.get("unit"), row.get("tolerance"), row.get("unordered")
-    if unit is not None:
-        if not isinstance(unit, str):
-            raise ValueError("unit has to be text")
-        options = replace(options, unit=unit)
-    if tolerance not in (None, ""):
-        try:
-            value = math.nan if isinstance(tolerance, bool) else float(tolerance)
-        except (TypeError, ValueError):
-            value = math.nan
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError("tolerance has to be a number of at least zero")
-        options = replace(options, tolerance=value)
+    if not isinstance(unit, str | None) or not isinstance(unordered, bool | None):
+        raise ValueError("unit is text, unordered true or false")
+    if tolerance not in (None, "") and not 0 <= float(tolerance) < math.inf:
+        raise ValueError("tolerance has to be a number of at least zero")
     if unordered is not None:
-        if not isinstance(unordered, bool):
-            raise ValueError("unordered has to be true or false")
         options = replace(options, unordered=unordered, ordered=not unordered)
-    return options
+    return replace(options, unit=unit or "", tolerance=None if tolerance in (None, "") else float(tolerance))
 
 
 def parse_line(line: bytes, where: str, options: Options) -> InputLine:
@@ -87,29 +67,18 @@ def parse_line(line: bytes, where: str, options: Options) -> InputLine:
     Raises:
         BadInput: naming the line, for what is no JSON object, lacks a field, or has a value that is none.
     """
+    row: Any = None
     try:
-        row = json.loads(line.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_constant)
-        if not isinstance(row, dict):
-            raise ValueError("it is no object")
-    except (ValueError, RecursionError) as e:
-        raise BadInput(
-            f"{where} is not a JSON object", found=str(e)[:200], expected=_EXPECTED, next_step="correct the line"
-        ) from None
-    if missing := [name for name in ("id", "answer", "response") if name not in row]:
-        raise BadInput(
-            f"{where} lacks {' and '.join(missing)}",
-            found="fields " + ", ".join(sorted(row)[:20]),
-            expected=_EXPECTED,
-            next_step="rename the fields that hold them, or add them to every line",
-        )
-    try:
+        row = json.loads(line.decode("utf-8", "replace"), parse_int=_integer)
+        if missing := [name for name in ("id", "answer", "response") if name not in row]:
+            raise ValueError(f"it lacks {' and '.join(missing)}")
         if not isinstance(row["response"], str):
             raise ValueError('response is of another type: write one that is not there as ""')
         return InputLine(row["id"], _gold(row["answer"]), row["response"], _options(row, options))
-    except ValueError as e:
-        shown = {name: row[name] for name in ("answer", "unit", "tolerance", "unordered") if name in row}
+    except (ValueError, TypeError, RecursionError) as e:
+        found = sorted(row)[:20] if isinstance(row, dict) else str(row)[:200]
         raise BadInput(
-            f"{where}: {e}", found=json.dumps(shown)[:200], expected=_EXPECTED, next_step="correct the line"
+            f"{where} cannot be graded: {str(e)[:200]}", found=found, expected=_EXPECTED, next_step="correct the line"
         ) from None
 
 

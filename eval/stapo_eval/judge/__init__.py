@@ -1,5 +1,5 @@
 """The judge: a verifier model that is asked about answers which the rule may have got wrong.
 
-`prompt` is what it sees and how its reply is read, `asking` the asking itself, on record as replies come; `audit` says
-what its word does to a score and how much of every score is the judge's; `rejudge` judges a run folder afterwards.
+`prompt` is what it sees and how its reply is read, `asking` the asking itself, on record as replies come, and what its
+word does to a score; `rejudge` judges a run folder afterwards.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_eval.decoding import parse_settings
-from stapo_eval.judge.audit import check_judge
+from stapo_eval.judge.asking import check_judge
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import JudgeOptions, RunOptions, benchmark_files
 from stapo_eval.plan import EvaluationPlan, find_judge, identity

@@ -3,14 +3,7 @@ r"""From a cleaned text to the form of the answer (see `types`). Of values only 
 from __future__ import annotations
 
 from stapo_eval.grading.rules.forms.quantity import quantity
-from stapo_eval.grading.rules.forms.relations import (
-    ANYTHING,
-    ORDERS,
-    all_but,
-    as_range,
-    conjoined,
-    name_of,
-)
+from stapo_eval.grading.rules.forms.relations import ANYTHING, ORDERS, all_but, as_range, conjoined, name_of
 from stapo_eval.grading.rules.forms.split import depths_of, french, is_half_open, resolved, sign_variants, split
 from stapo_eval.grading.rules.forms.types import (
     MOST_ITEMS,
