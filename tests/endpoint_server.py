@@ -27,10 +27,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = "", logprobs: bool = True):
+    def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = ""):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.engine = model if isinstance(model, HfEngine) else HfEngine(find_model(str(model)), threads=1, rows=1)
-        self.name, self.key, self.logprobs = name, key, logprobs
+        self.name, self.key = name, key
         self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
@@ -113,8 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
         engine, server = self.server.engine, self.server
         if body["model"] != server.name:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
-        if body.get("logprobs") and not server.logprobs:
-            return 400, {"error": {"message": "logprobs is not supported by this model"}}
         prompt = tuple(engine.encode(body["messages"][0]["content"]))
         room = engine.context - len(prompt)
         if room < 1 or body.get("max_tokens", 0) > room:

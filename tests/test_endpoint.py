@@ -167,13 +167,6 @@ def test_other_finish_reasons_are_missing_data_and_a_text_that_is_none_is_made_o
     assert "content_filter" in second.error
 
 
-def test_an_endpoint_without_log_probabilities_is_used_without(model: HfEngine) -> None:
-    with Server(model, logprobs=False) as server:
-        engine = _engine(server)
-        assert any("log-probabilities" in n for n in engine.notes)
-        assert {f.logprob_sum for f in _all(engine, _requests(engine)).values()} == {None}
-
-
 def test_a_wrong_address_model_or_key_is_refused_before_the_run(
     server: Server, model: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,12 +94,6 @@ def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) 
         make_engine("hf", find_model(str(tmp_path)))
 
 
-def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:
-    model = eval_model.build(tmp_path, labels={"weights_sha256": "0" * 64})
-    with pytest.raises(BadInput, match="other weights"):
-        find_model(str(model))
-
-
 def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
     with pytest.raises(BadInput, match="nobody/nothing"):

@@ -172,17 +172,6 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
                      step="40"))  # fmt: skip
 
 
-def test_a_copy_whose_prompts_differ_does_not_go_on(world: Path, finished: Path, tmp_path: Path) -> None:
-    """The golds, and the texts but for white space, are those of the registry; the tokens of one prompt are not."""
-    data = Path(shutil.copytree(world / "data", tmp_path / "data"))
-    rows = (data / "sums.jsonl").read_text()
-    assert rows.count("What is 2 + 2?") == 1
-    (data / "sums.jsonl").write_text(rows.replace("What is 2 + 2?", "What is  2 + 2?"))
-    with pytest.raises(BadInput, match="revision data:sums") as e:
-        run(_options(world, finished, data_dir=str(data)))
-    assert "longer-sums" not in str(e.value)
-
-
 def test_one_setting_alone_gives_the_samples_that_it_has_among_others(
     world: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -334,13 +323,6 @@ def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path
         (folder / name).unlink()
     with pytest.raises(BadInput, match=r"tokenizer\.json"):
         run(o)
-
-
-def test_benchmarks_are_listed(world: Path, capsys) -> None:
-    assert main(["benchmarks", "--data-dir", str(world / "data")]) == 0
-    lines = {x.split()[0]: x.split()[1:4] for x in capsys.readouterr().out.splitlines() if x.strip()}
-    assert lines["olympiadbench"] == ["674", "4", "math,"]
-    assert lines["longer-sums"] == ["6", "4", "integer"]
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"], ["judge"], ["compare"], ["export"]])

@@ -33,16 +33,6 @@ def test_integers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [o.rule for o in outcomes] == [True, False, False, True]
 
 
-def test_order_and_one_grading_for_equal_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-    send = grading_pool._Worker.send
-    monkeypatch.setattr(grading_pool._Worker, "send", lambda w, item: (sent.append(item), send(w, item))[1])
-    items = [Item("x+1", "1+x", O), Item("x+1", "x", O), Item("4", "4", O), Item("x+1", "1+x", O)]
-    assert [o.rule for o in grade(items, Limits(workers=2))] == [True, False, True, True]
-    assert len(sent) == 2
-    assert not _workers()
-
-
 def test_an_answer_that_takes_too_long_is_ended_and_its_worker_replaced() -> None:
     endless = r"\sum_{k=1}^{10^{12}} k^{k}"
     with Pool(Limits(seconds=0.5, workers=1)) as pool:
@@ -175,19 +165,6 @@ def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path) -> N
         Path(source).write_text(text)
         assert main(["grade", "--input", source, "--output", target]) == 2
     assert main(["grade", "--input", str(tmp_path), "--output", target]) == 2
-
-
-def test_an_interrupted_grading_says_that_nothing_was_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grading_file, "grade", stop)
-    source = _write(tmp_path / "in.jsonl", RIGHT)
-    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 130
-    assert "nothing was written" in capsys.readouterr().err
-    assert not (tmp_path / "o").exists()
 
 
 def test_an_empty_box_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

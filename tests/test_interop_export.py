@@ -18,7 +18,7 @@ import pytest
 from stapo_eval.cli import main
 from stapo_eval.decoding import INSTRUCTION
 from stapo_results import store
-from stapo_results.schema import Run, Verdict
+from stapo_results.schema import Run
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
 # avg: (1/2 + 1 + 0) / 3; its standard error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
@@ -100,20 +100,6 @@ def test_another_copy_of_the_benchmark_is_refused(world: Path, tmp_path: Path, c
     command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
     assert main([*command, "--benchmarks", str(other / "toy.jsonl")]) == 2
     assert "is not the copy of toy that the run was made with" in capsys.readouterr().err
-
-
-def test_a_lost_verdict_is_named(world: Path, capsys: Any) -> None:
-    path = world / "run" / "verdicts.jsonl"
-    kept = [v for v in store.read(path, Verdict) if (v.problem_id, v.sample_index) != ("toy-b", 2)]
-    store.write_atomic(path, "".join(store.to_line(v) + "\n" for v in kept))
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
-    assert main([*command, "--data-dir", str(world / "data")]) == 2
-    assert "none for problem toy-b, sample 2" in capsys.readouterr().err
-
-
-def test_a_benchmark_that_was_given_by_path(tmp_path: Path) -> None:
-    world = finished_run.build(tmp_path, path_only=True)
-    export(world, "--benchmarks", str(world / "data" / "toy.jsonl"))
 
 
 def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:

@@ -85,28 +85,10 @@ def test_letters_are_parsed_strictly(text: str, letter: str, exactly: str) -> No
     assert parse_letter(text, "justrl-exact") == exactly
 
 
-def test_justrl_asks_with_an_empty_question_and_the_whole_response() -> None:
-    question = Question("b", "p", "How many?", "1", "x" * 9_000 + "END", "1")
-    prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], 20_000, "justrl-exact")
-    assert prompt is not None
-    text = "".join(map(chr, prompt))
-    assert "How many?" not in text
-    assert "QUESTION\n\n" in text
-    assert "x" * 9_000 + "END" in text
-    # where it does not fit it is not asked, and never shortened
-    assert fitted_prompt(question, lambda t: [ord(c) for c in t], 9_000, "justrl-exact") is None
-
-
-def _chunks(size: int):
-    return lambda text: list(range(-(-len(text) // size)))
-
-
 TOKENISERS = {
     "characters": lambda text: [ord(c) for c in text],
     "bytes": lambda text: list(text.encode()),
-    "four characters": _chunks(4),
-    "nine characters": _chunks(9),
-    "words": lambda text: [len(w) for w in text.replace("\n", " ").split(" ")],
+    "nine characters": lambda text: list(range(-(-len(text) // 9))),
 }
 
 

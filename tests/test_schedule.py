@@ -45,14 +45,6 @@ def test_a_problem_is_known_by_its_other_setting() -> None:
     assert _names(queue.take(4)) == ["t0.7 p0 0", "t0.7 p1 0", "t0.7 p1 1", "t0.7 p0 1"]
 
 
-def test_what_is_returned_goes_first() -> None:
-    queue = Queue(_requests(3, 2, ("c",)))
-    taken = queue.take(2)
-    queue.give_back(taken)
-    assert len(queue) == 6
-    assert _names(queue.take(3)) == ["c p0 0", "c p1 0", "c p2 0"]
-
-
 def test_batches_are_handed_out_whole_one_at_a_time_and_come_back_whole() -> None:
     a, b = _requests(1, 2, ("c",)), _requests(2, 1, ("d",))
     batches = Batches([a, b])

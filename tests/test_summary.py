@@ -99,19 +99,6 @@ def test_summary_by_hand() -> None:
     assert s["audit"]["asked"] == 0
 
 
-def test_lengths_that_contradict_the_verdicts_are_refused() -> None:
-    record, _, _ = _made(ROWS)
-    whole = record.model_dump(mode="json")
-    assert CellRecord(**whole) == record
-    assert CellRecord(**{k: v for k, v in whole.items() if k != "by_verdict"}).by_verdict == {}  # an older record
-    whole["by_verdict"]["correct"]["responses"] = 5
-    with pytest.raises(ValueError, match="by_verdict"):
-        CellRecord(**whole)
-    del whole["by_verdict"]["correct"]
-    with pytest.raises(ValueError, match="by_verdict"):
-        CellRecord(**whole)
-
-
 def test_missing_samples_are_loud_and_never_wrong() -> None:
     rows = [list(ROWS[0]), [("1", True, 10, "stop"), *[(None, False, 0, "error")] * 3]]
     record, samples, verdicts = _made(rows)
