@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stapo_eval.summary import difference_fields, rounded
 from stapo_results import store
@@ -20,8 +19,7 @@ from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_ave
 _SAME = "evaluate both on the same file and the same --limit, or leave the benchmark out with --benchmarks"
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two cells of one benchmark; the difference is `first` minus `second`."""
 
     first: CellRecord

@@ -22,6 +22,7 @@ from pathlib import Path
 from stapo_eval.bench import responses
 from stapo_eval.bench.responses import Response
 from stapo_eval.grading.pool import Limits, Pool
+from stapo_eval.grading.rules import in_one
 from stapo_results.answers import last_boxed
 from stapo_results.benching import timed_row
 from stapo_results.errors import RunFailed
@@ -49,16 +50,12 @@ def ours(made: list[Response], workers: int) -> tuple[float, Verdicts]:
     return time.perf_counter() - began, verdicts
 
 
-def _one_text(x: Response) -> str:
-    return x.gold if isinstance(x.gold, str) else ", ".join(x.gold)
-
-
 def math_verify(made: list[Response], *, whole: bool) -> tuple[float, Verdicts]:
     """math-verify's parse and verify, one response after the other, with its own time limits."""
     from math_verify import parse, verify
 
     texts = [x.text if whole else f"\\boxed{{{last_boxed(x.text) or ''}}}" for x in made]
-    golds = [_one_text(x) for x in made]
+    golds = [in_one(x.gold) for x in made]
     began = time.perf_counter()
     verdicts = [bool(verify(parse(f"${g}$"), parse(t))) for g, t in zip(golds, texts, strict=True)]
     return time.perf_counter() - began, verdicts
@@ -79,7 +76,7 @@ def lighteval(made: list[Response], python: str, folder: Path) -> tuple[float, V
         RunFailed: it does not run there.
     """
     source, target = folder / "responses.jsonl", folder / "verdicts.jsonl"
-    lines = [{"id": i, "answer": _one_text(x), "response": x.text} for i, x in enumerate(made)]
+    lines = [{"id": i, "answer": in_one(x.gold), "response": x.text} for i, x in enumerate(made)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [python, "-m", "stapo_eval.interop.lighteval_grade", "--input", str(source), "--output", str(target)]
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stapo_eval.grading.rules import Gold, Options, check_preset, full, justrl, library, quick
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 
@@ -30,21 +30,17 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     return answer
 
 
-def _in_one(gold: Gold) -> str:
-    return gold if isinstance(gold, str) else ", ".join(gold)
-
-
 def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where it takes no algebra, else None: bounded on any input."""
     if options.preset == "ours":
         return quick(gold, answer, options)
-    return justrl.quick(_in_one(gold), answer) if options.preset == "justrl" else None
+    return justrl.quick(in_one(gold), answer) if options.preset == "justrl" else None
 
 
 def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str | None]:
     """(verdict, answer that was found): in a process that may be killed. (None, None) where no answer was found."""
     if options.preset == "math-verify":
-        return library.grade(_in_one(gold), answer)
+        return library.grade(in_one(gold), answer)
     if options.preset == "justrl":
-        return justrl.full(_in_one(gold), answer), answer
+        return justrl.full(in_one(gold), answer), answer
     return full(gold, answer, options), answer

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from stapo_eval.decoding import prompt
 from stapo_eval.engines.requests import Key, key_of
+from stapo_eval.grading.rules import in_one
 from stapo_eval.options import benchmark_files
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
@@ -139,7 +140,7 @@ def _cell(
 
 def gold_text(answer: str | tuple[str, ...]) -> str:
     """A gold answer as lighteval's extraction finds it whole; several are joined by commas."""
-    return rf"\boxed{{{answer if isinstance(answer, str) else ', '.join(answer)}}}"
+    return rf"\boxed{{{in_one(answer)}}}"
 
 
 def write(run: Run, cells: list[FinishedCell], out: Path) -> list[Path]:

@@ -22,6 +22,11 @@ Gold = str | tuple[str, ...]
 Preset = Literal["ours", "math-verify", "justrl"]
 
 
+def in_one(gold: Gold) -> str:
+    """A gold answer as one text; several are joined by commas."""
+    return gold if isinstance(gold, str) else ", ".join(gold)
+
+
 def check_preset(preset: str) -> None:
     """Raises BadInput for a preset that does not exist."""
     if preset not in (known := get_args(Preset)):
@@ -213,7 +218,7 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
         return True
     if decided is not None:
         return decided
-    whole = gold if isinstance(gold, str) else ", ".join(gold)
+    whole = in_one(gold)
     if _changes_meaning(whole, answer):
         return False
     from stapo_eval.grading.rules import library
