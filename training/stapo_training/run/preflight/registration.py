@@ -1,4 +1,4 @@
-"""Asks a fresh process, with the environment that Ray's workers get, whether everything of ours is registered."""
+"""What veRL says of a run: its own validation, and whether a fresh worker's process has everything of ours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from typing import IO, Any
 
 from stapo_results.errors import BadInput
@@ -22,6 +23,31 @@ _HINTS = {
     "reward": "leave reward.custom_reward_function as base.yaml sets it; verifier: fallback | answer_line | strict_box",
     "selector": "choose a method=... overlay",
 }
+
+
+def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
+    """veRL's own validation; with `ask_worker`, what a worker's process has registered (empty otherwise).
+
+    Raises:
+        BadInput: when veRL refuses the configuration, or something is not registered.
+    """
+    from hydra.errors import HydraException
+
+    with asked(config) if ask_worker else nullcontext() as answer:
+        # veRL warns of every engine that is not installed; the one that is needed is asked for by name
+        warnings.filterwarnings("ignore", message=".* engine is not available")
+        from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
+
+        try:
+            with redirect_stdout(sys.stderr):  # veRL prints notices
+                verl_run.validate(config)
+        except (AssertionError, ValueError, TypeError, NotImplementedError, HydraException) as e:
+            raise BadInput(
+                "veRL refuses the configuration",
+                found=str(e) or type(e).__name__,
+                next_step="correct the value it names; stapo-train run ... --config-only shows every key",
+            ) from e
+        return answer() if answer else {}
 
 
 def worker_environment(config: Any, own: Mapping[str, str]) -> dict[str, str]:
