@@ -109,7 +109,7 @@ class BenchCommand:
         from stapo_training.bench import token_log, tokens, training
 
         part = {"training": training, "tokens": tokens, "token-log": token_log}[self.part]
-        part.run(self.out, self.repeats, quick=self.quick)
+        part.PART.run(self.out, self.repeats, quick=self.quick)
         return 0
 
 

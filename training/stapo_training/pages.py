@@ -191,9 +191,9 @@ def render(docs: Path) -> dict[Path, bytes]:
     for page, name, block in (
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
-        ("methods/stapo.md", "bench", bench.page_block(records / "bench" / "training")),
-        ("theory.md", "bench", bench_tokens.page_block(records / "bench" / "tokens")),
-        ("theory.md", "bench-token-log", bench_token_log.page_block(records / "bench" / "token-log")),
+        ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),
+        ("theory.md", "bench", bench_tokens.PART.page_block(records / "bench" / "tokens")),
+        ("theory.md", "bench-token-log", bench_token_log.PART.page_block(records / "bench" / "token-log")),
         ("theory.md", "theory", theory.page_block(records / "theory")),
     ):
         generated.renew(files, docs / page, name, block)

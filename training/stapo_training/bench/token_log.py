@@ -8,18 +8,16 @@ which in a run overlaps with the next rollout.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stapo_results import benching
 from stapo_results.schema import Bench, BenchRow, Run
+from stapo_training.bench.part import Measured, Part
 from stapo_training.bench.step import Sizes, Step, Update, prepared
 from stapo_training.token_log.writer import TokenLogConfig
 
-GOAL = 1.03
-"""Multiple of the whole step that mode `on` may cost."""
 MINIATURE = Sizes(
     hidden=128,
     layers=2,
@@ -36,30 +34,21 @@ QUICK = replace(MINIATURE, prompts=8, response_tokens=16, micro_batch=16, repeat
 MODES = ("off", "on", "full")
 
 
-def run(out: Path, repeats: int = 7, *, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
-    """Measure, print a table, write the record to `out`. quick: small sizes, once."""
-    sizes = QUICK if quick else replace(MINIATURE, repeats=repeats)
-
-    def measure() -> tuple[list[BenchRow], dict[str, str]]:
-        with prepared(sizes) as (step_with, labels), tempfile.TemporaryDirectory() as folder:
-            step = step_with(False)
-            s2t = {"name": "silence_spurious", "tau_p": step.tau_p(sizes.shares[0])}
-            methods: dict[str, dict[str, Any]] = {"justrl": s2t | {"name": "keep_all"}, "stapo": s2t}
-            logs = {m: TokenLogConfig.model_validate({"mode": m, "folder": f"{folder}/{m}"}) for m in MODES}
-            updates: dict[tuple[str, str], list[Update]] = {(m, mode): [] for m in methods for mode in MODES}
-            for repeat in range(-1, sizes.repeats):  # the first is for allocations and caches
-                for (method, mode), own in updates.items():
-                    update = step.update(methods[method], logs[mode])
-                    if repeat >= 0:
-                        own.append(update)
-                say(f"repeat {repeat + 1}/{sizes.repeats}")
-            size = sum(p.stat().st_size for p in Path(folder, "on").rglob("*.parquet"))
-            rows = [_row(m, mode, own, updates[m, "off"], step) for (m, mode), own in updates.items()]
-        return rows, {"threads": labels["threads"], "kilobytes_a_step": f"{size / 1000:.1f}"}
-
-    bench = benching.record(out, "token-log", asdict(sizes), "the same method, off", measure)
-    say(benching.text(table(bench)))
-    return bench
+def _measure(sizes: Sizes) -> Measured:
+    with prepared(sizes) as (step_with, labels), tempfile.TemporaryDirectory() as folder:
+        step = step_with(False)
+        s2t = {"name": "silence_spurious", "tau_p": step.tau_p(sizes.shares[0])}
+        methods: dict[str, dict[str, Any]] = {"justrl": s2t | {"name": "keep_all"}, "stapo": s2t}
+        logs = {m: TokenLogConfig.model_validate({"mode": m, "folder": f"{folder}/{m}"}) for m in MODES}
+        updates: dict[tuple[str, str], list[Update]] = {(m, mode): [] for m in methods for mode in MODES}
+        for repeat in range(-1, sizes.repeats):  # the first is for allocations and caches
+            for (method, mode), own in updates.items():
+                update = step.update(methods[method], logs[mode])
+                if repeat >= 0:
+                    own.append(update)
+        size = sum(p.stat().st_size for p in Path(folder, "on").rglob("*.parquet"))
+        rows = [_row(m, mode, own, updates[m, "off"], step) for (m, mode), own in updates.items()]
+    return rows, {"threads": labels["threads"], "kilobytes_a_step": f"{size / 1000:.1f}"}
 
 
 def _row(method: str, mode: str, own: list[Update], off: list[Update], step: Step) -> BenchRow:
@@ -79,23 +68,6 @@ def _row(method: str, mode: str, own: list[Update], off: list[Update], step: Ste
     )
 
 
-def table(bench: Bench) -> benching.Table:
-    """The measured ratios, with what was aimed at."""
-    head = ["method", "log", "update / off (spread)", "step / off", "step, until written / off", ""]
-    rows = [
-        [
-            r.labels["method"],
-            r.labels["mode"],
-            benching.spread(r),
-            f"{r.values['step_ratio']:.3f}",
-            f"{r.values['written_ratio']:.3f}",
-            f"over its goal ({GOAL})" if r.labels["mode"] == "on" and r.values["step_ratio"] > GOAL else "",
-        ]
-        for r in bench.rows
-    ]
-    return [head, *rows]
-
-
 def _about(bench: Bench, run: Run) -> str:
     c = run.config
     return (
@@ -106,6 +78,17 @@ def _about(bench: Bench, run: Run) -> str:
     )
 
 
-def page_block(folder: Path) -> str:
-    """The record as docs/theory.md shows it."""
-    return benching.page_block(folder, table, _about)
+PART = Part(
+    name="token-log",
+    baseline="the same method, off",
+    columns={
+        "method": lambda r: r.labels["method"],
+        "log": lambda r: r.labels["mode"],
+        "update / off (spread)": benching.spread,
+        "step / off": lambda r: f"{r.values['step_ratio']:.3f}",
+        "step, until written / off": lambda r: f"{r.values['written_ratio']:.3f}",
+    },
+    sizes=lambda repeats, quick: QUICK if quick else replace(MINIATURE, repeats=repeats),
+    measure=_measure,
+    about=_about,
+)
