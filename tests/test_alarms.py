@@ -57,22 +57,6 @@ def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
     assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
 
 
-@pytest.mark.parametrize(
-    ("selector", "reference"),
-    [
-        ("silence_spurious", 1e-4),
-        ("silence_low_probability", 1e-4),
-        ("silence_high_entropy", 1e-4),
-        ("silence_random", 1e-4),
-        ("a_selector_of_ones_own", 1e-4),
-        ("top_entropy", None),
-        ("keep_all", None),
-    ],
-)
-def test_every_selector_that_should_silence_few_has_the_reference(selector: str, reference: float | None) -> None:
-    assert silenced_reference(selector, 1e-4) == reference
-
-
 def test_truncation_is_a_rise_over_the_runs_own_beginning() -> None:
     shares = [0.30, 0.34, 0.40, 0.60, 0.50]  # first 0.32; the last two: 0.37, 0.50, 0.55
     assert begun([{"truncated_share": s} for s in shares]) == [(5, "truncation")]
@@ -107,29 +91,12 @@ def test_no_alarm_in_the_committed_runs_of_the_miniature() -> None:
     assert found == {"entropy20-s0": [], "grpo-s0": [], "justrl-s0": [], "stapo-s0": []}
 
 
-def test_the_configuration_is_the_documented_one() -> None:
-    config = alarms_from(compose(["run.base=base", "run.out=out"]).alarms)
-    assert config == AlarmConfig(
-        window=5,
-        entropy_collapse=0.1,
-        entropy_explosion=3.0,
-        silenced_share=10.0,
-        truncation=0.2,
-        disk=2,
-        stop=("not_finite",),
-    )
-    stops = alarms_from(compose(["run.base=b", "run.out=o", "alarms.stop=[not_finite,disk]"]).alarms).stop
-    assert stops == ("not_finite", "disk")
+def test_selectors_that_silence_by_design_have_no_reference() -> None:
+    names = ("silence_spurious", "silence_random", "a_selector_of_ones_own", "top_entropy", "keep_all")
+    assert [silenced_reference(n, 1e-4) for n in names] == [1e-4, 1e-4, 1e-4, None, None]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "key"),
-    [
-        ({"stop": ["entropy"]}, "alarms.stop.0"),
-        ({"truncation": 2}, "alarms.truncation"),
-        ({"entropy": 1}, "alarms.entropy"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "key"), [({"stop": ["x"]}, "alarms.stop.0"), ({"entropy": 1}, "alarms.entropy")])
 def test_a_wrong_alarm_is_bad_input(wrong: dict, key: str) -> None:
     with pytest.raises(BadInput) as e:
         alarms_from(wrong)

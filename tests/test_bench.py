@@ -43,13 +43,6 @@ def test_the_page_shows_the_record_or_that_there_is_none(tmp_path: Path) -> None
     assert text.splitlines()[-1] == expected
 
 
-def test_ways_share_everything_but_what_is_compared() -> None:
-    sizes = training.Sizes(shares=(1e-4, 1e-3, 5e-3))
-    selectors = training.ways(sizes, {1e-4: 0.1, 1e-3: 0.2, 5e-3: 0.3})
-    assert selectors["two_pass"] | {"form": "speculative"} == selectors["speculative 0.10%"] | {"form": "speculative"}
-    assert [selectors[f"speculative {s:.2%}"]["tau_p"] for s in sizes.shares] == [0.1, 0.2, 0.3]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the process's peak")
 def test_extra_memory_is_that_of_the_call_alone() -> None:
     kept = []

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -37,14 +34,14 @@ def test_a_worked_solution_by_hand():
     # 1+5=6; 2+7=9; 8+3=11 carries 1; 4+9+1=14: 4821 + 9375 = 14196
     s = solve(Problem(4821, 9375))
     assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+1=14\nThe answer is \\boxed{14196}."
-    assert (s.answer, s.slip, s.slip_column, s.junk) == (14196, "", -1, ())
+    assert (s.answer, s.slip, s.junk) == (14196, "", ())
 
 
 def test_a_lost_carry_by_hand():
     # the 1 of 8+3=11 is lost in column 3: 4+9+0=13, so the result is 1000 short
     s = solve(Problem(4821, 9375), "carry", 3)
     assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+0=13\nThe answer is \\boxed{13196}."
-    assert (s.answer, s.slip, s.slip_column) == (13196, "carry", 3)
+    assert (s.answer, s.slip) == (13196, "carry")
 
 
 def test_a_wrong_digit_by_hand_is_carried_on():
@@ -123,10 +120,6 @@ def test_awkward_texts_survive(tokenizer, text):
         assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
 
 
-def test_every_digit_is_one_token(tokenizer):
-    assert tokenizer.tokenize("What is 4821 + 9375?") == ["What is ", *"4821", " + ", *"9375", "?"]
-
-
 @given(operand, operand, st.integers(0, 2**32))
 def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, a, b, seed):
     rng = np.random.default_rng(seed)
@@ -159,12 +152,7 @@ def test_batches_hold_examples_of_one_length():
     lengths = [9, 3, 14, 1, 6, 16, 11, 8, 2, 13, 5, 10, 15, 4, 7, 12]
     examples = [pretrain.Example(tuple(range(n)), 0) for n in [*lengths, 99]]
     ordered = [len(e.ids) for e in pretrain.bucket(examples, batch=4, seed=1)]
-    assert sorted(ordered[i : i + 4] for i in (0, 4, 8, 12)) == [
-        [1, 2, 3, 4],
-        [5, 6, 7, 8],
-        [9, 10, 11, 12],
-        [13, 14, 15, 16],
-    ]
+    assert sorted(ordered[i : i + 4] for i in (0, 4, 8, 12)) == [list(range(n, n + 4)) for n in (1, 5, 9, 13)]
     assert ordered[16:] == [99]
 
 
@@ -203,16 +191,7 @@ def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
     build.build_base(tmp_path / "again", seed=3, plan=PLAN, recipe=RECIPE)
     first, second = compared(built), compared(tmp_path / "again")
     assert first == second
-    assert {"model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"} <= set(
-        first
-    )
-
-
-def test_another_seed_gives_another_model(built, tmp_path):
-    build.build_base(tmp_path / "other", seed=4, plan=PLAN, recipe=RECIPE)
-    first, second = compared(built), compared(tmp_path / "other")
-    for name in ("model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"):
-        assert first[name] != second[name], name
+    assert {"model/model.safetensors", "data/train.parquet", "benchmarks/mini-add.jsonl"} <= set(first)
 
 
 def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
@@ -231,14 +210,6 @@ def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path)
         build.build_base(copy, seed=3, plan=PLAN, recipe=RECIPE)
 
 
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine.txt").write_text("keep")
-    with pytest.raises(BadInput):
-        build.build_base(tmp_path, plan=PLAN, recipe=RECIPE)
-    assert (tmp_path / "data" / "mine.txt").read_text() == "keep"
-
-
 def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -247,35 +218,10 @@ def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
-    (tmp_path / "corpus.parquet").write_bytes(b"half")
+    (tmp_path / "data" / "val.parquet").write_bytes(b"half")
     monkeypatch.undo()
     build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
     assert compared(tmp_path) == compared(built)
-
-
-@pytest.mark.slow
-def test_a_killed_build_is_made_anew_with_the_same_bytes(built, tmp_path):
-    out = tmp_path / "killed"
-    code = (
-        "from pathlib import Path; from stapo_training.miniature import build, pretrain\n"
-        f"build.build_base(Path({str(out)!r}), 3, plan=build.BasePlan(train_prompts=200, benchmark_rows=16),"
-        f" recipe=pretrain.Recipe(**{dict(dataclasses.asdict(RECIPE), steps=100_000)!r}))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (out / "benchmarks" / "registry.yaml").exists():
-        assert time.monotonic() < deadline, "the build did not get to its benchmarks"
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    assert not (out / "model").exists()
-    running = store.read_json(out / "run.json", Run)
-    recipe = {**running.config["recipe"], "steps": RECIPE.steps}  # the killed one was made long to be caught
-    store.write_json(out / "run.json", running.model_copy(update={"config": running.config | {"recipe": recipe}}))
-    build.build_base(out, seed=3, plan=PLAN, recipe=RECIPE)
-    assert compared(out) == compared(built)
-    assert len(store.read_json(out / "run.json", Run).resumptions) == 1
 
 
 def test_no_training_problem_occurs_in_a_benchmark():
@@ -306,19 +252,6 @@ def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
     assert int(train[0]["reward_model"]["ground_truth"]) == sum(
         int(w.strip("?.")) for w in first.split() if w[0].isdigit()
     )
-
-
-def test_the_corpus_file_says_which_tokens_are_junk(built, tokenizer):
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(built / "corpus.parquet").to_pylist()
-    assert len(rows) == 12 * 8
-    for r in rows:
-        tokens = tokenizer.tokenize(r["solution"])
-        assert [i for i, t in enumerate(tokens) if t in JUNK] == r["junk"]
-        a, b = (int(w.strip("?.")) for w in r["user"].split() if w[0].isdigit())
-        assert (last_boxed(r["solution"]) == str(a + b)) == (r["slip"] == "")
-        assert last_boxed(r["solution"]) == r["answer"]
 
 
 def test_the_saved_model_is_what_the_contract_says(built):

@@ -56,8 +56,6 @@ def changed(tmp_path: Path, name: str, change) -> Path:
         (lambda d: d["values"][0].update(printed=None), "a stated value is printed somewhere"),
         (lambda d: d["values"][0].update(basis="inferred"), "needs a note"),
         (lambda d: d["values"].append(d["values"][0]), "one id"),
-        (lambda d: d["values"][0].update(basis="guessed"), "basis"),
-        (lambda d: d.update(values=[]), "values"),
     ],
 )
 def test_broken_hyperparameters_are_refused(tmp_path, change, found):
@@ -72,11 +70,8 @@ def test_broken_hyperparameters_are_refused(tmp_path, change, found):
     [
         (lambda d: d["claims"][0].update(more=1), "claims.0.more"),
         (lambda d: d["claims"][0].pop("value"), "a gain needs its printed value"),
-        (lambda d: d["claims"][0].update(value=7.13), "claims.0.value"),
-        (lambda d: d["claims"][0]["quantity"].update(kind="other"), "claims.0.quantity"),
         (lambda d: d["claims"][0]["quantity"].update(over="weakest"), "over"),
         (lambda d: d["claims"].append(d["claims"][0]), "stands twice"),
-        (lambda d: d["claims"][0].update(date="soon"), "claims.0.date"),
     ],
 )
 def test_broken_claims_are_refused(tmp_path, change, found):

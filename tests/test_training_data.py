@@ -19,7 +19,6 @@ from stapo_training.data import clean, contamination
 from stapo_training.data.folder import DataRecord
 from stapo_training.data.prepare import DataOptions, prepare
 from stapo_training.data.rows import content_sha256
-from stapo_training.run.configuration import compose
 
 
 @pytest.fixture
@@ -49,8 +48,6 @@ SOURCE = [
     flat("What is $2+3$?", "5", id="f"),
     flat("What is $2+3$? ", "5", id="g"),
 ]
-
-WRITTEN = ["conflicts.jsonl", "contamination.json", "contamination.md", "data.json", "train.parquet", "val.parquet"]
 
 
 def prepared(given: Path, toy: Path, out: Path, **options) -> DataRecord:
@@ -110,7 +107,7 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     record = prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
     assert record.counts.model_dump() == {
         "distinct": 5, "copies_dropped": 2, "conflicts_dropped": 1, "language_dropped": 0, "contaminated": 2,
-        "contaminated_dropped": 0, "answer_line": 0}  # fmt: skip
+        "contaminated_dropped": 0}  # fmt: skip
     assert problems(out) == ["What is $(1 + 1)$?", "求和 $3+4$", SOURCE[4]["problem"], "What is $2+3$?"]
     assert pq.read_table(out / "train.parquet").to_pylist()[3] == {
         "data_source": "math_dapo",
@@ -133,8 +130,6 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     assert (report["contaminated"], report["whole"], report["prefix"]) == (2, 1, 1)
     assert [(m["problem_id"], m["kind"], m["rows"][0]["source_id"]) for m in report["matches"]] == [
         ("t0", "whole", "a"), ("t1", "prefix", "e")]  # fmt: skip
-    assert "| Toy | 3 | 2 | 1 | 1 |" in (out / "contamination.md").read_text()
-    assert "| t1 | prefix | row 5 (e) |" in (out / "contamination.md").read_text()
     run = store.read_json(out / "run.json", Run)
     assert (run.kind, run.status, run.revisions["set.jsonl"]) == ("data", "done", record.source.sha256)
     assert store.read_json(out / "data.json", DataRecord) == record
@@ -161,18 +156,7 @@ def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path,
     assert {r.train.content_sha256 for r in records} == {records[0].train.content_sha256}
     assert [r.source.rows for r in records] == [7, 21, 21, 7]
     again = prepared(tmp_path / "a" / "train.parquet", toy, tmp_path / "again")
-    assert again.source.wrappers == {"dapo": 0, "boxed": 4, "none": 0}
     assert again.train == records[0].train
-
-
-def test_the_same_preparation_is_the_same_bytes_and_left_as_it_is(tmp_path: Path, toy: Path) -> None:
-    given = jsonl(tmp_path / "set.jsonl", SOURCE)
-    for out in ("one", "two"):
-        prepared(given, toy, tmp_path / out)
-    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in WRITTEN)
-    before = {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in [*WRITTEN, "run.json"]}
-    prepared(given, toy, tmp_path / "one")
-    assert {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in before} == before
 
 
 def test_a_folder_of_other_options_or_with_changed_files_is_refused(tmp_path: Path, toy: Path) -> None:
@@ -210,40 +194,6 @@ def test_a_killed_preparation_is_made_anew(tmp_path: Path, toy: Path) -> None:
     assert not (out / ".val.parquet.77.tmp").exists()
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_file_that_is_gone_from_a_finished_folder_is_made_again(tmp_path: Path, toy: Path, name: str) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    before = {n: (out / n).read_bytes() for n in WRITTEN}
-    (out / name).unlink()
-    prepared(given, toy, out)
-    assert {n: (out / n).read_bytes() for n in WRITTEN} == before
-    assert store.read_json(out / "run.json", Run).status == "done"
-
-
-@pytest.mark.parametrize("name", [n for n in WRITTEN if not n.endswith(".parquet")])
-def test_a_changed_text_in_a_finished_folder_is_refused(tmp_path: Path, toy: Path, name: str) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    changed = (out / name).read_bytes() + b" "
-    (out / name).write_bytes(changed)
-    with pytest.raises(BadInput) as e:
-        prepared(given, toy, out)
-    assert e.value.found == f"different: {name}"
-    assert (out / name).read_bytes() == changed
-
-
-def test_an_unfinished_folder_is_made_anew_with_other_options(tmp_path: Path, toy: Path) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    run = store.read_json(out / "run.json", Run)
-    store.write_json(out / "run.json", run.model_copy(update={"status": "interrupted"}))
-    assert prepared(given, toy, out, language="en").language == "en"
-    assert len(problems(out)) == 3
-    made = store.read_json(out / "run.json", Run)
-    assert (made.status, made.config["language"], made.resumptions) == ("done", "en", [])
-
-
 def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:
     with pytest.raises(BadInput, match=r"aime24\.jsonl, aime25\.jsonl, amc23\.jsonl"):
         prepare(str(jsonl(tmp_path / "set.jsonl", SOURCE)), toy, tmp_path / "out")
@@ -272,29 +222,8 @@ def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Pat
     assert compute_score("toy", r"so \boxed{6}", gold)["score"] == -1.0
 
 
-@pytest.mark.parametrize(("task", "setting"), [("dapo-math-17k", (1.0, 1.0)), ("dapo-math-17k-t07", (0.7, 0.9))])
-def test_the_tasks_name_the_folders_files_and_the_papers_validation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
-) -> None:
-    from stapo_training.run.preflight import inputs
-
-    monkeypatch.chdir(tmp_path)
-    config = compose([f"task={task}", "run.base=base", "run.out=run", "run.data=out"])
-    files = dict(inputs.data_files(config))
-    assert files == {"train_files": tmp_path / "out/train.parquet", "val_files": tmp_path / "out/val.parquet"}
-    v = config.actor_rollout_ref.rollout.val_kwargs
-    assert (v.n, v.temperature, v.top_p, v.do_sample) == (32, *setting, True)
-    assert inputs.how_to_make(config, files["train_files"]).startswith("stapo-train data --source")
-
-
 def _command(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "stapo_training.cli", "data", *argv], capture_output=True, text=True)
-
-
-def test_the_command_refuses_with_exit_code_2(tmp_path: Path, toy: Path) -> None:
-    done = _command("--source", str(tmp_path / "no.jsonl"), "--benchmarks", str(toy), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
 
 
 # ---- the real files

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -52,28 +51,16 @@ class Prompt:
         return "dapo-" + hashlib.sha256(normal_text(self.problem).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """Distinct prompts in order of first occurrence; `wrappers` counts the rows by what stood around the problem."""
-
-    prompts: list[Prompt]
-    rows: int
-    wrappers: dict[str, int]
-
-
-def unwrap(text: str, where: str) -> tuple[str, str]:
-    """(problem, what stood around it: `dapo`, `boxed` or `none`).
-
-    `boxed` is this suite's own instruction at the end, so that prepared data can be prepared again.
+def unwrap(text: str, where: str) -> str:
+    """The problem, without DAPO's wrapper or this suite's own instruction at the end (of data prepared before).
 
     Raises:
         BadInput: naming the row, for half of DAPO's wrapper, another wording of it, or nothing inside it.
     """
-    text, kind = text.strip(), "none"
+    text = text.strip()
     if text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX):
-        text, kind = text[len(DAPO_PREFIX) : -len(DAPO_SUFFIX)].strip(), "dapo"
-    elif text.endswith(INSTRUCTION):
-        text, kind = text.removesuffix(INSTRUCTION).strip(), "boxed"
+        text = text[len(DAPO_PREFIX) : -len(DAPO_SUFFIX)].strip()
+    text = text.removesuffix(INSTRUCTION).strip()
     if not text or any(trace in text for trace in _TRACES):
         raise BadInput(
             f"{where}: not a problem in DAPO's whole wrapper, nor one without it",
@@ -81,41 +68,35 @@ def unwrap(text: str, where: str) -> tuple[str, str]:
             expected=f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem",
             next_step="correct the row, or get the file again",
         )
-    return text, kind
+    return text
 
 
-def distinct(rows: Iterable[SourceRow]) -> Distinct:
+def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
     """Merge rows whose problems agree up to white space and Unicode composition, in order of first occurrence.
 
     Raises:
         BadInput: for a damaged wrapper, or one id on two problems, naming the row.
     """
     prompts: dict[str, Prompt] = {}
-    seen: dict[str, tuple[Prompt, str]] = {}  # by the text as it stands: the hub's copy holds each about 100 times
+    seen: dict[str, Prompt] = {}  # by the text as it stands: the hub's copy holds each about 100 times
     ids: dict[str, tuple[Prompt, str]] = {}
-    wrappers: Counter[str] = Counter()
-    total = 0
     for row in rows:
-        total += 1
         if row.prompt not in seen:
-            problem, kind = unwrap(row.prompt, row.where)
-            prompt = prompts.setdefault(normal_text(problem), Prompt(problem, row.number, row.id))
-            seen[row.prompt] = prompt, kind
-        prompt, kind = seen[row.prompt]
-        wrappers[kind] += 1
+            problem = unwrap(row.prompt, row.where)
+            seen[row.prompt] = prompts.setdefault(normal_text(problem), Prompt(problem, row.number, row.id))
+        prompt = seen[row.prompt]
         prompt.copies += 1
         for gold in row.golds:
             prompt.golds.setdefault(gold.strip(), row.number)
-        if row.id:
-            other, where = ids.setdefault(row.id, (prompt, row.where))
-            if other is not prompt:
-                raise BadInput(
-                    f"{row.where}: an id stands on two problems",
-                    found=f"{row.id}, also in {where}",
-                    expected="an id of its own for every problem",
-                    next_step="correct the row, or get the file again",
-                )
-    return Distinct(list(prompts.values()), total, {k: wrappers[k] for k in ("dapo", "boxed", "none")})
+        other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
+        if other is not prompt:
+            raise BadInput(
+                f"{row.where}: an id stands on two problems",
+                found=f"{row.id}, also in {where}",
+                expected="an id of its own for every problem",
+                next_step="correct the row, or get the file again",
+            )
+    return list(prompts.values())
 
 
 def has_cjk(text: str) -> bool:

@@ -26,7 +26,6 @@ class SourceInfo(_Record):
     revision: str
     sha256: str
     rows: int
-    wrappers: dict[str, int]
 
 
 class FileInfo(_Record):
@@ -41,8 +40,7 @@ class FileInfo(_Record):
 class Counts(_Record):
     """Distinct prompts, and how many each step took away, in the order of the steps.
 
-    `contaminated` counts the prompts that match a benchmark problem; `answer_line` those training prompts whose own
-    text asks for an "Answer:" line.
+    `contaminated` counts the prompts that match a benchmark problem.
     """
 
     distinct: int
@@ -51,7 +49,6 @@ class Counts(_Record):
     language_dropped: int
     contaminated: int
     contaminated_dropped: int
-    answer_line: int
 
 
 class DataRecord(_Record):

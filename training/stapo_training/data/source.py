@@ -99,10 +99,9 @@ def read(source: Source) -> Iterator[SourceRow]:
         BadInput: naming file and row, for a file that cannot be read, a missing field, an empty prompt, or a gold that
             is not text.
     """
-    shown, rows = _jsonl(source.path) if source.path.suffix == ".jsonl" else _parquet(source.path)
-    number = 0
-    for number, row in enumerate(rows, 1):
-        where = f"{shown}{number}"
+    jsonl, number = source.path.suffix == ".jsonl", 0
+    for number, row in enumerate(read_jsonl(source.path) if jsonl else _parquet(source.path), 1):
+        where = f"{source.path}:{number}" if jsonl else f"{source.path}, row {number}"
         if "prompt" in row:
             yield _hub_row(row, number, where)
         elif "problem" in row:
@@ -113,38 +112,25 @@ def read(source: Source) -> Iterator[SourceRow]:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
 
-def _jsonl(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
-    return f"{path}:", iter(read_jsonl(path))
-
-
-def _parquet(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    done = 0
     try:
         file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as e:
+        names = _COLUMNS & set(file.schema_arrow.names)
+        if not names:
+            raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
+        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
+            yield from batch.to_pylist()
+            done += batch.num_rows
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
         raise BadInput(
-            f"{path} is not a Parquet file", found=str(e).splitlines()[0], next_step="download it again"
+            f"{path} is not a Parquet file, or is damaged after row {done}",
+            found=str(e).splitlines()[0],
+            next_step="download it again",
         ) from None
-    names = _COLUMNS & set(file.schema_arrow.names)
-    if not names:
-        raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        done = 0
-        try:
-            for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
-                yield from batch.to_pylist()
-                done += batch.num_rows
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
-            raise BadInput(
-                f"{path} is damaged after row {done}",
-                found=str(e).splitlines()[0],
-                next_step="download it again",
-            ) from None
-
-    return f"{path}, row ", rows()
 
 
 def _bad(where: str, what: str, found: object, expected: str) -> BadInput:

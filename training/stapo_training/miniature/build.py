@@ -1,11 +1,10 @@
-"""Building the miniature from a seed: base model, training problems, benchmarks and the corpus with known junk.
+"""Building the miniature from a seed: base model, training problems and benchmarks.
 
 What `build_base` leaves in its folder:
 
     model/        Hugging Face folder of the base model, with `stapo.json`
     data/         train.parquet (prompts of the RL training), val.parquet (mini-add in the same form)
     benchmarks/   mini-add.jsonl, mini-add-hard.jsonl, registry.yaml
-    corpus.parquet  the supervised corpus: prompt, solution, slip and which solution tokens are junk
     run.json      the run record
 """
 
@@ -156,7 +155,6 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
             write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
             write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
             rows = draw_corpus(splits.corpus, plan, seed)
-            write_parquet(out / "corpus.parquet", [_corpus_row(turn, s) for turn, s in rows])
             labels = Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=folder.record.run_id)
             _make_model(out / "model", rows, recipe, labels)
     print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
@@ -172,17 +170,6 @@ def _check_weights(model: Path) -> None:
             expected=expected[:16],
             next_step="delete the folder and build it again",
         )
-
-
-def _corpus_row(user: str, s: Solution) -> dict[str, Any]:
-    return {
-        "user": user,
-        "solution": s.text,
-        "answer": str(s.answer),
-        "slip": s.slip,
-        "slip_column": s.slip_column,
-        "junk": list(s.junk),
-    }
 
 
 def _make_model(folder: Path, rows: Sequence[tuple[str, Solution]], recipe: Recipe, labels: Labels) -> None:

@@ -56,7 +56,6 @@ class Solution:
     pieces: tuple[str, ...]
     answer: int
     slip: Slip = ""
-    slip_column: int = -1
     junk: tuple[int, ...] = ()
 
     @property
@@ -115,7 +114,7 @@ def solve(problem: Problem, slip: Slip = "", column: int = -1, shift: int = 1) -
         carry, written = tens, str(ones) + written
     written = (str(carry) + written).lstrip("0") or "0"  # a slip can clear the first digits too
     pieces += ["The answer is", " \\boxed{", *written, "}."]
-    return Solution(tuple(pieces), int(written), slip, column if slip else -1)
+    return Solution(tuple(pieces), int(written), slip)
 
 
 def draw_slip(rng: np.random.Generator, problem: Problem) -> Solution:
@@ -143,4 +142,4 @@ def add_junk(rng: np.random.Generator, solution: Solution, rate: float) -> Solut
             pieces.append(JUNK[int(rng.integers(len(JUNK)))])
         pieces.append(piece)
         in_box = piece == " \\boxed{" or (in_box and piece != "}.")
-    return Solution(tuple(pieces), solution.answer, solution.slip, solution.slip_column, tuple(junk))
+    return Solution(tuple(pieces), solution.answer, solution.slip, tuple(junk))
