@@ -57,7 +57,7 @@ def test_status_before_the_first_step_and_after_the_last() -> None:
     start = render(replace(RUNNING, steps=[], step_seconds=[], checkpoints=[], alarms=[]))
     assert "**Running**: step 0 of 3000; the time of a step is not known yet." in start
     assert "Validation: none yet." in start
-    assert "Checkpoint: none yet, an interruption starts again from step 0; 600.0 GiB of disk free." in start
+    assert "Checkpoint: none yet; 600.0 GiB of disk free." in start
     one = render(replace(RUNNING, steps=RUNNING.steps[:2]))
     assert "| | step 1 |\n|---|---:|\n| reward (-1 to 1) | -0.500 |\n" in one
     end = render(replace(RUNNING, state="finished"))
