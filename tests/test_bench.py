@@ -56,16 +56,6 @@ def test_extra_memory_is_that_of_the_call_alone() -> None:
         assert tokens.extra_bytes(way, "cpu") == pytest.approx(40e6, rel=0.1)
 
 
-def test_distances_are_those_from_float64() -> None:
-    inputs = tokens.make_inputs(tokens.QUICK, "cpu")
-    logprobs = (inputs[0] @ inputs[1].T).double().log_softmax(-1)
-    chosen, entropies = logprobs.gather(1, inputs[2][:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
-    right = tokens.distance((chosen, entropies), *inputs)
-    assert right["logprob_off"] == pytest.approx(0.0, abs=1e-5)  # a product of other rows is rounded otherwise
-    wrong = tokens.distance((chosen, entropies + 0.25), *inputs)
-    assert wrong["entropy_off"] == pytest.approx(0.25, abs=1e-5)
-
-
 def test_every_way_gives_the_same_numbers_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real ways, veRL's among them, at sizes that measure nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # what other tests of this process have
@@ -82,15 +72,11 @@ def test_every_way_gives_the_same_numbers_and_is_recorded(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["training", "token-log"])
-def test_the_bench_runs(tmp_path: Path, part: str) -> None:
-    command = [sys.executable, "-m", "stapo_training.cli", "bench", f"--part={part}", f"--out={tmp_path}", "--quick"]
+def test_the_bench_of_the_ways_of_selecting_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stapo_training.cli", "bench", f"--out={tmp_path}", "--quick"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr[-2000:]
     rows = {r.name: r for r in store.read_json(tmp_path / "bench.json", Bench).rows}
     assert store.read_json(tmp_path / "run.json", Run).status == "done"
-    if part == "training":
-        assert rows["justrl"].ratio == 1.0
-        assert rows["speculative 0.50%"].values["candidate_share"] > rows["speculative 0.01%"].values["candidate_share"]
-    else:
-        assert rows["stapo, off"].ratio == rows["justrl, off"].ratio == 1.0
+    assert rows["justrl"].ratio == 1.0
+    assert rows["speculative 0.50%"].values["candidate_share"] > rows["speculative 0.01%"].values["candidate_share"]

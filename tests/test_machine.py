@@ -42,7 +42,6 @@ def test_cuda_visible_devices_hides_cards(chosen: str | None, indices: list[int]
 def test_the_smallest_card_of_the_nodes_counts() -> None:
     small = Gpu(1, "NVIDIA A100", 40.0, 0.0)
     assert machine.check_gpus([Node("a", (H100, small), 512), Node("b", (H100, H100), 512)], 2, 2) == 40.0
-    assert machine.check_gpus([Node("a", (H100,), 512), Node("b", (H100, small), 512)], 1, 2) == 40.0
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_
 @pytest.mark.slow
 def test_an_environment_that_lacks_our_module_is_found_before_ray_starts(tiny_base: Path) -> None:
     config = mini(tiny_base, Path("/out"), "~ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES")
-    with registration.asked(config) as answer, pytest.raises(BadInput) as e:
-        answer()
+    with pytest.raises(BadInput) as e:
+        registration.answer(registration.ask(config))
     assert "Unknown platform 'cpu'" in str(e.value.found)
     assert "VERL_USE_EXTERNAL_MODULES" in e.value.next_step

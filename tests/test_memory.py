@@ -1,6 +1,5 @@
 """The arithmetic of memory: parameter counts, a layer's saved bytes, budgets and refusals, worked out by hand."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,8 +34,6 @@ def gib(config: Any, shape: shapes.Shape = MIDDLE, card: float | None = 80.0, ho
 
 def test_parameters_of_a_model_worked_by_hand() -> None:
     assert (TOY.layer_parameters, TOY.root_parameters, TOY.parameters) == (600, 264, 1464)
-    assert replace(TOY, tied=False).parameters == 1464 + 256
-    assert replace(TOY, qkv_bias=True, qk_norm=False).layer_parameters == 600 + 16 - 8
 
 
 @pytest.mark.parametrize(
@@ -180,7 +177,6 @@ def test_a_refusal_has_both_numbers_and_the_settings_that_lower_it() -> None:
     ("config", "said"),
     [
         ({"model_type": "mamba"}, r"(?s)cannot be worked out.*model_type mamba"),
-        ({"model_type": "qwen3", "hidden_size": 8}, "no usable num_attention_heads"),
         ({"model_type": "qwen3", "hidden_size": "8", "num_attention_heads": 2}, "no usable hidden_size"),
     ],
 )

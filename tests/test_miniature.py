@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -56,13 +55,6 @@ def test_a_slip_that_clears_the_first_digits_leaves_no_leading_zero():
     assert solve(Problem(1000, 1000), "digit", 3, shift=18).text.endswith(
         "0+0+0=00\n1+1+0=00\nThe answer is \\boxed{0}."
     )
-
-
-def test_a_carry_that_is_not_there_cannot_be_lost():
-    with pytest.raises(ValueError, match="column 1"):
-        solve(Problem(4821, 9375), "carry", 1)
-    with pytest.raises(ValueError, match="column 4"):
-        solve(Problem(4821, 9375), "digit", 4)
 
 
 @given(operand, operand, st.integers(0, 2**32))
@@ -194,7 +186,7 @@ def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
     assert {"model/model.safetensors", "data/train.parquet", "benchmarks/mini-add.jsonl"} <= set(first)
 
 
-def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
+def test_a_finished_build_is_left_alone_and_another_one_refused(built):
     before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
     build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)
     assert before == {p: p.stat().st_mtime_ns for p in built.rglob("*")}
@@ -202,12 +194,6 @@ def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path)
         build.build_base(built, seed=4, plan=PLAN, recipe=RECIPE)
     with pytest.raises(BadInput, match=r"recipe\.steps"):
         build.build_base(built, seed=3, plan=PLAN, recipe=dataclasses.replace(RECIPE, steps=11))
-    copy = tmp_path / "copy"
-    shutil.copytree(built, copy)
-    with open(copy / "model" / "model.safetensors", "ab") as f:
-        f.write(b"x")
-    with pytest.raises(BadInput, match="weights"):
-        build.build_base(copy, seed=3, plan=PLAN, recipe=RECIPE)
 
 
 def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, monkeypatch):
@@ -240,31 +226,22 @@ def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
     easy = benchmarks.load("mini-add", built / "benchmarks", strict=True)
     hard = benchmarks.load("mini-add-hard", built / "benchmarks", strict=True)
     assert (len(easy.problems), len(hard.problems), easy.spec.samples, easy.spec.miniature) == (16, 16, 8, True)
-    val = pq.read_table(built / "data" / "val.parquet").to_pylist()
-    for row, problem in zip(val, easy.problems, strict=True):
+    for row, problem in zip(pq.read_table(built / "data" / "val.parquet").to_pylist(), easy.problems, strict=True):
         assert row["prompt"] == [{"role": "user", "content": problem.problem + "\n\n" + INSTRUCTION}]
         assert row["reward_model"] == {"style": "rule", "ground_truth": problem.answer}
-        assert row["extra_info"]["problem_id"] == problem.id
-        assert row["data_source"] == "mini-add"
+        assert (row["extra_info"]["problem_id"], row["data_source"]) == (problem.id, "mini-add")
     train = pq.read_table(built / "data" / "train.parquet").to_pylist()
     assert len({r["extra_info"]["problem_id"] for r in train}) == 200
-    first = train[0]["prompt"][0]["content"]
-    assert int(train[0]["reward_model"]["ground_truth"]) == sum(
-        int(w.strip("?.")) for w in first.split() if w[0].isdigit()
-    )
 
 
 def test_the_saved_model_is_what_the_contract_says(built):
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(built / "model")
     tok = AutoTokenizer.from_pretrained(built / "model")
     end, pad = tok.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    assert model.config.architectures == ["Qwen3ForCausalLM"]
-    assert (model.config.max_position_embeddings, model.config.head_dim, model.dtype) == (8192, 32, torch.float32)
-    assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
     assert (tok.eos_token_id, tok.pad_token_id) == (end, pad)
+    assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
     assert tok.encode("What is 12 + 34?") == build_tokenizer().encode("What is 12 + 34?")
     assert tok.chat_template == build_tokenizer().chat_template
     labels = store.read_json(built / "model" / "stapo.json", Labels)
@@ -275,17 +252,3 @@ def test_the_saved_model_is_what_the_contract_says(built):
     # by hand: embedding 391 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
     # two layer norms and the last one of 32
     assert model.num_parameters() == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
-
-
-def test_a_few_steps_lower_the_loss():
-    tok = build_tokenizer()
-    recipe = dataclasses.replace(RECIPE, hidden=64, steps=30, lr=1e-2)
-    splits = build.draw_splits(PLAN, recipe.steps * recipe.batch, 0)
-    examples = build.to_examples(build.draw_corpus(splits.corpus, PLAN, 0), tok)
-    end, pad = tok.get_vocab()["<|im_end|>"], tok.get_vocab()["<|endoftext|>"]
-    model = pretrain.build_model(recipe, len(tok), 0, end, pad)
-    losses = pretrain.pretrain(model, examples, recipe, pad)
-    assert losses[0] == pytest.approx(np.log(len(tok)), abs=1.0)  # an untrained model is near the uniform one
-    assert losses[-1] < 0.6 * losses[0]
-    with pytest.raises(ValueError, match="240 examples"):
-        pretrain.pretrain(model, examples, dataclasses.replace(recipe, steps=31), pad)

@@ -34,13 +34,6 @@ def test_hyperparameters_of_the_appendix():
     assert values["steps"].basis == "inferred"
 
 
-def test_samples_are_those_of_the_table():
-    values = {v.id: v.value for v in paper.load_hyperparameters().values}
-    table = paper.load().samples_per_problem
-    assert {table[b] for b in ("aime24", "aime25", "amc23")} == {values["samples-aime-amc"]}
-    assert {table[b] for b in ("math500", "minerva", "olympiadbench")} == {values["samples-others"]}
-
-
 def changed(tmp_path: Path, name: str, change) -> Path:
     data = json.loads((paper.folder() / name).read_text())
     change(data)

@@ -104,17 +104,12 @@ def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path,
     [
         ("data.train_batch_size=100", "100 / 64"),
         ("actor_rollout_ref.rollout.tensor_model_parallel_size=3", "64 / 3"),
-        ("actor_rollout_ref.rollout.n=3", None),
         ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16000", "ppo_max_token_len_per_gpu 16000 tokens"),
     ],
 )
-def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str | None) -> None:
-    config = compose(["size=qwen3-8b", *PAPER, override])
-    if found is None:  # 64 prompts x 3 on 64 ranks
-        preflight.check_sizes(config)
-        return
+def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str) -> None:
     with pytest.raises(BadInput) as e:
-        preflight.check_sizes(config)
+        preflight.check_sizes(compose(["size=qwen3-8b", *PAPER, override]))
     assert found in str(e.value.found)
 
 
@@ -123,7 +118,6 @@ def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str 
     [
         ("data.train_batch_size=4096", "64"),
         ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24", "64 / 24"),
-        ("trainer.nnodes=2", "trainer.nnodes=2"),
         ("ray_kwargs.ray_init.address=auto", "address=auto"),
     ],
 )
@@ -172,17 +166,6 @@ def test_eight_cards_of_80_gb_hold_8b_and_of_24_gb_do_not(
     assert not out.exists()
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    config = compose(["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"])
-    checks = preflight.examine(config).checks
-    assert {"data.train_files", "data.val_files", "GPUs"} <= {c.name for c in checks.made if c.problem}
-    with pytest.raises(BadInput) as e:
-        checks.refuse()
-    assert e.value.exit_code == 2
-    assert all(p.what in str(e.value) for p in checks.problems)
-
-
 def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     config = compose(["size=qwen3-14b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}", "run.card=H20"])
@@ -198,7 +181,6 @@ def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, m
     ("override", "key"),
     [
         ("actor_rollout_ref.selector.q=75", "selector.q"),
-        ("+actor_rollout_ref.selector.tau=0.1", "selector.tau"),
         ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "form=two_pass"),
         ("alarms.stop=[fire]", "fire"),
         ("trainer.logger=[mlflow]", "mlflow"),

@@ -171,15 +171,6 @@ def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> Non
     assert (found.prompt.tolist(), notes) == (ids, [])
 
 
-def test_a_dumped_prompt_that_is_no_single_message_is_taken_as_it_is() -> None:
-    tokenizer = build_tokenizer()
-    folder = ModelFolder(Path(), len(tokenizer), None, tokenizer)
-    row = responses.Response("", "p", 0, "system\nBe brief.\nuser\nhi\nassistant\n", "1", 1.0, stripped=True)
-    (found,), notes = encoding.encode([row], folder)
-    assert found.prompt.tolist() == tokenizer(row.prompt, add_special_tokens=False).input_ids
-    assert notes[0].startswith("1 of 1 prompts")
-
-
 def test_watched_tokens_by_id_and_by_text(folder: ModelFolder) -> None:
     box = folder.tokenizer(r"\boxed{1}").input_ids
     assert encoding.watched(["7", r"\boxed{1}", "7"], folder) == tuple(sorted({7, *box}))

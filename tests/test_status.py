@@ -4,13 +4,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omegaconf import open_dict
-
 from stapo_results.schema import StepMetrics
-from stapo_training.run.configuration import compose
-from stapo_training.run.folder import Checkpoint, TrainingFolder
+from stapo_training.run.folder import Checkpoint
 from stapo_training.run.watch.alarms import Alarm
-from stapo_training.run.watch.status import Status, render, write
+from stapo_training.run.watch.status import Status, render
 
 GOLDEN = Path(__file__).parent / "data"
 
@@ -64,13 +61,3 @@ def test_status_before_the_first_step_and_after_the_last() -> None:
     assert "**Finished**: 3000 steps." in end
     assert "stapo-train run" not in end
     assert "stapo-train export" in end
-
-
-def test_the_number_of_steps_is_the_trainers(tmp_path: Path) -> None:
-    config = compose([f"run.out={tmp_path}", "run.base=base", "run.steps=40", "trainer.total_training_steps=7"])
-    with open_dict(config):
-        config.run.command = "stapo-train run"
-    write(TrainingFolder(tmp_path), config, "finished")
-    assert "**Finished**: 7 steps." in (tmp_path / "STATUS.md").read_text()
-    config = compose([f"run.out={tmp_path}", "run.base=base", "run.steps=40"])
-    assert config.trainer.total_training_steps == 40

@@ -65,11 +65,6 @@ def test_what_is_not_finite_is_named_and_left_out_with_its_short_name() -> None:
     )
 
 
-def test_a_method_without_a_selector_silences_nothing() -> None:
-    found = step_metrics.split({"critic/rewards/mean": 1.0}).values
-    assert (found["silenced_share"], found["candidate_share"]) == (0.0, 0.0)
-
-
 def test_accuracy_is_the_mean_over_the_validation_sets() -> None:
     found = step_metrics.split({"val-core/a/acc/mean@32": 0.25, "val-core/b/acc/mean@32": 0.75})
     assert found.values["accuracy"] == 0.5

@@ -105,12 +105,11 @@ def test_bounds_by_hand() -> None:
     close(upper_factor(gap, h, 2), 1.5 - tensor(H_QUARTER**2 / (2 * LN2**2)))
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 10, 151_936])
+@pytest.mark.parametrize("vocabulary", [2, 151_936])
 def test_a_uniform_distribution_attains_both_bounds(vocabulary: int) -> None:
     d = softmax(torch.zeros(1, vocabulary))
-    value = norm_factor(d, torch.tensor([0]))
+    value, gap = norm_factor(d, torch.tensor([0])), d.complement_NV[:, 0]
     close(value, tensor(1 - 1 / vocabulary))
-    gap = d.complement_NV[:, 0]
     close(lower_factor(gap, d.entropy_N), value, 1e-14)
     close(upper_factor(gap, d.entropy_N, vocabulary), value, 1e-14)
 

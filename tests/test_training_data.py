@@ -16,9 +16,8 @@ from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training.data import clean, contamination
-from stapo_training.data.folder import DataRecord
 from stapo_training.data.prepare import DataOptions, prepare
-from stapo_training.data.rows import content_sha256
+from stapo_training.data.rows import DataRecord, content_sha256
 
 
 @pytest.fixture
@@ -159,7 +158,7 @@ def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path,
     assert again.train == records[0].train
 
 
-def test_a_folder_of_other_options_or_with_changed_files_is_refused(tmp_path: Path, toy: Path) -> None:
+def test_a_folder_of_other_options_or_with_other_files_is_refused(tmp_path: Path, toy: Path) -> None:
     given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
     prepared(given, toy, out)
     with pytest.raises(BadInput) as e:
@@ -168,30 +167,10 @@ def test_a_folder_of_other_options_or_with_changed_files_is_refused(tmp_path: Pa
     with pytest.raises(BadInput) as e:
         prepared(jsonl(given, SOURCE[:-1]), toy, out)
     assert "revision set.jsonl" in str(e.value.found)
-    jsonl(given, SOURCE)
-    table = pq.read_table(out / "train.parquet")
-    pq.write_table(table.slice(1), out / "train.parquet")
-    with pytest.raises(BadInput, match=r"train\.parquet"):
-        prepared(given, toy, out)
-    (out / "train.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match=r"train\.parquet"):
-        prepared(given, toy, out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("x")
     with pytest.raises(BadInput, match=r"thesis\.tex"):
         prepared(given, toy, tmp_path / "other")
-
-
-def test_a_killed_preparation_is_made_anew(tmp_path: Path, toy: Path) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    record = prepared(given, toy, out)
-    run = store.read_json(out / "run.json", Run)
-    store.write_json(out / "run.json", run.model_copy(update={"status": "running"}))
-    (out / "train.parquet").write_bytes(b"half")
-    (out / ".val.parquet.77.tmp").write_bytes(b"")
-    assert prepared(given, toy, out) == record
-    assert len(problems(out)) == 4
-    assert not (out / ".val.parquet.77.tmp").exists()
 
 
 def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:
@@ -200,26 +179,6 @@ def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> No
 
 
 # ---- what reads it
-
-
-def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Path, tiny_base: Path) -> None:
-    from omegaconf import OmegaConf
-    from transformers import AutoTokenizer
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-
-    from stapo_training.reward import compute_score
-
-    out = tmp_path / "out"
-    prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
-    config = OmegaConf.create({"max_prompt_length": 1024, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)})
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base / "model")
-    dataset = RLHFDataset(str(out / "train.parquet"), tokenizer, config)
-    assert [r["extra_info"]["index"] for r in dataset] == [0, 1, 2, 3]
-    row = dataset[3]
-    assert row["raw_prompt"] == [{"role": "user", "content": "What is $2+3$?" + BOXED}]
-    gold = row["reward_model"]["ground_truth"]
-    assert compute_score(row["data_source"], r"so \boxed{5}", gold)["score"] == 1.0
-    assert compute_score("toy", r"so \boxed{6}", gold)["score"] == -1.0
 
 
 def _command(*argv: str) -> subprocess.CompletedProcess[str]:

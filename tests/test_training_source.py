@@ -87,7 +87,6 @@ def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
     ("second", "said"),
     [
         ('{"problem": "x?"}\n', r"answer is not text"),
-        ('{"problem": " \\n", "answer": "1"}\n', r"problem is not text or is empty"),
         ('{"problem": "x?", "answer": 1}\n', r"answer is not text or is empty"),
         ('{"problem": "x?\\ud800", "answer": "1"}\n', r"problem is not valid Unicode"),
         ('{"problem": "x?", "answer": "1", "conflicting_answers": "2"}\n', r"conflicting_answers is not a list"),
@@ -110,7 +109,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None
     [
         (hub("  "), "the prompt is not text or is empty"),
         ({**hub("x?"), "prompt": []}, "the prompt is not one user message"),
-        ({**hub("x?"), "prompt": [{"role": "system", "content": "x?"}]}, "the prompt is not one user message"),
         ({**hub("x?"), "reward_model": None}, "reward_model is not an object"),
         (hub("x?", None), "reward_model.ground_truth is not text or is empty"),
     ],

@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_training.bench import token_log as bench_token_log
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
 from stapo_training.methods import selector_from
@@ -193,7 +192,6 @@ def render(docs: Path) -> dict[Path, bytes]:
         ("configuration.md", "resolved", resolved_block()),
         ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),
         ("theory.md", "bench", bench_tokens.PART.page_block(records / "bench" / "tokens")),
-        ("theory.md", "bench-token-log", bench_token_log.PART.page_block(records / "bench" / "token-log")),
         ("theory.md", "theory", theory.page_block(records / "theory")),
     ):
         generated.renew(files, docs / page, name, block)

@@ -22,8 +22,17 @@ from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_training.data import clean, contamination, source
 from stapo_training.data.clean import Prompt
-from stapo_training.data.folder import RECORD, Counts, DataRecord, FileInfo, SourceInfo, check_content, to_json
-from stapo_training.data.rows import content_sha256, verl_row, write_parquet
+from stapo_training.data.rows import (
+    RECORD,
+    Counts,
+    DataRecord,
+    FileInfo,
+    SourceInfo,
+    content_sha256,
+    to_json,
+    verl_row,
+    write_parquet,
+)
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
 VALIDATION = "aime24"
@@ -65,7 +74,7 @@ def prepare(
         names: the benchmarks to compare; by default every registered one, also those of a registry.yaml in the folder.
 
     Raises:
-        BadInput: for a source or benchmark that is missing or damaged, or another content in `out`.
+        BadInput: for a source or benchmark that is missing or damaged, or another preparation in `out`.
     """
     out = Path(out)
     if options.language not in ("en", "all"):
@@ -83,7 +92,6 @@ def prepare(
     record, files = _prepared(found, loaded, options)  # a damaged source leaves no folder
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished and all((out / name).exists() for name in files):
-            check_content(out, files, record)
             print(f"{out} is finished already")
         else:
             with folder.working("the start", resume="the same command makes it anew"):

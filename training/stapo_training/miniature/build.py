@@ -21,7 +21,6 @@ import numpy as np
 
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
-from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.terminal import duration
@@ -137,7 +136,7 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
         seed: everything random derives from it.
 
     Raises:
-        BadInput: where `out` holds something else, or weights that were changed after the build.
+        BadInput: where `out` holds something else.
     """
     plan, recipe, out = plan or BasePlan(), recipe or Recipe(), Path(out)
     # lists, as JSON gives them back
@@ -146,7 +145,6 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
-            _check_weights(out / "model")
             print(f"base model: {out} is finished already")
             return
         with folder.working("the start", resume="the same command makes it anew"):
@@ -158,18 +156,6 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
             labels = Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=folder.record.run_id)
             _make_model(out / "model", rows, recipe, labels)
     print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
-
-
-def _check_weights(model: Path) -> None:
-    expected = store.read_json(model / "stapo.json", Labels).weights_sha256
-    found = store.sha256_file(model / "model.safetensors")
-    if found != expected:
-        raise BadInput(
-            f"the weights in {model} were changed after the build",
-            found=f"sha256 {found[:16]}",
-            expected=expected[:16],
-            next_step="delete the folder and build it again",
-        )
 
 
 def _make_model(folder: Path, rows: Sequence[tuple[str, Solution]], recipe: Recipe, labels: Labels) -> None:

@@ -91,20 +91,13 @@ def solve(problem: Problem, slip: Slip = "", column: int = -1, shift: int = 1) -
         slip: "digit": the sum of the column is written `shift` too high (modulo 20); "carry": the carry into the
             column is written as 0 although there is one.
         column: where the slip is, counted from the right, 0 for the ones.
-
-    Raises:
-        ValueError: for a lost carry in a column that has none to lose, or a column that the problem has not.
     """
     width = max(len(str(problem.a)), len(str(problem.b)))
-    if slip and not 0 <= column < width:
-        raise ValueError(f"column {column} of a problem with {width} columns")
     pieces: list[str] = []
     carry, written = 0, ""
     for i in range(width):
         x, y = problem.a // 10**i % 10, problem.b // 10**i % 10
         if slip == "carry" and i == column:
-            if not carry:
-                raise ValueError(f"no carry comes into column {column} of {problem.text!r}")
             carry = 0
         total = x + y + carry
         if slip == "digit" and i == column:

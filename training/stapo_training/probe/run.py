@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
@@ -80,7 +79,7 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
                 for note in folder.record.notes:
                     say(f"note: {note}")
                 _score(plan, missing)
-        say(_summary(options.out))
+        say(f"next: stapo-repro tokens {options.out}")
 
 
 def _plan(o: Options) -> ProbePlan:
@@ -127,20 +126,3 @@ def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
             header = plan.header.model_copy(update={"left_out": part.left_out})
             token_log.write(o.out / FOLDER, step, kept, joined_counts([part.counts]), header)
             done += len(rows)
-
-
-def _summary(out: Path) -> str:
-    """The log in a few lines, and the next command."""
-    log = token_log.read(out)
-    assert log is not None
-    h = {name: log.histogram[name].to_numpy() for name in ("sign", "rare", "silenced", "tokens")}
-    tokens, positive = h["tokens"], h["sign"] > 0
-    lines = [
-        f"{tokens.sum():,} response tokens, {tokens[positive].sum():,} of responses with a positive advantage",
-        f"of these {tokens[h['rare']].sum():,} with p < {log.header.tau_p:g}, {tokens[h['silenced']].sum():,} silenced",
-    ]
-    if log.header.left_out:
-        lines.append(f"{log.header.left_out:,} rows were left out by --most-rows; the counts have them")
-    if not positive.any():
-        lines.append("no response has a positive advantage, so that no token is rare (docs/tokens.md, Advantages)")
-    return "\n".join([*lines, f"next: stapo-repro tokens {out}"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -25,28 +24,19 @@ def show(config: Any, found: Preflight, registered: dict[str, str], command: str
         registered: what a worker's process has registered; empty where it was not asked.
         command: the command line that starts the run.
     """
-    step = last_step(Path(config.run.out) / "checkpoints")
     for title, lines in (
         ("What runs", _run_lines(config, found)),
         ("Memory", [_memory_line(found)]),
         ("Disk", [_disk_line(config, found)]),
         ("Time", [time_line(config, found.shape, found.card)]),
         ("Registered in a fresh worker process", [f"{k}: {v}" for k, v in registered.items()] or ["not known"]),
-        ("To start it" if step is None else f"To go on after step {step}", [command]),
+        ("To start it, or to go on with it", [command]),
     ):
         print(f"\n{title}", *lines, sep="\n  ")
 
 
-def last_step(checkpoints: Path) -> int | None:
-    """The step of the newest checkpoint that is marked complete, by its name alone."""
-    marked = checkpoints.glob("global_step_*/COMPLETE.json")
-    steps = [int(m[1]) for p in marked if (m := re.fullmatch(r"global_step_(\d+)", p.parent.name))]
-    return max(steps, default=None)
-
-
 def _run_lines(config: Any, found: Preflight) -> list[str]:
     a, data, trainer, run = config.actor_rollout_ref, config.data, config.trainer, config.run
-    kl = f"KL {a.actor.kl_loss_coef}" if a.actor.use_kl_loss else "no KL"
     prompts = "prompts not known"
     if found.prompts:
         prompts = f"{found.prompts} prompts ({found.prompts / data.train_batch_size:.1f} steps an epoch)"
@@ -55,11 +45,7 @@ def _run_lines(config: Any, found: Preflight) -> list[str]:
         f"{run.method} on {run.size}, seed {run.seed}, {run.steps} steps, into {run.out}",
         f"{trainer.nnodes} node(s) x {trainer.n_gpus_per_node} {trainer.device} rank(s), model {a.model.path}",
         f"{data.train_batch_size} prompts x {a.rollout.n} responses a step, {updates} update(s), {prompts}",
-        f"prompt up to {data.max_prompt_length} tokens, response up to {data.max_response_length}",
-        f"clip {a.actor.clip_ratio_low} / {a.actor.clip_ratio_high}, {a.actor.loss_agg_mode}, {kl}, "
-        f"lr {a.actor.optim.lr}",
-        f"selector {a.selector.name} ({a.selector.policy}, {a.selector.scope}), rollout {a.rollout.name}, "
-        f"verifier {config.reward.custom_reward_function.reward_kwargs.verifier}",
+        f"selector {a.selector.name} ({a.selector.policy}, {a.selector.scope}), lr {a.actor.optim.lr}",
     ]
 
 

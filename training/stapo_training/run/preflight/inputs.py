@@ -15,8 +15,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_training.artifacts.weights import is_hub_id, missing_files
-from stapo_training.data.folder import RECORD, DataRecord
-from stapo_training.data.rows import parquet_content_sha256
+from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
 
 _COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
 

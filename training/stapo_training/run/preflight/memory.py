@@ -44,6 +44,8 @@ class Need:
 def needs(config: Any, shape: Shape, card: float | None, host: float) -> list[Need]:
     """Every moment of a resolved configuration (veRL's FSDP engine) that can be the highest.
 
+    The passes for log-probabilities, packed to the same limit, hold less than the update and are left out.
+
     Args:
         card, host: GiB of a GPU (None: not known) and of a machine.
     """
@@ -70,15 +72,12 @@ def check(config: Any, shape: Shape, card: float | None, host: float) -> Need:
     return tight
 
 
-def _tokens(config: Any, dynamic: bool, limit: int, micro: int | None) -> int:
-    """Of a micro-batch on one rank: the packing limit, or whole sequences split over Ulysses ranks."""
-    ranks = int(config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size or 1)
-    return int(limit) if dynamic else -(-int(micro or 1) * _sequence(config) // ranks)
-
-
 def _update_tokens(config: Any) -> int:
+    """Of a micro-batch on one rank: the packing limit, or whole sequences split over Ulysses ranks."""
     a = config.actor_rollout_ref.actor
-    return _tokens(config, a.use_dynamic_bsz, a.ppo_max_token_len_per_gpu, a.ppo_micro_batch_size_per_gpu)
+    sequences = int(a.ppo_micro_batch_size_per_gpu or 1) * _sequence(config)
+    split = int(a.fsdp_config.ulysses_sequence_parallel_size or 1)
+    return int(a.ppo_max_token_len_per_gpu) if a.use_dynamic_bsz else -(-sequences // split)
 
 
 def _sequence(config: Any) -> int:
@@ -117,12 +116,6 @@ def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     # the root stays gathered through forward and backward; of the layers, one works while the next is fetched
     gathered = w * (s.root_parameters + 2 * s.layer_parameters) / GIB
     tokens = _update_tokens(config)
-    scored = _tokens(
-        config,
-        rollout.log_prob_use_dynamic_bsz,
-        rollout.log_prob_max_token_len_per_gpu,
-        rollout.log_prob_micro_batch_size_per_gpu,
-    )
     layer, vocabulary = s.saved_bytes_per_token(w) / GIB, s.vocab * w / GIB  # of a token
     kept = tokens * s.layers * (w * s.hidden / GIB if checkpointing else layer)
     fused = bool(a.model.get("use_fused_kernels", False))
@@ -132,11 +125,9 @@ def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     chunked = bool(fsdp.entropy_from_logits_with_chunking) and not fused
     # the chunk in fp32, its probabilities, their product with it
     chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) * s.vocab / GIB if chunked else 0.0
-    entropy = 0 if fused or chunked or fsdp.use_torch_compile else 2
     backward = tokens * (layer if checkpointing else 0.0) + tokens * 2 * w * (s.intermediate + s.hidden) / GIB
     backward += (w + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB  # gradients not yet scattered
     loss = copies * tokens * vocabulary + chunk
-    scoring = scored * (layer + (min(copies, 1) + entropy) * vocabulary) + chunk
     state = weights + gradients + adam
     r, parallel = width(rollout.dtype), int(rollout.tensor_model_parallel_size)
     work = int(rollout.max_num_batched_tokens) * r * (4 * s.hidden + 3 * s.intermediate // parallel)
@@ -146,7 +137,6 @@ def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     less = "a lower actor_rollout_ref.rollout.gpu_memory_utilization"
     return [
         Need("update", state + kept + max(loss, backward) + gathered + outside, card, f"{_SMALLER}, or {policy}"),
-        Need("log-probabilities", idle + scoring + gathered + outside, card, f"{_SMALLER}, or {policy}"),
         # the trainer saves when the rollout is awake again, and veRL loads an offloaded shard to write it
         Need("sampling and saving", idle + share + CONTEXT_GIB, card, f"{optimizer}, or {less}"),
         Need("optimizer step", state + (0.0 if fsdp.offload_policy else MASTER * rank) + outside, card, policy),
