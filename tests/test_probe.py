@@ -76,7 +76,7 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A probe of LINES: 20 responses in mini-batches of 8, 8 and 4."""
     folder = tmp_path_factory.mktemp("probe")
     write(folder / "data.jsonl", LINES)
-    probe(options(model, folder, watch=("!",)), say=quiet)
+    probe(options(model, folder), say=quiet)
     return folder
 
 
@@ -116,7 +116,7 @@ def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Pa
     exact = by_float64(model, LINES)
     # two of four responses are right: +-1 / (unbiased std sqrt(4 / 3))
     advantage = [0.75**0.5 * (1 if k % 2 == 0 else -1) for _ in range(5) for k in range(4)]
-    bang, seen, total = exact[-1]["response"][-1], 0, 0
+    total = 0.0
     for step in (1, 2, 3):
         mine = [r for r in rows if r["step"] == step]
         members = range((step - 1) * 8, min(step * 8, 20))
@@ -127,16 +127,10 @@ def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Pa
             if advantage[i] > 0 and lp < np.log(TAU_P)
         ]
         tau_h = float(np.quantile([exact[i]["entropy"][t] for i, t in rare], Q))
-        watched = [
-            (i, t)
-            for i in members
-            for t, token in enumerate(exact[i]["response"])
-            if token == bang and advantage[i] > 0 and (i, t) not in rare
-        ]
         assert len(rare) > 20
-        assert len(mine) == len(rare) + len(watched)
+        assert len(mine) == len(rare)
         place = {(i, t): r for r in mine for i in members for t in [r["position"]] if _is(r, i)}
-        assert set(place) == {*rare, *watched}
+        assert set(place) == set(rare)
         for (i, t), r in place.items():
             x, ids = exact[i], exact[i]["prompt"] + exact[i]["response"]
             at = len(x["prompt"]) + t
@@ -149,17 +143,15 @@ def test_the_log_says_what_plain_logits_in_float64_say(model: Path, finished: Pa
             assert r["collision"] == pytest.approx(x["collision"][t], rel=1e-3)
             assert r["top_tokens"] == x["top"].indices[t].tolist()
             assert r["top_logprobs"] == pytest.approx(x["top"].values[t].tolist(), abs=1e-4)
-            assert (r["ratio"], r["clipped"], r["rare"]) == (1.0, False, (i, t) in rare)
+            assert (r["ratio"], r["clipped"], r["rare"]) == (1.0, False, True)
             assert r["tau_h"] == pytest.approx(tau_h, abs=1e-5)
-            assert abs(x["entropy"][t] - tau_h) > 2e-5 or (i, t) not in rare, "the case says nothing at the threshold"
-            assert r["silenced"] == (r["rare"] and x["entropy"][t] < tau_h)
-        seen += len(watched)
+            assert abs(x["entropy"][t] - tau_h) > 2e-5, "the case says nothing at the threshold"
+            assert r["silenced"] == (x["entropy"][t] < tau_h)
         counts = [c for c in log.histogram.to_pylist() if c["step"] == step]
         assert sum(c["tokens"] for c in counts) == sum(len(exact[i]["response"]) for i in members)
         assert sum(c["tokens"] for c in counts if c["rare"]) == len(rare)
         assert sum(c["tokens"] for c in counts if c["silenced"]) == sum(r["silenced"] for r in mine)
         total += sum(c["norm_sum"] for c in counts)
-    assert seen > 0
     norms = [
         abs(a) * np.sqrt(1 - 2 * np.exp(x["logprob"]) + x["collision"]).sum()
         for a, x in zip(advantage, exact, strict=True)
@@ -190,7 +182,7 @@ def test_the_record_says_where_it_comes_from_and_a_second_run_changes_nothing(mo
     h = log.header
     assert (h.selector, h.mode, h.tau_p, h.q) == ("silence_spurious", "on", TAU_P, Q)
     before = files(out)
-    probe(options(model, finished, watch=("!",)))
+    probe(options(model, finished))
     assert files(out) == before
 
 
@@ -203,7 +195,7 @@ def test_cut_off_between_mini_batches_it_goes_on_to_the_same_bytes(
 ) -> None:
     """A kill left the second mini-batch's counts without its rows."""
     shutil.copy(finished / "data.jsonl", tmp_path)
-    mine = options(model, tmp_path, watch=("!",))
+    mine = options(model, tmp_path)
     write_step = token_log.write
 
     def cut(folder: Path, step: int, *rest: Any) -> int:
@@ -252,8 +244,8 @@ def test_other_options_other_data_and_a_foreign_folder_are_refused(model: Path, 
     write(tmp_path / "data.jsonl", LINES[:8])
     (tmp_path / "out/token_log").mkdir(parents=True)
     for given_, found in (
-        (options(model, finished, watch=("!",), q=0.5), "q: 0.6137 there, 0.5 now"),
-        (options(model, tmp_path, watch=("!",), out=finished / "out"), "revision data: "),
+        (options(model, finished, q=0.5), "q: 0.6137 there, 0.5 now"),
+        (options(model, tmp_path, out=finished / "out"), "revision data: "),
         (options(model, tmp_path), "token_log"),
     ):
         with pytest.raises(BadInput) as caught:

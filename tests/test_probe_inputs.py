@@ -171,15 +171,6 @@ def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> Non
     assert (found.prompt.tolist(), notes) == (ids, [])
 
 
-def test_watched_tokens_by_id_and_by_text(folder: ModelFolder) -> None:
-    box = folder.tokenizer(r"\boxed{1}").input_ids
-    assert encoding.watched(["7", r"\boxed{1}", "7"], folder) == tuple(sorted({7, *box}))
-    for bad, found in (("two", "3 tokens: ['t', 'w', 'o']"), ("99999", "id 99999 of 283"), ("", "id  of 283")):
-        with pytest.raises(BadInput) as caught:
-            encoding.watched([bad], folder)
-        assert caught.value.found == found
-
-
 # bad input
 
 LONE = '{"prompt": "p", "response": "\\ud800", "correct": true}'

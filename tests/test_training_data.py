@@ -15,7 +15,7 @@ from prompt_sets import BOXED, LONG, PREFIX, SUFFIX, flat, hub, jsonl, parquet
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training.data import clean, contamination
+from stapo_training.data import contamination, source
 from stapo_training.data.prepare import DataOptions, prepare
 from stapo_training.data.rows import DataRecord, content_sha256
 
@@ -83,7 +83,7 @@ def test_when_a_benchmark_problem_counts(training: str, benchmark: str, kind: st
     spec = benchmarks.registry()["aime24"]
     problem = benchmarks.Problem("p", benchmark, "1")
     one = benchmarks.Benchmark("b", spec, (problem,), benchmarks.Identity(1, "", "", ()), "")
-    report = contamination.find([clean.Prompt(training, 5, "s")], {"b": one}, excluded=False)
+    report = contamination.find([source.Prompt(training, 5, "s")], {"b": one}, excluded=False)
     assert [(m.problem_id, m.kind, [(r.row, r.source_id) for r in m.rows]) for m in report.benchmarks["b"].matches] == (
         [("p", kind, [(5, "s")])] if kind else []
     )
@@ -113,7 +113,7 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
         "prompt": [{"role": "user", "content": "What is $2+3$?" + BOXED}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "5"},
-        "extra_info": {"split": "train", "index": 3, "problem_id": clean.Prompt("What is $2+3$?", 0, "").problem_id},
+        "extra_info": {"split": "train", "index": 3, "problem_id": source.Prompt("What is $2+3$?", 0, "").problem_id},
     }
     assert pq.read_table(out / "val.parquet").to_pylist()[1] == {
         "data_source": "toy",
@@ -219,4 +219,4 @@ def test_the_contamination_of_dapo_math_17k(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_the_language_rule_agrees_with_the_files_own_labels() -> None:
     rows = benchmarks.read_jsonl(_shared() / "dapo_math_17k.jsonl")
-    assert [r["id"] for r in rows if clean.has_cjk(r["problem"]) != (r["language"] == "zh")] == []
+    assert [r["id"] for r in rows if source.has_cjk(r["problem"]) != (r["language"] == "zh")] == []

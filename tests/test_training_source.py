@@ -13,7 +13,7 @@ import pytest
 from prompt_sets import BOXED, PREFIX, SUFFIX, flat, hub, jsonl, parquet, read
 
 from stapo_results.errors import BadInput
-from stapo_training.data import clean, source
+from stapo_training.data import source
 
 # ---- wrapper, copies, conflicts, language
 
@@ -27,7 +27,7 @@ from stapo_training.data import clean, source
     ],
 )
 def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str) -> None:
-    assert clean.unwrap(text, "x:1") == problem
+    assert source.unwrap(text, "x:1") == problem
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str) -> N
 def test_half_a_wrapper_or_an_empty_one_is_an_error_that_names_the_row(tmp_path: Path, text: str) -> None:
     path = parquet(tmp_path / "half.parquet", [hub(PREFIX + "Fine?" + SUFFIX), hub(text)])
     with pytest.raises(BadInput, match=r"half\.parquet, row 2: not a problem in DAPO's whole wrapper"):
-        clean.distinct(read(path))
+        source.distinct(read(path))
 
 
 def test_copies_merge_in_order_of_first_occurrence(tmp_path: Path) -> None:
     rows = [hub(PREFIX + p + SUFFIX) for p in ("b?", "a?", "b?", "cafe\u0301", " a?", "caf\u00e9", "b  ?", "b?")]
-    found = clean.distinct(read(parquet(tmp_path / "x.parquet", rows)))
+    found = source.distinct(read(parquet(tmp_path / "x.parquet", rows)))
     assert [(p.problem, p.row, p.copies) for p in found] == [
         ("b?", 1, 3), ("a?", 2, 2), ("cafe\u0301", 4, 2), ("b  ?", 7, 1)]  # fmt: skip
 
@@ -58,26 +58,26 @@ def test_copies_merge_in_order_of_first_occurrence(tmp_path: Path) -> None:
     [(["1/2", "1/2"], False), (["1/2", "$1 / 2$"], False), (["12", "-12"], True), (["2", "2", "3"], True)],
 )
 def test_golds_conflict_when_their_normal_forms_differ(tmp_path: Path, golds: list[str], conflicting: bool) -> None:
-    (prompt,) = clean.distinct(read(jsonl(tmp_path / "x.jsonl", [flat("x?", g) for g in golds])))
+    (prompt,) = source.distinct(read(jsonl(tmp_path / "x.jsonl", [flat("x?", g) for g in golds])))
     assert prompt.conflicting is conflicting
     assert prompt.gold == golds[0]
 
 
 def test_golds_that_a_merged_copy_lists_as_conflicting_conflict(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "x.jsonl", [flat("x?", "64", conflicting_answers=["6"]), flat("y?", "1")])
-    assert [p.conflicting for p in clean.distinct(read(path))] == [True, False]
+    assert [p.conflicting for p in source.distinct(read(path))] == [True, False]
 
 
 def test_a_problem_id_depends_on_the_text_alone() -> None:
     # printf 'What is 2+2?' | sha256sum
-    assert clean.Prompt("What  is\n2+2?", 7, "x").problem_id == "dapo-52cb6b5e4a03"
+    assert source.Prompt("What  is\n2+2?", 7, "x").problem_id == "dapo-52cb6b5e4a03"
 
 
 @pytest.mark.parametrize(
     ("text", "cjk"), [("Soit $x$ un réel, α ≤ β…", False), ("求 $x$", True), ("x（1）、", False), ("\uf900", True)]
 )
 def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
-    assert clean.has_cjk(text) is cjk
+    assert source.has_cjk(text) is cjk
 
 
 # ---- damaged and hostile files
@@ -99,7 +99,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None
     path = tmp_path / "set.jsonl"
     path.write_text('{"problem": "fine?", "answer": "1", "id": "a"}\n' + second)
     with pytest.raises(BadInput) as e:
-        clean.distinct(read(path))
+        source.distinct(read(path))
     assert f"{path}:2" in str(e.value)
     assert said in str(e.value)
 

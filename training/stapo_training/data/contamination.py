@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from stapo_results.benchmarks import Benchmark
-from stapo_training.data.clean import Prompt
+from stapo_training.data.source import Prompt
 
 PREFIX = 120  # characters
 

@@ -20,8 +20,7 @@ from typing import Any
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_training.data import clean, contamination, source
-from stapo_training.data.clean import Prompt
+from stapo_training.data import contamination, source
 from stapo_training.data.rows import (
     RECORD,
     Counts,
@@ -43,7 +42,7 @@ class DataOptions:
     """What is done to a prompt set.
 
     Attributes:
-        language: `all`, or `en`: prompts without an ideograph (`clean.has_cjk`).
+        language: `all`, or `en`: prompts without an ideograph (`source.has_cjk`).
         validation: the benchmark that becomes val.parquet.
     """
 
@@ -109,9 +108,9 @@ def _prepared(
     found: source.Source, loaded: Mapping[str, benchmarks.Benchmark], options: DataOptions
 ) -> tuple[DataRecord, dict[str, str | list[dict[str, Any]]]]:
     """The record, and the content of each file: text, or rows of a Parquet file."""
-    prompts = clean.distinct(source.read(found))
+    prompts = source.distinct(source.read(found))
     agreeing = [p for p in prompts if not p.conflicting]
-    kept = [p for p in agreeing if options.language == "all" or not clean.has_cjk(p.problem)]
+    kept = [p for p in agreeing if options.language == "all" or not source.has_cjk(p.problem)]
     report = contamination.find(kept, loaded, excluded=options.exclude_contaminated)
     matched = contamination.matched_ids(report)
     train = [p for p in kept if not (options.exclude_contaminated and p.problem_id in matched)]
@@ -182,7 +181,7 @@ def _file_info(name: str, rows: Sequence[dict[str, Any]]) -> FileInfo:
     )
 
 
-def _conflict(p: Prompt) -> str:
+def _conflict(p: source.Prompt) -> str:
     golds = [{"gold": gold, "row": row} for gold, row in p.golds.items()]
     line = {"problem_id": p.problem_id, "source_id": p.source_id, "golds": golds, "problem": p.problem}
     return json.dumps(line, ensure_ascii=False) + "\n"

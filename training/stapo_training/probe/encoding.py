@@ -223,25 +223,3 @@ def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
             expected=f"at most {model.positions:,} (max_position_embeddings in config.json)",
             next_step="leave out such lines",
         )
-
-
-def watched(given: Sequence[str], model: ModelFolder) -> tuple[int, ...]:
-    """The ids of --watch: a number is an id, any other text has to be one token.
-
-    Raises:
-        BadInput: an id beyond the vocabulary, a text of several tokens.
-    """
-    ids = set()
-    for text in given:
-        number = text.isascii() and text.isdigit()
-        found = [int(text)] if number else _ids(model.tokenizer, [text])[0].tolist()
-        if len(found) != 1 or found[0] >= model.vocabulary:
-            pieces = [model.tokenizer.decode([i]) for i in found if i < model.vocabulary]
-            raise BadInput(
-                f"--watch {text!r} is not one token",
-                found=f"{len(found)} tokens: {pieces}" if pieces else f"id {text} of {model.vocabulary:,}",
-                expected="an id, or a text that is one token (most words begin with a space)",
-                next_step="give each token by its id",
-            )
-        ids.add(int(found[0]))
-    return tuple(sorted(ids))

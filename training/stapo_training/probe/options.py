@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from stapo_results.errors import BadInput
 
@@ -30,9 +28,7 @@ class Options:
     mini_batch: int = 512
     """Responses, in the order of the file, that share one entropy threshold."""
     mode: Literal["on", "full"] = "on"
-    """on: rows for rare and watched tokens, counts for all. full: rows for all."""
-    watch: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ID|TEXT ...")] = ()
-    """Tokens that get rows wherever the advantage is positive: ids, or texts of one token."""
+    """on: rows for rare tokens, counts for all. full: rows for all."""
     most_rows: int = 50_000
     """Rows of a mini-batch; of more, as many are kept, evenly spread. The counts have all."""
     dtype: Literal["fp32", "bf16"] = "fp32"

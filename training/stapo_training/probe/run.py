@@ -84,15 +84,12 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
 
 def _plan(o: Options) -> ProbePlan:
     model = encoding.find_model(o.model)
-    watch = encoding.watched(o.watch, model)
     source = responses.read(o.data, data_dir=o.data_dir)
     tokens, notes = encoding.encode(source.rows, model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    header = LogHeader(
-        mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary, watch=watch
-    )
+    header = LogHeader(mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary)
     config = asdict(o) | {p: None if getattr(o, p) is None else str(getattr(o, p)) for p in _PLACES}
-    config |= {"watch": list(watch), "device": device, "threads": torch.get_num_threads(), "form": source.form}
+    config |= {"device": device, "threads": torch.get_num_threads(), "form": source.form}
     data = {"data": f"sha256:{store.sha256_file(o.data)}"}
     run = provenance.new_run(
         "probe",
