@@ -51,7 +51,6 @@ def test_statistics_by_hand() -> None:
     d = of(0.75, 0.25)
     close(d.entropy_N, tensor(H_QUARTER), 1e-14)
     close(d.collision_N, tensor(0.625))
-    close(d.impurity_N, tensor(0.375))
     close(d.complement_NV, tensor(0.25, 0.75)[None])
     masked = softmax(tensor(0.0, 0.0, -math.inf)[None])
     close(masked.entropy_N, tensor(LN2))
@@ -62,7 +61,6 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
     d = softmax(tensor(0.0, -50.0, -60.0)[None])
     rest = math.exp(-50) + math.exp(-60)
     close(d.complement_NV[0, 0], rest)
-    close(d.impurity_N, tensor(2 * rest))
     close(d.entropy_N, tensor(rest + 50 * math.exp(-50) + 60 * math.exp(-60)))
     close(norm_factor(d, torch.tensor([0])), tensor(rest**2 + math.exp(-100) + math.exp(-120)))
     assert float(printed_factor(d.probability_NV[0, 0], d.collision_N)) == 0.0  # the printed form has none left

@@ -235,20 +235,6 @@ def test_ctrl_c_finishes_the_step_and_the_same_command_ends_in_the_same_bytes(
     same_log(out, whole[0])
 
 
-def test_a_second_ctrl_c_stops_at_once_and_leaves_no_process(skilled_base: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    process = start(skilled_base, out)
-    wait_for(complete(out, 2), process)
-    time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
-    time.sleep(1.1)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert not complete(out, 4).exists()
-    assert store.read_json(out / "run.json", Run).status == "interrupted"
-    assert survivors(out, patience=30) == []
-
-
 def test_a_full_disk_while_saving_leaves_the_earlier_checkpoint(skilled_base: Path, whole, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(skilled_base, out)

@@ -26,7 +26,7 @@ class Distributions:
     """N softmax distributions over V tokens, float64.
 
     logprob_NV: log pi, nats. probability_NV: pi. complement_NV: 1 - pi. entropy_N: Shannon's, nats. collision_N: sum of
-    pi^2. impurity_N: 1 - sum of pi^2 (the proof's L, Gini impurity), summed as pi (1 - pi).
+    pi^2.
     """
 
     logprob_NV: torch.Tensor
@@ -34,7 +34,6 @@ class Distributions:
     complement_NV: torch.Tensor
     entropy_N: torch.Tensor
     collision_N: torch.Tensor
-    impurity_N: torch.Tensor
 
     @property
     def vocabulary(self) -> int:
@@ -69,7 +68,6 @@ def softmax(logits_NV: torch.Tensor) -> Distributions:
         complement_NV,
         0.0 - information_NV.sum(-1),
         probability_NV.square().sum(-1),
-        (probability_NV * complement_NV).sum(-1),
     )
 
 
