@@ -34,13 +34,6 @@ def test_hyperparameters_of_the_appendix():
     assert values["steps"].basis == "inferred"
 
 
-def test_samples_are_those_of_the_table():
-    values = {v.id: v.value for v in paper.load_hyperparameters().values}
-    table = paper.load().samples_per_problem
-    assert {table[b] for b in ("aime24", "aime25", "amc23")} == {values["samples-aime-amc"]}
-    assert {table[b] for b in ("math500", "minerva", "olympiadbench")} == {values["samples-others"]}
-
-
 def changed(tmp_path: Path, name: str, change) -> Path:
     data = json.loads((paper.folder() / name).read_text())
     change(data)
@@ -56,8 +49,6 @@ def changed(tmp_path: Path, name: str, change) -> Path:
         (lambda d: d["values"][0].update(printed=None), "a stated value is printed somewhere"),
         (lambda d: d["values"][0].update(basis="inferred"), "needs a note"),
         (lambda d: d["values"].append(d["values"][0]), "one id"),
-        (lambda d: d["values"][0].update(basis="guessed"), "basis"),
-        (lambda d: d.update(values=[]), "values"),
     ],
 )
 def test_broken_hyperparameters_are_refused(tmp_path, change, found):
@@ -72,11 +63,8 @@ def test_broken_hyperparameters_are_refused(tmp_path, change, found):
     [
         (lambda d: d["claims"][0].update(more=1), "claims.0.more"),
         (lambda d: d["claims"][0].pop("value"), "a gain needs its printed value"),
-        (lambda d: d["claims"][0].update(value=7.13), "claims.0.value"),
-        (lambda d: d["claims"][0]["quantity"].update(kind="other"), "claims.0.quantity"),
         (lambda d: d["claims"][0]["quantity"].update(over="weakest"), "over"),
         (lambda d: d["claims"].append(d["claims"][0]), "stands twice"),
-        (lambda d: d["claims"][0].update(date="soon"), "claims.0.date"),
     ],
 )
 def test_broken_claims_are_refused(tmp_path, change, found):

@@ -128,8 +128,6 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
     """
     import torch
 
-    if len(examples) < recipe.steps * recipe.batch:
-        raise ValueError(f"{len(examples)} examples for {recipe.steps} steps of {recipe.batch}")
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(recipe.threads)
     torch.use_deterministic_algorithms(True)
