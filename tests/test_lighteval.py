@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +97,28 @@ def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(x["id"], x["rule"]) for x in lines] == [("a", True), ("b", True), ("c", False)]
     assert all(x["seconds"] > 0 for x in lines)
+
+
+def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp_path: Path) -> None:
+    import eval_model
+
+    from stapo_eval.decoding import prompt
+
+    model = eval_model.build(tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": 2, "pad_token_id": 0}))
+    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1"}
+    arguments = (
+        f"model_name={model},max_length=512,batch_size=3,generation_parameters={{temperature:1.0,max_new_tokens:24}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
+         "--output-dir", str(tmp_path / "out"), "--save-details"],
+        env=env, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(next((tmp_path / "out" / "results").rglob("results_*.json")).read_text())
+    assert {AVG, "pass@k:k=4&n=4", "maj@n:n=4"} < set(results["results"]["stapo_toy|0"])
+    rows = read_details(tmp_path / "out", str(model))
+    assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
+    # the same prompts as the suite's own evaluation
+    assert sorted(r["doc"]["query"] for r in rows) == sorted(prompt(p["problem"]) for p in finished_run.PROBLEMS)

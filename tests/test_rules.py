@@ -27,7 +27,7 @@ from stapo_results.errors import BadInput
 CASES = read_jsonl(Path(__file__).parent / "data" / "grader_cases.jsonl")
 OPTIONS = ("unordered", "tolerance", "unit", "ordered")
 SAYING_MORE = ("units", "choices", "currency", "integers", "model", "further")
-PRESETS = ("ours", "math-verify", "justrl")
+PRESETS = ("ours", "math-verify", "justrl", "strict")
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 
 
@@ -145,16 +145,16 @@ def test_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gold", "answer", "rules"),  # ours, math-verify, justrl
+    ("gold", "answer", "rules"),  # ours, math-verify, justrl, strict
     [
-        ("12", "12", [True, True, True]),
-        ("12", "13", [False, False, False]),
-        ("1,-2", "-2,1", [True, True, False]),  # JustRL keeps the order
-        (r"\frac{1}{2}", r"\frac{2}{4}", [True, True, False]),  # JustRL wants fractions reduced
-        ("100000", "10^5", [True, True, False]),  # and integers written out
-        ("x+1", "1+x", [True, True, True]),
-        ("0.00000001", "0.00000002", [False, True, True]),  # both take tiny numbers for zero
-        (r"15\mbox{ cm}^2", r"15 \text{ m}^2", [False, True, False]),  # math-verify drops units
+        ("12", "12", [True, True, True, True]),
+        ("12", "13", [False, False, False, False]),
+        ("1,-2", "-2,1", [True, True, False, False]),  # JustRL keeps the order
+        (r"\frac{1}{2}", r"\frac{2}{4}", [True, True, False, True]),  # JustRL wants fractions reduced
+        ("100000", "10^5", [True, True, False, True]),  # and integers written out
+        ("x+1", "1+x", [True, True, True, False]),
+        ("0.00000001", "0.00000002", [False, True, True, False]),  # both take tiny numbers for zero
+        (r"15\mbox{ cm}^2", r"15 \text{ m}^2", [False, True, False, False]),  # math-verify drops units
     ],
 )
 def test_presets_differ_as_documented(gold: str, answer: str, rules: list[bool]) -> None:

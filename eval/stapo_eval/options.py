@@ -48,10 +48,12 @@ class _Evaluation:
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an endpoint that serves the judge; several share the work."""
-    preset: Literal["ours", "math-verify", "justrl"] = "ours"
+    preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
     """Rule grader (docs/evaluation.md says what each does)."""
     accept_variant: bool = False
     """Run a copy of a benchmark with other rows or golds; every record says so."""
+    strict: bool = False
+    """Refuse a copy whose problem texts differ."""
     revision: str = ""
     """The hub model's revision."""
     method: str = ""

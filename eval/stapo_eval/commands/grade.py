@@ -21,7 +21,7 @@ class GradeCommand:
     tolerance (a number, absolute) and unordered (true: a list's items in any order); others are ignored."""
     output: str
     """JSONL with the fields id, extracted, rule, reason, seconds."""
-    preset: Literal["ours", "math-verify", "justrl"] = "ours"
+    preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
     """Rule grader: how the answer is found and compared (docs/evaluation.md)."""
     answer_line: bool = False
     """Without a box, take what follows "Answer:" or "The answer is"."""

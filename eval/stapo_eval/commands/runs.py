@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_results import provenance
+from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,16 @@ class RunCommand(RunOptions):
     The same command again goes on where it was stopped, or returns at once if it had finished.
     """
 
+    resume: bool = True
+    """Go on with an unfinished run folder; --no-resume refuses one."""
+
     def __call__(self) -> int:
         from stapo_eval.run import run
 
-        run(self, command=shlex.join(provenance.command_line()))
+        if not self.resume and self.out and (Path(self.out) / "run.json").exists():
+            raise BadInput(f"{self.out} already holds a run", next_step="leave out --no-resume, or give another --out")
+        options = RunOptions(**{f.name: getattr(self, f.name) for f in fields(RunOptions)})
+        run(options, command=shlex.join(provenance.command_line()))
         return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
+from stapo_eval.grading.rules.text.cleaning import is_whole, key, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 
@@ -30,10 +31,22 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     return answer
 
 
+def _strict(gold: str, answer: str) -> bool:
+    g, a = key(gold), key(answer)
+    if g == a:
+        return True
+    if is_whole(g) and is_whole(a):
+        return same_whole(g, a)
+    x = number(g)
+    return x is not None and x == number(a)
+
+
 def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where it takes no algebra, else None: bounded on any input."""
     if options.preset == "ours":
         return quick(gold, answer, options)
+    if options.preset == "strict":
+        return _strict(in_one(gold), answer)
     return justrl.quick(in_one(gold), answer) if options.preset == "justrl" else None
 
 

@@ -1,1 +1,1 @@
-"""Other harnesses: our records in lighteval's format, and its metric beside ours (imports lighteval)."""
+"""Other harnesses: our records in lighteval's format; its metric and its tasks, which import lighteval."""

@@ -19,7 +19,7 @@ from stapo_eval.grading.rules.text.units import QUALIFIERS, parse_unit
 from stapo_results.errors import BadInput
 
 Gold = str | tuple[str, ...]
-Preset = Literal["ours", "math-verify", "justrl"]
+Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 
 def in_one(gold: Gold) -> str:
