@@ -152,14 +152,15 @@ class Audit:
     """A table in the form of docs/statistics.md. Default: results/paper/main_table.json with the paper's claims."""
     claims: Path | None = None
     """Claims about the table, in the form of results/paper/claims.json."""
-    format: Literal["text", "json"] = "text"
-    """Text for 100 columns, or everything that was computed."""
 
     def run(self) -> int:
-        from stapo_repro.audit import render, run
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        from stapo_repro.audit import findings, run
 
         audit = run.load_and_audit(self.table, self.claims)
-        print(render.to_json(audit) if self.format == "json" else render.to_text(audit), end="")
+        Console().print(Markdown(findings.page_block(audit, "stapo-repro audit")))
         return 0
 
 
