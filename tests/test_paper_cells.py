@@ -37,20 +37,6 @@ def test_names_that_are_no_cells(wrong: list[str]) -> None:
         parse_cells(wrong)
 
 
-def test_an_unknown_method_is_answered_with_those_of_its_size() -> None:
-    for size, count, step in (
-        ("mini", 4, "stapo-repro run stapo/mini"),
-        ("qwen3-8b", 15, "stapo-repro run stapo/mini"),
-    ):
-        with pytest.raises(BadInput) as e:
-            parse_cells([f"ppo/{size}"])
-        assert str(e.value.expected).startswith(f"METHOD/{size} ")
-        assert (str(e.value.expected).count(",") + 1, e.value.next_step) == (count, step)
-    with pytest.raises(BadInput) as e:
-        parse_cells(["dapo/mini"])
-    assert "stapo-train run method=dapo size=mini" in e.value.next_step
-
-
 def test_the_miniature_and_the_paper_are_two_runs() -> None:
     assert is_miniature(parse_cells(["stapo/mini"]))
     assert not is_miniature(parse_cells(["stapo/qwen3-8b"]))

@@ -84,15 +84,9 @@ class Miniature:
     """The whole reproduction in miniature, from base model to table and curves. The same command resumes."""
 
     quick: bool = False
-    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems; the options below override it."""
+    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
     seeds: str = "0"
     """Training seeds, separated by commas."""
-    methods: str | None = None
-    """Methods, separated by commas. Default: grpo,entropy20,justrl,stapo (with --quick: justrl,stapo)."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 4)."""
-    data_dir: Path | None = None
-    """Folder with the six real benchmarks; two problems of each are then evaluated too."""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 
@@ -100,8 +94,7 @@ class Miniature:
         from stapo_repro.driver.request import miniature
         from stapo_repro.driver.run import main
 
-        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, methods=self.methods, steps=self.steps,
-                              data_dir=self.data_dir))  # fmt: skip
+        return main(miniature(self.out, quick=self.quick, seeds=self.seeds))
 
 
 @dataclass(frozen=True)

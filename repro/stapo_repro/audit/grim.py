@@ -229,7 +229,7 @@ def check(table: AuditTable) -> Check:
         return Check("grim", "GRIM", ["Not checked: no column names its rows and samples."])
     found = [(kind_of(printed, n), printed, n, table.where(row, c)) for row, c, printed, n in cells]
     order: list[Kind] = ["impossible", "only by truncation", "only by rounding up", "only by directed rounding"]
-    findings = [_finding(p, n, kind, where) for wanted in order for kind, p, n, where in found if kind == wanted]
+    findings = [_finding(p, n, kind, where) for kind in order for x, p, n, where in found if x == kind]
     kinds = {k: sum(x.kind == k for x in findings) for k in order}
     words = f"; {join([f'{n} {k}' for k, n in kinds.items() if n])}" if findings else ""
     possible = f"{len(found) - len(findings)} of {len(found)} printed values"

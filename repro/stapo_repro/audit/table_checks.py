@@ -167,9 +167,12 @@ def noise_of(first: Row, second: Row, column: Column, counts: Mapping[str, RowCo
     not known."""
     if not all(set(column.mean_of) <= set(counts) & set(r.values) for r in (first, second)):
         return None
-    scores = [[float(Printed.of(r.values[c]).value) / 100 for r in (first, second)] for c in column.mean_of]
+
+    def score(row: Row, name: str) -> float:
+        return float(Printed.of(row.values[name]).value) / 100
+
     return difference_se(
-        [Design(*s, counts[c].rows, counts[c].samples) for s, c in zip(scores, column.mean_of, strict=True)]
+        [Design(score(first, c), score(second, c), counts[c].rows, counts[c].samples) for c in column.mean_of]
     )
 
 

@@ -33,17 +33,16 @@ class Plan:
         from stapo_repro.ablation import build as ablation
         from stapo_repro.driver.request import parse_cells, parse_seeds
         from stapo_repro.paper import checkout
-        from stapo_repro.planner import plan, render
+        from stapo_repro.planner import plan
 
         found = plan.build(
             parse_cells(self.cells) if self.cells else plan.all_cells(),
             self.records or (checkout() / "results" / "records",),
             hardware=self.hardware,
             card=self.card,
-            price=self.price,
             seeds=parse_seeds(self.seeds),
             steps=self.steps,
             skip=() if self.records else (ablation.FOLDER,),
         )
-        print(render.to_text(found, formulas=bool(self.cells)), end="")
+        print(plan.to_text(found, self.price, formulas=bool(self.cells)), end="")
         return 0

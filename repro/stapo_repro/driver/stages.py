@@ -8,7 +8,6 @@ is said aloud and made again; outputs that were changed are moved aside, never d
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from pydantic import Field
 
 from stapo_repro.driver import processes
 from stapo_repro.driver.display import StageDisplay, kind_of
-from stapo_repro.driver.memory import Peak
 from stapo_results import progress, store
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import code_version, now
@@ -204,7 +203,7 @@ class Engine:
         report.unlink(missing_ok=True)
         self._record(stage, "start")
         self.display.begin(stage.name)
-        started, peak, family = time.monotonic(), Peak(), processes.Family(self.mark)
+        started, peak, family = time.monotonic(), processes.Peak(), processes.Family(self.mark)
 
         def close(result: Result, notes: list[str], **values: object) -> None:
             seconds, mib = round(time.monotonic() - started, 2), peak.bytes >> 20
@@ -216,7 +215,7 @@ class Engine:
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
-                peak.sample([os.getpid(), *(p.pid for p in family.members())])
+                peak.sample([psutil.Process(), *family.members()])
                 self.display.tick(stage.name, progress.read(report), time.monotonic() - started, peak.bytes)
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
             left = processes.sweep(family, self.patience)
