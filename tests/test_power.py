@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_results.errors import BadInput
 from stapo_results.statistics import Design, difference_se, minimal_detectable, sampling_se, sign_flip_p
 from stapo_results.statistics.crossed import crossed, over_seeds, t_test_p
 
@@ -52,12 +51,6 @@ def test_minimal_detectable_by_hand():
     assert minimal_detectable(0.0) == 0.0
 
 
-def test_minimal_detectable_is_found_as_often_as_it_says():
-    """200,000 normal estimates around the smallest detectable difference: 80 % of them are significant."""
-    draws = np.random.Generator(np.random.PCG64(7)).normal(minimal_detectable(1.0), 1.0, 200_000)
-    assert np.mean(np.abs(draws) > 1.95996398) == pytest.approx(0.8, abs=0.004)
-
-
 def test_sampling_se_by_hand():
     # sample variances .5 0 0: within 1/6, over 3 x 2 samples 1/36
     assert sampling_se([[1, 0], [1, 1], [0, 0]]) == pytest.approx(1 / 6)
@@ -90,18 +83,3 @@ def test_drawn_signs_are_the_bits_of_the_stream():
     hits = int(np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
     assert 0 < hits < resamples
     assert sign_flip_p(d, resamples=resamples, seed=3) == (1 + hits) / (1 + resamples)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: difference_se([]), "at least one"),
-        (lambda: difference_se([Design(50.0, 0.5, 30, 32)]), "outside 0 to 1"),
-        (lambda: difference_se([Design(0.5, 0.5, 0, 32)]), "without problems"),
-        (lambda: minimal_detectable(0.1, power=80), "between 0 and 1"),
-        (lambda: minimal_detectable(-0.1), "not negative"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(BadInput, match=message):
-        call()
