@@ -132,7 +132,7 @@ def _benchmarks(o: RunOptions, files: str, old: Run, source: Path) -> tuple[Benc
     paths, data_dir = benchmark_files(files), find_data_dir(o.data_dir)
     found, n_of = [], _samples_a_problem(source)
     for name in o.benchmarks.split(","):
-        b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
+        b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant)
         now, then = b.content, old.revisions.get(f"data:{name}")
         if now != then:
             raise BadInput(

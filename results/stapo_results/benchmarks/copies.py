@@ -58,7 +58,6 @@ def write_copy(
     columns: Mapping[str, str] | None = None,
     revision: str = "",
     split: str = "",
-    strict: bool = False,
 ) -> tuple[Path, Benchmark, bool]:
     """Write `<name>.jsonl` from the hub, or from another source, once it is known to be the benchmark.
 
@@ -74,12 +73,12 @@ def write_copy(
     """
     path = folder / (spec.file or f"{name}.jsonl")
     if path.exists():
-        return path, load(name, folder, strict=strict), False
+        return path, load(name, folder), False
     if not (source or spec.hub):
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --source FILE")
     found = find_rows(source or spec.hub, revision=revision or spec.revision, split=split or spec.split)
     mapping = OWN if is_file_name(found.source) else HUB | spec.columns
-    benchmark = checked(name, spec, found, {**mapping, **(columns or {})}, strict=strict)
+    benchmark = checked(name, spec, found, {**mapping, **(columns or {})})
     write_atomic(path, to_jsonl(benchmark))
     return path, benchmark, True
 

@@ -11,26 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results.benchmarks.identity import check_identity, text_hash
 from stapo_results.benchmarks.registry import (
     check_name,
     describe,
-    did_you_mean,
     own_entries,
     packaged,
     registry,
 )
 from stapo_results.benchmarks.sources import Rows, check_columns, from_file, from_hub, is_file_name, value_at
-from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec
+from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec, check_identity, text_hash
 from stapo_results.errors import BadInput
 
 OWN = {field: field for field in FIELDS}
 HUB = {k: v for k, v in OWN.items() if k != "id"}  # the hub's ids differ from copy to copy
 
 
-def load(
-    name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False, strict: bool = False
-) -> Benchmark:
+def load(name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False) -> Benchmark:
     """A benchmark's problems in the order of their source, checked against the registry.
 
     Args:
@@ -38,25 +34,20 @@ def load(
             that is named like a registered benchmark is checked as that one, any other is taken as it is.
         data_dir: directory with `<name>.jsonl` (or the entry's `file`); None loads from the hub.
         accept_variant: run a copy with other rows or golds; the identity says what differs.
-        strict: refuse copies whose problem texts differ.
 
     Raises:
         BadInput: for an unknown name, a missing or broken file, or a copy that is not the benchmark.
     """
     if is_file_name(name):
-        return _load_file(Path(name), accept_variant=accept_variant, strict=strict)
+        return _load_file(Path(name), accept_variant=accept_variant)
     specs = registry(data_dir)
     if name not in specs:
         raise BadInput(
             "unknown benchmark",
             found=name,
             expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own"
-            + (
-                ""
-                if data_dir
-                else "; --data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
-            ),
+            next_step="stapo-eval benchmarks lists them; --add registers one of your own; --data-dir names "
+            "the folder that registers more (the miniature's: BASE/benchmarks)",
         )
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
@@ -73,7 +64,7 @@ def load(
         columns = HUB | spec.columns
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
-    return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
+    return checked(name, spec, found, columns, accept_variant=accept_variant)
 
 
 def _of_folder(data_dir: str | os.PathLike | None) -> str:
@@ -90,10 +81,10 @@ def name_of_file(path: Path) -> str:
     return name
 
 
-def _load_file(path: Path, *, accept_variant: bool, strict: bool) -> Benchmark:
+def _load_file(path: Path, *, accept_variant: bool) -> Benchmark:
     found, name = from_file(path), name_of_file(path)
     if spec := (packaged() | own_entries(path.parent)).get(name):
-        return checked(name, spec, found, OWN, accept_variant=accept_variant, strict=strict)
+        return checked(name, spec, found, OWN, accept_variant=accept_variant)
     problems = problems_of(name, None, found, OWN)
     spec = describe(problems, title=path.stem)
     return Benchmark(name, spec, problems, check_identity(name, spec, problems, found.source), found.source)
@@ -106,11 +97,10 @@ def checked(
     columns: Mapping[str, str],
     *,
     accept_variant: bool = False,
-    strict: bool = False,
 ) -> Benchmark:
     """The benchmark that rows are, compared with its entry."""
     problems = problems_of(name, spec, found, columns)
-    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant, strict=strict)
+    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant)
     return Benchmark(name, spec, problems, identity, found.source)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,9 +14,8 @@ import yaml
 from pydantic import ValidationError
 
 from stapo_results.answers import normalise_gold
-from stapo_results.benchmarks.identity import golds_sha256, text_hash
 from stapo_results.benchmarks.sources import read_jsonl
-from stapo_results.benchmarks.spec import NAME, Problem, Spec
+from stapo_results.benchmarks.spec import NAME, Problem, Spec, golds_sha256, text_hash
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 
@@ -52,13 +50,6 @@ def _entries(text: str, where: str) -> dict[str, Spec]:
                 next_step="make the entry with `stapo-eval benchmarks --add FILE --data-dir DIR`",
             ) from None
     return specs
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ "did you mean NAME? " for a name that is spelt almost like one that there is, capitals aside; else ""."""
-    plain = {re.sub(r"[^a-z0-9]", "", k): k for k in known}
-    close = get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), plain, n=1, cutoff=0.75)
-    return f"did you mean {plain[close[0]]}? " if close else ""
 
 
 def check_name(name: str, where: str) -> None:
