@@ -156,29 +156,28 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
     lost = 1 if repair(path) else 0
     if not path.exists():
         return 0
-    validate, bad = model.__pydantic_validator__.validate_json, []
+    bad: dict[int, bytes] = {}
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             try:
-                validate(line[:-1])
+                model.__pydantic_validator__.validate_json(line[:-1])
             except ValidationError as e:
                 if e.errors()[0]["loc"] == ("schema_version",):
                     return lost
-                bad.append(number)
-    if not bad:
-        return lost
-    wrong = set(bad)
-    with open(path, "rb") as f, replacing(path) as whole, open(path.with_name(path.name + ".damaged"), "ab") as aside:
-        for number, line in enumerate(f, 1):
-            (aside if number in wrong else whole).write(line)
-        aside.flush()
-        os.fsync(aside.fileno())
-    shown = ", ".join(map(str, bad[:10])) + (" ..." if len(bad) > 10 else "")
-    print(
-        f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept in "
-        f"{path.name}.damaged",
-        file=sys.stderr,
-    )
+                bad[number] = line
+    if bad:
+        with open(path.with_name(path.name + ".damaged"), "ab") as aside:
+            aside.writelines(bad.values())
+            aside.flush()
+            os.fsync(aside.fileno())
+        with open(path, "rb") as f, replacing(path) as whole:
+            whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
+        shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
+        print(
+            f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept "
+            f"in {path.name}.damaged",
+            file=sys.stderr,
+        )
     return lost + len(bad)
 
 

@@ -60,11 +60,7 @@ def _read(path: Path, model: type[M]) -> M:
 
 
 def load_table(path: Path | None) -> AuditTable:
-    """A table of one's own, or the paper's.
-
-    Raises:
-        BadInput: the file is not there or does not validate.
-    """
+    """A table of one's own, or the paper's. Raises BadInput: the file is not there or does not validate."""
     return from_paper(paper.load()) if path is None else _read(path, AuditTable)
 
 

@@ -10,19 +10,6 @@ from collections.abc import Mapping, Sequence
 from stapo_results.terminal import Display, duration
 
 
-def values_text(values: Mapping[str, float | str]) -> str:
-    """reward 0.713, entropy 0.412, silenced 0.15 %."""
-    parts = []
-    for name, value in values.items():
-        if not isinstance(value, (int, float)):
-            parts.append(f"{name} {value}")
-        elif name.endswith("_share"):
-            parts.append(f"{name.removesuffix('_share').replace('_', ' ')} {100 * value:.2f} %")
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value:.3f}")
-    return ", ".join(parts)
-
-
 def kind_of(stage: str) -> str:
     """ "train" of "train/stapo-s0"."""
     return stage.split("/")[0]
@@ -55,7 +42,7 @@ class StageDisplay:
             parts = [self._numbered(stage), duration(seconds)]
             if report:
                 parts.append(f"{report['stage']} {report['done']}/{report['total']}")
-                parts += [values_text(report["values"])] if report["values"] else []
+                parts += [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in report["values"].items()]
             return ", ".join([*parts, self.time_left(stage, report, seconds), f"peak {peak_bytes / 2**30:.1f} GiB"])
 
         inside = report["done"] / report["total"] if report and report["total"] else 0.0

@@ -250,11 +250,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
 
 
 def load_theory(roots: Sequence[Path]) -> list[Theory]:
-    """Every `theory.json` below the roots.
-
-    Raises:
-        RecordError: one that does not validate.
-    """
+    """Every `theory.json` below the roots. Raises RecordError: one that does not validate."""
     return [read_json(path, Theory) for root in roots for path in _below(root, "theory.json", ())]
 
 

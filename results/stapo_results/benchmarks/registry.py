@@ -127,7 +127,7 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
         title=title,
         rows=len(problems),
         golds_sha256=golds_sha256(golds),
-        text_hashes="\n".join(" ".join(hashes[i : i + 12]) for i in range(0, len(hashes), 12)),
+        text_hashes=" ".join(hashes),
         samples=samples or default_samples(len(problems)),
         **{"answer_type": "integer" if integers else "math", **known},
     )
@@ -163,19 +163,5 @@ def to_entry(spec: Spec) -> dict[str, Any]:
 
 def write_registry(path: str | os.PathLike, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Write `registry.yaml` with the entries (see `registry_entry`) by name, the same bytes each time."""
-    write_atomic(path, _dump({"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}))
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _dump(value: object) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=200)
+    value = {"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}
+    write_atomic(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120))
