@@ -74,16 +74,6 @@ def test_stages_of_the_ablation(tmp_path):
     assert set(chain[-2].needs) == {*trained, *evaluated}
 
 
-def test_commands_of_the_ablation():
-    by = commands(miniature(Path("o"), experiment="ablation"))
-    assert by["train/stapo-random-s2"] == (
-        "stapo-train run method=stapo-random size=mini hardware=cpu task=mini-add run.seed=2 run.steps=40 "
-        "run.base=o/base run.out=o/train/stapo-random-s2"
-    )
-    assert by["tables"] == "stapo-repro tables --of ablation --records o/eval o/train --out o/tables"
-    assert by["figures"] == "stapo-repro figures --of ablation --records o/eval o/train --out o/figures"
-
-
 @pytest.mark.parametrize("changed", [
     {"methods": "ppo"}, {"methods": "stapo,stapo"}, {"methods": "stapo-random"},
     {"methods": "grpo", "experiment": "ablation"}, {"seeds": "one"}, {"seeds": "0,0"}, {"seeds": "-1"}, {"steps": 0},
@@ -104,13 +94,6 @@ def test_the_folder_of_another_run_is_refused(tmp_path, changed):
         begin(miniature(tmp_path / "o", **{**given, **changed}))
     assert next(iter(changed)) in str(e.value.found)
     assert (tmp_path / "o" / "run.json").read_bytes() == before
-
-
-def test_a_foreign_folder_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(BadInput) as e:
-        begin(miniature(tmp_path))
-    assert e.value.found == "thesis.tex"
 
 
 def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):

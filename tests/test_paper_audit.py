@@ -109,24 +109,11 @@ def test_advantages_of_groups_of_eight():
     assert f"{claim_checks.advantages(8, unbiased=False)[0]:.2f}" == "2.65"  # 1.75 / sqrt(0.4375)
 
 
-def test_every_departure_names_an_innocent_reason_and_nobody(paper):
-    findings = [f for c in paper.checks for f in c.findings]
-    assert len(findings) > 10
-    assert all(f.reasons and f.fact for f in findings)
-    assert not re.search(r"fraud|fabricat|manipulat|cheat|dishonest|suspicio|mislead", page_block(paper), re.IGNORECASE)
-
-
 # What is written.
 
 
 def test_the_committed_page_is_what_the_audit_gives(paper):
     assert f"<!-- generated:audit -->\n{page_block(paper)}" in (ROOT / "docs" / "statistics.md").read_text()
-
-
-def test_the_hash_is_of_the_inputs():
-    tables = (made_up(), made_up(), changed("rows", 0, "values", "exam", value="36.00"))
-    same, again, other = (audit(AuditTable.model_validate(d)).inputs_sha256 for d in tables)
-    assert same == again != other
 
 
 def test_names_of_a_file_are_text():

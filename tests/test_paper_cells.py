@@ -26,11 +26,6 @@ def commands(r: Request) -> dict[str, str]:
 # names
 
 
-def test_cells() -> None:
-    assert parse_cells(["stapo/mini", "grpo/mini", "stapo/mini"]) == (("stapo", "mini"), ("grpo", "mini"))
-    assert parse_cells(["base/qwen3-8b", "stapo-random/qwen3-8b"])[1] == ("stapo-random", "qwen3-8b")
-
-
 @pytest.mark.parametrize("wrong", [["stapo"], ["ppo/mini"], ["base/mini"], ["stapo/qwen3-32b"], ["/mini"], [""], []])
 def test_names_that_are_no_cells(wrong: list[str]) -> None:
     with pytest.raises(BadInput):
@@ -98,17 +93,6 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
         "vllm --judge opencompass/CompassVerifier-3B --out o/eval/base-qwen3-8b"
     )
     assert by["tables"] == "stapo-repro tables --of main --records o/eval --out o/tables"
-
-
-@pytest.mark.usefixtures("named")
-def test_one_node_of_a_cluster_and_a_try() -> None:
-    by = commands(asked("grpo/qwen3-8b", ray_address="10.0.0.1:6379", quick=True))
-    assert by["train/grpo-qwen3-8b-s0"].endswith(
-        "run.steps=2 run.data=o/data run.out=o/train/grpo-qwen3-8b-s0 +ray_kwargs.ray_init.address=10.0.0.1:6379 "
-        "trainer.val_before_train=false trainer.test_freq=-1"
-    )
-    assert "--replicas 8 --ray-address 10.0.0.1:6379" in by["eval/grpo-qwen3-8b-s0"]
-    assert "--limit 2 --n 2 --out" in by["eval/grpo-qwen3-8b-s0"]
 
 
 @pytest.mark.usefixtures("named")

@@ -50,20 +50,6 @@ def test_broken_field_is_refused_by_file_and_name(tmp_path, old, new, said):
     assert said in str(e.value)
 
 
-def test_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(BadInput):
-        load_cells([tmp_path / "none"])
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b'{"schema_version": 1, "n": "\xff"}', b"[]", b"null"])
-def test_what_is_no_text_or_no_object_is_refused(tmp_path, data):
-    path = record(tmp_path)
-    path.write_bytes(data)
-    with pytest.raises(RecordError) as e:
-        load_cells([tmp_path])
-    assert str(path) in str(e.value)
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -112,12 +98,6 @@ def test_same_record_twice_counts_once_and_both_files_are_named(tmp_path, capsys
     first, second = record(tmp_path / "a"), record(tmp_path / "b")
     assert len(load_cells([tmp_path / "a", tmp_path / "b"])) == 1
     assert f"same record twice, counted once: {first} and {second}" in capsys.readouterr().err
-
-
-def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
-    record(tmp_path)
-    assert len(load_cells([tmp_path, tmp_path])) == 1
-    assert capsys.readouterr().err == ""
 
 
 def test_contradictory_records_are_refused_by_both_files(tmp_path):

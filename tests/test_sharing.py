@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import synthetic_log
 import synthetic_records as synthetic
 from bundles import contents, members, run_folder
 
@@ -50,13 +48,6 @@ def test_what_is_packed(bundle: Path) -> None:
     assert [f["path"] for f in json.loads(there["manifest.json"])["files"]] == FILES
 
 
-def test_packed_twice_it_has_the_same_bytes(run: Path, bundle: Path, tmp_path: Path) -> None:
-    for p in run.rglob("*"):
-        os.utime(p, (10**9, 10**9))
-    pack([run], tmp_path / "b.zip")
-    assert (tmp_path / "b.zip").read_bytes() == bundle.read_bytes()
-
-
 def test_unpacked_it_is_what_was_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
     into = tmp_path / "shared"
     assert unpack(bundle, into)[1] == ["mini"]
@@ -87,12 +78,6 @@ def test_without_responses(run: Path, tmp_path: Path) -> None:
     pack([run], tmp_path / "a.zip", responses=False)
     assert [n for n in members(tmp_path / "a.zip") if n.endswith(("samples.jsonl", "verdicts.jsonl"))] == []
     assert len(unpack(tmp_path / "a.zip", tmp_path / "shared")[0].files) == 5
-
-
-def test_a_token_log_stays_behind(run: Path, bundle: Path, tmp_path: Path) -> None:
-    synthetic_log.write(run / "train" / "stapo-s0", [synthetic_log.Token("a")])
-    pack([run], tmp_path / "b.zip")
-    assert (tmp_path / "b.zip").read_bytes() == bundle.read_bytes()
 
 
 def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:

@@ -184,14 +184,6 @@ def test_a_cell_says_what_it_is_and_refuses_contradictions() -> None:
         ProblemResult(problem_id="p", verdicts="1x")
 
 
-def test_sweep_removes_what_a_killed_write_left_and_nothing_else(tmp_path: Path) -> None:
-    store.write_atomic(tmp_path / "cells" / "a.json", "kept")
-    (tmp_path / "cells" / ".a.json.123.tmp").write_text("half")
-    (tmp_path / ".lock").write_text("")
-    store.sweep(tmp_path)
-    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [".lock", "a.json"]
-
-
 def test_sweep_leaves_what_another_writer_may_be_writing(tmp_path: Path) -> None:
     kept = [tmp_path / "other/.x.tmp", tmp_path / "other/deep/.x.tmp", tmp_path / ".y.tmp/file"]
     stale = [tmp_path / ".x.tmp", tmp_path / "mine/.x.tmp"]

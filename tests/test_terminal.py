@@ -75,10 +75,3 @@ def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -
         display.say("[bold]x[/bold]")
     assert "[red]model[/red]" in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
-
-
-def test_the_live_block_is_taken_away_when_the_work_fails() -> None:
-    display = Display(io.StringIO(), live=True)
-    with pytest.raises(RuntimeError), display:
-        raise RuntimeError
-    assert not display.is_live

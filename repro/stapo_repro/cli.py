@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from stapo_repro.commands.plan import Plan
 from stapo_repro.commands.report import Report
-from stapo_repro.commands.run import Run
-from stapo_repro.commands.share import Pack, Unpack
+from stapo_repro.commands.run import Plan, Run
+from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.tokens import Tokens
 from stapo_results.console import check_command, run_main
 
@@ -118,23 +117,6 @@ class Ablation:
 
         return main(miniature(self.out, experiment="ablation", quick=self.quick, seeds=self.seeds, methods=self.methods,
                               steps=self.steps))  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Collect:
-    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
-    what each of its stages took to stages.json there."""
-
-    run_folder: tyro.conf.Positional[Path]
-    """Folder of the run, such as runs/miniature."""
-    out: Path
-    """Folder to write, such as results/records/miniature."""
-
-    def run(self) -> int:
-        from stapo_repro.sharing.collect import collect
-
-        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
-        return 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`stapo-repro pack` and `stapo-repro unpack`."""
+"""`stapo-repro collect`, `pack` and `unpack`."""
 
 from __future__ import annotations
 
@@ -51,4 +51,21 @@ class Unpack:
         found, new = unpack(self.file, self.into)
         there = len(found.runs) - len(new)
         print(f"{len(new)} runs written below {self.into}, {there} were there already with the same content")
+        return 0
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
+    what each of its stages took to stages.json there."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """Folder of the run, such as runs/miniature."""
+    out: Path
+    """Folder to write, such as results/records/miniature."""
+
+    def run(self) -> int:
+        from stapo_repro.sharing.collect import collect
+
+        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
         return 0

@@ -231,13 +231,13 @@ def paper_words() -> str:
     """The paper's own budget beside the formula's."""
     days = paper_days()
     mean = sum(days.values()) / len(days)
-    gpus, low, high = (load_hyperparameters().get(name) for name in ("gpus", "days-low", "days-high"))
+    gpus, low, high = (load_hyperparameters()[name] for name in ("gpus", "days-low", "days-high"))
     sizes = ", ".join(f"{labels.PAPER_SIZES[size]} {d:.1f}" for size, d in days.items())
-    within = "within" if float(low.value) <= mean <= float(high.value) else "NOT within"
+    within = "within" if low["value"] <= mean <= high["value"] else "NOT within"
     return (
-        f"The paper states {low.value:g} to {high.value:g} days for one training, on average ({low.place}), on "
-        f"{gpus.value} {str(gpus.printed).split()[-1]}. The formula gives there: {sizes} days, {mean:.1f} in the mean: "
-        f"{within} what is stated. The paper gives no days by size."
+        f"The paper states {low['value']} to {high['value']} days for one training, on average ({low['place']}), on "
+        f"{gpus['value']} {gpus['printed'].split()[-1]}. The formula gives there: {sizes} days, {mean:.1f} in the "
+        f"mean: {within} what is stated. The paper gives no days by size."
     )
 
 
