@@ -46,37 +46,6 @@ def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None
     assert said == "vllm 0.32.0, math_verify 0.9.0, torch 2.13.0"
 
 
-STATUS = """
-======== Autoscaler status: 2026-01-01 00:00:00 ========
-Total Usage:
- 0.0/64.0 CPU
- 0.0/{gpus} GPU
- 0B/100.00GiB memory
-"""
-
-
-@pytest.mark.parametrize(("gpus", "enough"), [("64.0", True), ("8.0", False)])
-def test_a_clusters_gpus_are_counted(tmp_path: Path, gpus: str, enough: bool) -> None:
-    folder = environment(tmp_path / "a", {}, f"cat <<'X'{STATUS.format(gpus=gpus)}X")
-    r = asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder)
-    if enough:
-        assert readiness.check_gpus(r) == "64 in the Ray cluster at auto, 64 needed"
-    else:
-        with pytest.raises(BadInput) as e:
-            readiness.check_gpus(r)
-        assert (e.value.found, e.value.expected) == ("8 GPUs", "64")
-
-
-def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path) -> None:
-    says = "ConnectionError: Could not find any running Ray instance."
-    folder = environment(tmp_path / "a", {}, f"echo '{says}' >&2; exit 1")
-    with pytest.raises(BadInput) as e:
-        readiness.check_gpus(asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder))
-    assert says in str(e.value.found)
-    assert "ray start --head" in e.value.next_step
-    assert "RAY_AUTH_TOKEN_PATH" in e.value.next_step
-
-
 @pytest.mark.parametrize(("need", "least", "cure"), [(1e9, 1e9, "another place"), (1e9, 0.0, "--keep-checkpoints 1")])
 def test_too_little_disk_is_refused_with_its_cure(tmp_path: Path, need: float, least: float, cure: str) -> None:
     readiness.check_disk(tmp_path / "new" / "o", 0.0, 0.0)

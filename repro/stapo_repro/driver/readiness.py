@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -31,7 +30,6 @@ from stapo_results.terminal import duration
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
 # what an environment needs beyond the suite itself, to be asked before days of work depend on it
 NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
-_RAY_SECONDS = 60
 _OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
 
 FILLING = (
@@ -78,7 +76,8 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
     disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
     checks.attempt("disk", check_disk, r.out, disk, least)
-    checks.attempt("GPUs", check_gpus, r)
+    if not r.ray_address:  # a cluster's are counted by the wings, when they join it
+        checks.attempt("GPUs", check_gpus, r)
     _check_configurations(checks, stages)
     return checks
 
@@ -159,50 +158,19 @@ def _installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def check_gpus(r: Request) -> str:
-    """Counts the GPUs, here or in the Ray cluster. Raises: BadInput for fewer than the hardware has."""
-    found, where = _gpus_here(), "this machine"
-    if r.ray_address:
-        found, where = _gpus_of_cluster(r), f"the Ray cluster at {r.ray_address}"
+    """Counts the GPUs that CUDA_VISIBLE_DEVICES leaves. Raises: BadInput for fewer than the hardware has."""
+    found, chosen = len(nvidia_smi("index").split()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        found = min(found, len([c for c in chosen.split(",") if c.strip()]))
     if found < r.gpus:
         raise BadInput(
-            f"{where} has too few GPUs for --hardware {r.hardware}",
+            f"this machine has too few GPUs for --hardware {r.hardware}",
             found=f"{found} GPUs",
             expected=f"{r.gpus}",
             next_step=f"stapo-repro plan {' '.join(r.cells)} --hardware {r.hardware}   says what it takes; on machines "
             "that have them the same command runs it; without a GPU: stapo-repro run stapo/mini",
         )
-    return f"{found} in {where}, {r.gpus} needed"
-
-
-def _gpus_here() -> int:
-    """GPUs of this machine that CUDA_VISIBLE_DEVICES leaves."""
-    count = len(nvidia_smi("index").split())
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if chosen is None else min(count, len([c for c in chosen.split(",") if c.strip()]))
-
-
-def _gpus_of_cluster(r: Request) -> int:
-    """GPUs that `ray status` of the training's (else the evaluation's) environment counts."""
-    train, evaluate, _ = r.programs()
-    ray = Path(train or evaluate).with_name("ray")
-    if not ray.exists():
-        raise BadInput("Ray is not installed", found=f"no {ray}", next_step=_OTHER_ENVIRONMENT)
-    command = [str(ray), "status", "--address", r.ray_address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, 1, "", f"nothing for {_RAY_SECONDS} s")
-    if done.returncode == 0:
-        counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
-        return int(float(counted[1])) if counted else 0
-    last = (done.stderr.strip().splitlines() or ["ray status said nothing"])[-1][:200]
-    raise BadInput(
-        "no Ray cluster answers",
-        found=f"--ray-address {r.ray_address}: {last}",
-        expected="a running cluster, and its token where it asks for one",
-        next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others "
-        "(docs/cluster.md); with a token: RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=FILE before the same command",
-    )
+    return f"{found} in this machine, {r.gpus} needed"
 
 
 def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
