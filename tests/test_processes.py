@@ -91,7 +91,7 @@ def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
 
 def test_children_get_their_environment_and_progress_is_shown(out):
     code = (
-        "import os, time; from stapo_results.progress import report; report('train', 3, 8, reward=0.5)\n"
+        "import os, time; from stapo_results.terminal import report_progress as said\nsaid('train', 3, 8, reward=0.5)\n"
         "print(os.environ['HF_HUB_OFFLINE'], os.environ['RAY_USAGE_STATS_ENABLED'],"
         " os.environ['TOKENIZERS_PARALLELISM'])\ntime.sleep(1.2)"
     )

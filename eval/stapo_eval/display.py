@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from stapo_eval.tally import CellProgress, Tally
-from stapo_results import progress
+from stapo_results import terminal
 from stapo_results.terminal import Display, duration
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class StageDisplay:
         self.stage, self.first, self.began = stage, done, time.monotonic()
         if not self.display.is_live:
             self.display.say(f"{self.label}: {stage}, {done} of {total} done")
-        progress.report(stage, done, total)
+        terminal.report_progress(stage, done, total)
 
     def update(self, done: int, total: int) -> None:
         left = (time.monotonic() - self.began) * (total - done) / max(1, done - self.first)
@@ -73,7 +73,7 @@ class StageDisplay:
             self.display.show(lambda: f"{self.label}: {self.stage} {line()}", done / max(1, total), above)
         if now - self.reported >= _REPORT_SECONDS or done == total:
             self.reported = now
-            progress.report(self.stage, done, total, **values)
+            terminal.report_progress(self.stage, done, total, **values)
 
 
 def accuracy(cell: CellProgress) -> str:

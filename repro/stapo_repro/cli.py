@@ -13,7 +13,7 @@ from stapo_repro.commands.report import Report
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.tokens import Tokens
-from stapo_results.console import check_command, run_main
+from stapo_results.terminal import check_command, run_main
 
 Roots = Annotated[
     tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")

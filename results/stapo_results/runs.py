@@ -29,7 +29,7 @@ from stapo_results.provenance import now
 from stapo_results.schema import Resumption, Run
 
 RECORD = "run.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `console`)
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `terminal`)
 _SHOWN = 5  # differences and foreign files that an error names
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from stapo_eval.intervals import difference_fields, rounded
 from stapo_eval.judge.scope import scored, verdict_by_judge
-from stapo_results.confusion import confusion as confusion_of
 from stapo_results.schema import CellRecord, Judgement, Sample, Verdict
+from stapo_results.schema import confusion as confusion_of
 from stapo_results.statistics import bootstrap, paired, parse_verdicts, problem_means
 
 

@@ -36,7 +36,7 @@ class StageDisplay:
         self.display.say(f"start       {self._numbered(stage)}")
 
     def tick(self, stage: str, report: Mapping | None, seconds: float, peak_bytes: int) -> None:
-        """Where the stage stands; `report` as `progress.read` gives it."""
+        """Where the stage stands; `report` as `terminal.read_progress` gives it."""
 
         def line() -> str:
             parts = [self._numbered(stage), duration(seconds)]

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from stapo_repro.driver import processes
 from stapo_repro.driver.display import StageDisplay, kind_of
-from stapo_results import progress, store
+from stapo_results import store, terminal
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import code_version, now
 from stapo_results.schema import Record
@@ -210,13 +210,13 @@ class Engine:
             self._record(stage, result, seconds=seconds, peak_mib=mib, notes=notes, **values)
             self.display.end(stage.name, result, seconds, mib, notes)
 
-        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), progress.VARIABLE: str(report.resolve())}
+        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), terminal.PROGRESS: str(report.resolve())}
         child = None
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
                 peak.sample([psutil.Process(), *family.members()])
-                self.display.tick(stage.name, progress.read(report), time.monotonic() - started, peak.bytes)
+                self.display.tick(stage.name, terminal.read_progress(report), time.monotonic() - started, peak.bytes)
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
             left = processes.sweep(family, self.patience)
         except BaseException:  # also Ctrl-C and a defect of our own: nothing may be left running

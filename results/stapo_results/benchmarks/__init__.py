@@ -11,13 +11,13 @@ loader    from a name or a path to checked problems
 copies    writing copies into a data directory
 """
 
+from stapo_results.benchmarks.copies import registry_entry
 from stapo_results.benchmarks.loader import load
 from stapo_results.benchmarks.registry import (
     DATA_DIR_VARIABLE,
     REGISTRY_FILE,
     find_data_dir,
     registry,
-    registry_entry,
     write_registry,
 )
 from stapo_results.benchmarks.sources import read_jsonl

@@ -14,7 +14,6 @@ import yaml
 from pydantic import ValidationError
 
 from stapo_results.answers import normalise_gold
-from stapo_results.benchmarks.sources import read_jsonl
 from stapo_results.benchmarks.spec import NAME, Problem, Spec, golds_sha256, text_hash
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
@@ -131,29 +130,6 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
         samples=samples or default_samples(len(problems)),
         **{"answer_type": "integer" if integers else "math", **known},
     )
-
-
-def registry_entry(
-    path: str | os.PathLike,
-    name: str,
-    *,
-    samples: int | None = None,
-    **known: Any,
-) -> dict[str, Any]:
-    """A registry entry for a JSONL file with the fields id, problem, answer.
-
-    Args:
-        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
-        samples: N of avg@N (default: see `default_samples`).
-        known: other fields of the entry (answer_type "integer" where it is left out).
-    """
-    problems = []
-    for row in read_jsonl(path):
-        gold = row["answer"]
-        answer = tuple(map(str, gold)) if isinstance(gold, list) else str(gold)
-        problems.append(Problem("", str(row["problem"]), answer))
-    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
-    return to_entry(describe(problems, samples=samples, **(defaults | known)))
 
 
 def to_entry(spec: Spec) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, runs, store, token_log
+from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.schema import Run
 from stapo_results.terminal import Display, duration
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
@@ -122,7 +122,7 @@ def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
     def show(in_hand: int) -> None:
         new = scored + in_hand
         done = before + new
-        progress.report("probe", done, total)
+        terminal.report_progress("probe", done, total)
         left = (time.monotonic() - began) / new * (total - done)
         display.show(f"{done:,} of {total:,} responses, about {duration(left)} left", done / total)
 

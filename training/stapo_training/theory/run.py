@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, runs, store
+from stapo_results import provenance, runs, store, terminal
 from stapo_results.schema import Theory, TheoryRow
 from stapo_results.terminal import duration
 from stapo_training.theory import tightness
@@ -34,14 +34,14 @@ def check(plan: TheoryPlan, say: Callable[[str], None] = print) -> list[TheoryRo
     """Every statement over the plan's cases."""
     checks = StatementChecks(plan.seed)
     for done, vocabulary in enumerate(plan.vocabularies):
-        progress.report("theory", done, len(plan.vocabularies))
+        terminal.report_progress("theory", done, len(plan.vocabularies))
         began, count = time.perf_counter(), 0
         for batch in batches(vocabulary, plan.seed, plan.draws if vocabulary < _LARGE else 1):
             checks.add(batch)
             count += len(batch.target_N)
         checks.two_levels(vocabulary)
         say(f"vocabulary {vocabulary:,}: {count} cases, {duration(time.perf_counter() - began)}")
-    progress.report("theory", len(plan.vocabularies), len(plan.vocabularies))
+    terminal.report_progress("theory", len(plan.vocabularies), len(plan.vocabularies))
     return checks.rows()
 
 
