@@ -90,22 +90,6 @@ def test_the_token_log_comes_along_as_one_pair_of_files(tmp_path: Path) -> None:
     assert (other.header.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
 
 
-def test_a_log_has_one_record_however_its_steps_were_split(tmp_path: Path) -> None:
-    """Split by step, whole, and collected a second time: the same bytes."""
-    make_log(tmp_path / "split")
-    make_log(tmp_path / "whole", split=False)
-    for name in ("split", "whole"):
-        collect(tmp_path / name, tmp_path / f"{name}-out")
-    collect(tmp_path / "split-out", tmp_path / "again-out")
-
-    def content(name: str) -> dict[str, bytes]:
-        folder = tmp_path / f"{name}-out" / "token_log"
-        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")}
-
-    assert len(content("split")) == 3
-    assert content("split") == content("whole") == content("again")
-
-
 def test_a_damaged_log_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     make_log(tmp_path / "run")
     (tmp_path / "run" / "token_log" / "00000002.parquet").write_bytes(b"half a fi")

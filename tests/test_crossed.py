@@ -28,11 +28,6 @@ def test_both_variances_by_hand():
     assert c.mean - c.low == pytest.approx(c.high - c.mean)
 
 
-def test_scores_are_cut_at_the_ends_of_the_scale():
-    c = crossed([BY_HAND], fractions=True)
-    assert (c.low, c.high) == (0.0, 1.0)
-
-
 def test_a_seed_is_one_model_on_all_benchmarks():
     # seed means .4 .6 on one benchmark and .6 .4 on the other: averaged .5 .5, no variance between seeds;
     # problems: .03 / 4 from each

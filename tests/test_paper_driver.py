@@ -11,9 +11,7 @@ import pytest
 from driving import asked, environment, with_cards
 
 from stapo_repro.driver import readiness
-from stapo_repro.driver.request import miniature
 from stapo_repro.driver.run import main
-from stapo_results import runs
 from stapo_results.errors import BadInput
 
 # on a machine that says it has 8 GPUs
@@ -110,14 +108,6 @@ def test_a_cell_and_then_one_more(tmp_path: Path, machine: Path, capsys: pytest.
     assert (out / "tables" / "main_table.json").read_text() != table
     with pytest.raises(BadInput, match="judge"):
         main(asked("stapo/qwen3-8b", out=out, train_env=machine, eval_env=machine, judge="none"))
-
-
-def test_a_folder_of_the_miniature_is_refused(tmp_path: Path, machine: Path) -> None:
-    with runs.opened(tmp_path / "o", readiness.new_record(miniature(tmp_path / "o"))) as folder, folder.working():
-        pass
-    with pytest.raises(BadInput) as e:
-        main(asked("base/qwen3-8b", out=tmp_path / "o", train_env=machine, eval_env=machine))
-    assert "experiment" in str(e.value.found)
 
 
 def test_a_dry_run_writes_nothing_and_says_all(

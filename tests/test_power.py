@@ -28,11 +28,6 @@ def test_bounds_of_an_average_by_hand():
     assert two.unpaired == pytest.approx(0.07187953, abs=1e-8)
 
 
-def test_certain_models_leave_no_noise():
-    found = difference_se([Design(0.0, 1.0, 30, 32)])
-    assert (found.sampling, found.unpaired) == (0.0, 0.0)
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 64))
 def test_a_score_varies_between_the_two_bounds(chances, samples):
     """Draw a problem, then N answers: Var = E[p (1 - p)] / N + Var(p), whatever the chances are."""

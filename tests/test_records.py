@@ -107,15 +107,6 @@ def test_contradictory_records_are_refused_by_both_files(tmp_path):
     assert e.value.found == f"other problems in {first} and {second}"
 
 
-def test_a_record_by_other_code_or_of_another_run_says_the_same(tmp_path, capsys):
-    """Also with the names of an object in another order."""
-    record(tmp_path / "a", finish_reasons={"stop": 3, "length": 1})
-    changed = {"run_id": "r", "code_commit": "1" * 40, "code_dirty": "d", "revisions": {"model": "m"}}
-    record(tmp_path / "b", finish_reasons={"length": 1, "stop": 3}, **changed)
-    assert len(load_cells([tmp_path])) == 1
-    assert "counted once" in capsys.readouterr().err
-
-
 def test_seeds_with_other_gold_answers_are_refused(tmp_path):
     record(tmp_path, seed=0)
     record(tmp_path, seed=1, benchmark_sha256="1" * 64)

@@ -74,12 +74,6 @@ def test_nothing_of_the_machine_is_packed(run: Path, tmp_path: Path) -> None:
     assert b"no file RUN/models/x, nor (path): stop" in there[FILES[3]]
 
 
-def test_without_responses(run: Path, tmp_path: Path) -> None:
-    pack([run], tmp_path / "a.zip", responses=False)
-    assert [n for n in members(tmp_path / "a.zip") if n.endswith(("samples.jsonl", "verdicts.jsonl"))] == []
-    assert len(unpack(tmp_path / "a.zip", tmp_path / "shared")[0].files) == 5
-
-
 def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
     for given, name in (([run], "a.zip"), ([run, run], "b.zip"), ([run], "b.tar"), ([], "b.zip")):
         with pytest.raises(BadInput):
@@ -96,16 +90,6 @@ def test_what_cannot_be_packed(run: Path, bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"train/stapo-s0/run\.json"):
         pack([run], tmp_path / "b.zip")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.zip", "runs"]  # no half bundle, no folder of its own
-
-
-def test_cells_of_two_runs_that_contradict_each_other_are_named_where_they_stand(run: Path, tmp_path: Path) -> None:
-    other = run_folder(tmp_path / "runs" / "other")
-    second = other / "eval" / "stapo-s0" / "cells" / Path(FILES[0]).name
-    second.write_text(second.read_text().replace('"max_tokens": ', '"max_tokens": 1'))
-    with pytest.raises(RecordError) as e:
-        pack([run, other], tmp_path / "x.zip")
-    for part in ("max_tokens", FILES[0], FILES[0].replace("mini/", "other/", 1)):
-        assert part in str(e.value.found)
 
 
 @pytest.mark.parametrize("name", ["runs (1)", "läufe", ".hidden"])

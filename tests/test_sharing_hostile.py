@@ -78,17 +78,6 @@ def test_cut_off_anywhere_is_found(bundle: Path, tmp_path_factory: pytest.TempPa
     refused(folder / "x.zip", folder / "into")
 
 
-@pytest.mark.parametrize("at", ["first", "middle", "last"])
-def test_a_damaged_file_is_named_with_its_place(bundle: Path, tmp_path: Path, at: str) -> None:
-    data = bytearray(bundle.read_bytes())
-    with zipfile.ZipFile(bundle) as z:
-        info = z.getinfo(SAMPLES)
-    start = info.header_offset + 30 + len(SAMPLES)
-    data[start + {"first": 2, "middle": info.compress_size // 2, "last": info.compress_size - 3}[at]] ^= 0x10
-    (tmp_path / "x.zip").write_bytes(data)
-    refused(tmp_path / "x.zip", tmp_path / "into", SAMPLES)
-
-
 def test_a_plain_zip_is_no_bundle(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as z:
         z.writestr("a.txt", "a")
@@ -135,14 +124,6 @@ def with_another_cell(bundle: Path, target: Path, path: str, old: bytes, new: by
     del there[MANIFEST]
     there[path] = there[CELL].replace(old, new)
     return forged(target, sorted(there.items()))
-
-
-def test_two_cells_of_one_id_that_contradict_each_other_are_found(bundle: Path, tmp_path: Path) -> None:
-    other = "other/cells/x.json"
-    path = with_another_cell(bundle, tmp_path / "x.zip", other, b'"0000"', b'"0001"')
-    text = refused(path, tmp_path / "into", "stapo/mini/.*/toy/t1.0/e0")
-    assert CELL in text
-    assert other in text
 
 
 def test_a_cell_twice_is_taken_and_the_ablations_is_another(bundle: Path, tmp_path: Path) -> None:

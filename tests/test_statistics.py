@@ -45,25 +45,12 @@ def test_clustered_by_hand():
     assert (e.problems, e.samples, e.missing) == (4, 5, 4)
 
 
-def test_interval_is_cut_at_the_ends_of_the_scale():
-    # means .5 1 0 .5: SE = sqrt(.5 / 12) = .204124; half width 3.182 * .204 = .650 would leave [0, 1]
-    e = clustered([[1, 0], [1, 1], [0, 0], [0, 1]])
-    assert e.se == pytest.approx(0.20412415)
-    assert (e.low, e.high) == (0.0, 1.0)
-
-
 def test_nothing_right_in_thirty_problems_is_not_certainty():
     # 1 - .025 ** (1 / 30) = .11570
     e = clustered([[0] * 32] * 30)
     assert (e.mean, e.se, e.low) == (0.0, 0.0, 0.0)
     assert e.high == pytest.approx(0.1157033, abs=1e-7)
     assert clustered([[1]] * 30).low == pytest.approx(1 - 0.1157033, abs=1e-7)
-
-
-def test_single_problem_has_no_standard_error():
-    e = clustered([[1, 0, 0, 0]])
-    assert e.mean == 0.25
-    assert all(math.isnan(x) for x in (e.se, e.low, e.high))
 
 
 @given(means)

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from stapo_results.errors import BadInput, StapoError
-from stapo_results.store import write_atomic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -126,6 +125,8 @@ def report_progress(stage: str, done: int, total: int, **values: float | str) ->
     """Say to the driver, if one started this command, that `done` of `total` units of `stage` are finished; `values`
     are shown as they are (reward, entropy)."""
     if path := os.environ.get(PROGRESS):
+        from stapo_results.store import write_atomic  # here: a command starts without pydantic
+
         write_atomic(path, json.dumps({"stage": stage, "done": done, "total": total, "values": values}))
 
 

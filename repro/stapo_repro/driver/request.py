@@ -240,11 +240,7 @@ def console_script(name: str, environment: Path | None = None) -> str:
         return str(path)
     if environment is None and (found := shutil.which(name)):
         return found
-    raise BadInput(
-        f"the command {name} is not installed{f' in {environment}' if environment else ''}",
-        found=f"no {path}",
-        expected="an environment with the suite in it",
-        next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduction.md)"
-        if environment
-        else "pip install -e .[train,eval,repro]",
-    )
+    python = f"{environment}/bin/python" if environment else "python"
+    raise BadInput(f"the command {name} is not installed", found=f"no {path}",
+                   expected="an environment with the suite in it",
+                   next_step=f"{python} -m pip install --no-deps --editable .   (docs/reproduction.md)")  # fmt: skip
