@@ -288,7 +288,7 @@ def test_an_interrupted_run_says_so_and_goes_on(
     ("option", "value", "named"),
     [
         ("benchmarks", "sums,nope", "nope"),
-        ("benchmarks", "longersum", "did you mean longer-sums"),
+        ("benchmarks", "longersum", "sums"),
         ("settings", "t2", "t2"),
         ("model", "/nowhere", "/nowhere"),
         ("max_tokens", 0, "--max-tokens"),

@@ -11,8 +11,7 @@ import synthetic_records as synthetic
 
 from stapo_repro import labels, paper, tables
 from stapo_repro.records.reading import load_cells, load_training_runs
-from stapo_results.confusion import confusion
-from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths
+from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths, confusion
 
 pytest.importorskip("matplotlib")
 from stapo_repro.figures import against_paper, differences, judging, lengths, pareto, sensitivity, token_entropy

@@ -17,7 +17,7 @@ import pytest
 from forked import forked
 
 from stapo_eval.cli import main
-from stapo_results import progress
+from stapo_results import terminal
 from stapo_results.benchmarks import registry_entry, write_registry
 
 KILLS = int(os.environ.get("STAPO_KILLS", "190"))
@@ -76,7 +76,7 @@ def _stage(out: Path) -> str:
         return "generate"
     if (out / "verdicts.jsonl").exists() and not (out / "summary.json").exists():
         return "summary"
-    said = progress.read(out.with_suffix(".progress"))
+    said = terminal.read_progress(out.with_suffix(".progress"))
     return said["stage"] if said and said["stage"] in STAGES else "start"
 
 

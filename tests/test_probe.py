@@ -19,7 +19,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_results import progress, store, token_log
+from stapo_results import store, terminal, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training import cli
@@ -258,7 +258,7 @@ def test_other_options_other_data_and_a_foreign_folder_are_refused(model: Path, 
 def test_full_mode_the_bound_on_rows_and_the_drivers_file(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "progress.json"))
+    monkeypatch.setenv(terminal.PROGRESS, str(tmp_path / "progress.json"))
     write(tmp_path / "data.jsonl", LINES[:8])
     probe(options(model, tmp_path, mode="full"), say=quiet)
     whole = token_log.read(tmp_path / "out")
@@ -267,7 +267,7 @@ def test_full_mode_the_bound_on_rows_and_the_drivers_file(
     assert whole is not None
     assert few is not None
     tokens = sum(whole.histogram["tokens"].to_pylist())
-    assert progress.read(tmp_path / "progress.json") == {"stage": "probe", "done": 8, "total": 8, "values": {}}
+    assert terminal.read_progress(tmp_path / "progress.json") == {"stage": "probe", "done": 8, "total": 8, "values": {}}
     assert (whole.tokens.num_rows, whole.header.left_out) == (tokens, 0)
     assert (few.tokens.num_rows, few.header.left_out) == (50, tokens - 50)
     assert few.histogram.equals(whole.histogram)

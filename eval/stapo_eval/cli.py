@@ -5,7 +5,7 @@ Imports stand where Ctrl-C and a closed pipe are already dealt with: those of th
 
 from __future__ import annotations
 
-from stapo_results.console import check_command, run_main
+from stapo_results.terminal import check_command, run_main
 
 
 def main(args: list[str] | None = None) -> int:

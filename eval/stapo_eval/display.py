@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from stapo_eval.grading.rules import Gold, Options, quick
-from stapo_results import progress
+from stapo_results import terminal
 from stapo_results.answers import last_boxed
 from stapo_results.schema import Sample
 from stapo_results.terminal import Display, duration
@@ -38,7 +38,7 @@ class StageDisplay:
         self.stage, self.first, self.began = stage, done, time.monotonic()
         if not self.display.is_live:
             self.display.say(f"{self.label}: {stage}, {done} of {total} done")
-        progress.report(stage, done, total)
+        terminal.report_progress(stage, done, total)
 
     def update(self, done: int, total: int, more: Callable[[], str] = str, **values: float) -> None:
         """Show where the stage stands.
@@ -53,7 +53,7 @@ class StageDisplay:
         self.display.show(lambda: line + more(), done / max(1, total))
         if now - self.reported >= _REPORT_SECONDS or done == total:
             self.reported = now
-            progress.report(self.stage, done, total, **values)
+            terminal.report_progress(self.stage, done, total, **values)
 
     def generated(self, tally: Tally) -> None:
         """Show where generation stands."""

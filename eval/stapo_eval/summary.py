@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from stapo_results.answers import normalise_gold
-from stapo_results.confusion import confusion as confusion_of
 from stapo_results.schema import CellRecord, JudgeVerdict, Sample, Verdict
+from stapo_results.schema import confusion as confusion_of
 from stapo_results.statistics import (
     Estimate,
     Paired,

@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from stapo_repro.commands.plan import Plan
 from stapo_repro.commands.report import Report
-from stapo_repro.commands.run import Run
-from stapo_repro.commands.share import Pack, Unpack
+from stapo_repro.commands.run import Plan, Run
+from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.tokens import Tokens
-from stapo_results.console import check_command, run_main
+from stapo_results.terminal import check_command, run_main
 
 Roots = Annotated[
     tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")
@@ -84,15 +83,9 @@ class Miniature:
     """The whole reproduction in miniature, from base model to table and curves. The same command resumes."""
 
     quick: bool = False
-    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems; the options below override it."""
+    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
     seeds: str = "0"
     """Training seeds, separated by commas."""
-    methods: str | None = None
-    """Methods, separated by commas. Default: grpo,entropy20,justrl,stapo (with --quick: justrl,stapo)."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 4)."""
-    data_dir: Path | None = None
-    """Folder with the six real benchmarks; two problems of each are then evaluated too."""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 
@@ -100,8 +93,7 @@ class Miniature:
         from stapo_repro.driver.request import miniature
         from stapo_repro.driver.run import main
 
-        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, methods=self.methods, steps=self.steps,
-                              data_dir=self.data_dir))  # fmt: skip
+        return main(miniature(self.out, quick=self.quick, seeds=self.seeds))
 
 
 @dataclass(frozen=True)
@@ -128,23 +120,6 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Collect:
-    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
-    what each of its stages took to stages.json there."""
-
-    run_folder: tyro.conf.Positional[Path]
-    """Folder of the run, such as runs/miniature."""
-    out: Path
-    """Folder to write, such as results/records/miniature."""
-
-    def run(self) -> int:
-        from stapo_repro.sharing.collect import collect
-
-        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
-        return 0
-
-
-@dataclass(frozen=True)
 class Audit:
     """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
 
@@ -152,14 +127,15 @@ class Audit:
     """A table in the form of docs/statistics.md. Default: results/paper/main_table.json with the paper's claims."""
     claims: Path | None = None
     """Claims about the table, in the form of results/paper/claims.json."""
-    format: Literal["text", "json"] = "text"
-    """Text for 100 columns, or everything that was computed."""
 
     def run(self) -> int:
-        from stapo_repro.audit import render, run
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        from stapo_repro.audit import findings, run
 
         audit = run.load_and_audit(self.table, self.claims)
-        print(render.to_json(audit) if self.format == "json" else render.to_text(audit), end="")
+        Console().print(Markdown(findings.page_block(audit, "stapo-repro audit")))
         return 0
 
 

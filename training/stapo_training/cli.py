@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from stapo_results.console import run_main
 from stapo_results.errors import BadInput
+from stapo_results.terminal import run_main
 from stapo_training.probe.options import Options
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]

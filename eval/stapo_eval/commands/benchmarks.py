@@ -9,9 +9,8 @@ from typing import Literal
 from stapo_eval.show import make_console, print_table
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.copies import add, write_copy
-from stapo_results.benchmarks.identity import shown
-from stapo_results.benchmarks.registry import did_you_mean
 from stapo_results.benchmarks.sources import parse_columns
+from stapo_results.benchmarks.spec import shown
 from stapo_results.errors import BadInput
 
 
@@ -47,8 +46,6 @@ class BenchmarksCommand:
     """With --add: answers with commas are lists in any order (JSON lists always are)."""
     tolerance: float = -1.0
     """With --add: the largest absolute error that counts as right, -1 for none; a row's own field goes first."""
-    strict: bool = False
-    """Refuse copies whose problem texts differ."""
 
     def __call__(self) -> int:
         if self.write and self.add:
@@ -64,7 +61,7 @@ class BenchmarksCommand:
                 "unknown benchmark",
                 found=", ".join(unknown),
                 expected=", ".join(specs),
-                next_step=f"{did_you_mean(unknown[0], specs)}stapo-eval benchmarks lists them",
+                next_step="stapo-eval benchmarks lists them",
             )
         return {n: specs[n] for n in names} if names else specs
 
@@ -109,7 +106,6 @@ class BenchmarksCommand:
                     columns=parse_columns(self.columns),
                     revision=self.revision,
                     split=self.split,
-                    strict=self.strict,
                 )
             except BadInput as e:
                 refused.append(name)
@@ -135,7 +131,7 @@ class BenchmarksCommand:
                 state = "no file"
             elif folder is not None:
                 try:
-                    variants = load(name, folder, strict=self.strict).identity.text_variants
+                    variants = load(name, folder).identity.text_variants
                     state = f"ok, {len(variants)} texts differ" if variants else "ok"
                     notes += [_variants(name, variants)] if variants else []
                 except BadInput as e:

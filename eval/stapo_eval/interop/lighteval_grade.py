@@ -23,7 +23,7 @@ from lighteval.tasks.requests import Doc
 from stapo_eval.interop.lighteval_log import gold_text
 from stapo_results import store
 from stapo_results.benchmarks import read_jsonl
-from stapo_results.console import run_main
+from stapo_results.terminal import run_main
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from stapo_repro.figures.by_method import by_method, note
 from stapo_repro.figures.canvas import GREY, Sketch, legend, number
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import Loaded
-from stapo_results.confusion import confusion
+from stapo_results.schema import confusion
 
 Opinion = Literal["right", "rescued", "agreed", "invalid", "unasked", "condemned"]
 # face, hatch, what the legend says: readable in grey, and no method's colour

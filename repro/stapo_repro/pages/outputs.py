@@ -123,10 +123,10 @@ def planted_tables(
 
 def audit_page(files: dict[Path, bytes], out: Path | None) -> None:
     """Adds the block of the audit's page; nothing where the tables go elsewhere."""
-    from stapo_repro.audit import render, run
+    from stapo_repro.audit import findings, run
 
     if page := _page(None, out, "docs/statistics.md"):
-        generated.renew(files, page, "audit", render.page_block(run.load_and_audit()))
+        generated.renew(files, page, "audit", findings.page_block(run.load_and_audit()))
 
 
 def _load(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun], list[Theory]]:

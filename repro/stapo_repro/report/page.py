@@ -15,7 +15,7 @@ from importlib import resources
 from markupsafe import Markup
 
 from stapo_repro import labels
-from stapo_repro.audit.render import NOTE, with_reasons
+from stapo_repro.audit.findings import NOTE, with_reasons
 from stapo_repro.driver.readiness import FILLING
 from stapo_repro.report.build import ReportPage
 from stapo_repro.templating import template, visible

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.planner import plan as planner
-from stapo_repro.planner import render as planner_text
-from stapo_repro.planner.budget import load as load_budget
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
@@ -90,11 +88,11 @@ def _missing(row: planner.ModelPlan, machine: str) -> MissingCell:
     lacks = row.lacks
     columns = (
         lacks.words(),
-        planner_text.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
-        planner_text.hours(row.evaluation, "there"),
-        planner_text.number(row.gpu_hours),
+        planner.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        planner.hours(row.evaluation, "there"),
+        planner.number(row.gpu_hours),
         machine,
-        f"{planner_text.number(row.disk)} ({planner_text.number(row.least)})",
+        f"{planner.number(row.disk)} ({planner.number(row.least)})",
     )
     command = f"stapo-repro run {lacks.method}/{lacks.size} --hardware {HARDWARE} --dry-run"
     return MissingCell(lacks.name, columns, command, tuple(w for p in row.parts for w in p.words))
@@ -107,11 +105,11 @@ def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
         RecordError: a broken record.
     """
     found = planner.build(planner.all_cells(), roots, hardware=HARDWARE, skip=skip)
-    budget, machine = load_budget(), f"{found.gpus} x {found.card}"
+    machine = f"{found.machine.gpus} x {found.card}"
     return Todo(
         machine=machine,
         rows=tuple(_missing(row, machine) for row in found.rows),
-        gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
-        assumptions=tuple(planner_text.assumptions(budget, found.card)),
-        paper=planner_text.paper_words(found),
+        gpu_hours=planner.number(planner.total(r.gpu_hours for r in found.rows)),
+        assumptions=tuple(planner.assumptions(found.card)),
+        paper=planner.paper_words(),
     )

@@ -1,6 +1,6 @@
 """The paper's gains beside the smallest difference that its own design (N and row counts) can tell from noise.
 
-Uses what is printed and nothing else; formulas in `stapo_results.statistics.power`.
+Uses what is printed and nothing else; formulas in `stapo_results.statistics.comparison`.
 """
 
 from __future__ import annotations

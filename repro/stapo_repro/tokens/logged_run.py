@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stapo_repro import labels
-from stapo_repro.records.steps import read_steps
+from stapo_repro.records.reading import read_steps
 from stapo_repro.tokens.vocabulary import Vocabulary
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput

@@ -11,26 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results.benchmarks.identity import check_identity, text_hash
 from stapo_results.benchmarks.registry import (
     check_name,
     describe,
-    did_you_mean,
     own_entries,
     packaged,
     registry,
 )
 from stapo_results.benchmarks.sources import Rows, check_columns, from_file, from_hub, is_file_name, value_at
-from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec
+from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec, check_identity, text_hash
 from stapo_results.errors import BadInput
 
 OWN = {field: field for field in FIELDS}
 HUB = {k: v for k, v in OWN.items() if k != "id"}  # the hub's ids differ from copy to copy
 
 
-def load(
-    name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False, strict: bool = False
-) -> Benchmark:
+def load(name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False) -> Benchmark:
     """A benchmark's problems in the order of their source, checked against the registry.
 
     Args:
@@ -38,34 +34,27 @@ def load(
             that is named like a registered benchmark is checked as that one, any other is taken as it is.
         data_dir: directory with `<name>.jsonl` (or the entry's `file`); None loads from the hub.
         accept_variant: run a copy with other rows or golds; the identity says what differs.
-        strict: refuse copies whose problem texts differ.
 
     Raises:
         BadInput: for an unknown name, a missing or broken file, or a copy that is not the benchmark.
     """
     if is_file_name(name):
-        return _load_file(Path(name), accept_variant=accept_variant, strict=strict)
+        return _load_file(Path(name), accept_variant=accept_variant)
     specs = registry(data_dir)
     if name not in specs:
         raise BadInput(
             "unknown benchmark",
             found=name,
             expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own"
-            + (
-                ""
-                if data_dir
-                else "; --data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
-            ),
+            next_step="stapo-eval benchmarks lists them; --add registers one of your own; --data-dir names "
+            "the folder that registers more (the miniature's: BASE/benchmarks)",
         )
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
     if path is not None and (path.exists() or name in packaged() or not spec.hub):
         if not path.exists():
             fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
-            raise BadInput(
-                f"{path}: no such file", next_step=fetch + _of_folder(data_dir) if spec.hub else "check --data-dir"
-            )
+            raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
         found, columns = from_file(path), OWN
     elif spec.hub:
         hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
@@ -73,13 +62,7 @@ def load(
         columns = HUB | spec.columns
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
-    return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
-
-
-def _of_folder(data_dir: str | os.PathLike | None) -> str:
-    """What a folder registers itself: --benchmarks all means the paper's six."""
-    own = [name for name in registry(data_dir) if name not in packaged()]
-    return f"; this folder registers --benchmarks {','.join(own)}" if own else ""
+    return checked(name, spec, found, columns, accept_variant=accept_variant)
 
 
 def name_of_file(path: Path) -> str:
@@ -90,10 +73,10 @@ def name_of_file(path: Path) -> str:
     return name
 
 
-def _load_file(path: Path, *, accept_variant: bool, strict: bool) -> Benchmark:
+def _load_file(path: Path, *, accept_variant: bool) -> Benchmark:
     found, name = from_file(path), name_of_file(path)
     if spec := (packaged() | own_entries(path.parent)).get(name):
-        return checked(name, spec, found, OWN, accept_variant=accept_variant, strict=strict)
+        return checked(name, spec, found, OWN, accept_variant=accept_variant)
     problems = problems_of(name, None, found, OWN)
     spec = describe(problems, title=path.stem)
     return Benchmark(name, spec, problems, check_identity(name, spec, problems, found.source), found.source)
@@ -106,21 +89,11 @@ def checked(
     columns: Mapping[str, str],
     *,
     accept_variant: bool = False,
-    strict: bool = False,
 ) -> Benchmark:
     """The benchmark that rows are, compared with its entry."""
     problems = problems_of(name, spec, found, columns)
-    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant, strict=strict)
+    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant)
     return Benchmark(name, spec, problems, identity, found.source)
-
-
-def _columns_hint(name: str, found: Rows) -> str:
-    columns = f"--names {name} --columns problem=COLUMN,answer=COLUMN"
-    note = "(of those found; dots lead into nested ones)"
-    if name not in packaged():
-        return f"stapo-eval benchmarks --add {found.source} --data-dir DIR {columns} {note}"
-    source = f" --source {found.source}" if is_file_name(found.source) else ""
-    return f"stapo-eval benchmarks --write DIR{source} {columns} {note}, then give --data-dir DIR"
 
 
 def _golds(value: object) -> tuple[str, ...] | None:
@@ -190,7 +163,8 @@ def problems_of(name: str, spec: Spec | None, found: Rows, columns: Mapping[str,
         BadInput: naming source and row, for a missing column or a value of another kind.
     """
     assert set(columns) <= set(FIELDS)
-    check_columns(found, columns, _columns_hint(name, found))
+    hint = f"stapo-eval benchmarks --write DIR (or --add) with --names {name} --columns problem=COLUMN,answer=COLUMN"
+    check_columns(found, columns, hint)
     known = spec.text_hashes.split() if spec else []
     free: dict[str, list[int]] = {}
     for i, h in enumerate(known):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from stapo_results import progress, provenance, runs, store, token_log
+from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.schema import Run
 from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
@@ -113,7 +113,7 @@ def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
             rows, tokens = plan.responses[plan.members(step)], plan.tokens[plan.members(step)]
 
             def show(in_hand: int, before: int = done) -> None:
-                progress.report("probe", before + in_hand, total)
+                terminal.report_progress("probe", before + in_hand, total)
                 display.show(f"{before + in_hand:,} of {total:,} responses", (before + in_hand) / total)
 
             scores = scorer.score(tokens, batch_tokens=o.batch_tokens, done=show)

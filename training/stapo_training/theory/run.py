@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, runs, store
+from stapo_results import provenance, runs, store, terminal
 from stapo_results.schema import Theory, TheoryRow
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
@@ -35,7 +35,7 @@ def check(plan: TheoryPlan) -> list[TheoryRow]:
         for batch in batches(vocabulary, plan.seed, plan.draws if vocabulary < _LARGE else 1):
             checks.add(batch)
         checks.two_levels(vocabulary)
-        progress.report("theory", done, len(plan.vocabularies))
+        terminal.report_progress("theory", done, len(plan.vocabularies))
     return checks.rows()
 
 
