@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("matplotlib")
 from stapo_repro import labels
 from stapo_repro.figures import bounds
-from stapo_repro.tokens import figures as token_figures
+from stapo_repro.tokens import words
 
 LEAST = 12.0
 Vector = tuple[float, float, float]
@@ -49,7 +49,7 @@ TOGETHER: dict[str, list[str]] = {
     "methods and masks": [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ABLATION))],
     "methods and others": [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *labels.BEYOND)],
     "bounds": [bounds.LOWER, bounds.UPPER, "#000000", "#999999"],
-    "tokens": [token_figures.SILENCED, token_figures.KEPT],
+    "tokens": [words.SILENCED, words.KEPT],
 }
 
 

@@ -106,13 +106,6 @@ def test_a_log_without_any_token_of_interest(tmp_path):
     assert planted.compare(tokens, 0.75).precision[RANDOM].value is None
 
 
-def test_one_step_alone(tmp_path):
-    log = read(tmp_path, [*HAND, *(replace(t, step=2) for t in HAND[:2])], [Others(correct=10, step=2)])
-    tokens = planted.tokens_of(log, 2)
-    assert planted.base_rates(tokens).correct.whole == 12
-    assert parts(planted.compare(tokens, 0.75).masks[FULL]) == [(1, 2), (1, 1), (1, 1)]
-
-
 def test_rows_that_were_left_out_are_refused(tmp_path):
     with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
         planted.tokens_of(read(tmp_path, HAND, left_out=3))

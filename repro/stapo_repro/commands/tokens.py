@@ -18,20 +18,18 @@ class Tokens:
     """Where to write. Default: tokens/ in that folder."""
     top: int = 30
     """How many single tokens are shown with their context."""
-    steps: str = ""
-    """Only these steps, as A:B, both ends inside; either may be left out."""
 
     def run(self) -> int:
-        from stapo_repro.tokens import analysis, logged_run
+        from stapo_repro.tokens import logged_run, page
         from stapo_results.errors import BadInput
         from stapo_results.store import write_atomic
 
         if self.top < 0:
             raise BadInput("--top is a number of cases", found=self.top, expected="0 or more", next_step="--top 30")
-        found = analysis.analyse(logged_run.load(self.run_folder, self.steps), self.top)
+        files, messages = page.analyse(logged_run.load(self.run_folder), self.top)
         out = self.out or self.run_folder / "tokens"
-        for name, data in found.files.items():
+        for name, data in files.items():
             write_atomic(out / name, data)
-        print("\n".join(found.messages))
-        print(f"{len(found.files)} files in {out}; the page is {out / 'index.html'}")
+        print("\n".join(messages))
+        print(f"{len(files)} files in {out}; the page is {out / 'index.html'}")
         return 0

@@ -20,7 +20,8 @@ from stapo_repro.figures import (
 )
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, ExperimentName, Group
-from stapo_repro.tokens import analysis, planted_figure
+from stapo_repro.tokens import figures as token_figures
+from stapo_repro.tokens import planted_figure
 from stapo_repro.tokens.logged_run import load as load_token_log
 from stapo_results import token_log
 from stapo_results.errors import BadInput
@@ -52,7 +53,7 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
         logged = [r for r in runs if (r.folder / token_log.FOLDER).is_dir()]
         if logged:
             log = load_token_log(logged[0].folder)
-            out += [replace(s, name=f"{group.name}_{s.name}") for s in analysis.sketches(log)]
+            out += [replace(s, name=f"{group.name}_{s.name}") for s in token_figures.sketches(log)]
     return out
 
 

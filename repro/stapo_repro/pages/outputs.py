@@ -101,24 +101,22 @@ def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path
 def planted_tables(
     files: dict[Path, bytes], of: ExperimentName | None, records: Sequence[Path], out: Path | None
 ) -> None:
-    """Adds what the masks silence of the miniature's planted words, in two forms and on its page.
+    """Adds what the masks silence of the miniature's planted words, as a file and on its page.
 
     One file for both experiments, a section each: from the committed records always both.
     """
-    from stapo_repro.tokens import planted_render, planted_runs
+    from stapo_repro.tokens import planted_page
 
     sections = []
     for name in parts(of if records else None, records):
         title = "The miniature" if name == "main" else "The mask ablation in miniature"
-        if (section := planted_runs.section(load_training_runs(*roots(name, records)), title)) is not None:
+        if (section := planted_page.section(load_training_runs(*roots(name, records)), title)) is not None:
             sections.append(section)
-    folder = out or checkout() / "results" / "tables"
-    files |= {
-        folder / "planted.md": planted_render.to_markdown(sections).encode(),
-        folder / "planted.json": planted_render.to_json(sections).encode(),
-    }
+    folder, block = out or checkout() / "results" / "tables", planted_page.page_block(sections)
+    head = "# What the masks silence of the planted words (a tiny model on additions)"
+    files[folder / "planted.md"] = f"{head}\n\n{block}\n".encode()
     if page := _page(None, out, "docs/tokens.md"):
-        generated.renew(files, page, "planted", planted_render.page_block(sections))
+        generated.renew(files, page, "planted", block)
 
 
 def audit_page(files: dict[Path, bytes], out: Path | None) -> None:
