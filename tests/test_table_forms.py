@@ -21,8 +21,7 @@ from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_cells
 from stapo_repro.tables import render
 from stapo_repro.tables.render import latex
-from stapo_repro.tables.render.view import main_grid
-from stapo_repro.tables.render.view_statistics import all_grids
+from stapo_repro.tables.render.view import all_grids, main_grid
 
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 HOSTILE = "<script>alert(1)</script> a & b_c %$#{}~^\\ \"x\" 'y' `z` [l](javascript:1) |*é"

@@ -9,7 +9,7 @@ import synthetic_records as synthetic
 
 from stapo_repro import paper, tables
 from stapo_repro.records.reading import load_cells
-from stapo_repro.tables import render, rounding
+from stapo_repro.tables import model, render
 
 SIZE = "qwen3-1.7b"
 
@@ -248,13 +248,13 @@ def test_readings_cover_every_gain():
     ],
 )  # fmt: skip
 def test_rounding_at_the_edges(number, text, with_sign):
-    assert rounding.shown(number) == text
-    assert rounding.signed(number) == with_sign
+    assert model.shown(number) == text
+    assert model.signed(number) == with_sign
 
 
 def test_p_values_are_never_printed_as_zero():
-    assert rounding.p_shown(0.00001) == "<0.001"
-    assert rounding.p_shown(0.001) == "0.001"
-    assert rounding.p_shown(0.0125) == "0.012"
-    assert rounding.p_shown(1.0) == "1.000"
-    assert rounding.p_shown(None) == "n/a"
+    assert model.p_shown(0.00001) == "<0.001"
+    assert model.p_shown(0.001) == "0.001"
+    assert model.p_shown(0.0125) == "0.012"
+    assert model.p_shown(1.0) == "1.000"
+    assert model.p_shown(None) == "n/a"

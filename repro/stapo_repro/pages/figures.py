@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stapo_repro import labels
-from stapo_repro.figures import (
-    ablation_bars,
-    against_paper,
-    bounds,
-    differences,
-    judging,
-    lengths,
-    pareto,
-    sensitivity,
-    token_entropy,
-    training,
-)
+from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, token_entropy, training
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, ExperimentName, Group
 from stapo_repro.tokens import figures as token_figures
@@ -60,17 +49,17 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
 FAMILIES = (
     Family("training-curves", _each(training.training_curves)),
     Family("pareto", _each(pareto.pareto)),
-    Family("bars", _each(ablation_bars.ablation_bars), ("ablation",)),
-    Family("forest", _each(differences.forest)),
-    Family("against-paper", against_paper.against_paper, ("main",)),
+    Family("bars", _each(comparisons.ablation_bars), ("ablation",)),
+    Family("forest", _each(comparisons.forest)),
+    Family("against-paper", comparisons.against_paper, ("main",)),
     Family("token-entropy", _each(token_entropy.token_entropy)),
     Family("silenced-share", _each(training.silenced_share)),
     Family("sensitivity", _each(sensitivity.sensitivity)),
     Family("tokens", _tokens, ("main",)),
     Family("planted", _each(planted_figure.planted_words)),
     Family("bounds", bounds.gradient_bounds, ("main",)),
-    Family("judge", _each(judging.judge), ("main",)),
-    Family("lengths", _each(lengths.length), ("main",)),
+    Family("judge", _each(evaluations.judge), ("main",)),
+    Family("lengths", _each(evaluations.length), ("main",)),
 )
 
 

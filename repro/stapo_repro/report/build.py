@@ -25,8 +25,15 @@ from stapo_repro.report import responses, runs, state
 from stapo_repro.report.cells import CellView, Model
 from stapo_repro.report.responses import ShownResponses
 from stapo_repro.report.runs import RunView
-from stapo_repro.tables.render.view import Grid, introduction, main_grid, stamp, state_of_paper_cells
-from stapo_repro.tables.render.view_statistics import difference_grids, gains_grid
+from stapo_repro.tables.render.view import (
+    Grid,
+    difference_grids,
+    gains_grid,
+    introduction,
+    main_grid,
+    stamp,
+    state_of_paper_cells,
+)
 
 _NONE_SHOWN = ShownResponses((), 0)
 

@@ -9,8 +9,7 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import COLUMNS, PaperTable
-from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
-from stapo_repro.tables.rounding import percent, shown
+from stapo_repro.tables.model import AgainstPaper, MethodRow, Value, percent, shown
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
