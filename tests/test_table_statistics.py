@@ -132,15 +132,6 @@ def test_seeds_pair_methods(tmp_path):
     assert (d.points, d.se, d.seeds) == (20.0, 0.0, [0, 1])
 
 
-def test_other_seeds_are_paired_by_problem_alone(tmp_path):
-    cell(tmp_path, "grpo", tenths(0.1, 0.2), seed=0)
-    cell(tmp_path, "stapo", tenths(0.3, 0.6), seed=0)
-    cell(tmp_path, "stapo", tenths(0.5, 0.8), seed=1)
-    d = difference(build(tmp_path), "stapo", "grpo")
-    # means over seeds .4 .7 minus .1 .2
-    assert (d.points, d.seeds, d.test) == (40.0, [], "sign flip")
-
-
 def test_average_over_other_seeds_is_not_formed(tmp_path):
     cell(tmp_path, "stapo", tenths(0.1, 0.2), seed=0)
     cell(tmp_path, "stapo", tenths(0.1, 0.2), "mini-add-hard", seed=1)
@@ -177,7 +168,6 @@ def test_ours_beside_the_paper(tmp_path):
     ("verdicts", "changed", "why"),
     [
         (["11-1"] + ["1100"] * 29, {}, "samples or problems are missing"),
-        (["1100"] * 5, {"rows": 30}, "samples or problems are missing"),
         (["1100"] * 30, {"variant": "other gold answers"}, "another copy of the benchmark"),
         (["1100"] * 31, {}, "another number of problems"),
     ],
@@ -188,14 +178,6 @@ def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, chang
     assert found is not None
     assert (found.within, found.why) == (None, why)
     assert f"Not judged: {why}." in render.to_markdown(build(tmp_path))
-
-
-def test_difference_over_missing_samples_says_so(tmp_path):
-    cell(tmp_path, "base", ["10", "0-"])
-    cell(tmp_path, "stapo", ["11", "-1"])
-    d = difference(build(tmp_path), "stapo", "base")
-    assert (d.points, d.missing) == (75.0, 2)  # 1 - .5 and 1 - 0
-    assert "+75.00 (**2 samples missing**) (not run)" in render.to_markdown(build(tmp_path))
 
 
 def test_miniature_is_never_held_against_the_paper(tmp_path):
@@ -223,13 +205,6 @@ def test_gain_of_14b_over_justrl_is_within_noise():
     assert g.reading == "below both"
 
 
-def test_gain_on_one_benchmark_by_hand():
-    # 14B, AIME24, T=1.0: .5104 against .4104; (.24989 + .24197) / 30 = .0163954; over 32 samples .00051236
-    g = gain("qwen3-14b", "grpo", "t1.0", "aime24")
-    assert (g.points, round(g.se_unpaired, 2), round(g.se_sampling, 2)) == (10.0, 12.80, 2.26)
-    assert g.reading == "between"
-
-
 def test_readings_cover_every_gain():
     gains = tables.paper_gains(paper.load())
     assert len(gains) == 3 * 3 * 7 * 2
@@ -243,8 +218,7 @@ def test_readings_cover_every_gain():
     ("number", "text", "with_sign"),
     [
         (53.125, "53.12", "+53.12"), (53.135, "53.14", "+53.14"), (0.005, "0.00", "0.00"), (-0.005, "0.00", "0.00"),
-        (0.015, "0.02", "+0.02"), (-0.015, "-0.02", "-0.02"), (-0.001, "0.00", "0.00"), (-0.0, "0.00", "0.00"),
-        (0.0, "0.00", "0.00"), (99.995, "100.00", "+100.00"), (1e-8, "0.00", "0.00"), (None, "n/a", "n/a"),
+        (-0.015, "-0.02", "-0.02"), (-0.0, "0.00", "0.00"), (99.995, "100.00", "+100.00"), (None, "n/a", "n/a"),
     ],
 )  # fmt: skip
 def test_rounding_at_the_edges(number, text, with_sign):
@@ -253,8 +227,5 @@ def test_rounding_at_the_edges(number, text, with_sign):
 
 
 def test_p_values_are_never_printed_as_zero():
-    assert model.p_shown(0.00001) == "<0.001"
-    assert model.p_shown(0.001) == "0.001"
-    assert model.p_shown(0.0125) == "0.012"
-    assert model.p_shown(1.0) == "1.000"
-    assert model.p_shown(None) == "n/a"
+    shown = {0.00001: "<0.001", 0.001: "0.001", 0.0125: "0.012", 1.0: "1.000", None: "n/a"}
+    assert {p: model.p_shown(p) for p in shown} == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,8 @@ from stapo_repro import labels
 from stapo_repro.records.reading import Loaded
 from stapo_repro.tables import percent, shown
 from stapo_repro.templating import visible
-from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
+from stapo_results.schema import SETTINGS, Cell, CellRecord
+from stapo_results.statistics import parse_verdicts, problem_means
 
 _WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
 
@@ -39,20 +41,12 @@ class CellView:
     title: str
     mean: str
     properties: tuple[tuple[str, str], ...]
-    solved: tuple[int, ...]
-    lines: tuple[tuple[str, str, str, str], ...]
+    solved: list[int]
+    lines: list[tuple[str, str, str, str]]
     path: str
     link: str
     run: str
     run_anchor: str
-
-
-@dataclass(frozen=True)
-class Model:
-    """All cells of one model."""
-
-    title: str
-    cells: tuple[CellView, ...]
 
 
 def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
@@ -63,12 +57,6 @@ def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
         i: f"{prefix}-{s}" + (f"-{hashlib.sha256(i.encode()).hexdigest()[:8]}" if count[s] > 1 else "")
         for i, s in slugs.items()
     }
-
-
-def _mean(problem: ProblemResult) -> float | None:
-    """Share of right samples among those present; None without any."""
-    there = len(problem.verdicts) - problem.verdicts.count("-")
-    return problem.verdicts.count("1") / there if there else None
 
 
 def _model(c: Cell) -> str:
@@ -92,10 +80,10 @@ def _rank(c: Cell) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def by_model(views: Sequence[CellView]) -> list[Model]:
-    """The cells in the order of the tables, those of a model together."""
+def by_model(views: Sequence[CellView]) -> list[tuple[str, list[CellView]]]:
+    """(model, its cells), in the order of the tables."""
     ordered = sorted(views, key=lambda v: _rank(v.cell))
-    return [Model(title, tuple(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
+    return [(title, list(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
 
 
 def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
@@ -126,35 +114,28 @@ def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str,
         run_anchor: of the run that made it; "" where that run has no record.
     """
     r = loaded.record
-    solved = [0] * (r.n + 1)
-    for p in r.problems:
-        if "-" not in p.verdicts:
-            solved[p.verdicts.count("1")] += 1
-    means = [m for p in r.problems if (m := _mean(p)) is not None]
+    solved = Counter(p.verdicts.count("1") for p in r.problems if "-" not in p.verdicts)
+    means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
     width = min(_WIDEST, max((len(p.problem_id) for p in r.problems), default=0))
     lines = [
         (responses.get(p.problem_id, ""), p.problem_id, " " * max(0, width - len(visible(p.problem_id))),
-         f"{_percent(_mean(p)):>6}  {p.verdicts}")
-        for p in r.problems
+         f"{shown(percent(m)):>6}  {p.verdicts}")
+        for p, m in zip(r.problems, means, strict=True)
     ]  # fmt: skip
     setting = "T = {}, top-p = {}".format(*SETTINGS[r.cell.setting]) if r.cell.setting in SETTINGS else r.cell.setting
     return CellView(
         cell=r.cell,
         anchor=anchor,
         title=f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
-        mean=_percent(sum(means) / len(means)) if len(means) == len(r.problems) else "samples missing",
+        mean="samples missing" if any(map(math.isnan, means)) else shown(percent(sum(means) / len(means))),
         properties=_properties(r),
-        solved=tuple(solved),
-        lines=tuple(lines),
+        solved=[solved[k] for k in range(r.n + 1)],
+        lines=lines,
         path=loaded.path,
         link=link_to(loaded.file, page_folder),
         run=r.run_id,
         run_anchor=run_anchor,
     )
-
-
-def _percent(fraction: float | None) -> str:
-    return "n/a" if fraction is None else shown(percent(fraction))
 
 
 def link_to(file: Path, page_folder: Path) -> str:
