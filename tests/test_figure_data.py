@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +36,9 @@ def test_stability_by_hand():
     assert pareto.stability(entropies(halved_and_doubled)) == pytest.approx(0.5)
     assert pareto.stability(entropies([0.2] * 8)) == pytest.approx(1.0)
     # a collapse and an explosion by the same factor count alike
-    assert pareto.stability(entropies([1.0] * 2 + [0.1] * 6)) == pytest.approx(0.1)
-    assert pareto.stability(entropies([1.0] * 2 + [10.0] * 6)) == pytest.approx(0.1)
-    # factors 1 and e over four steps of which two are off: exp(-sqrt(1/2))
-    assert pareto.stability(entropies([1.0, 1.0, 1.0, 1.0, math.e, math.e, 1.0, 1.0])) == pytest.approx(
-        math.exp(-math.sqrt(2 / 6))
-    )
-
-
-def test_stability_of_too_little_is_none():
+    for value in (0.1, 10.0):
+        assert pareto.stability(entropies([1.0] * 2 + [value] * 6)) == pytest.approx(0.1)
+    # too little
     assert pareto.stability(entropies([0.2] * 3)) is None  # no step in the first quarter
     assert pareto.stability([]) is None
     assert pareto.stability(entropies([0.2, 0.2, 0.0, 0.2])) is None
@@ -192,18 +185,6 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     assert found["mini-add", "base"].printed is None
 
 
-def test_forest_of_the_ablation_names_the_mask_not_the_reference(tmp_path):
-    synthetic.ablation(tmp_path, problems=4)
-    e = experiment(tmp_path, "ablation")
-    (g,) = e.groups()
-    found = comparisons.forest_lines(e, g, "t1.0")
-    assert [x.other for x in found[:4]] == ["justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
-    assert {x.second for x in found} == {"justrl"}
-    stapo = next(x for x in found if x.other == "stapo")
-    assert isinstance(stapo.value, Value)
-    assert stapo.value.mean == pytest.approx(25.0)  # two more of eight everywhere
-
-
 def test_printed_differences_are_those_of_the_paper(tmp_path):
     # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-1.7b")
@@ -212,18 +193,6 @@ def test_printed_differences_are_those_of_the_paper(tmp_path):
     assert found["aime24", "grpo"] == pytest.approx(10.84)
     assert found["avg", "justrl"] == pytest.approx(5.75)
     assert found["avg", "base"] is None
-
-
-def test_dumbbells_pair_the_printed_value_with_ours(tmp_path):
-    synthetic.cell(tmp_path, "stapo", "aime24", "t0.7", ["1100", "0000"], size="qwen3-14b", rows=30)
-    found = {(p.benchmark, p.method): p for p in comparisons.paper_pairs(experiment(tmp_path), "qwen3-14b", "t0.7")}
-    assert len(found) == 28
-    p = found["aime24", "stapo"]
-    assert p.paper == 52.81
-    assert p.ours is not None
-    assert p.ours.mean == 25.0
-    assert found["aime24", "grpo"] == comparisons.Pair("aime24", "grpo", 42.40, None)
-    assert found["avg", "stapo"] == comparisons.Pair("avg", "stapo", 67.80, None)
 
 
 def test_each_size_is_a_group(tmp_path):
