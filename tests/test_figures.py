@@ -14,7 +14,7 @@ import synthetic_records as synthetic
 
 from stapo_repro import labels, paper
 from stapo_repro.records.reading import load_cells, load_training_runs
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 
@@ -23,13 +23,13 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from stapo_repro.figures import canvas, curves, training
+from stapo_repro.figures import canvas, training
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import figures as figure_pages
 from stapo_repro.pages import outputs
 
-SILENCED = curves.Panel("silenced_share", "Silenced tokens", "%", 100.0)
+SILENCED = training.Panel("silenced_share", "Silenced tokens", "%", 100.0)
 
 
 def shares(root, seed, values):
@@ -42,7 +42,7 @@ def shares(root, seed, values):
 def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
     shares(tmp_path, 0, {1: 0.001, 2: 0.002, 3: 0.003})
     shares(tmp_path, 1, {1: 0.003, 2: 0.002})  # still running: step 3 is not yet common
-    c = curves.curve(load_training_runs([tmp_path]), SILENCED)
+    c = training.curve(load_training_runs([tmp_path]), SILENCED)
     assert c is not None
     assert c.steps.tolist() == [1, 2]
     np.testing.assert_allclose(c.mean, [0.2, 0.2])
@@ -53,19 +53,29 @@ def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
 
 def test_a_long_curve_is_drawn_in_windows(tmp_path):
     shares(tmp_path, 0, {k: k / 100 for k in range(1, 8)})
-    c = curves.curve(load_training_runs([tmp_path]), SILENCED, most=3)
+    c = training.curve(load_training_runs([tmp_path]), SILENCED, most=3)
     assert c is not None
     # seven steps in at most three points: windows of three, the last one holds the seventh alone
     assert (c.window, c.steps.tolist()) == (3, [2, 5, 7])
     np.testing.assert_allclose(c.mean, [2, 5, 7])
-    assert curves.curve(load_training_runs([tmp_path]), training.PANELS[3]) is None  # not logged
+    assert training.curve(load_training_runs([tmp_path]), training.PANELS[3]) is None  # not logged
 
 
 def test_two_runs_of_one_seed_are_refused(tmp_path):
     shares(tmp_path / "a", 0, {1: 0.001})
     shares(tmp_path / "b", 0, {1: 0.001})
     with pytest.raises(BadInput):
-        curves.curve(load_training_runs([tmp_path]), SILENCED)
+        training.curve(load_training_runs([tmp_path]), SILENCED)
+
+
+def test_only_labelled_trainings_are_read(tmp_path):
+    file = shares(tmp_path, 0, {1: 0.001}) / "run.json"
+    text = file.read_text()
+    file.write_text(text.replace('"kind": "train"', '"kind": "base"'))
+    assert load_training_runs([tmp_path]) == []
+    file.write_text(text.replace('"method"', '"methode"'))
+    with pytest.raises(RecordError, match=r"run\.json"):
+        load_training_runs([tmp_path])
 
 
 def experiment(root: Path, name: ExperimentName = "main") -> Experiment:
@@ -233,4 +243,4 @@ def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
 def test_the_gallery_page_explains_each_family_once():
     page = (paper.checkout() / "results" / "figures" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
-    assert sorted(rows) == sorted(f.name for f in figure_pages.FAMILIES)
+    assert sorted(rows) == sorted(figure_pages.FAMILIES)

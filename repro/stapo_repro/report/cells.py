@@ -7,9 +7,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from stapo_repro import labels
 from stapo_repro.records.reading import Loaded
@@ -19,34 +19,6 @@ from stapo_results.schema import SETTINGS, Cell, CellRecord
 from stapo_results.statistics import parse_verdicts, problem_means
 
 _WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
-
-
-@dataclass(frozen=True)
-class CellView:
-    """A cell of the page.
-
-    Attributes:
-        anchor: where it stands in the page.
-        title: benchmark and setting; the model is its group's.
-        mean: over problems, in percent.
-        properties: (name, value) in the order shown.
-        solved: problems by number of right samples, 0 to N (of problems with all samples).
-        lines: of each problem the anchor of its first response, its name, padding, mean and verdicts.
-        path, link: of the record: below its root, and from the page ("" where it does not lie below the page's folder).
-        run, run_anchor: the run that made it, and where it stands in the page ("": its record is not there).
-    """
-
-    cell: Cell
-    anchor: str
-    title: str
-    mean: str
-    properties: tuple[tuple[str, str], ...]
-    solved: list[int]
-    lines: list[tuple[str, str, str, str]]
-    path: str
-    link: str
-    run: str
-    run_anchor: str
 
 
 def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
@@ -80,10 +52,10 @@ def _rank(c: Cell) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def by_model(views: Sequence[CellView]) -> list[tuple[str, list[CellView]]]:
+def by_model(views: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """(model, its cells), in the order of the tables."""
-    ordered = sorted(views, key=lambda v: _rank(v.cell))
-    return [(title, list(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
+    ordered = sorted(views, key=lambda v: _rank(v["cell"]))
+    return [(title, list(group)) for title, group in groupby(ordered, key=lambda v: _model(v["cell"]))]
 
 
 def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
@@ -106,12 +78,18 @@ def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in pairs if value)
 
 
-def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str) -> CellView:
+def view(
+    loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str
+) -> dict[str, Any]:
     """A cell as the page shows it.
 
     Args:
         responses: problem id -> anchor of its first response in the page, of those that are shown.
         run_anchor: of the run that made it; "" where that run has no record.
+
+    Returns:
+        For the template. `solved`: problems by number of right samples, 0 to N (of problems with all samples); `lines`:
+        of each problem the anchor of its first response, its name, padding, mean and verdicts.
     """
     r = loaded.record
     solved = Counter(p.verdicts.count("1") for p in r.problems if "-" not in p.verdicts)
@@ -123,19 +101,19 @@ def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str,
         for p, m in zip(r.problems, means, strict=True)
     ]  # fmt: skip
     setting = "T = {}, top-p = {}".format(*SETTINGS[r.cell.setting]) if r.cell.setting in SETTINGS else r.cell.setting
-    return CellView(
-        cell=r.cell,
-        anchor=anchor,
-        title=f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
-        mean="samples missing" if any(map(math.isnan, means)) else shown(percent(sum(means) / len(means))),
-        properties=_properties(r),
-        solved=[solved[k] for k in range(r.n + 1)],
-        lines=lines,
-        path=loaded.path,
-        link=link_to(loaded.file, page_folder),
-        run=r.run_id,
-        run_anchor=run_anchor,
-    )
+    return {
+        "cell": r.cell,
+        "anchor": anchor,
+        "title": f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
+        "mean": "samples missing" if any(map(math.isnan, means)) else shown(percent(sum(means) / len(means))),
+        "properties": _properties(r),
+        "solved": [solved[k] for k in range(r.n + 1)],
+        "lines": lines,
+        "path": loaded.path,
+        "link": link_to(loaded.file, page_folder),
+        "run": r.run_id,
+        "run_anchor": run_anchor,
+    }
 
 
 def link_to(file: Path, page_folder: Path) -> str:

@@ -69,7 +69,7 @@ def _section(
     listed = runs.load(e.roots, page_folder, e.skip, e.name[0])
     made_by = {run["id"]: run["anchor"] for run in listed}
 
-    def view_of(c: Loaded) -> cells.CellView:
+    def view_of(c: Loaded) -> dict[str, Any]:
         i = c.record.cell.id
         first: dict[str, str] = {}
         for number, r in enumerate(held[i].responses if i in held else ()):

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch, bare, nothing, number, sheet
-from stapo_repro.figures.curves import MOST_POINTS, windowed
+from stapo_repro.figures.training import MOST_POINTS, windowed
 from stapo_repro.tokens import numbers, words
 from stapo_repro.tokens.logged_run import LoggedRun
 from stapo_repro.tokens.numbers import Quadrant, StepCount, Threshold
