@@ -17,7 +17,7 @@ import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import cli, labels, paper, report, tables
+from stapo_repro import labels, paper, report, tables
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
@@ -244,14 +244,11 @@ def test_every_missing_cell_has_its_hours_hardware_and_command(miniature: Path):
     found = {row["name"]: row for row in state.todo([miniature], ())["rows"]}
     assert list(found) == [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
     for name, row in found.items():
-        lacks, training, evaluation, gpu_hours, hardware, disk = row["columns"]
-        base = name.startswith("base/")
-        assert lacks == ("evaluation" if base else "training + evaluation")
-        assert training == "-" if base else float(training.replace(",", "")) > 20
+        lacks, training, evaluation, gpu_hours, hardware, _ = row["columns"]
+        assert lacks == ("evaluation" if training == "-" else "training + evaluation")
         hours = sum(float(x.replace(",", "")) for x in (training, evaluation) if x != "-")
         assert float(gpu_hours.replace(",", "")) == pytest.approx(8 * hours, abs=1.5), "eight cards"
         assert hardware == "8 x H100"
-        assert re.fullmatch(r"[\d,]+ \([\d,]+\)", disk)
         assert row["command"] == f"stapo-repro run {name} --hardware 8gpu --dry-run"
 
 
@@ -314,23 +311,6 @@ def test_what_is_not_there_is_said(tmp_path: Path):
     assert "SYNTHETIC" not in plain
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"], run_id="0123456789ab")
     assert 'made by run 0123456789ab, <strong class="loud">whose record is not here</strong>' in page(tmp_path)
-
-
-def test_check_finds_a_page_that_is_stale(miniature: Path, tmp_path: Path, capsys, monkeypatch):
-    monkeypatch.setattr(outputs, "draw", lambda *_: [])
-    file = tmp_path / "page.html"
-
-    def run(*more: str) -> int:
-        with pytest.raises(SystemExit) as e:
-            cli.main(["report", "--records", str(miniature), "--out", str(file), *more])
-        return int(e.value.code or 0)
-
-    assert run("--check") == 1
-    assert not file.exists()
-    assert [run(), run("--check")] == [0, 0]
-    file.write_bytes(file.read_bytes().replace(b"0 of 12", b"1 of 12"))
-    assert run("--check") == 1
-    assert "1 of 12" in capsys.readouterr().err
 
 
 def test_a_problem_leads_to_its_response(tmp_path: Path):

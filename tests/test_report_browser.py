@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import tools
 if not tools.required():
     pytest.importorskip("selenium", reason="selenium is not installed: tox -e report has it")
 
-import browsing
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -22,15 +26,36 @@ from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
 from stapo_repro.templating import visible
 
-pytestmark = tools.needs(*browsing.PROGRAMS)
-
+pytestmark = tools.needs("chromium", "chromedriver")
+WIDE, PHONE = (1280, 900), (375, 812)
 COMMITTED = checkout() / "results" / "report.html"
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[WebDriver]:
-    with browsing.browser() as opened:
+    """Chromium without a window; its log of the console is kept."""
+    options = Options()
+    options.binary_location = str(shutil.which("chromium"))
+    # its sandbox does not start for root, as which containers run
+    flags = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--force-device-scale-factor=1"]
+    for flag in [*flags, *(["--no-sandbox"] if os.geteuid() == 0 else [])]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    try:
         yield opened
+    finally:
+        opened.quit()
+
+
+def look(driver: WebDriver, page: Path, size: tuple[int, int] = WIDE, scheme: str = "light") -> None:
+    """Open a page at a size, as a reader who prefers `scheme` sees it."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get(page.resolve().as_uri())
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +73,7 @@ def open_all(driver: WebDriver) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, scheme: str):
-    browsing.look(driver, COMMITTED, browsing.WIDE, scheme)
+    look(driver, COMMITTED, WIDE, scheme)
     open_all(driver)
     assert driver.get_log("browser") == []
     assert driver.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -57,7 +82,7 @@ def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, scheme: str)
 
 @pytest.mark.parametrize("page", ["committed", "hostile"])
 def test_a_phone_scrolls_tables_and_not_the_page(driver: WebDriver, hostile: Path, page: str):
-    browsing.look(driver, COMMITTED if page == "committed" else hostile, browsing.PHONE)
+    look(driver, COMMITTED if page == "committed" else hostile, PHONE)
     open_all(driver)
     inner, scrolled = driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
     assert inner == 375
@@ -70,7 +95,7 @@ def test_a_phone_scrolls_tables_and_not_the_page(driver: WebDriver, hostile: Pat
 
 
 def test_every_link_leads_somewhere(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     links = driver.execute_script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     names = set(driver.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)"))
     assert len(links) > 100
@@ -88,7 +113,7 @@ def column(driver: WebDriver, table: str) -> list[str]:
 
 
 def test_tables_are_sorted_by_keyboard_with_what_is_not_run_last(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     section = driver.find_element(By.XPATH, "//caption[contains(., 'Qwen3-8B')]")
     name = str(section.get_attribute("id"))
     before = column(driver, name)
@@ -108,7 +133,7 @@ def test_tables_are_sorted_by_keyboard_with_what_is_not_run_last(driver: WebDriv
 
 
 def test_hostile_responses_are_read_and_run_nothing(driver: WebDriver, hostile: Path):
-    browsing.look(driver, hostile)
+    look(driver, hostile)
     open_all(driver)
     assert driver.title == "STAPO reproduction"
     assert driver.find_elements(By.ID, "hit") == []
@@ -126,7 +151,7 @@ def test_hostile_responses_are_read_and_run_nothing(driver: WebDriver, hostile: 
 
 
 def test_the_policy_stops_a_script_that_would_get_into_the_page(driver: WebDriver, hostile: Path):
-    browsing.look(driver, hostile)
+    look(driver, hostile)
     driver.execute_script(
         "const s = document.createElement('script'); s.textContent = arguments[0]; document.body.append(s);"
         "const d = document.createElement('div'); d.innerHTML = '<img src=x onerror=\"' + arguments[0] + '\">';"
@@ -140,7 +165,7 @@ def test_the_policy_stops_a_script_that_would_get_into_the_page(driver: WebDrive
 
 
 def test_figures_are_drawn_with_all_their_letters(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     # a name that text of the page has taken would draw nothing; a space has no outline
     wrong = driver.execute_script(
         "return [...document.querySelectorAll('svg use')].map(u => u.getAttribute('href').slice(1))"

@@ -56,17 +56,6 @@ def test_values_by_hand(tmp_path):
     assert value(t, "base", "avg").shown == "18.75"
 
 
-def test_difference_to_base_by_hand(tmp_path):
-    # mini-add: stapo 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean .25, SE sqrt(.25 / 12) = .144338
-    # t(.975, 3) = 3.1824463: half width .459346; two non-zero differences: p = 2 / 4
-    differences = section(table(small(tmp_path))).differences
-    found = {(d.method, d.benchmark): d for d in differences if (d.against, d.setting) == ("base", "t1.0")}
-    d = found["stapo", "mini-add"]
-    assert (d.points, d.p_sign_flip, d.problems) == (25.0, 0.5, 4)
-    assert d.low == pytest.approx(25 - 45.9346, abs=1e-3)
-    assert found["grpo", "mini-add"].status == "not run"
-
-
 def test_missing_is_loud_and_never_zero(tmp_path):
     t = table(small(tmp_path))
     assert value(t, "grpo", "mini-add").status == "not run"
@@ -212,20 +201,12 @@ def test_command_writes_checks_and_notices_a_change(tmp_path, capsys):
     assert file.read_text() == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no marker here\n",
-        "<!-- generated:table --><!-- /generated:table --><!-- generated:table -->",
-        "<!-- /generated:table --><!-- generated:table -->",
-    ],
-)
-def test_page_without_its_markers_is_refused(tmp_path, text):
+def test_page_without_its_markers_is_refused(tmp_path):
     page = tmp_path / "README.md"
-    page.write_text(text)
-    with pytest.raises(BadInput) as e:
-        generated.renew({}, page, "table", "new")
-    assert str(page) in str(e.value)
+    for text in ("no marker\n", "<!-- /generated:table --><!-- generated:table -->"):
+        page.write_text(text)
+        with pytest.raises(BadInput, match=r"README\.md"):
+            generated.renew({}, page, "table", "new")
 
 
 def test_tables_need_neither_torch_nor_matplotlib(tmp_path):
