@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import paper, tables
+from stapo_repro import labels, paper, tables
 from stapo_repro.records.reading import load_cells
 from stapo_repro.tables import model, render
+from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.store import read_json, write_json
 
 SIZE = "qwen3-1.7b"
 
@@ -229,3 +232,40 @@ def test_rounding_at_the_edges(number, text, with_sign):
 def test_p_values_are_never_printed_as_zero():
     shown = {0.00001: "<0.001", 0.001: "0.001", 0.0125: "0.012", 1.0: "1.000", None: "n/a"}
     assert {p: model.p_shown(p) for p in shown} == shown
+
+
+def test_one_verdict_changes_exactly_the_cells_that_it_should(tmp_path):
+    """STAPO, one problem of mini-add-hard, T=0.7. Holm's p-values may change in all of their family."""
+    for rank, method in enumerate((labels.BASE, *labels.METHODS)):
+        for b, benchmark in enumerate(labels.MINI_BENCHMARKS):
+            for setting in SETTINGS:
+                right = [min(8, (0, 2, 2, 3, 4)[rank] + ((i * i + rank * i * 3 + b) % 7) % 5) for i in range(12)]
+                synthetic.cell(tmp_path, method, benchmark, setting, ["1" * r + "0" * (8 - r) for r in right])
+    before = json.loads(render.to_json(build(tmp_path)))
+    wanted = "stapo/mini/s0/step40/mini-add-hard/t0.7/e0"
+    path = next(c.file for c in load_cells([tmp_path]) if c.record.cell.id == wanted)
+    record = read_json(path, CellRecord)
+    letters = record.problems[1].verdicts
+    flipped = str.translate(letters[0], str.maketrans("01", "10")) + letters[1:]
+    record.problems[1] = record.problems[1].model_copy(update={"verdicts": flipped})
+    write_json(path, record)
+    after = json.loads(render.to_json(build(tmp_path)))
+
+    def values(table: dict) -> dict[tuple, object]:
+        rows = table["sections"][0]["rows"]
+        return {(r["method"], b, s): v for r in rows for b, by in r["values"].items() for s, v in by.items()}
+
+    def pairs(table: dict) -> dict[tuple, dict]:
+        found = table["sections"][0]["differences"]
+        return {(d["method"], d["against"], d["benchmark"], d["setting"]): d | {"p_holm": None} for d in found}
+
+    changed = {key for key, v in values(before).items() if values(after)[key] != v}
+    assert changed == {("stapo", b, "t0.7") for b in ("mini-add-hard", "avg")}
+    compared = {key for key, d in pairs(before).items() if pairs(after)[key] != d}
+    assert compared == {
+        ("stapo", against, b, "t0.7")
+        for against in ("base", "grpo", "entropy20", "justrl") for b in ("mini-add-hard", "avg")
+    }  # fmt: skip
+    assert after["families"] == {"miniature, single benchmarks": 7 * 4, "miniature, averages": 7 * 2}
+    assert after["sections"][1:] == before["sections"][1:]
+    assert sum(a != b for a, b in zip(after["records"], before["records"], strict=True)) == 1

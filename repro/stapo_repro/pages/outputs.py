@@ -20,7 +20,6 @@ from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.tokens import example, planted_page
 from stapo_results import generated
-from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
@@ -132,17 +131,9 @@ def draw(
     name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], theory: Sequence[Theory] = (),
     only: Sequence[str] = (), kinds: Sequence[str] = ("svg",),
 ) -> list[Drawn]:  # fmt: skip
-    """The figures of an experiment's records, in the gallery's order.
+    """The figures of an experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
+    from stapo_repro.pages import figures
 
-    Raises:
-        BadInput: matplotlib is not installed, or no such figure.
-    """
-    try:
-        from stapo_repro.pages import figures
-    except ModuleNotFoundError as e:
-        if e.name != "matplotlib":
-            raise
-        raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
     return figures.draw(Experiment.from_records(name, cells, runs, paper.load(), theory), only, kinds)
 
 

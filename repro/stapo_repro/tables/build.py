@@ -22,7 +22,7 @@ SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
 
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """Sentences in a fixed order; empty where nothing was run."""
+    """Sentences in a fixed order, read from the records; empty where nothing was run."""
     if not scores:
         return []
     records = [c.record for s in scores.values() for c in s.cells]
@@ -30,10 +30,8 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
         "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval (t, "
         "clustered by problem; exact where every problem is all right or all wrong). Rounded half to even.",
         *_problems(scores),
-        *_missing(scores),
         *scoring(records),
         *_unlike(records),
-        *_variants(records),
         *_models(records),
         provenance(records),
     ]
@@ -44,52 +42,49 @@ def _join(items: set[str]) -> str:
 
 
 def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """How many problems and samples; then, loudly, which are missing."""
     shapes: dict[str, set[str]] = defaultdict(set)
-    for (_, _, benchmark, _), s in scores.items():
+    missing = []
+    for (_, method, benchmark, setting), s in scores.items():
         part = f" of {s.rows}" if s.estimate.problems != s.rows else ""
         seeds = f" x {len(s.by_seed)} training seeds" if len(s.by_seed) > 1 else ""
         samples = s.estimate.samples // len(s.by_seed)
         shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {samples} samples{seeds}")
-    text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
-    return [f"{text}."]
-
-
-def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    notes = []
-    for (_, method, benchmark, setting), s in scores.items():
         if s.estimate.missing:
-            notes.append(
+            missing.append(
                 f"MISSING SAMPLES: {labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting} "
                 f"lacks {s.estimate.missing} of {s.estimate.problems * s.estimate.samples} samples; its value is over "
                 "those present and is never marked best."
             )
-    return notes
+    text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
+    return [f"{text}.", *missing]
 
 
 def scoring(records: list[CellRecord]) -> list[str]:
     """By rule or by judge, and the notes on the judge."""
-    notes = []
     by = {r.scored_by for r in records}
-    if by == {"rule"}:
-        notes.append("Scored by the rule alone.")
-    elif by == {"rule+judge"}:
-        notes.append("Scored by the rule, then by the judge where the rule fails.")
-    else:
+    if len(by) > 1:
         groups = {b: _join({labels.method_label(r.cell.method) for r in records if r.scored_by == b}) for b in by}
-        notes.append("NOT SCORED ALIKE: " + "; ".join(f"{k}: {v}" for k, v in sorted(groups.items())) + ".")
-    notes += [n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note})]
-    return notes
+        said = "NOT SCORED ALIKE: " + "; ".join(f"{k}: {v}" for k, v in sorted(groups.items())) + "."
+    else:
+        said = "Scored by the rule" + (" alone." if by == {"rule"} else ", then by the judge where the rule fails.")
+    return [said, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
 
 
 def _unlike(records: list[CellRecord]) -> list[str]:
     """What differs between records that a reader compares; fields that older records lack are left out."""
-    notes = []
+    notes, variants = [], set()
     copies: dict[str, set[str]] = defaultdict(set)
     for r in records:
-        copies[r.cell.benchmark].add(r.benchmark_sha256)
-    for b, hashes in sorted(copies.items()):
+        name = labels.benchmark_label(r.cell.benchmark)
+        copies[name].add(r.benchmark_sha256)
+        if r.variant:
+            variants.add(f"{name} is a variant: {r.variant}.")
+        if r.text_variants:
+            variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
+    for name, hashes in sorted(copies.items()):
         if len(hashes) > 1:
-            notes.append(f"NOT THE SAME COPY of {labels.benchmark_label(b)}: {len(hashes)} sets of gold answers.")
+            notes.append(f"NOT THE SAME COPY of {name}: {len(hashes)} sets of gold answers.")
     for what, found in (
         ("GRADED", {r.grader for r in records if r.grader}),
         ("JUDGED", {r.judge for r in records if r.judge and r.scored_by == "rule+judge"}),
@@ -97,18 +92,7 @@ def _unlike(records: list[CellRecord]) -> list[str]:
     ):
         if len(found) > 1:
             notes.append(f"NOT {what} ALIKE: {'; '.join(sorted(found))}.")
-    return notes
-
-
-def _variants(records: list[CellRecord]) -> list[str]:
-    notes: set[str] = set()
-    for r in records:
-        name = labels.benchmark_label(r.cell.benchmark)
-        if r.variant:
-            notes.add(f"{name} is a variant: {r.variant}.")
-        if r.text_variants:
-            notes.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
-    return sorted(notes)
+    return [*notes, *sorted(variants)]
 
 
 def _models(records: list[CellRecord]) -> list[str]:
@@ -123,13 +107,12 @@ def _models(records: list[CellRecord]) -> list[str]:
         order = dict.fromkeys(m for m in (*labels.METHODS, *sorted(steps)) if m in steps)
         text = (f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
         notes.append(f"Evaluated checkpoints: {', '.join(text)}.")
-    if several := {m: s for m, s in seeds.items() if len(s) > 1}:
-        text = ", ".join(
-            f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in sorted(several.items())
-        )
+    if several := [
+        f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in seeds.items() if len(s) > 1
+    ]:
         notes.append(
-            f"Several training seeds ({text}): the interval covers the choice of problems and of seeds, SE² = SE² over "
-            "problems + SE² over seeds; both, and each seed's score, stand in the JSON."
+            f"Several training seeds ({', '.join(sorted(several))}): the interval covers the choice of problems and of "
+            "seeds, SE² = SE² over problems + SE² over seeds; both, and each seed's score, stand in the JSON."
         )
     if single := {labels.method_label(m) for m, s in seeds.items() if len(s) == 1}:
         notes.append(
