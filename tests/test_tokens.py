@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from html import unescape
 from pathlib import Path
 
@@ -257,19 +256,3 @@ def test_the_example_is_a_silenced_word_inside_a_sum(tmp_path: Path):
     block = example.example_block(tmp_path)
     assert "`3+4+0=07`, then `1+8+0` **hmm** `=09`" in block
     assert "0.034 %" in block  # e^-8
-
-
-@pytest.mark.slow
-def test_a_million_rows_take_under_a_minute(tmp_path: Path):
-    rows = logs.random_rows(1, 1000, batches=1)
-    columns = {name: [r[name] for r in rows] * 1000 for name in token_log.TOKENS}
-    columns["step"] = [1 + i // 100_000 for i in range(1_000_000)]
-    histogram = {name: values * 1000 for name, values in logs.histogram(rows).items()}
-    histogram["step"] = columns["step"]
-    folder = logs.write(tmp_path, []) / token_log.FOLDER
-    token_log.write(folder, 1, columns, histogram, logs.header())
-    del columns, histogram
-    began = time.monotonic()
-    files, _ = page.analyse(load(tmp_path))
-    assert time.monotonic() - began < 60
-    assert json.loads(files["tokens.json"])["silenced"][9]["tokens"] == 100_000

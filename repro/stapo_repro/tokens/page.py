@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
-from typing import Any
 
 from markupsafe import Markup
 
@@ -21,8 +20,11 @@ from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.templating import template, visible
 from stapo_repro.tokens import figures, numbers
 from stapo_repro.tokens.logged_run import LoggedRun, marked
-from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, Threshold, percent
+from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, percent
 
+# STAPO, Table "Taxonomy of Token-Level Optimization Mechanisms", with numbers for high and low; its column "spurious
+# risk", which is judged by reading, is left out, and tokens and their share are added
+_TAXONOMY = ("Advantage", "Token prob.", "Entropy", "Gradient norm", "Entropy change", "Tokens", "Share")
 _CASE_HEADER = ("Token", "Probability", "Advantage", "Entropy", "Top 5")
 _MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
 
@@ -71,8 +73,8 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         statement=said,
         pictures={d.name: picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn},
         glyphs=glyphs,
-        taxonomy=_taxonomy(run, quadrants),
-        steps=_steps(run, counts, steps),
+        taxonomy_header=_TAXONOMY,
+        taxonomy=[_taxonomy_row(q) for q in quadrants],
         cases=[(c, marked(c.token), _case_cells(c), _case_place(c)) for c in cases],
         case_header=_CASE_HEADER,
         parts=run.part_names,
@@ -135,23 +137,8 @@ def _cards(run: LoggedRun, counts: Sequence[StepCount]) -> list[tuple[str, str]]
     ]
 
 
-def _taxonomy(run: LoggedRun, quadrants: Sequence[Quadrant]) -> dict[str, Any]:
-    """STAPO, Table "Taxonomy of Token-Level Optimization Mechanisms", with numbers for high and low.
-
-    The paper's column "spurious risk" is left out, because it is judged by reading. Tokens and their share are added.
-    """
-    header = ("Advantage", "Token prob.", "Entropy", "Gradient norm", "Entropy change", "Tokens", "Share")
-    note = (
-        "Gradient norm: mean over the tokens, with respect to the logits, before any silencing, with a 95 % t interval "
-        "over the run's mini-batches. Entropy change: share of the tokens at which a gradient step raises (↑) or "
-        "lowers (↓) the entropy."
-    )
-    title = run.heading("Tokens of correct responses by probability and entropy")
-    rows = [_taxonomy_row(q) for q in quadrants]
-    return {"name": "taxonomy", "title": title, "header": header, "rows": rows, "notes": [note]}
-
-
 def _taxonomy_row(q: Quadrant) -> tuple[str, ...]:
+    """A quadrant's texts, in the order of _TAXONOMY."""
     sides = "A > 0", f"p {'<' if q.rare else '≥'} τp", f"H {'<' if q.below else '≥'} τh"
     if q.norm is None or q.entropy_rises is None or q.share is None:
         return *sides, "no token", "no token", "0", "no token"
@@ -159,19 +146,6 @@ def _taxonomy_row(q: Quadrant) -> tuple[str, ...]:
     rises = q.entropy_rises
     change = f"↑ at {100 * rises:.4g} %" if rises > 0.5 else f"↓ at {100 * (1 - rises):.4g} %"
     return *sides, f"{q.norm.mean:.4g}{ends}", change, f"{q.tokens:,}", f"{100 * q.share:.4g} %"
-
-
-def _steps(run: LoggedRun, counts: Sequence[StepCount], steps: Sequence[Threshold]) -> dict[str, Any]:
-    medians = {t.step: f"{t.median:.4g}" for t in steps}
-    rows = []
-    for c in counts:
-        share = f"{100 * c.silenced / c.tokens:.4g} %" if c.tokens else "no token"
-        metric = "no metrics" if c.metric is None else f"{c.metric:,}"
-        shown = (f"{n:,}" for n in (c.tokens, c.rare, c.region, c.silenced))
-        rows.append((f"{c.step}", *shown, metric, share, medians.get(c.step, "none")))
-    header = ("Step", "Tokens", "Rare", "S2T's region", "Silenced", "In the metrics", "Silenced share")
-    title = run.heading("Silenced tokens by step")
-    return {"name": "silenced", "title": title, "header": (*header, "Threshold (nats)"), "rows": rows, "notes": []}
 
 
 def _case_cells(c: Case) -> tuple[str, ...]:
