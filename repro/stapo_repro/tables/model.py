@@ -21,12 +21,11 @@ class AgainstPaper:
 
     Attributes:
         points: ours minus the paper's, in percentage points.
-        within: the paper's value lies in our 95 % interval; None where that is not judged, and `why` says why.
+        within: the paper's value lies in our 95 % interval; None where samples or problems are missing or other ones.
     """
 
     points: float
     within: bool | None
-    why: str = ""
 
 
 @dataclass(frozen=True)

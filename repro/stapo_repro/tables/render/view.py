@@ -152,22 +152,14 @@ def _header(first: str, benchmarks: Sequence[str]) -> tuple[str, ...]:
     return (first, *map(labels.benchmark_label, benchmarks), f"Avg of {len(benchmarks)}")
 
 
-def _beside_paper(section: Section) -> list[str]:
-    found = [v.paper for r in section.rows for by_setting in r.values.values() for v in by_setting.values() if v.paper]
-    if not found:
-        return []
-    why = sorted({p.why for p in found if p.why})
-    reasons = f" Not judged: {'; '.join(why)}." if why else ""
-    return [
-        "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
-        f"interval.{reasons}"
-    ]
-
-
 def main_grid(section: Section) -> Grid:
     """The section in the paper's layout."""
     rows = tuple(g for row in section.rows for g in _rows(row))
-    notes = (*_beside_paper(section), *section.footnotes)
+    beside = [
+        "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
+        "interval. Not judged: samples or problems are missing, or other ones."
+    ]
+    notes = (*(beside if any(g.follows for g in rows) else []), *section.footnotes)
     return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes)
 
 
