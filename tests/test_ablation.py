@@ -197,24 +197,6 @@ def test_reference_is_subtracted_before_the_interval(tmp_path):
     assert claim.quantity(e) == less
 
 
-def test_bytes_depend_on_content_alone(tmp_path):
-    for name in ("a", "b"):
-        synthetic.ablation(tmp_path / name)
-    for path in (tmp_path / "b").rglob("*.json"):
-        path.write_text(path.read_text().replace('"run_id": "synthetic"', '"run_id": "anew"'))
-    first, second = build(tmp_path / "a"), build(tmp_path / "b")
-    for form in (render_ablation.to_markdown, render_ablation.to_json, render_ablation.page_block):
-        assert form(first) == form(second)
-        assert "\r" not in form(first)
-        assert form(first).endswith("\n")
-    folder = tmp_path / "b" / "train" / "stapo-s0"
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    (folder / "metrics.jsonl").write_text(
-        "\n".join([*lines[:-1], lines[-1].replace('"reward":0', '"reward":1')]) + "\n"
-    )
-    assert build(tmp_path / "b").inputs_sha256 != first.inputs_sha256
-
-
 def test_main_table_leaves_the_ablation_out(tmp_path):
     synthetic.cell(tmp_path / "miniature", "stapo", "mini-add", "t1.0", ["11", "00"])
     synthetic.cell(tmp_path / "ablation", "stapo", "mini-add", "t1.0", ["11", "11"])

@@ -19,7 +19,6 @@ from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
-from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
@@ -27,7 +26,6 @@ from stapo_repro.figures import canvas, training
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import figures as figure_pages
-from stapo_repro.pages import outputs
 
 SILENCED = training.Panel("silenced_share", "Silenced tokens", "%", 100.0)
 
@@ -156,12 +154,6 @@ def test_an_unknown_figure_is_refused_with_the_list(tmp_path):
     assert (e.value.found, str(e.value.expected)[:15]) == ("paretto", "training-curves")
 
 
-def test_pages_are_not_renewed_from_a_choice_of_figures(mini, monkeypatch):
-    monkeypatch.setattr(outputs, "draw", lambda *_: [canvas.Drawn("a", "A", {"svg": b"", "png": b""}, "")])
-    files = outputs.figure_files("main", [mini], None, ["pareto"])
-    assert {p.name for p in files} == {"a.svg", "a.png"}
-
-
 def test_every_method_has_a_style_of_its_own(every):
     assert set(labels.METHOD_LABELS) <= set(labels.COLOURS)
     known = [canvas.method_style(m) for m in labels.METHOD_LABELS]
@@ -213,17 +205,6 @@ def test_lengths_that_records_do_not_have_are_said_to_be_missing(every):
     assert texts(every["miniature_lengths"]).count("by verdict:\nnot recorded") == 4
     assert "20 of 20 records" in every["miniature_lengths"].caption
     assert texts(every["miniature_judge"]).count("judge not asked") == 2 * 2 * 5
-
-
-def test_several_seeds_have_a_band(tmp_path, every):
-    def bands(sketch: Sketch) -> int:
-        return sum(isinstance(x, PolyCollection) for axes in sketch.figure.axes for x in axes.collections)
-
-    for method in labels.METHODS:
-        for seed in (0, 1):
-            synthetic.training_run(tmp_path, method, seed)
-    assert bands(every["miniature_training_curves"]) == 0
-    assert bands(sketched(tmp_path, "training-curves")["miniature_training_curves"]) == 16
 
 
 def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
