@@ -103,18 +103,18 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     synthetic.training_run(tmp_path / "train", "stapo", steps=8)
     e = experiment(tmp_path)
     over_q = sensitivity.sweep(e, group(e), "stapo", "q")
-    assert [(s.at, s.label) for s in over_q.points] == [
+    assert [(s.at, s.label) for s in over_q] == [
         (0.0, "justrl"), (0.25, None), (0.5, "stapo-q0.5"), (0.75, "stapo"), (1.0, None)
     ]  # fmt: skip
-    assert [v.mean if (v := s.values["t1.0"]) else None for s in over_q.points] == [25.0, None, 75.0, 50.0, None]
+    assert [v.mean if (v := s.values["t1.0"]) else None for s in over_q] == [25.0, None, 75.0, 50.0, None]
     over_tau = sensitivity.sweep(e, group(e), "stapo", "tau_p")
-    assert [(s.at, s.label) for s in over_tau.points] == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
+    assert [(s.at, s.label) for s in over_tau] == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
     # late entropy: the mean of the last quarter of eight steps
     late = [s.values["entropy"] for s in e.runs[0].steps if s.step in (7, 8)]
-    entropy = over_q.points[3].values["entropy"]
+    entropy = over_q[3].values["entropy"]
     assert entropy is not None
     assert entropy.mean == pytest.approx(sum(late) / 2)
-    assert over_q.points[0].values["entropy"] is None
+    assert over_q[0].values["entropy"] is None
     # such a run has its own figure and none of the others
     assert group(e).methods == tuple(labels.METHODS)
 

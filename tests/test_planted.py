@@ -13,7 +13,7 @@ from synthetic_log import Others, Token, with_thresholds, write
 from stapo_repro.tokens import planted
 from stapo_repro.tokens.planted import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import RecordError
 
 # Mini-batch 1: rare tokens with entropies 0.1 0.2 0.3 0.4, the first and the last junk; one frequent junk token.
 # Mini-batch 2: one rare token, junk. q = 0.75: tau_h is 0.325 and 0.9, the 0.25-quantile 0.175 and 0.9.
@@ -95,11 +95,9 @@ def test_a_log_without_any_token_of_interest(tmp_path):
     assert planted.compare(tokens, 0.75).precision[RANDOM].value is None
 
 
-def test_a_log_that_lacks_rows_or_planted_words_is_refused(tmp_path):
+def test_a_log_that_lacks_rows_is_refused(tmp_path):
     with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
         planted.tokens_of(read(tmp_path / "left", HAND, left_out=3))
-    with pytest.raises(BadInput, match="marks no planted words"):
-        planted.tokens_of(read(tmp_path / "none", HAND, watch=()))
     write(tmp_path / "whole", HAND)
     write(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
     rows, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -35,14 +35,6 @@ class SweepPoint:
     values: dict[str, Value | None]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """One strategy of masking over the values of tau_p or of q."""
-
-    strategy: str
-    points: tuple[SweepPoint, ...]
-
-
 def _label(names: set[str], strategy: str, tau_p: float, q: float) -> str | None:
     """The label under which the runs of a selector are recorded; None without a run."""
     if (tau_p, q) == (TAU_P, Q):
@@ -63,7 +55,7 @@ def _late_entropy(experiment: Experiment, size: str, method: str) -> Value | Non
     return Value(c.mean, *((None, None) if math.isnan(c.low) else (max(0.0, c.low), c.high)), c.seeds)
 
 
-def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> Sweep:
+def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> list[SweepPoint]:
     """A strategy over `key` ("tau_p" or "q"), the other one at the paper's value: planned values and those found."""
     size = group.sizes[0]
     names = {c.record.cell.method for c in experiment.cells if c.record.cell.size == size}
@@ -76,7 +68,7 @@ def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> Swee
         values = {s: experiment.accuracy(size, label, group.benchmarks, s) if label else None for s in SETTINGS}
         values["entropy"] = _late_entropy(experiment, size, label) if label else None
         points.append(SweepPoint(at, label, values))
-    return Sweep(strategy, tuple(points))
+    return points
 
 
 def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
@@ -88,26 +80,26 @@ def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
     title = group.heading("Sensitivity to τₚ and q")
     figure = canvas.sheet(title, 4.5)
     grid = figure.subplots(2, 2, sharex="col")
-    taus = [sweep(experiment, group, "stapo", "tau_p")]
-    qs = [sweep(experiment, group, s, "q") for s in _STRATEGIES]
+    taus = {"stapo": sweep(experiment, group, "stapo", "tau_p")}
+    qs = {s: sweep(experiment, group, s, "q") for s in _STRATEGIES}
     columns = ((taus, "probability threshold τₚ", f"STAPO over τₚ (q = {Q:g})"),
                (qs, "q, share of the candidates silenced", f"Masks over q (τₚ = {TAU_P:g})"))  # fmt: skip
     for column, (sweeps, name, head) in enumerate(columns):
         _panel(grid[0][column], sweeps, list(SETTINGS))
         _panel(grid[1][column], sweeps, ["entropy"])
-        points = sweeps[0].points
+        points = next(iter(sweeps.values()))
         grid[1][column].set_xticks(range(len(points)), [f"{s.at:g}" for s in points])
         grid[1][column].set_xlabel(name)
         grid[0][column].set_title(head)
     grid[0][0].set_ylabel("accuracy (%), average")
     grid[1][0].set_ylabel("late entropy (nats)")
     hollow = canvas.marker_handle("o", "hollow: T = 0.7", 4.5)
-    run = {s.label for x in (*taus, *qs) for s in x.points}
-    there = {x.strategy: any(s.label and s.label not in _ENDS.values() for s in x.points) for x in (*taus, *qs)}
+    run = {s.label for points in (*taus.values(), *qs.values()) for s in points}
+    there = {m: any(s.label and s.label not in _ENDS.values() for s in points) for m, points in (taus | qs).items()}
     ends = [canvas.handle(e, f" (q = {q:g})", line=False) for q, e in _ENDS.items() if e in run]
     canvas.legend(figure, [*(canvas.handle(m, run=there[m]) for m in _STRATEGIES), *ends, hollow])
-    missing = [f"τₚ = {s.at:g}" for s in taus[0].points if s.label is None]
-    missing += [f"{labels.method_label(x.strategy)} q = {s.at:g}" for x in qs for s in x.points if s.label is None]
+    missing = [f"τₚ = {s.at:g}" for s in taus["stapo"] if s.label is None]
+    missing += [f"{labels.method_label(m)} q = {s.at:g}" for m, x in qs.items() for s in x if s.label is None]
     caption = (
         f"{group.opening('Accuracy and late policy entropy over the two values of the mask')} Left: STAPO over the "
         "probability threshold. Right: three masks over q; q = 0 is JustRL and q = 1 JustRL-FullMask, whatever the "
@@ -118,28 +110,28 @@ def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
     return Sketch(f"{group.name}_sensitivity", title, figure, " ".join([caption, *more, *experiment.remarks(group)]))
 
 
-def _panel(axes: Axes, sweeps: Sequence[Sweep], what: Sequence[str]) -> None:
-    places = range(len(sweeps[0].points))
-    have = {k for k in places for x in sweeps for w in what if x.points[k].values[w] is not None}
+def _panel(axes: Axes, sweeps: Mapping[str, Sequence[SweepPoint]], what: Sequence[str]) -> None:
+    places = range(len(next(iter(sweeps.values()))))
+    have = {k for k in places for x in sweeps.values() for w in what if x[k].values[w] is not None}
     if not have:
         canvas.nothing(axes, "not run")
         return
     drawn: set[tuple[str, str]] = set()
-    for i, x in enumerate(sweeps):
+    for i, (strategy, points) in enumerate(sweeps.items()):
         aside = (i - (len(sweeps) - 1) / 2) * 0.14
         for w in what:
             apart = 0.03 if w == _HOLLOW else -0.03 if w in SETTINGS else 0.0
-            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(x.points)]
-            how = canvas.method_style(x.strategy)
+            at = [k + apart + (0.0 if s.label in _ENDS.values() else aside) for k, s in enumerate(points)]
+            how = canvas.method_style(strategy)
             # through neighbouring values alone: what was not run breaks the line
-            means = [v.mean if (v := s.values[w]) else math.nan for s in x.points]
-            (line,) = axes.plot(at, means, color=how.colour, linewidth=1, gid=f"sweep-{x.strategy}-{w}")
+            means = [v.mean if (v := s.values[w]) else math.nan for s in points]
+            (line,) = axes.plot(at, means, color=how.colour, linewidth=1, gid=f"sweep-{strategy}-{w}")
             if how.dashes:
                 line.set_dashes(how.dashes)
-            for place, s in zip(at, x.points, strict=True):
+            for place, s in zip(at, points, strict=True):
                 if s.label and (s.label, w) not in drawn:  # an end of q is one run for all strategies
                     drawn.add((s.label, w))
-                    _point(axes, place, s.values[w], s.label if s.label in _ENDS.values() else x.strategy, w == _HOLLOW)
+                    _point(axes, place, s.values[w], s.label if s.label in _ENDS.values() else strategy, w == _HOLLOW)
     axes.set_xlim(-0.5, len(places) - 0.5)
     for k in set(places) - have:
         axes.text(k, 0.5, "not run", rotation=90, transform=axes.get_xaxis_transform(), ha="center", va="center",

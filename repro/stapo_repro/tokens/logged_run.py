@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -156,12 +155,6 @@ class LoggedRun:
     def caption_opening(self) -> str:
         """What a caption says of a miniature."""
         return "A tiny model on additions, not a result of the paper. " if self.size == labels.MINI else ""
-
-    @property
-    def inputs_sha256(self) -> str:
-        """One hash over all that was read."""
-        lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(self.inputs.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""

@@ -169,5 +169,4 @@ def _provenance(run: LoggedRun) -> dict[str, str]:
         "Selector": f"{header.selector}, τp = {header.tau_p:g}, q = {header.q:g}",
         "Log": f"mode {header.mode}, {len(run.rows['step']):,} rows, {header.left_out:,} left out at its bound",
         "Code of the run": f"{record.code_commit}{changed}" if record else "not on record",
-        "Inputs": run.inputs_sha256,
     }

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stapo_repro.tokens.logged_run import batch_keys
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import RecordError
 from stapo_results.statistics import LEVEL, resampled_sums
 from stapo_results.token_log import TokenLog
 
@@ -152,19 +152,11 @@ class Compared:
 
 
 def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
-    """The rows that count, of one step or of all, checked against the log's counts.
+    """The rows that count of a log with planted words, of one step or of all, checked against the log's counts.
 
     Raises:
-        BadInput: the log marks no planted words.
         RecordError: rows were left out of the log, or a mini-batch's rows are not those that its counts say.
     """
-    if not log.header.watch:
-        raise BadInput(
-            "the token log marks no planted words",
-            found="no id under `watch` in the log's header",
-            expected="the ids of the miniature's meaningless words",
-            next_step="only a run of the miniature has them: stapo-repro miniature",
-        )
     rows, counts = log.tokens.filter(log.tokens["advantage"].to_numpy() > 0), log.histogram
     if step is not None:
         rows, counts = (table.filter(table["step"].to_numpy() == step) for table in (rows, counts))
