@@ -58,7 +58,7 @@ def _command(argv: list[str], out: Path, file_limit: int = 0) -> Callable[[], No
 
     def work() -> None:
         sys.stdout = sys.stderr = open(out.with_suffix(".log"), "a", buffering=1)  # noqa: SIM115  ends with the child
-        os.environ[progress.VARIABLE] = str(out.with_suffix(".progress"))
+        os.environ[terminal.PROGRESS] = str(out.with_suffix(".progress"))
         if file_limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit,) * 2)
         if code := main([*argv, "--out", str(out)]):

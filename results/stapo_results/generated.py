@@ -24,7 +24,7 @@ def replace_block(path: Path, name: str, block: str, text: bytes | None = None) 
     """
     begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
     if text is None and not path.exists():
-        raise BadInput("the file with the generated block is not there", found=path, next_step="check --readme")
+        raise BadInput("the file with the generated block is not there", found=path, next_step="git checkout it")
     old = (path.read_bytes() if text is None else text).decode()
     counts = old.count(begin), old.count(end)
     if counts != (1, 1) or old.index(begin) > old.index(end):
