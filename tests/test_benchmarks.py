@@ -96,6 +96,8 @@ def test_a_changed_text_is_named(toy: Path) -> None:
     text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?")
     (toy / "toy.jsonl").write_text(text)
     assert benchmarks.load("toy", toy).identity.text_variants == ("c",)
+    with pytest.raises(BadInput, match="1 problem texts"):
+        benchmarks.load("toy", toy, strict=True)
 
 
 def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -> None:

@@ -52,6 +52,8 @@ class _Evaluation:
     """Rule grader (docs/evaluation.md says what each does)."""
     accept_variant: bool = False
     """Run a copy of a benchmark with other rows or golds; every record says so."""
+    strict: bool = False
+    """Refuse a copy whose problem texts differ."""
     revision: str = ""
     """The hub model's revision."""
     method: str = ""

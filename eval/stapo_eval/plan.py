@@ -178,7 +178,9 @@ def _benchmarks(options: RunOptions) -> tuple[Benchmark, ...]:
     names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    return tuple(load(n, data_dir, accept_variant=options.accept_variant) for n in dict.fromkeys(names))
+    return tuple(
+        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
+    )
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:

@@ -115,7 +115,7 @@ def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
     paths, data_dir = benchmark_files(files), find_data_dir(o.data_dir)
     found = []
     for name in o.benchmarks.split(","):
-        b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant)
+        b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
         now, then = b.content, old.revisions.get(f"data:{name}")
         if now != then:
             raise BadInput(

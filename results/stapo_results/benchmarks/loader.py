@@ -26,7 +26,9 @@ OWN = {field: field for field in FIELDS}
 HUB = {k: v for k, v in OWN.items() if k != "id"}  # the hub's ids differ from copy to copy
 
 
-def load(name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False) -> Benchmark:
+def load(
+    name: str, data_dir: str | os.PathLike | None = None, *, accept_variant: bool = False, strict: bool = False
+) -> Benchmark:
     """A benchmark's problems in the order of their source, checked against the registry.
 
     Args:
@@ -34,12 +36,13 @@ def load(name: str, data_dir: str | os.PathLike | None = None, *, accept_variant
             that is named like a registered benchmark is checked as that one, any other is taken as it is.
         data_dir: directory with `<name>.jsonl` (or the entry's `file`); None loads from the hub.
         accept_variant: run a copy with other rows or golds; the identity says what differs.
+        strict: refuse copies whose problem texts differ.
 
     Raises:
         BadInput: for an unknown name, a missing or broken file, or a copy that is not the benchmark.
     """
     if is_file_name(name):
-        return _load_file(Path(name), accept_variant=accept_variant)
+        return _load_file(Path(name), accept_variant=accept_variant, strict=strict)
     specs = registry(data_dir)
     if name not in specs:
         raise BadInput(
@@ -62,7 +65,7 @@ def load(name: str, data_dir: str | os.PathLike | None = None, *, accept_variant
         columns = HUB | spec.columns
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
-    return checked(name, spec, found, columns, accept_variant=accept_variant)
+    return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
 
 
 def name_of_file(path: Path) -> str:
@@ -73,10 +76,10 @@ def name_of_file(path: Path) -> str:
     return name
 
 
-def _load_file(path: Path, *, accept_variant: bool) -> Benchmark:
+def _load_file(path: Path, *, accept_variant: bool, strict: bool) -> Benchmark:
     found, name = from_file(path), name_of_file(path)
     if spec := (packaged() | own_entries(path.parent)).get(name):
-        return checked(name, spec, found, OWN, accept_variant=accept_variant)
+        return checked(name, spec, found, OWN, accept_variant=accept_variant, strict=strict)
     problems = problems_of(name, None, found, OWN)
     spec = describe(problems, title=path.stem)
     return Benchmark(name, spec, problems, check_identity(name, spec, problems, found.source), found.source)
@@ -89,10 +92,11 @@ def checked(
     columns: Mapping[str, str],
     *,
     accept_variant: bool = False,
+    strict: bool = False,
 ) -> Benchmark:
     """The benchmark that rows are, compared with its entry."""
     problems = problems_of(name, spec, found, columns)
-    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant)
+    identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant, strict=strict)
     return Benchmark(name, spec, problems, identity, found.source)
 
 

@@ -122,11 +122,13 @@ def check_identity(
     source: str,
     *,
     accept_variant: bool = False,
+    strict: bool = False,
 ) -> Identity:
     """Compare a copy with the registry.
 
     Raises:
-        BadInput: for another number of rows or other gold answers (unless `accept_variant`), with both values.
+        BadInput: for another number of rows or other gold answers (unless `accept_variant`), with both values; under
+            `strict` also for differing problem texts.
     """
     golds = golds_sha256(p.answer for p in problems)
     known = Counter(spec.text_hashes.split())
@@ -148,6 +150,13 @@ def check_identity(
             found=", ".join(f"{what} {found}" for what, found, _ in differs),
             expected=", ".join(f"{what} {expected}" for what, _, expected in differs),
             next_step="get the registered copy; stapo-eval run --accept-variant takes this one, and scores then say so",
+        )
+    if differing and strict:
+        raise BadInput(
+            f"{source}: {len(differing)} problem texts of {name} differ from the registered copy",
+            found=shown(differing),
+            expected="the registered texts (up to white space)",
+            next_step="leave out --strict: the differing rows are then counted and named in the records",
         )
     variant = "; ".join(f"{what} {found} instead of {expected}" for what, found, expected in differs)
     return Identity(len(problems), golds, variant, tuple(differing))
