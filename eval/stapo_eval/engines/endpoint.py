@@ -62,6 +62,7 @@ class _Address:
     in_flight: int = 0
     failures: int = 0  # in a row
     failed_at: float = 0.0
+    failing_since: float = 0.0  # when the first of them was noticed
     resume_at: float = 0.0
     last: str = ""  # what went wrong
 
@@ -69,6 +70,7 @@ class _Address:
         """A request that was sent at `asked_at` had no answer; all that were in flight together are one failure."""
         self.last, now = str(error), time.monotonic()
         if asked_at >= self.failed_at:
+            self.failing_since = self.failing_since if self.failures else now
             self.failures, self.failed_at = self.failures + 1, now
         doubled = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self.failures - 1, 10))
         self.resume_at = max(self.resume_at, now + max(error.wait, doubled * random.uniform(0.5, 1.0)))
@@ -207,7 +209,7 @@ class EndpointEngine:
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         waiting, ends = Queue(requests, done), queue.SimpleQueue[End]()
         tries: Counter[Key] = Counter()
-        last_answer = began = time.monotonic()
+        began = time.monotonic()
         while waiting or any(a.in_flight for a in self.addresses):
             self._hand_out(waiting, tries, ends)
             finished = []
@@ -226,12 +228,18 @@ class EndpointEngine:
             now = time.monotonic()
             self.busy, began = self.busy + now - began, now
             if finished:
-                last_answer = now
                 yield finished
                 began = time.monotonic()
-            elif now - last_answer > self.options.patience and all(a.failures for a in self.addresses):
+            elif (
+                all(a.failures and not a.in_flight for a in self.addresses)
+                and (
+                    # a long response that was given up is no silence: the time counts from then on
+                    silent := now - max(a.failing_since for a in self.addresses)
+                )
+                > self.options.patience
+            ):
                 raise RunFailed(
-                    f"no address has answered for {now - last_answer:.0f} s",
+                    f"no address has answered for {silent:.0f} s",
                     found="; ".join(f"{a.url}: {a.last}" for a in self.addresses),
                 )
 

@@ -56,4 +56,6 @@ def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str 
         return library.grade(in_one(gold), answer)
     if options.preset == "justrl":
         return justrl.full(in_one(gold), answer), answer
+    if options.preset == "strict":
+        return _strict(in_one(gold), answer), answer
     return full(gold, answer, options), answer
