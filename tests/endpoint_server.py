@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,14 @@ class Server(ThreadingHTTPServer):
         self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
+        self.answering: list[tuple[socket.socket, threading.Thread]] = []
         self.most_at_once = self.at_once = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self.answering.append((request, thread))
+        thread.start()
 
     def __enter__(self) -> Server:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -43,6 +50,11 @@ class Server(ThreadingHTTPServer):
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
+        # torch aborts a process that ends while a thread that has used it still lives
+        for connection, thread in self.answering:
+            with suppress(OSError):  # it is closed already
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout=5)
         self.server_close()
 
 
