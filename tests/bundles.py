@@ -13,7 +13,7 @@ from pathlib import Path
 import finished_run
 from test_collect import make_run
 
-from stapo_repro.sharing.pack import DIGITS, MANIFEST, MARK, Entry, Manifest, digest
+from stapo_repro.sharing.pack import MANIFEST, Entry, Manifest
 
 
 def run_folder(root: Path) -> Path:
@@ -33,31 +33,24 @@ def members(bundle: Path) -> dict[str, bytes]:
         return {name: z.read(name) for name in z.namelist()}
 
 
-def seal(data: bytes) -> bytes:
-    """The same bytes with the right hash at their end."""
-    return data[:-DIGITS] + digest(io.BytesIO(data)).encode()
-
-
 def zipped(files: Sequence[tuple[str | zipfile.ZipInfo, bytes]]) -> bytes:
-    """A sealed zip of these members, in this order, whatever they are."""
+    """A zip of these members, in this order, whatever they are."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as z:
-        z.comment = MARK + b"0" * DIGITS
         for name, data in files:
             z.writestr(name, data)
-    return seal(out.getvalue())
+    return out.getvalue()
 
 
-def manifest_of(files: Sequence[tuple[str, bytes]], **changed: object) -> bytes:
+def manifest_of(files: Sequence[tuple[str, bytes]]) -> bytes:
     """A manifest that agrees with the files."""
     entries = [Entry(path=n, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for n, d in files]
-    given = {"code_commit": "c", "code_dirty": "", "runs": ["run"], "cells": [], "files": entries, **changed}
-    return Manifest.model_validate(given).model_dump_json().encode()
+    return Manifest(code_commit="c", code_dirty="", files=entries).model_dump_json().encode()
 
 
-def forged(path: Path, files: Sequence[tuple[str, bytes]], **changed: object) -> Path:
+def forged(path: Path, files: Sequence[tuple[str, bytes]]) -> Path:
     """A bundle whose hashes all agree, whatever its files say."""
-    path.write_bytes(zipped([(MANIFEST, manifest_of(files, **changed)), *files]))
+    path.write_bytes(zipped([(MANIFEST, manifest_of(files)), *files]))
     return path
 
 

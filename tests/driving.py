@@ -34,7 +34,7 @@ def with_cards(folder: Path, cards: int) -> str:
     return f"{folder}:/usr/bin:/bin"
 
 
-def environment(folder: Path, packages: dict[str, str], ray: str = "") -> Path:
+def environment(folder: Path, packages: dict[str, str]) -> Path:
     """A venv's folder with our commands and the metadata of packages: what is asked of it, and no more."""
     python = Path(sys.executable).resolve()
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -46,8 +46,7 @@ def environment(folder: Path, packages: dict[str, str], ray: str = "") -> Path:
         info = site / f"{name}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    scripts = {"stapo-train": "", "stapo-eval": "", "ray": ray}
-    for name, text in scripts.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+    for name in ("stapo-train", "stapo-eval"):
+        (folder / "bin" / name).write_text("#!/bin/sh\n")
         (folder / "bin" / name).chmod(0o755)
     return folder

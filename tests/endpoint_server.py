@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,21 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = "", logprobs: bool = True):
+    def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = ""):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.engine = model if isinstance(model, HfEngine) else HfEngine(find_model(str(model)), threads=1, rows=1)
-        self.name, self.key, self.logprobs = name, key, logprobs
+        self.name, self.key = name, key
         self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
+        self.answering: list[tuple[socket.socket, threading.Thread]] = []
         self.most_at_once = self.at_once = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self.answering.append((request, thread))
+        thread.start()
 
     def __enter__(self) -> Server:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
@@ -43,6 +50,11 @@ class Server(ThreadingHTTPServer):
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
+        # torch aborts a process that ends while a thread that has used it still lives
+        for connection, thread in self.answering:
+            with suppress(OSError):  # it is closed already
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout=5)
         self.server_close()
 
 
@@ -113,8 +125,6 @@ class _Handler(BaseHTTPRequestHandler):
         engine, server = self.server.engine, self.server
         if body["model"] != server.name:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
-        if body.get("logprobs") and not server.logprobs:
-            return 400, {"error": {"message": "logprobs is not supported by this model"}}
         prompt = tuple(engine.encode(body["messages"][0]["content"]))
         room = engine.context - len(prompt)
         if room < 1 or body.get("max_tokens", 0) > room:

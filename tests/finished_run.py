@@ -34,17 +34,16 @@ def _text(answer: str | None) -> str:
     return "I do not know.\x00\n" if answer is None else f"So it is\n\\boxed{{{answer}}}."
 
 
-def build(folder: Path, *, settings: tuple[str, ...] = ("t1.0", "t0.7"), path_only: bool = False) -> Path:
-    """Write `data/` (with a registry unless `path_only`) and `run/`; returns the folder."""
+def build(folder: Path) -> Path:
+    """Write `data/` with a registry, and `run/`; returns the folder."""
     data, run = folder / "data", folder / "run"
     data.mkdir(parents=True)
     file = data / "toy.jsonl"
     file.write_text("".join(json.dumps(p) + "\n" for p in PROBLEMS), encoding="utf-8")
-    if not path_only:
-        entry = benchmarks.registry_entry(file, "toy", samples=4, answer_type="math", unordered=True)
-        benchmarks.write_registry(data / "registry.yaml", {"toy": entry})
+    entry = benchmarks.registry_entry(file, "toy", samples=4, answer_type="math", unordered=True)
+    benchmarks.write_registry(data / "registry.yaml", {"toy": entry})
     samples, verdicts = [], []
-    for setting in settings:
+    for setting in ANSWERS:
         cell = Cell(method="stapo", size="mini", train_seed=0, step=40, benchmark="toy", setting=setting)
         for problem, answers in ANSWERS[setting].items():
             for i, a in enumerate(answers):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +39,13 @@ class Others:
     step: int = 1
 
 
-def with_thresholds(tokens: Iterable[Token], q: float) -> list[Token]:
+def with_thresholds(tokens: list[Token], q: float) -> list[Token]:
     """The tokens with tau_h as the trainer writes it, and silenced as S2T silences them."""
-    tokens, out = list(tokens), []
+    out = []
     for t in tokens:
         group = [u.entropy for u in tokens if (u.step, u.batch) == (t.step, t.batch) and u.rare]
         tau_h = float(np.quantile(np.float32(group).astype(np.float64), q)) if group else None
-        silenced = t.rare and tau_h is not None and float(np.float32(t.entropy)) < tau_h
-        out.append(Token(**{**t.__dict__, "tau_h": tau_h, "silenced": silenced}))
+        out.append(replace(t, tau_h=tau_h, silenced=t.rare and tau_h is not None and np.float32(t.entropy) < tau_h))
     return out
 
 
@@ -67,10 +65,6 @@ def write(
         token_log.write(run / token_log.FOLDER, part[0], _rows(rows), counts, header)
 
 
-def _p(t: Token) -> float:
-    return 0.001 if t.rare else 0.3
-
-
 def _rows(rows: list[Token]) -> dict[str, list]:
     n = len(rows)
     number = [[u for u in rows if u.step == t.step].index(t) for t in rows]
@@ -78,7 +72,7 @@ def _rows(rows: list[Token]) -> dict[str, list]:
         "step": [t.step for t in rows], "mini_batch": [t.batch for t in rows], "prompt_id": [t.prompt for t in rows],
         "sample": [0] * n, "position": number,
         "token": [JUNK[i % 2] if t.junk else WORD for i, t in zip(number, rows, strict=True)],
-        "advantage": [t.advantage for t in rows], "logprob": [math.log(_p(t)) for t in rows],
+        "advantage": [t.advantage for t in rows], "logprob": [math.log(0.001 if t.rare else 0.3) for t in rows],
         "entropy": [t.entropy for t in rows], "ratio": [1.0] * n, "clipped": [False] * n, "collision": [0.5] * n,
         "rare": [t.rare for t in rows], "silenced": [t.silenced for t in rows], "tau_h": [t.tau_h for t in rows],
         "top_tokens": [[9, 4]] * n, "top_logprobs": [[-0.1, -3.0]] * n, "before": [[1, 2, 3]] * n, "after": [[6]] * n,
@@ -86,17 +80,16 @@ def _rows(rows: list[Token]) -> dict[str, list]:
 
 
 def _counts(rows: list[Token], others: list[Others]) -> dict[str, list]:
-    seen: Counter = Counter()
-    for t in rows:
-        log10_p, entropy = (int(b[0]) for b in token_log.bins(np.log([_p(t)]), np.array([t.entropy])))
-        below = t.tau_h is not None and t.entropy < t.tau_h
-        sign = (t.advantage > 0) - (t.advantage < 0)
-        seen[t.step, t.batch, sign, t.rare, below, t.silenced, math.log(_p(t)) + t.entropy < 0, log10_p, entropy] += 1
+    """One line a row, and up to three for each of the others."""
+    lines = [
+        (t.step, t.batch, np.sign(t.advantage), t.rare, t.tau_h is not None and t.entropy < t.tau_h, t.silenced, 1)
+        for t in rows
+    ]
     for o in others:
         for sign, silenced, count in ((1, False, o.correct - o.silenced), (1, True, o.silenced), (-1, False, o.wrong)):
             if count:
-                seen[o.step, o.batch, sign, False, False, silenced, False, 47, 0] += count
-    names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "rises", "log10_p", "entropy")
-    keys = sorted(seen)
-    columns = {name: [key[i] for key in keys] for i, name in enumerate(names)}
-    return {**columns, "tokens": [seen[k] for k in keys], "norm_sum": [0.5 * seen[k] for k in keys]}
+                lines.append((o.step, o.batch, sign, False, False, silenced, count))
+    names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "tokens")
+    columns = {name: [line[i] for line in sorted(lines)] for i, name in enumerate(names)}
+    n = len(lines)
+    return {**columns, "rises": [False] * n, "log10_p": [36] * n, "entropy": [0] * n, "norm_sum": [0.5] * n}

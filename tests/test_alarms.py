@@ -31,14 +31,8 @@ def test_entropy_collapse_begins_when_the_last_window_is_under_a_tenth_of_the_fi
     assert begun(entropies(1.2, 0.8, 0.2, 0.02, 0.17, 0.01)) == [(5, "entropy_collapse")]
 
 
-def test_entropy_explosion_and_its_line() -> None:
-    watch = Watch()
-    for step, value in enumerate((1.0, 1.0, 3.0, 3.0), 1):
-        watch, found = observe(watch, LIMITS, step, {"entropy": value})
-        assert found == []  # 3.0 is not over three times 1.0
-    watch, (alarm,) = observe(watch, LIMITS, 5, {"entropy": 3.5})
-    assert (alarm.step, alarm.kind) == (5, "entropy_explosion")
-    assert alarm.line == "entropy 3.25 nats a token (last 2 steps), over 3 times 1 (first 2 steps)"
+def test_entropy_explosion_begins_over_three_times_the_first_window() -> None:
+    assert begun(entropies(1.0, 1.0, 3.0, 3.0, 3.5)) == [(5, "entropy_explosion")]  # 3.0 is not over 3
 
 
 def test_a_condition_that_lasts_is_one_alarm_and_one_that_returns_is_two() -> None:
@@ -48,29 +42,9 @@ def test_a_condition_that_lasts_is_one_alarm_and_one_that_returns_is_two() -> No
 
 
 def test_silenced_share_is_measured_against_the_sizes_own_reference() -> None:
-    ten_times = {"silenced_share": 0.001}
-    assert begun([ten_times], silenced_reference=1e-4) == []  # exactly ten times is not over
-    _, (alarm,) = observe(Watch(), LIMITS, 7, {"silenced_share": 0.0011}, silenced_reference=1e-4)
-    assert alarm.line == (
-        "0.11 % of the tokens silenced, over 10 times this size's 0.01 % (run.silenced_share_reference)"
-    )
+    assert begun([{"silenced_share": 0.001}], silenced_reference=1e-4) == []  # exactly ten times is not over
+    assert begun([{"silenced_share": 0.0011}], silenced_reference=1e-4) == [(1, "silenced_share")]
     assert begun([{"silenced_share": 0.8}], silenced_reference=None) == []
-
-
-@pytest.mark.parametrize(
-    ("selector", "reference"),
-    [
-        ("silence_spurious", 1e-4),
-        ("silence_low_probability", 1e-4),
-        ("silence_high_entropy", 1e-4),
-        ("silence_random", 1e-4),
-        ("a_selector_of_ones_own", 1e-4),
-        ("top_entropy", None),
-        ("keep_all", None),
-    ],
-)
-def test_every_selector_that_should_silence_few_has_the_reference(selector: str, reference: float | None) -> None:
-    assert silenced_reference(selector, 1e-4) == reference
 
 
 def test_truncation_is_a_rise_over_the_runs_own_beginning() -> None:
@@ -90,8 +64,7 @@ def test_not_finite_names_the_metrics() -> None:
 def test_disk_under_two_checkpoints() -> None:
     gib = 2**30
     assert begun([{}], disk_free=20 * gib, checkpoint_bytes=10 * gib) == []
-    _, (alarm,) = observe(Watch(), LIMITS, 1, {}, disk_free=20 * gib - 1, checkpoint_bytes=10 * gib)
-    assert alarm.line == "20.00 GiB of disk free, room for 1 more checkpoints of 10.00 GiB"
+    assert begun([{}], disk_free=20 * gib - 1, checkpoint_bytes=10 * gib) == [(1, "disk")]
     assert begun([{}], disk_free=1, checkpoint_bytes=None) == []
 
 
@@ -107,29 +80,12 @@ def test_no_alarm_in_the_committed_runs_of_the_miniature() -> None:
     assert found == {"entropy20-s0": [], "grpo-s0": [], "justrl-s0": [], "stapo-s0": []}
 
 
-def test_the_configuration_is_the_documented_one() -> None:
-    config = alarms_from(compose(["run.base=base", "run.out=out"]).alarms)
-    assert config == AlarmConfig(
-        window=5,
-        entropy_collapse=0.1,
-        entropy_explosion=3.0,
-        silenced_share=10.0,
-        truncation=0.2,
-        disk=2,
-        stop=("not_finite",),
-    )
-    stops = alarms_from(compose(["run.base=b", "run.out=o", "alarms.stop=[not_finite,disk]"]).alarms).stop
-    assert stops == ("not_finite", "disk")
+def test_selectors_that_silence_by_design_have_no_reference() -> None:
+    names = ("silence_spurious", "silence_random", "a_selector_of_ones_own", "top_entropy", "keep_all")
+    assert [silenced_reference(n, 1e-4) for n in names] == [1e-4, 1e-4, 1e-4, None, None]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "key"),
-    [
-        ({"stop": ["entropy"]}, "alarms.stop.0"),
-        ({"truncation": 2}, "alarms.truncation"),
-        ({"entropy": 1}, "alarms.entropy"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "key"), [({"stop": ["x"]}, "alarms.stop.0"), ({"entropy": 1}, "alarms.entropy")])
 def test_a_wrong_alarm_is_bad_input(wrong: dict, key: str) -> None:
     with pytest.raises(BadInput) as e:
         alarms_from(wrong)

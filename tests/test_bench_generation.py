@@ -1,4 +1,4 @@
-"""The end-to-end bench in small: both sides make the same samples; the goals themselves are slow."""
+"""The end-to-end bench in small: both sides make the same samples; the comparison itself is slow."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def test_both_sides_do_the_same_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_goals_are_met() -> None:
-    rows = generation.rows(generation.Size(repeats=1))
-    assert rows[1].ratio <= generation.MOST_RATIO
-    assert rows[1].values["own_share"] <= generation.MOST_OWN_SHARE
-    assert rows[1].values["met"] == 1.0
+def test_one_queue_takes_half_of_the_usual_loops_time_and_the_harness_a_twentieth_of_it() -> None:
+    rows, _ = generation.rows(generation.Size(repeats=1))
+    assert rows[1].ratio <= 0.5
+    assert rows[1].values["own_share"] <= 0.05

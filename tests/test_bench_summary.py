@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stapo_eval.bench.summary import GOAL_SECONDS, ROWS, N, make_plan, rows, summarise_folder, write_samples
+from stapo_eval.bench.summary import GOAL_SECONDS, N, make_plan, rows, summarise_folder, write_samples
 from stapo_results import store
 from stapo_results.schema import Verdict
 
@@ -25,13 +25,9 @@ def test_the_made_up_run_is_read_and_summarised(tmp_path: Path) -> None:
     assert json.loads((plan.out / "cost.json").read_text())["timed"] == 64
 
 
-def test_the_sizes_make_a_hundred_thousand_records() -> None:
-    assert 100_000 <= sum(ROWS.values()) * N * 2 < 100_100
-
-
 def test_the_row_says_what_was_measured() -> None:
     said: list[str] = []
-    (row,) = rows(characters=50, repeats=2, sizes={"a": 4}, say=said.append)
+    (row,), _ = rows(characters=50, repeats=2, sizes={"a": 4}, say=said.append)
     assert len(said) == 2
     assert 0 < row.ratio_low == row.ratio <= row.ratio_high
     assert row.ratio == row.seconds / GOAL_SECONDS
@@ -40,7 +36,7 @@ def test_the_row_says_what_was_measured() -> None:
 
 @pytest.mark.slow
 def test_a_hundred_thousand_records_are_summarised_in_five_seconds() -> None:
-    (row,) = rows()
+    (row,), _ = rows()
     assert row.values["records"] >= 100_000
     assert row.values["resamples"] == 10_000
     # its own work: wall time would test what else the machine does

@@ -19,10 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from stapo_eval.cli import main
-from stapo_eval.options import RunOptions
-from stapo_eval.plan import make_plan
 from stapo_results import benchmarks
-from stapo_results.benchmarks import copies, sources
+from stapo_results.benchmarks import copies
 from stapo_results.errors import BadInput
 
 ROWS = [
@@ -78,13 +76,6 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
     assert (b.spec.samples, b.spec.answer_type, b.identity.rows, b.identity.variant) == (32, "math", 3, "")
 
 
-def test_a_file_by_its_path_needs_no_ids_and_larger_ones_get_four_samples(tmp_path: Path) -> None:
-    rows = [{"problem": f"{i} + 1?", "answer": i + 1} for i in range(101)]
-    b = benchmarks.load(str(parquet(tmp_path / "sums.parquet", rows)))
-    assert (b.problems[7].id, b.problems[7].answer) == ("sums-0007", "8")
-    assert (b.spec.samples, b.spec.answer_type) == (4, "integer")
-
-
 def test_a_file_named_like_a_registered_benchmark_is_checked_as_that_one(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not the benchmark aime24") as e:
         benchmarks.load(str(jsonl(tmp_path / "aime24.jsonl", ROWS)))
@@ -102,16 +93,6 @@ def test_a_file_with_an_entry_beside_it_is_checked_as_that_one(tmp_path: Path) -
         benchmarks.load(str(path))
 
 
-def test_a_run_takes_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import eval_model
-
-    monkeypatch.delenv(benchmarks.DATA_DIR_VARIABLE, raising=False)
-    path = jsonl(tmp_path / "mine.jsonl", ROWS)
-    plan = make_plan(RunOptions(str(eval_model.build(tmp_path / "model")), benchmarks=str(path), n=2, settings="t1.0"))
-    assert len(plan.keys()) == 6
-    assert plan.run.config["benchmarks"] == ["mine"]
-
-
 def test_a_data_set_is_loaded_through_its_entry(registered: Path) -> None:
     (registered / "toy.jsonl").unlink()
     b = benchmarks.load("toy", registered)
@@ -126,9 +107,6 @@ def test_other_columns_are_refused_with_those_found_and_what_to_write(registered
         benchmarks.load("toy", registered)
     assert e.value.found == "the columns gold, prompt"
     assert "--columns problem=COLUMN,answer=COLUMN" in e.value.next_step
-    with pytest.raises(BadInput) as e:
-        benchmarks.load(str(jsonl(tmp_path / "aime24.jsonl", [{"question": "x", "answer": "1"}])))
-    assert "--write DIR --source" in e.value.next_step
 
 
 def test_writing_fetches_what_is_missing_and_checks_it(registered: Path, tmp_path: Path, capsys: Any) -> None:
@@ -142,7 +120,7 @@ def test_writing_fetches_what_is_missing_and_checks_it(registered: Path, tmp_pat
     assert main(["benchmarks", "--write", str(target), "--names", "toy"]) == 0
     assert "was there" in capsys.readouterr().out
     assert (target / "toy.jsonl").read_bytes() == once
-    assert benchmarks.load("toy", target, strict=True).problems == benchmarks.load("toy", registered).problems
+    assert benchmarks.load("toy", target).problems == benchmarks.load("toy", registered).problems
 
 
 def test_writing_refuses_another_data_set_and_leaves_nothing(registered: Path, tmp_path: Path, capsys: Any) -> None:
@@ -157,13 +135,6 @@ def test_writing_refuses_another_data_set_and_leaves_nothing(registered: Path, t
     assert [p.name for p in registered.iterdir()] == ["registry.yaml"]
 
 
-def test_writing_never_replaces_a_wrong_file(registered: Path) -> None:
-    jsonl(registered / "toy.jsonl", ROWS)
-    before = (registered / "toy.jsonl").read_bytes()
-    assert main(["benchmarks", "--write", str(registered), "--names", "toy"]) == 2
-    assert (registered / "toy.jsonl").read_bytes() == before
-
-
 def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -173,7 +144,7 @@ def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) 
     assert main(command) == 0
     first = {p.name: p.read_bytes() for p in data.iterdir()}
     assert set(first) == {"hmmt25.jsonl", "registry.yaml"}
-    b = benchmarks.load("hmmt25", data, strict=True)
+    b = benchmarks.load("hmmt25", data)
     assert [(p.id, p.answer) for p in b.problems] == [
         ("hmmt25-0000", "2"), ("hmmt25-0001", "2,-2"), ("hmmt25-0002", r"\frac{1}{3}")]  # fmt: skip
     assert (b.spec.unordered, b.spec.samples, b.spec.license) == (True, 32, "CC BY-NC-SA 4.0")
@@ -181,28 +152,16 @@ def test_adding_a_parquet_file_with_nested_columns(tmp_path: Path, capsys: Any) 
     assert {p.name: p.read_bytes() for p in data.iterdir()} == first
     capsys.readouterr()
     assert main(["benchmarks", "--data-dir", str(data)]) == 0
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("hmmt25"))
+    line = next(x for x in capsys.readouterr().out.splitlines() if "hmmt25" in x)
     assert line.split() == ["hmmt25", "3", "32", "math,", "any", "order", "CC", "BY-NC-SA", "4.0", "none", "ok"]
-
-
-def test_adding_a_file_where_it_lies_keeps_its_bytes(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "toy.jsonl", ROWS)
-    before = path.read_bytes()
-    assert main(["benchmarks", "--add", str(path), "--names", "toy", "--data-dir", str(tmp_path)]) == 0
-    assert path.read_bytes() == before
-    assert benchmarks.load("toy", tmp_path).spec.samples == 32
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "message"),
     [
         ("aime24", ROWS, "is a benchmark of the paper"),
-        ("Upper", ROWS, "lower case letters"),
         ("toy", ROWS, "has another benchmark toy"),
         ("new", [{"id": "a", "problem": "x", "answer": ""} | {"answer": []}], "problem is text"),
-        ("new", [{"id": "a", "problem": " ", "answer": "1"}], "problem is text"),
-        ("new", [{"id": "a", "problem": "x", "answer": True}], "problem is text"),
-        ("new", [{"id": "a", "problem": "x", "answer": "1", "tolerance": "some"}], "tolerance is not a number"),
         ("new", [], "holds no row"),
     ],
 )
@@ -215,21 +174,6 @@ def test_what_is_no_benchmark_is_not_added(
         copies.add(name, str(path), registered)
     assert (registered / "registry.yaml").read_bytes() == before
     assert not (registered / "new.jsonl").exists()
-
-
-@pytest.mark.parametrize("text", ["problem", "problem=", "question=problem", "=x"])
-def test_columns_that_say_nothing_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="--columns"):
-        sources.parse_columns(text)
-
-
-def test_a_column_with_a_dot_in_its_name_goes_before_a_nested_one() -> None:
-    row = {"a.b": 1, "a": {"b": 2, "c": [{"d": 3}]}}
-    assert sources.value_at(row, "a.b") == 1
-    assert sources.value_at(row, "a.c.0.d") == 3
-    for column in ("a.c.1.d", "a.c.x", "b", "a.b.c.d"):
-        with pytest.raises(KeyError):
-            sources.value_at(row, column)
 
 
 def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -258,15 +202,3 @@ def test_a_hub_is_asked_for_the_commit_and_its_cache_serves_without_one(tmp_path
     again = command("--write", target, "--names", "toy", HF_HUB_OFFLINE="1", HF_HOME=cache)
     assert again.returncode == 0, again.stdout
     assert (target / "toy.jsonl").read_bytes() == (data / "toy.jsonl").read_bytes()
-
-
-@pytest.mark.data
-def test_listing_the_real_directory(capsys: Any) -> None:
-    folder = os.environ.get(benchmarks.DATA_DIR_VARIABLE)
-    if not folder:
-        pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
-    assert main(["benchmarks", "--data-dir", folder, "--strict"]) == 0
-    lines = [x.split() for x in capsys.readouterr().out.splitlines()[1:7]]
-    assert [(x[0], x[1], x[2], x[-1]) for x in lines] == [
-        ("aime24", "30", "32", "ok"), ("aime25", "30", "32", "ok"), ("amc23", "40", "32", "ok"),
-        ("math500", "500", "4", "ok"), ("minerva", "272", "4", "ok"), ("olympiadbench", "674", "4", "ok")]  # fmt: skip

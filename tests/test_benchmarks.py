@@ -50,15 +50,6 @@ def test_the_packaged_registry_is_the_papers() -> None:
     assert all(len(s.text_hashes.split()) == s.rows for s in specs.values())
 
 
-def test_an_entry_of_ones_own_loads_in_file_order(toy: Path) -> None:
-    b = benchmarks.load("toy", toy)
-    assert [p.id for p in b.problems] == ["a", "b", "c"]
-    assert b.problems[1].answer == ("2", "-2")
-    assert b.spec.samples == 5
-    assert b.identity.variant == ""
-    assert b.identity.text_variants == ()
-
-
 def test_the_golds_hash_is_that_of_the_sorted_normal_forms() -> None:
     # printf '17\n204' | sha256sum
     expected = "0b8be3b9ffd5be736899a21e0e50478b671150db3934c8e13ca0aa60694a569e"
@@ -101,7 +92,7 @@ def test_a_changed_gold_is_refused(toy: Path) -> None:
         benchmarks.load("toy", toy)
 
 
-def test_a_changed_text_is_named_and_refused_only_under_strict(toy: Path) -> None:
+def test_a_changed_text_is_named(toy: Path) -> None:
     text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?")
     (toy / "toy.jsonl").write_text(text)
     assert benchmarks.load("toy", toy).identity.text_variants == ("c",)
@@ -138,11 +129,6 @@ def test_broken_files_are_named(toy: Path, content: str, message: str) -> None:
     assert message in str(e.value)
 
 
-def test_unknown_benchmarks_name_what_exists(toy: Path) -> None:
-    with pytest.raises(BadInput, match="olympiadbench, toy"):
-        benchmarks.load("nope", toy)
-
-
 def test_a_directory_cannot_change_a_packaged_benchmark(toy: Path) -> None:
     raw = yaml.safe_load((toy / "registry.yaml").read_text())
     raw["benchmarks"]["aime24"] = raw["benchmarks"].pop("toy")
@@ -158,17 +144,10 @@ def test_a_broken_registry_is_named(toy: Path, text: str) -> None:
         benchmarks.registry(toy)
 
 
-def test_the_registry_file_is_the_same_bytes_each_time(toy: Path) -> None:
-    before = (toy / "registry.yaml").read_bytes()
-    entry = benchmarks.registry_entry(toy / "toy.jsonl", "toy", samples=5, answer_type="math", unordered=True)
-    benchmarks.write_registry(toy / "registry.yaml", {"toy": entry})
-    assert (toy / "registry.yaml").read_bytes() == before
-
-
 @pytest.mark.data
 @pytest.mark.parametrize("name", ROWS)
 def test_the_real_files_load(name: str) -> None:
-    b = benchmarks.load(name, _real(), strict=True)
+    b = benchmarks.load(name, _real())
     assert len(b.problems) == ROWS[name]
     assert b.problems[0].id == f"{name}-0000"
 

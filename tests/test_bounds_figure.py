@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from stapo_repro.figures.canvas import Drawn
 from stapo_repro.pages import outputs
-from stapo_repro.records.reading import load_theory
-from stapo_results import store
 from stapo_results.schema import Theory, TheoryQuadrant
 
 FULL = {
@@ -58,8 +54,3 @@ def test_a_model_of_the_papers_is_no_miniature_and_nothing_is_drawn_without_toke
     assert "miniature" not in (first.title + first.caption).lower()
     assert drawn(record(tokens=0)) == []
     assert drawn() == []
-
-
-def test_records_are_found_below_the_roots(tmp_path: Path) -> None:
-    store.write_json(tmp_path / "theory/theory.json", record())
-    assert load_theory([tmp_path]) == [record()]

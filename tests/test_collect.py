@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from synthetic_log import Others, Token, write
 
-from stapo_repro.sharing.collect import collect, paths_in, shorten
+from stapo_repro.sharing.collect import collect
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics
@@ -47,11 +47,6 @@ def test_a_path_of_the_machine_is_refused_by_name(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no record found"):
-        collect(tmp_path, tmp_path / "out")
-
-
 def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> None:
     """Weights in the hub's cache (by id and commit), benchmarks in a folder of their own (by hashes), notes."""
     cache = "/home/u/.cache/huggingface/hub/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
@@ -66,12 +61,6 @@ def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> Non
     assert copy.notes == ["lost on (path): went on"]
 
 
-def test_a_path_among_the_revisions_is_refused(tmp_path: Path) -> None:
-    make_run(tmp_path / "run" / "a", revisions={"model": "/srv/models/x"})
-    with pytest.raises(RecordError, match="/srv/models/x"):
-        collect(tmp_path / "run", tmp_path / "out")
-
-
 def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
     make_run(tmp_path / "run" / "train" / "stapo-s0")
     make_run(tmp_path / "run" / "set-aside" / "train" / "stapo-s0.1", status="failed")
@@ -79,11 +68,6 @@ def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
     broken.parent.mkdir()
     broken.write_text('{"run_id": "ha')
     assert len(collect(tmp_path / "run", tmp_path / "out")) == 2
-
-
-def test_what_counts_as_a_path() -> None:
-    assert paths_in({"a": ["x=/a/b", "https://host/x", "a/b", "/dev"]}) == ["/a/b"]
-    assert shorten(["/r/x/y", {"k": "v=/r/x"}, 3], "/r/x") == ["RUN/y", {"k": "v=RUN"}, 3]
 
 
 def make_log(folder: Path, **options: object) -> None:
@@ -104,22 +88,6 @@ def test_the_token_log_comes_along_as_one_pair_of_files(tmp_path: Path) -> None:
     assert other is not None
     assert one == other
     assert (other.header.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
-
-
-def test_a_log_has_one_record_however_its_steps_were_split(tmp_path: Path) -> None:
-    """Split by step, whole, and collected a second time: the same bytes."""
-    make_log(tmp_path / "split")
-    make_log(tmp_path / "whole", split=False)
-    for name in ("split", "whole"):
-        collect(tmp_path / name, tmp_path / f"{name}-out")
-    collect(tmp_path / "split-out", tmp_path / "again-out")
-
-    def content(name: str) -> dict[str, bytes]:
-        folder = tmp_path / f"{name}-out" / "token_log"
-        return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*")}
-
-    assert len(content("split")) == 3
-    assert content("split") == content("whole") == content("again")
 
 
 def test_a_damaged_log_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SCRIPT = textwrap.dedent(
     from pathlib import Path
     from stapo_repro.driver.run import execute
     from stapo_repro.driver.stages import Stage
-    from stapo_results.console import run_main
+    from stapo_results.terminal import run_main
     from stapo_results.provenance import new_run
 
     out = Path(sys.argv[1])

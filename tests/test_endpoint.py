@@ -155,37 +155,16 @@ def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server) -> N
     assert "told to answer 500" in bad[0].error
 
 
-def test_an_endpoint_that_refuses_everything_ends_the_run_unrecorded(server: Server) -> None:
+def test_other_finish_reasons_are_missing_data_and_a_text_that_is_none_is_made_one(server: Server) -> None:
+    def answer(content: str, reason: str) -> str:
+        usage = {"prompt_tokens": 3, "completion_tokens": 1}
+        return json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}], "usage": usage})
+
     engine = _engine(server)
-    server.fault = lambda number, body: 422
-    with pytest.raises(RunFailed, match="422"):
-        _all(engine, _requests(engine, 40))
-
-
-def test_another_finish_reason_is_missing_data(server: Server) -> None:
-    answer = {"choices": [{"message": {"content": "x"}, "finish_reason": "content_filter"}]}
-    answer |= {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
-    engine = _engine(server)
-    server.fault = lambda number, body: json.dumps(answer) if body["seed"] == 78 else None
-    got = _all(engine, _requests(engine, 4))
-    (error,) = [f.error for f in got.values() if f.finish_reason == "error"]
-    assert "content_filter" in error
-
-
-def test_a_text_that_is_none_is_made_one(server: Server) -> None:
-    answer = '{"choices":[{"message":{"content":"a\\ud800b"},"finish_reason":"stop"}],'
-    answer += '"usage":{"prompt_tokens":3,"completion_tokens":2}}'
-    engine = _engine(server)
-    server.fault = lambda number, body: answer
-    (f,) = _all(engine, _requests(engine, 1)).values()
-    assert f.text == "a?b"
-
-
-def test_an_endpoint_without_log_probabilities_is_used_without(model: HfEngine) -> None:
-    with Server(model, logprobs=False) as server:
-        engine = _engine(server)
-        assert any("log-probabilities" in n for n in engine.notes)
-        assert {f.logprob_sum for f in _all(engine, _requests(engine)).values()} == {None}
+    server.fault = lambda number, body: answer("a\ud800b", "content_filter" if body["seed"] == 78 else "stop")
+    first, second = (_all(engine, _requests(engine, 2))[p, 0] for p in ("p0", "p1"))
+    assert first.text == "a?b"
+    assert "content_filter" in second.error
 
 
 def test_a_wrong_address_model_or_key_is_refused_before_the_run(
@@ -246,16 +225,3 @@ def test_a_run_over_an_endpoint_records_no_key_and_resumes(
             assert KEY not in path.read_text(encoding="utf-8")
     shown = capsys.readouterr()
     assert KEY not in shown.out + shown.err
-
-
-def test_a_model_of_which_only_the_name_is_known_says_so(server: Server, tmp_path: Path) -> None:
-    eval_model.benchmarks(tmp_path / "data", problems=2)
-    options = RunOptions(
-        model="tiny", data_dir=str(tmp_path / "data"), benchmarks="sums", out=str(tmp_path / "out"), engine="openai",
-        url=(server.url,), max_tokens=8, settings="t0.7",
-    )  # fmt: skip
-    summary = run(options)
-    assert summary["cells"][0]["cell"] == "external/tiny/s0/base/sums/t0.7/e0"
-    record = store.read_json(tmp_path / "out" / "run.json", Run)
-    assert record.revisions["model"].startswith("tiny ")
-    assert record.config["url"] == [server.url]

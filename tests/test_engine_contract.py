@@ -1,13 +1,10 @@
 """What every engine promises, asked of each one that is here: hf, an endpoint over hf, and with STAPO_TEST_ENGINE=vllm
-(`tox -e vllm`) vLLM offline and through its own OpenAI server."""
+(`tox -e vllm`) vLLM."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +13,6 @@ from pathlib import Path
 import eval_model
 import pytest
 from endpoint_server import Server
-from kill_harness import until
 
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, EngineOptions, Finished, Request, make_engine
@@ -27,7 +23,7 @@ from stapo_results import store
 from stapo_results.schema import Run, Sample
 
 VLLM = os.environ.get("STAPO_TEST_ENGINE") == "vllm"
-KINDS = ["hf", "openai", *(["vllm", "openai-vllm"] if VLLM else [])]
+KINDS = ["hf", "openai", *(["vllm"] if VLLM else [])]
 FEW = {"openai": 8}  # samples a problem where each is a request of its own to a small server
 MANY = 32
 
@@ -38,40 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return eval_model.build(tmp_path_factory.mktemp("model"), head_dim=32, labels={"step": 1})
 
 
-@pytest.fixture(scope="module")
-def vllm_server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    options = {"model": folder, "served-model-name": "tiny", "host": "127.0.0.1", "port": port, "dtype": "float32"}
-    options |= {"max-num-batched-tokens": 8192, "max-num-seqs": 64, "logprobs-mode": "processed_logprobs"}
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--no-enable-chunked-prefill"]
-    command += [f"--{k}={v}" for k, v in options.items()]
-    log = tmp_path_factory.mktemp("server") / "log"
-    with open(log, "wb") as f:
-        process = subprocess.Popen(command, stdout=f, stderr=f)
-
-    def ready() -> bool:
-        assert process.poll() is None, log.read_text()[-3000:]
-        with socket.socket() as s:
-            return s.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(ready, 300, "the server does not start")
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def setting(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, EngineOptions]]:
     """(kind of engine, its options)."""
     if request.param == "openai":
         with Server(folder) as server:
             yield "openai", EngineOptions(url=(server.url,), concurrency=8)
-    elif request.param == "openai-vllm":
-        yield "openai", EngineOptions(url=(request.getfixturevalue("vllm_server"),))
     else:
         yield request.param, EngineOptions()
 
@@ -137,12 +105,6 @@ def test_what_is_done_is_not_made_again(engine: Engine) -> None:
     done = {r.key: 9 for r in requests[::3]}
     assert _all(engine, requests, done).keys() == {r.key for r in requests} - done.keys()
     assert _all(engine, requests, {r.key: 1 for r in requests}) == {}
-
-
-def test_greedy_needs_no_seed(engine: Engine) -> None:
-    r = replace(_requests(engine, 1, 1)[0], decoding=Decoding(0.0, 1.0, 8))
-    texts = [f.text for s in (1, 2) for f in _all(engine, [replace(r, seed=s)]).values()]
-    assert texts[0] == texts[1]
 
 
 def test_a_problem_that_does_not_fit_is_its_own_error(engine: Engine) -> None:

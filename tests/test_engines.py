@@ -8,7 +8,7 @@ from pathlib import Path
 import eval_model
 import pytest
 
-from stapo_eval.decoding import INSTRUCTION, Decoding, encode_chat, parse_settings, prompt
+from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Finished, Request, fixed_batches, hf, make_engine
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import find_model
@@ -43,18 +43,6 @@ def _all(engine: HfEngine, requests: list[Request], done=()) -> list[Finished]:
     return _bare([f for piece in engine.stream(requests, done) for f in piece])
 
 
-def test_the_prompt_is_problem_space_instruction() -> None:
-    assert prompt("What is 1 + 1?") == "What is 1 + 1? " + INSTRUCTION
-    assert INSTRUCTION.endswith(r"\boxed{}.")
-
-
-def test_settings() -> None:
-    assert parse_settings("both") == {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
-    assert parse_settings("t0.7") == {"t0.7": (0.7, 0.9)}
-    with pytest.raises(BadInput, match="t9"):
-        parse_settings("t0.7,t9")
-
-
 def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine) -> None:
     ids = encode_chat(engine.tokenizer, "a")
     assert engine.tokenizer.decode(ids) == "<|im_start|>a<|im_end|><|im_start|>"
@@ -78,12 +66,6 @@ def test_missing_samples_come_out_as_in_a_whole_run(engine: HfEngine) -> None:
     done = {f.request.key for f in whole[:3]} | {f.request.key for f in whole[9:14]}
     assert _all(engine, requests, done) == [f for f in whole if f.request.key not in done]
     assert _all(engine, requests, {r.key for r in requests}) == []
-
-
-def test_a_cell_alone_gives_what_it_gives_among_others(engine: HfEngine) -> None:
-    requests = _requests(engine)
-    alone = [r for r in requests if r.cell == "t0.7"]
-    assert _all(engine, alone) == [f for f in _all(engine, requests) if f.request.cell == "t0.7"]
 
 
 def test_a_row_that_fails_costs_only_itself(engine: HfEngine) -> None:
@@ -113,12 +95,6 @@ def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) 
         make_engine("hf", find_model(str(tmp_path)))
 
 
-def test_labels_of_other_weights_are_refused(tmp_path: Path) -> None:
-    model = eval_model.build(tmp_path, labels={"weights_sha256": "0" * 64})
-    with pytest.raises(BadInput, match="other weights"):
-        find_model(str(model))
-
-
 def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
     with pytest.raises(BadInput, match="nobody/nothing"):
@@ -129,16 +105,6 @@ def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, f
 
 def _offline(*args: object, **kwargs: object) -> None:
     raise OSError("offline")
-
-
-def test_an_engine_that_is_not_installed_says_how_to_get_it(folder: Path) -> None:
-    try:
-        import vllm  # noqa: F401
-    except ImportError:
-        with pytest.raises(BadInput, match="tox -e vllm"):
-            make_engine("vllm", find_model(str(folder)))
-    else:
-        pytest.skip("vllm is installed here")
 
 
 def test_the_default_batch_keeps_within_memory(folder: Path) -> None:

@@ -2,13 +2,14 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -20,21 +21,33 @@ HERE = Path(__file__).parent
 RANKS = 3  # divides neither the hidden size nor the vocabulary evenly, so the last shard of a tensor is shorter
 
 
+def shards(model: Path, out: Path) -> None:
+    """The model as FSDP2 shards it over RANKS ranks, saved as veRL names its files: every rank of a made-up group."""
+    for rank in range(RANKS):
+        dist.init_process_group("fake", rank=rank, world_size=RANKS, store=FakeStore())
+        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        whole = load_file(model / "model.safetensors")
+        state = {n: DTensor.from_local(_local(t, rank), mesh, [Shard(0)], shape=t.shape, stride=t.stride(),
+                                       run_check=False) for n, t in whole.items()}  # fmt: skip
+        torch.save(state, out / f"model_world_size_{RANKS}_rank_{rank}.pt")
+        dist.destroy_process_group()
+
+
+def _local(t: torch.Tensor, rank: int) -> torch.Tensor:
+    parts = t.chunk(RANKS)
+    return parts[rank].clone() if rank < len(parts) else t[:0].clone()
+
+
 @pytest.fixture(scope="module")
 def run_folder(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder with the checkpoint of step 2, saved by three processes, and a record of a real run."""
+    """A run folder with the checkpoint of step 2, of three ranks, and a record of a real run."""
     out = tmp_path_factory.mktemp("run")
     actor = out / "checkpoints" / "global_step_2" / "actor"
     actor.mkdir(parents=True)
     shutil.copytree(
         tiny_base / "model", actor / "huggingface", ignore=shutil.ignore_patterns("*.safetensors", "stapo*")
     )
-    arguments = [str(tiny_base / "model"), str(actor)]
-    ranks = [
-        subprocess.Popen([sys.executable, HERE / "shard_writer.py", *arguments, str(r), str(RANKS), str(out / "init")])
-        for r in range(RANKS)
-    ]
-    assert [p.wait(timeout=120) for p in ranks] == [0] * RANKS
+    shards(tiny_base / "model", actor)
     shutil.copy(HERE.parent / "results/records/miniature/train/stapo-s0/run.json", out)
     folder = TrainingFolder(out)
     folder.complete_checkpoint(2)
@@ -66,12 +79,13 @@ def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path,
     export(run_folder / "checkpoints" / "global_step_2", tmp_path / "model")
     card = (tmp_path / "model" / "README.md").read_text()
     assert "# stapo-mini-s0, step 2\n" in card
-    assert "| reward | 0.2 |\n" in card
+    assert "| metrics of step 2 | reward 0.2 |\n" in card
     # as the record says it
     assert (
         "| selector | name silence_spurious, policy current, scope mini_batch, form speculative, tau_p 0.002, " in card
     )
     assert "runs/" not in card  # no folder of the machine that trained
+    assert "base_model:" not in card
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 100_000
     assert AutoTokenizer.from_pretrained(tmp_path / "model")("1+2")["input_ids"]
 

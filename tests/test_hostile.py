@@ -68,9 +68,8 @@ def test_written_answers_against_a_gold_that_is_hostile_too() -> None:
     check(answers, "10^{10^{10^{10}}}")
 
 
-@pytest.mark.parametrize("preset", ["justrl", "strict"])
-def test_written_answers_under_the_other_presets(preset: str) -> None:
-    assert not any(o.rule for o in check(written(), "31415926", preset))
+def test_written_answers_under_justrls_rule() -> None:
+    assert not any(o.rule for o in check(written(), "31415926", "justrl"))
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
-"""`stapo-eval export`: our records in the formats of other harnesses, checked with literal numbers.
+"""`stapo-eval export`: our records in lighteval's format, checked with literal numbers.
 
-tests/test_lighteval.py reads the same files back with lighteval and inspect_ai themselves.
+tests/test_lighteval.py reads the same files back with lighteval itself.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ import pytest
 
 from stapo_eval.cli import main
 from stapo_eval.decoding import INSTRUCTION
-from stapo_eval.interop import lighteval_log
 from stapo_results import store
-from stapo_results.schema import Run, Verdict
+from stapo_results.schema import Run
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
 # avg: (1/2 + 1 + 0) / 3; its standard error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
@@ -32,9 +30,9 @@ def world(tmp_path: Path) -> Path:
     return finished_run.build(tmp_path)
 
 
-def export(world: Path, to: str, *more: str) -> Path:
-    out = world / to
-    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(out)]
+def export(world: Path, *more: str) -> Path:
+    out = world / "exported"
+    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
     assert main([*command, "--data-dir", str(world / "data"), *more]) == 0
     return out
 
@@ -45,7 +43,7 @@ def details(out: Path, setting: str) -> list[dict[str, Any]]:
 
 
 def test_lighteval_results(world: Path) -> None:
-    out = export(world, "lighteval")
+    out = export(world)
     results = json.loads((out / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
     scores = results["results"]["stapo_toy|0"]
     assert scores == pytest.approx(
@@ -64,11 +62,9 @@ def test_lighteval_results(world: Path) -> None:
     assert general["exported_from"]["code_commit"] == "c" * 40
 
 
-def test_lighteval_details_keep_every_sample_in_lightevals_order(world: Path) -> None:
-    rows = details(export(world, "lighteval"), "t0.7")
-    order = [0, 1, 2]
-    random.Random(42).shuffle(order)
-    assert [r["doc"]["id"] for r in rows] == [str(i) for i in order]
+def test_lighteval_details_keep_every_sample(world: Path) -> None:
+    rows = details(export(world), "t0.7")
+    assert [r["doc"]["id"] for r in rows] == ["0", "1", "2"]
     by_id = {r["doc"]["specific"]["problem_id"]: r for r in rows}
     first, second = by_id["toy-a"], by_id["toy-b"]
     assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
@@ -83,39 +79,16 @@ def test_lighteval_details_keep_every_sample_in_lightevals_order(world: Path) ->
     assert first["model_response"]["logprobs"] == []
 
 
-def test_missing_samples_are_no_number_anywhere(world: Path) -> None:
-    log = json.loads(next(export(world, "inspect").glob("*-t0.7_*.json")).read_text())
-    failed = [s for s in log["samples"] if "error" in s]
-    assert [(s["id"], s["epoch"], s["error"]["message"]) for s in failed] == [("toy-a", 3, "the prompt is too long")]
-    assert "scores" not in failed[0]
-    assert log["results"]["scores"][0]["unscored_samples"] == 1
-
-
-def test_inspect_log(world: Path) -> None:
-    log = json.loads(next(export(world, "inspect").glob("*-t1.0_*.json")).read_text())
-    assert log["results"]["total_samples"] == 12
-    assert log["results"]["scores"][0]["metrics"]["accuracy"]["value"] == pytest.approx(AVG)
-    assert log["results"]["scores"][0]["metrics"]["stderr"]["value"] == pytest.approx(SE)
-    cut = next(s for s in log["samples"] if (s["id"], s["epoch"]) == ("toy-a", 4))
-    assert cut["output"]["choices"][0]["stop_reason"] == "max_tokens"
-    assert cut["scores"]["stapo"]["value"] == 0.0
-
-
-@pytest.mark.parametrize("to", ["lighteval", "inspect"])
-def test_the_same_command_gives_the_same_bytes(world: Path, to: str) -> None:
-    first = {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()}
+def test_the_same_command_gives_the_same_bytes(world: Path) -> None:
+    first = {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()}
     assert first
-    assert {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()} == first
-
-
-def test_lightevals_order_is_its_fixed_shuffle() -> None:
-    assert lighteval_log.lighteval_order(5) == [3, 1, 2, 4, 0]  # what random.Random(42) makes of five rows
+    assert {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()} == first
 
 
 def test_an_unfinished_run_is_refused(world: Path) -> None:
     path = world / "run" / "run.json"
     store.write_json(path, store.read_json(path, Run).model_copy(update={"status": "interrupted"}))
-    assert main(["export", "--run", str(world / "run"), "--to", "inspect", "--out", str(world / "o")]) == 2
+    assert main(["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]) == 2
     assert not (world / "o").exists()
 
 
@@ -124,23 +97,9 @@ def test_another_copy_of_the_benchmark_is_refused(world: Path, tmp_path: Path, c
     other.mkdir()
     rows = [p | {"answer": "1"} for p in finished_run.PROBLEMS]
     (other / "toy.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    command = ["export", "--run", str(world / "run"), "--to", "inspect", "--out", str(world / "o")]
+    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
     assert main([*command, "--benchmarks", str(other / "toy.jsonl")]) == 2
     assert "is not the copy of toy that the run was made with" in capsys.readouterr().err
-
-
-def test_a_lost_verdict_is_named(world: Path, capsys: Any) -> None:
-    path = world / "run" / "verdicts.jsonl"
-    kept = [v for v in store.read(path, Verdict) if (v.problem_id, v.sample_index) != ("toy-b", 2)]
-    store.write_atomic(path, "".join(store.to_line(v) + "\n" for v in kept))
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
-    assert main([*command, "--data-dir", str(world / "data")]) == 2
-    assert "none for problem toy-b, sample 2" in capsys.readouterr().err
-
-
-def test_a_benchmark_that_was_given_by_path(tmp_path: Path) -> None:
-    world = finished_run.build(tmp_path, path_only=True)
-    export(world, "inspect", "--benchmarks", str(world / "data" / "toy.jsonl"))
 
 
 def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:

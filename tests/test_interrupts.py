@@ -52,9 +52,3 @@ def test_a_second_one_stops_at_once(caught, second: signal.Signals) -> None:
     clock.now += 1.0
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), second)
-
-
-def test_release_without_catch_leaves_the_handlers_alone() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    StopRequest().release()
-    assert signal.getsignal(signal.SIGTERM) is before

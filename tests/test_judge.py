@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_eval.engines import Finished, Key, Request
-from stapo_eval.judge import check_judge
-from stapo_eval.judge.asking import Judge, ask, distinct, recorded
-from stapo_eval.judge.audit import judge_notes, unanswered
+from stapo_eval.judge.asking import (
+    Judge,
+    ask,
+    check_judge,
+    distinct,
+    judge_notes,
+    recorded,
+    unanswered,
+    verdict_by_judge,
+)
 from stapo_eval.judge.prompt import ANSWER_TOKENS, Question, fitted_prompt, message, parse_letter, question_key
-from stapo_eval.judge.scope import asked_about, scored, verdict_by_judge
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Judgement, Sample
@@ -71,53 +77,18 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
 
 @pytest.mark.parametrize(
     ("text", "letter", "exactly"),
-    [
-        ("A", "A", "A"),
-        (" A\n", "A", ""),
-        ("B", "B", "B"),
-        ("C", "C", "C"),
-        ("", "", ""),
-        ("a", "", ""),
-        ("A.", "", ""),
-        ("AB", "", ""),
-        ("D", "", ""),
-        ("The answer is A", "", ""),
-        ("Ａ", "", ""),
-    ],
-)
+    [("A", "A", "A"), (" A\n", "A", ""), ("B", "B", "B"), ("", "", ""), ("A.", "", ""), ("The answer is A", "", ""),
+     ("Ａ", "", "")],
+)  # fmt: skip
 def test_letters_are_parsed_strictly(text: str, letter: str, exactly: str) -> None:
     assert parse_letter(text) == letter
     assert parse_letter(text, "justrl-exact") == exactly
 
 
-def test_the_prompt_holds_question_gold_and_response() -> None:
-    text = message(Question("b", "p", "How many?", ("1", "2"), "whole", None), "the end")
-    assert text.index("How many?") < text.index("1, 2") < text.index("the end")
-    assert "whole" not in text
-
-
-def test_justrl_asks_with_an_empty_question_and_the_whole_response() -> None:
-    question = Question("b", "p", "How many?", "1", "x" * 9_000 + "END", "1")
-    prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], 20_000, "justrl-exact")
-    assert prompt is not None
-    text = "".join(map(chr, prompt))
-    assert "How many?" not in text
-    assert "QUESTION\n\n" in text
-    assert "x" * 9_000 + "END" in text
-    # where it does not fit it is not asked, and never shortened
-    assert fitted_prompt(question, lambda t: [ord(c) for c in t], 9_000, "justrl-exact") is None
-
-
-def _chunks(size: int):
-    return lambda text: list(range(-(-len(text) // size)))
-
-
 TOKENISERS = {
     "characters": lambda text: [ord(c) for c in text],
     "bytes": lambda text: list(text.encode()),
-    "four characters": _chunks(4),
-    "nine characters": _chunks(9),
-    "words": lambda text: [len(w) for w in text.replace("\n", " ").split(" ")],
+    "nine characters": lambda text: list(range(-(-len(text) // 9))),
 }
 
 
@@ -144,22 +115,6 @@ def test_a_prompt_never_overflows_and_wastes_little(name: str, context: int, res
         assert shown.removesuffix("\n\nLETTER") in response.replace("<|", "< |")
         bare = len(encode(message(question, "")))
         assert len(prompt) - bare == min(4096, room - bare) or "<|" in response
-
-
-def test_a_long_response_keeps_its_end() -> None:
-    question = _question(None, "x" * 5_000 + "END")
-    for context in (800, 1_200):
-        prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], context)
-        assert prompt is not None
-        assert len(prompt) == context - ANSWER_TOKENS
-        assert "xEND" in "".join(map(chr, prompt))
-
-
-def test_chat_tokens_in_a_response_do_not_end_the_message() -> None:
-    question = _question(None, "7<|im_end|><|im_start|>A")
-    prompt = fitted_prompt(question, lambda t: [ord(c) for c in t], 10_000)
-    assert prompt is not None
-    assert "<|" not in "".join(map(chr, prompt))
 
 
 def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
@@ -232,58 +187,20 @@ def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:
 
 def test_a_failure_of_the_engine_is_no_reply_and_is_asked_again(tmp_path) -> None:
     path = tmp_path / "j.jsonl"
-    assert _ask([_question("3"), _question("4")], Scripted(says={"it is 3": "boom"}), path) == [
-        "not_asked",
-        "incorrect",
-    ]
+    questions = [_question("3"), _question("4")]
+    assert _ask(questions, Scripted(says={"it is 3": "boom"}), path) == ["not_asked", "incorrect"]
     again = Scripted(says={"it is 3": "A"})
-    assert _ask([_question("3"), _question("4")], again, path) == ["correct", "incorrect"]
+    assert _ask(questions, again, path) == ["correct", "incorrect"]
     assert len(again.asked) == 1
     assert [j.status for j in store.read(path, Judgement)] == ["error", "answered", "answered"]
 
 
-def test_each_part_of_a_question_counts() -> None:
-    base = _question("3")
-    others = [
-        Question("b", "q", "Another text?", "7", base.response, "3"),
-        Question("b", "q", base.problem, "8", base.response, "3"),
-        Question("b", "q", base.problem, ("7", "8"), base.response, "3"),
-        _question("3", problem="r"),
-        _question(None, "so it is 3"),
-    ]
-    keys = {question_key(q, "compass") for q in [base, *others]} | {question_key(base, "justrl-exact")}
-    assert len(keys) == 7
-
-
-def test_scopes() -> None:
-    rule = [True, True, False, False]
-    assert asked_about("rule-negatives", rule) == [False, False, True, True]
-    assert asked_about("all", rule) == [True] * 4
-    assert asked_about("disagreements", rule, [True, False, True, False]) == [False, True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("rule", "judge", "correct"),
-    [
-        (False, "correct", True),
-        (False, "incorrect", False),
-        (False, "invalid", False),
-        (False, "not_asked", False),
-        (True, "correct", True),
-        (True, "incorrect", False),
-        (True, "invalid", False),
-        (True, "not_asked", True),
-    ],
-)
-def test_where_the_judge_gave_a_verdict_its_word_counts(rule: bool, judge, correct: bool) -> None:
-    assert scored(rule, judge) is correct
-
-
 def test_what_does_not_exist_is_refused_by_name() -> None:
-    with pytest.raises(BadInput, match="everything"):
-        check_judge("everything", "compass")
-    with pytest.raises(BadInput, match="cot"):
-        check_judge("all", "cot")
-    with pytest.raises(BadInput, match="--judge-scope"):
-        check_judge("all", "justrl-exact")
+    for scope, mode, named in (
+        ("some", "compass", "some"),
+        ("all", "cot", "cot"),
+        ("all", "justrl-exact", "--judge-scope"),
+    ):
+        with pytest.raises(BadInput, match=named):
+            check_judge(scope, mode)
     check_judge("rule-negatives", "justrl-exact")

@@ -5,36 +5,29 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
-import subprocess
+import resource
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import eval_model
 import pytest
-from kill_harness import Forker, Series
+from forked import forked
 
+from stapo_eval.cli import main
+from stapo_results import terminal
 from stapo_results.benchmarks import registry_entry, write_registry
 
 KILLS = int(os.environ.get("STAPO_KILLS", "190"))
+STAGES = ("start", "generate", "grade", "judge", "summary")
 # per run folder, in order: where it is killed, and how long after the stage began at most, in seconds
-PLAN = (
-    [("start", 0.5)] * 2
-    + [("generate", 0.6)] * 8
-    + [("grade", 0.3)] * 3
-    + [("judge", 0.2)] * 3
-    + [("summary", 0.02)] * 3
-)
+PLAN = [("start", 0.5)] * 2 + [("generate", 0.6)] * 8 + [("grade", 0.3)] * 3 + [("judge", 0.2)] * 3
+PLAN += [("summary", 0.02)] * 3
 TOTAL = 2 * 2 * 12 * 4  # settings, benchmarks, problems, samples
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    with Forker() as f:
-        yield f
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")]
 
 
 def _benchmarks(folder: Path) -> None:
@@ -60,6 +53,51 @@ def argv(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["run", *(f"--{k}={v}" for k, v in options.items())]
 
 
+def _command(argv: list[str], out: Path, file_limit: int = 0) -> Callable[[], None]:
+    """The command as a child runs it, with what it says in a log beside its folder."""
+
+    def work() -> None:
+        sys.stdout = sys.stderr = open(out.with_suffix(".log"), "a", buffering=1)  # noqa: SIM115  ends with the child
+        os.environ[terminal.PROGRESS] = str(out.with_suffix(".progress"))
+        if file_limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit,) * 2)
+        if code := main([*argv, "--out", str(out)]):
+            os._exit(code)
+
+    return work
+
+
+def _stage(out: Path) -> str:
+    """Where a run stands, read from outside: from its files and from what it tells a driver."""
+    samples = out / "samples.jsonl"
+    if not samples.exists():
+        return "start"
+    if samples.read_bytes().count(b"\n") < TOTAL:
+        return "generate"
+    if (out / "verdicts.jsonl").exists() and not (out / "summary.json").exists():
+        return "summary"
+    said = terminal.read_progress(out.with_suffix(".progress"))
+    return said["stage"] if said and said["stage"] in STAGES else "start"
+
+
+def _after(out: Path, stage: str, delay: float) -> Callable[[], bool]:
+    """Whether the delay is over since the stage was first seen."""
+    times: list[float] = []
+
+    def due() -> bool:
+        if not times and STAGES.index(_stage(out)) >= STAGES.index(stage):
+            times.append(time.monotonic() + delay)
+        return bool(times) and time.monotonic() >= times[0]
+
+    return due
+
+
+def _whole_lines(out: Path) -> list[bytes]:
+    path = out / "samples.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    return [x for x in lines if x.endswith(b"\n")]
+
+
 def _files(out: Path) -> dict[str, object]:
     """What the determinism clause is about; cells without the code's version, which may change under a test."""
     files: dict[str, object] = {n: (out / n).read_bytes() for n in ("samples.jsonl", "verdicts.jsonl", "summary.json")}
@@ -70,108 +108,57 @@ def _files(out: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def whole(forker: Forker, argv: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def whole(argv: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """The files of a run that nobody disturbed."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    Series(forker, argv, out, TOTAL, random.Random(0)).finish()
+    assert main([*argv, "--out", str(out)]) == 0
     return _files(out)
 
 
-def test_killed_anywhere_it_ends_in_the_same_bytes(
-    forker: Forker, argv: list[str], whole: dict[str, object], tmp_path: Path
-) -> None:
+def _finish(argv: list[str], out: Path) -> None:
+    with forked(_command(argv, out)) as process:
+        while process.alive():
+            time.sleep(0.01)
+    assert process.code == 0, out.with_suffix(".log").read_text()
+
+
+def test_killed_anywhere_it_ends_in_the_same_bytes(argv: list[str], whole: dict[str, object], tmp_path: Path) -> None:
     hits: Counter[str] = Counter()
     number = 0
     while sum(hits.values()) < KILLS:
-        series = Series(forker, argv, tmp_path / f"out{number}", TOTAL, random.Random(number))
+        out, draw, seen = tmp_path / f"out{number}", random.Random(number), set()
         for stage, most_delay in PLAN[: KILLS - sum(hits.values())]:
-            if not series.kill_in(stage, most_delay):
-                break  # it was done before it could be killed
-        series.finish()
-        assert _files(series.out) == whole, f"seed {number}: {dict(series.kills)}"
-        hits += series.kills
+            out.with_suffix(".progress").unlink(missing_ok=True)
+            with forked(_command(argv, out)) as process:
+                if not process.kill_when(_after(out, stage, draw.uniform(0, most_delay)), seconds=300):
+                    assert process.code == 0, out.with_suffix(".log").read_text()
+                    break  # it was done before it could be killed
+            hits[_stage(out)] += 1
+            lines = _whole_lines(out)
+            assert len(set(lines)) == len(lines), "a sample stands twice"
+            assert seen <= set(lines), "a recorded sample was lost or made anew"
+            seen = set(lines)
+        _finish(argv, out)
+        assert _files(out) == whole, f"seed {number}"
         number += 1
     print(f"{sum(hits.values())} kills over {number} runs: {dict(hits)}")
     if len(PLAN) <= KILLS:
         assert {"generate", "grade", "judge", "summary"} <= set(hits)
 
 
-def test_a_disk_that_fills_up_costs_nothing(
-    forker: Forker, argv: list[str], whole: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_up_costs_nothing(argv: list[str], whole: dict[str, object], tmp_path: Path) -> None:
     """A limit on the size of a file, at 12 places: the write that meets it is cut short, as on a full disk."""
-    out = tmp_path / "out"
-    series = Series(forker, argv, out, TOTAL, random.Random(0))
+    out, seen = tmp_path / "out", set()
     size = len(whole["samples.jsonl"])  # type: ignore[arg-type]
-    refused = 0
     for part in range(1, 13):
-        with forker.start([*argv, "--out", str(out)], series.log, {}, file_limit=part * size // 12) as process:
-            pass
-        assert process.code == 1
-        text = series.log.read_text()
-        refused += "the disk is full" in text
-        assert "Traceback" not in text
-        series._check_kept()
-    assert refused == 12
-    series.finish()
+        out.with_suffix(".log").unlink(missing_ok=True)
+        with forked(_command(argv, out, part * size // 12)) as process:
+            while process.alive():
+                time.sleep(0.01)
+        text = out.with_suffix(".log").read_text()
+        assert (process.code, "the disk is full" in text, "Traceback" in text) == (1, True, False)
+        lines = set(_whole_lines(out))
+        assert seen <= lines
+        seen = lines
+    _finish(argv, out)
     assert _files(out) == whole
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def _leave(disk: Path, room: int) -> None:
-    """Fill the disk up to `room` bytes."""
-    filler = disk / "filler"
-    filler.unlink(missing_ok=True)
-    filler.write_bytes(bytes(shutil.disk_usage(disk).free - room))
-
-
-def test_a_disk_that_fills_up_while_judging(
-    forker: Forker, argv: list[str], whole: dict[str, object], disk: Path, tmp_path: Path
-) -> None:
-    judge = next(x.removeprefix("--judge=") for x in argv if x.startswith("--judge="))
-    out, log = disk / "out", tmp_path / "log"
-    Series(forker, [x for x in argv if not x.startswith("--judge=")], out, TOTAL, random.Random(0)).finish()
-    again = ["judge", "--run", str(out), "--judge", judge]
-    replies, kept = out / "judgements.jsonl", []
-    for room in (16, 20, 24):
-        _leave(disk, room << 10)
-        with forker.start(again, log, {}) as process:
-            pass
-        assert process.code == 1
-        assert "the disk is full" in log.read_text()
-        assert "Traceback" not in log.read_text()
-        kept.append([x for x in replies.read_bytes().splitlines(keepends=True) if x.endswith(b"\n")])
-    (disk / "filler").unlink()
-    with forker.start(again, log, {}) as process:
-        pass
-    assert process.code == 0
-    lines = replies.read_bytes().splitlines(keepends=True)
-    assert 0 < len(kept[0]) < len(kept[2]) < len(lines)
-    assert kept == [lines[: len(k)] for k in kept]
-    assert _files(out) == whole
-
-
-def test_a_disk_that_is_full(forker: Forker, argv: list[str], whole: dict[str, object], disk: Path) -> None:
-    series = Series(forker, argv, disk / "out", TOTAL, random.Random(0))
-    for room in (90, 20, 20):  # enough for the check at the start, not for everything
-        _leave(disk, room << 10)
-        with series._start() as process:
-            pass
-        assert process.code == 1
-        assert "Traceback" not in series.log.read_text()
-    (disk / "filler").unlink()
-    series.finish()
-    assert _files(series.out) == whole

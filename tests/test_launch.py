@@ -53,14 +53,6 @@ def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_recor
 
 
 def test_the_resume_command_works_from_any_folder_and_holds_no_secret() -> None:
-    command = launch.resume_command(
-        ["method=stapo", "run.out=runs/my run", "trainer.logger=[console,file]", "trainer.wandb_api_key=abc"]
-    )
-    assert shlex.split(command) == [
-        "stapo-train",
-        "run",
-        "method=stapo",
-        f"run.out={os.getcwd()}/runs/my run",
-        "trainer.logger=[console,file]",
-        "trainer.wandb_api_key=(redacted)",
-    ]
+    words = ["method=stapo", "run.out=runs/my run", "trainer.logger=[console,file]", "trainer.wandb_api_key=abc"]
+    shown = [words[0], f"run.out={os.getcwd()}/runs/my run", words[2], "trainer.wandb_api_key=(redacted)"]
+    assert shlex.split(launch.resume_command(words)) == ["stapo-train", "run", *shown]

@@ -1,4 +1,4 @@
-"""Other harnesses read our exports and run our tasks, with their own code (`tox -e lighteval`)."""
+"""lighteval reads our exports and runs our tasks, with its own code (`tox -e lighteval`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ import pytest
 pytest.importorskip("lighteval", reason="lighteval is in an environment of its own: tox -e lighteval")
 
 from stapo_eval.cli import main
-from stapo_eval.interop.lighteval_log import lighteval_order
-from stapo_results import benchmarks
-from stapo_results.errors import BadInput
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
-NAMES = ("avg@n:n=4", "pass@k:k=4&n=4", "maj@n:n=4")
+AVG = "avg@n:n=4"
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +25,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_run.build(tmp_path_factory.mktemp("world"))
 
 
-@pytest.fixture(scope="module")
-def tasks(world: Path) -> Any:
-    """The custom-tasks module over the toy benchmark."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(benchmarks.DATA_DIR_VARIABLE, str(world / "data"))
-        from stapo_eval.interop import lighteval_tasks
-
-    return lighteval_tasks
-
-
-def export(world: Path, to: str) -> Path:
-    out = world / to
-    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(out), "--data-dir", str(world / "data")]
+def export(world: Path) -> Path:
+    out = world / "exported"
+    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
+    command += ["--data-dir", str(world / "data")]
     assert main(command) == 0
     return out
 
@@ -58,35 +46,20 @@ def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[s
     return list(tracker.load_details_datasets("last", [task])[f"{task}|0"])
 
 
-def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path, tasks: Any) -> None:
+def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path) -> None:
     from lighteval.metrics import apply_metric
+    from lighteval.metrics.metrics import Metrics
     from lighteval.models.model_output import ModelResponse
     from lighteval.tasks.requests import Doc
 
-    rows = read_details(export(world, "lighteval") / "t1.0", MODEL)
+    rows = read_details(export(world) / "t1.0", MODEL)
     docs = [Doc(**r["doc"]) for r in rows]
     responses = [ModelResponse(**r["model_response"]) for r in rows]
-    theirs = apply_metric(responses=responses, docs=docs, metrics=tasks.metrics(4))
-    assert [r["metric"] for r in rows] == theirs
-    assert {d.specific["problem_id"]: r["metric"][NAMES[0]] for d, r in zip(docs, rows, strict=True)} == {
+    metric = Metrics.avg_at_n_math(sample_params={"n": 4})
+    theirs = apply_metric(responses=responses, docs=docs, metrics=[metric])
+    assert [r["metric"][AVG] for r in rows] == [x[AVG] for x in theirs]
+    assert {d.specific["problem_id"]: r["metric"][AVG] for d, r in zip(docs, rows, strict=True)} == {
         "toy-a": 0.5, "toy-b": 1.0, "toy-c": 0.0}  # fmt: skip
-
-
-def test_lighteval_makes_the_same_hashes_of_what_it_read(world: Path) -> None:
-    from dataclasses import asdict
-
-    from lighteval.logging.info_loggers import DetailsLogger
-    from lighteval.models.model_output import ModelResponse
-    from lighteval.tasks.requests import Doc
-
-    out = export(world, "lighteval") / "t1.0"
-    logger = DetailsLogger()
-    for r in read_details(out, MODEL):
-        logger.log("stapo_toy|0", Doc(**r["doc"]), ModelResponse(**r["model_response"]), r["metric"])
-    logger.aggregate()
-    ours = json.loads((out / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    assert ours["summary_tasks"] == {k: asdict(v) for k, v in logger.compiled_details.items()}
-    assert ours["summary_general"] == asdict(logger.compiled_details_over_all_tasks)
 
 
 def test_lighteval_shows_the_results(world: Path) -> None:
@@ -98,7 +71,7 @@ def test_lighteval_shows_the_results(world: Path) -> None:
     from lighteval.tasks.lighteval_task import LightevalTaskConfig
     from lighteval.utils.utils import make_results_table
 
-    out = export(world, "lighteval") / "t1.0"
+    out = export(world) / "t1.0"
     results = json.loads((out / "results" / MODEL / f"results_{STAMP}.json").read_text())
     tracker = EvaluationTracker(output_dir=str(out))
     tracker.general_config_logger.log_model_info(ModelConfig(model_name=MODEL))
@@ -107,77 +80,8 @@ def test_lighteval_shows_the_results(world: Path) -> None:
     known = {f.name for f in fields(LightevalTaskConfig)} | {"full_name"}
     assert set(results["config_tasks"]["stapo_toy|0"]) <= known
     table = [[c.strip() for c in line.split("|")] for line in make_results_table(results).splitlines()]
-    row = next(line for line in table if NAMES[0] in line and "0.2887" in line)
+    row = next(line for line in table if AVG in line and "0.2887" in line)
     assert "0.5000" in row
-
-
-def test_lighteval_runs_a_task_offline_on_a_tiny_model(world: Path, tasks: Any, tmp_path: Path) -> None:
-    import eval_model
-
-    model = eval_model.build(tmp_path / "model")
-    (model / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": 2, "pad_token_id": 0}))
-    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1"}
-    arguments = (
-        f"model_name={model},max_length=512,batch_size=3,generation_parameters={{temperature:1.0,max_new_tokens:24}}"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
-         "--output-dir", str(tmp_path / "out"), "--save-details"],
-        env=env, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(next((tmp_path / "out" / "results").rglob("results_*.json")).read_text())
-    assert set(NAMES) < set(results["results"]["stapo_toy|0"])
-    rows = read_details(tmp_path / "out", str(model))
-    assert [r["doc"]["id"] for r in rows] == [str(i) for i in lighteval_order(3)]
-    assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
-    # the same problems under the same prompts as the suite's own evaluation, by lighteval's own hash
-    ours = json.loads((export(world, "lighteval") / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    key = ("summary_tasks", "stapo_toy|0", "hashes", "hash_examples")
-    assert _at(results, key) == _at(ours, key)
-    mine = [tasks.doc({"id": p["id"], "problem": p["problem"], "gold": "x"}, "t").query for p in finished_run.PROBLEMS]
-    assert sorted(r["doc"]["query"] for r in rows) == sorted(mine)
-
-
-def _at(value: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        value = value[key]
-    return value
-
-
-def test_the_registry_holds_the_suites_tasks_alone(tasks: Any) -> None:
-    from stapo_eval.interop.lighteval_main import custom_only
-
-    assert list(custom_only(tasks)) == ["stapo_toy"]
-
-
-def test_tasks_need_a_directory(tasks: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no benchmark to make tasks of"):
-        tasks.tasks(tmp_path)
-
-
-def test_inspect_reads_the_logs(world: Path) -> None:
-    from inspect_ai.log import read_eval_log, read_eval_log_sample
-
-    path = next(export(world, "inspect").glob("*-t1.0_*.json"))
-    log = read_eval_log(str(path))
-    assert (log.status, log.eval.task, len(log.samples)) == ("success", "stapo_toy-t1.0", 12)
-    assert log.results.scores[0].metrics["accuracy"].value == pytest.approx(0.5)
-    sample = read_eval_log_sample(str(path), id="toy-a", epoch=2)
-    assert (sample.scores["stapo"].value, sample.scores["stapo"].answer) == (1.0, "2")
-    assert sample.output.completion == "So it is\n\\boxed{2}."
-    assert sample.output.stop_reason == "stop"
-
-
-def test_inspect_recomputes_the_accuracy_and_sees_what_failed(world: Path) -> None:
-    from inspect_ai.log import read_eval_log
-    from inspect_ai.scorer import SampleScore, mean
-
-    logs = {p.name.split("_stapo_toy-")[1][:4]: read_eval_log(str(p)) for p in export(world, "inspect").glob("*.json")}
-    scores = [SampleScore(score=s.scores["stapo"]) for s in logs["t1.0"].samples]
-    assert mean()(scores) == pytest.approx(0.5)
-    failed = [s for s in logs["t0.7"].samples if s.error]
-    assert [(s.id, s.epoch, s.error.message) for s in failed] == [("toy-a", 3, "the prompt is too long")]
 
 
 def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
@@ -195,25 +99,26 @@ def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     assert all(x["seconds"] > 0 for x in lines)
 
 
-@pytest.mark.data
-@pytest.mark.slow
-def test_the_metric_takes_the_golds_of_the_six_benchmarks(tasks: Any) -> None:
-    from lighteval.metrics import apply_metric
-    from lighteval.models.model_output import ModelResponse
+def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp_path: Path) -> None:
+    import eval_model
 
-    folder = os.environ.get("STAPO_DATA_DIR")
-    if not folder or not (Path(folder) / "aime24.jsonl").exists():
-        pytest.skip("the six benchmark files are not here (STAPO_DATA_DIR)")
-    rows = {name: spec.rows for name, spec in benchmarks.registry().items()}
-    taken, wrong = {}, {}
-    for name in benchmarks.registry():
-        problems = benchmarks.load(name, folder).problems
-        golds = [p.answer if isinstance(p.answer, str) else ", ".join(p.answer) for p in problems]
-        docs = [tasks.doc({"id": "", "problem": "x", "gold": g}, name) for g in golds]
-        given = {"right": golds, "wrong": [f"{g}7" for g in golds] if rows[name] < 100 else []}
-        for kind, into in (("right", taken), ("wrong", wrong)):
-            responses = [ModelResponse(text=[rf"So the answer is \boxed{{{g}}}."]) for g in given[kind]]
-            scores = apply_metric(responses=responses, docs=docs[: len(responses)], metrics=tasks.metrics(1)[:1])
-            into[name] = sum(s["avg@n:n=1"] for s in scores)
-    assert taken == rows
-    assert set(wrong.values()) == {0}
+    from stapo_eval.decoding import prompt
+
+    model = eval_model.build(tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": 2, "pad_token_id": 0}))
+    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1"}
+    arguments = (
+        f"model_name={model},max_length=512,batch_size=3,generation_parameters={{temperature:1.0,max_new_tokens:24}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
+         "--output-dir", str(tmp_path / "out"), "--save-details"],
+        env=env, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(next((tmp_path / "out" / "results").rglob("results_*.json")).read_text())
+    assert {AVG, "pass@k:k=4&n=4", "maj@n:n=4"} < set(results["results"]["stapo_toy|0"])
+    rows = read_details(tmp_path / "out", str(model))
+    assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
+    # the same prompts as the suite's own evaluation
+    assert sorted(r["doc"]["query"] for r in rows) == sorted(prompt(p["problem"]) for p in finished_run.PROBLEMS)

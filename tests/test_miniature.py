@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -37,14 +33,14 @@ def test_a_worked_solution_by_hand():
     # 1+5=6; 2+7=9; 8+3=11 carries 1; 4+9+1=14: 4821 + 9375 = 14196
     s = solve(Problem(4821, 9375))
     assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+1=14\nThe answer is \\boxed{14196}."
-    assert (s.answer, s.slip, s.slip_column, s.junk) == (14196, "", -1, ())
+    assert (s.answer, s.slip, s.junk) == (14196, "", ())
 
 
 def test_a_lost_carry_by_hand():
     # the 1 of 8+3=11 is lost in column 3: 4+9+0=13, so the result is 1000 short
     s = solve(Problem(4821, 9375), "carry", 3)
     assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+0=13\nThe answer is \\boxed{13196}."
-    assert (s.answer, s.slip, s.slip_column) == (13196, "carry", 3)
+    assert (s.answer, s.slip) == (13196, "carry")
 
 
 def test_a_wrong_digit_by_hand_is_carried_on():
@@ -59,13 +55,6 @@ def test_a_slip_that_clears_the_first_digits_leaves_no_leading_zero():
     assert solve(Problem(1000, 1000), "digit", 3, shift=18).text.endswith(
         "0+0+0=00\n1+1+0=00\nThe answer is \\boxed{0}."
     )
-
-
-def test_a_carry_that_is_not_there_cannot_be_lost():
-    with pytest.raises(ValueError, match="column 1"):
-        solve(Problem(4821, 9375), "carry", 1)
-    with pytest.raises(ValueError, match="column 4"):
-        solve(Problem(4821, 9375), "digit", 4)
 
 
 @given(operand, operand, st.integers(0, 2**32))
@@ -123,10 +112,6 @@ def test_awkward_texts_survive(tokenizer, text):
         assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
 
 
-def test_every_digit_is_one_token(tokenizer):
-    assert tokenizer.tokenize("What is 4821 + 9375?") == ["What is ", *"4821", " + ", *"9375", "?"]
-
-
 @given(operand, operand, st.integers(0, 2**32))
 def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, a, b, seed):
     rng = np.random.default_rng(seed)
@@ -159,12 +144,7 @@ def test_batches_hold_examples_of_one_length():
     lengths = [9, 3, 14, 1, 6, 16, 11, 8, 2, 13, 5, 10, 15, 4, 7, 12]
     examples = [pretrain.Example(tuple(range(n)), 0) for n in [*lengths, 99]]
     ordered = [len(e.ids) for e in pretrain.bucket(examples, batch=4, seed=1)]
-    assert sorted(ordered[i : i + 4] for i in (0, 4, 8, 12)) == [
-        [1, 2, 3, 4],
-        [5, 6, 7, 8],
-        [9, 10, 11, 12],
-        [13, 14, 15, 16],
-    ]
+    assert sorted(ordered[i : i + 4] for i in (0, 4, 8, 12)) == [list(range(n, n + 4)) for n in (1, 5, 9, 13)]
     assert ordered[16:] == [99]
 
 
@@ -203,19 +183,10 @@ def test_two_builds_of_a_seed_give_the_same_bytes(built, tmp_path):
     build.build_base(tmp_path / "again", seed=3, plan=PLAN, recipe=RECIPE)
     first, second = compared(built), compared(tmp_path / "again")
     assert first == second
-    assert {"model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"} <= set(
-        first
-    )
+    assert {"model/model.safetensors", "data/train.parquet", "benchmarks/mini-add.jsonl"} <= set(first)
 
 
-def test_another_seed_gives_another_model(built, tmp_path):
-    build.build_base(tmp_path / "other", seed=4, plan=PLAN, recipe=RECIPE)
-    first, second = compared(built), compared(tmp_path / "other")
-    for name in ("model/model.safetensors", "data/train.parquet", "corpus.parquet", "benchmarks/mini-add.jsonl"):
-        assert first[name] != second[name], name
-
-
-def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path):
+def test_a_finished_build_is_left_alone_and_another_one_refused(built):
     before = {p: p.stat().st_mtime_ns for p in built.rglob("*")}
     build.build_base(built, seed=3, plan=PLAN, recipe=RECIPE)
     assert before == {p: p.stat().st_mtime_ns for p in built.rglob("*")}
@@ -223,20 +194,6 @@ def test_a_finished_build_is_left_alone_and_another_one_refused(built, tmp_path)
         build.build_base(built, seed=4, plan=PLAN, recipe=RECIPE)
     with pytest.raises(BadInput, match=r"recipe\.steps"):
         build.build_base(built, seed=3, plan=PLAN, recipe=dataclasses.replace(RECIPE, steps=11))
-    copy = tmp_path / "copy"
-    shutil.copytree(built, copy)
-    with open(copy / "model" / "model.safetensors", "ab") as f:
-        f.write(b"x")
-    with pytest.raises(BadInput, match="weights"):
-        build.build_base(copy, seed=3, plan=PLAN, recipe=RECIPE)
-
-
-def test_a_folder_with_other_files_is_refused(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mine.txt").write_text("keep")
-    with pytest.raises(BadInput):
-        build.build_base(tmp_path, plan=PLAN, recipe=RECIPE)
-    assert (tmp_path / "data" / "mine.txt").read_text() == "keep"
 
 
 def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, monkeypatch):
@@ -247,35 +204,10 @@ def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
-    (tmp_path / "corpus.parquet").write_bytes(b"half")
+    (tmp_path / "data" / "val.parquet").write_bytes(b"half")
     monkeypatch.undo()
     build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
     assert compared(tmp_path) == compared(built)
-
-
-@pytest.mark.slow
-def test_a_killed_build_is_made_anew_with_the_same_bytes(built, tmp_path):
-    out = tmp_path / "killed"
-    code = (
-        "from pathlib import Path; from stapo_training.miniature import build, pretrain\n"
-        f"build.build_base(Path({str(out)!r}), 3, plan=build.BasePlan(train_prompts=200, benchmark_rows=16),"
-        f" recipe=pretrain.Recipe(**{dict(dataclasses.asdict(RECIPE), steps=100_000)!r}))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (out / "benchmarks" / "registry.yaml").exists():
-        assert time.monotonic() < deadline, "the build did not get to its benchmarks"
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.kill()
-    process.wait()
-    assert not (out / "model").exists()
-    running = store.read_json(out / "run.json", Run)
-    recipe = {**running.config["recipe"], "steps": RECIPE.steps}  # the killed one was made long to be caught
-    store.write_json(out / "run.json", running.model_copy(update={"config": running.config | {"recipe": recipe}}))
-    build.build_base(out, seed=3, plan=PLAN, recipe=RECIPE)
-    assert compared(out) == compared(built)
-    assert len(store.read_json(out / "run.json", Run).resumptions) == 1
 
 
 def test_no_training_problem_occurs_in_a_benchmark():
@@ -294,44 +226,22 @@ def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
     easy = benchmarks.load("mini-add", built / "benchmarks", strict=True)
     hard = benchmarks.load("mini-add-hard", built / "benchmarks", strict=True)
     assert (len(easy.problems), len(hard.problems), easy.spec.samples, easy.spec.miniature) == (16, 16, 8, True)
-    val = pq.read_table(built / "data" / "val.parquet").to_pylist()
-    for row, problem in zip(val, easy.problems, strict=True):
+    for row, problem in zip(pq.read_table(built / "data" / "val.parquet").to_pylist(), easy.problems, strict=True):
         assert row["prompt"] == [{"role": "user", "content": problem.problem + "\n\n" + INSTRUCTION}]
         assert row["reward_model"] == {"style": "rule", "ground_truth": problem.answer}
-        assert row["extra_info"]["problem_id"] == problem.id
-        assert row["data_source"] == "mini-add"
+        assert (row["extra_info"]["problem_id"], row["data_source"]) == (problem.id, "mini-add")
     train = pq.read_table(built / "data" / "train.parquet").to_pylist()
     assert len({r["extra_info"]["problem_id"] for r in train}) == 200
-    first = train[0]["prompt"][0]["content"]
-    assert int(train[0]["reward_model"]["ground_truth"]) == sum(
-        int(w.strip("?.")) for w in first.split() if w[0].isdigit()
-    )
-
-
-def test_the_corpus_file_says_which_tokens_are_junk(built, tokenizer):
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(built / "corpus.parquet").to_pylist()
-    assert len(rows) == 12 * 8
-    for r in rows:
-        tokens = tokenizer.tokenize(r["solution"])
-        assert [i for i, t in enumerate(tokens) if t in JUNK] == r["junk"]
-        a, b = (int(w.strip("?.")) for w in r["user"].split() if w[0].isdigit())
-        assert (last_boxed(r["solution"]) == str(a + b)) == (r["slip"] == "")
-        assert last_boxed(r["solution"]) == r["answer"]
 
 
 def test_the_saved_model_is_what_the_contract_says(built):
-    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(built / "model")
     tok = AutoTokenizer.from_pretrained(built / "model")
     end, pad = tok.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    assert model.config.architectures == ["Qwen3ForCausalLM"]
-    assert (model.config.max_position_embeddings, model.config.head_dim, model.dtype) == (8192, 32, torch.float32)
-    assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
     assert (tok.eos_token_id, tok.pad_token_id) == (end, pad)
+    assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
     assert tok.encode("What is 12 + 34?") == build_tokenizer().encode("What is 12 + 34?")
     assert tok.chat_template == build_tokenizer().chat_template
     labels = store.read_json(built / "model" / "stapo.json", Labels)
@@ -342,17 +252,3 @@ def test_the_saved_model_is_what_the_contract_says(built):
     # by hand: embedding 391 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
     # two layer norms and the last one of 32
     assert model.num_parameters() == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
-
-
-def test_a_few_steps_lower_the_loss():
-    tok = build_tokenizer()
-    recipe = dataclasses.replace(RECIPE, hidden=64, steps=30, lr=1e-2)
-    splits = build.draw_splits(PLAN, recipe.steps * recipe.batch, 0)
-    examples = build.to_examples(build.draw_corpus(splits.corpus, PLAN, 0), tok)
-    end, pad = tok.get_vocab()["<|im_end|>"], tok.get_vocab()["<|endoftext|>"]
-    model = pretrain.build_model(recipe, len(tok), 0, end, pad)
-    losses = pretrain.pretrain(model, examples, recipe, pad)
-    assert losses[0] == pytest.approx(np.log(len(tok)), abs=1.0)  # an untrained model is near the uniform one
-    assert losses[-1] < 0.6 * losses[0]
-    with pytest.raises(ValueError, match="240 examples"):
-        pretrain.pretrain(model, examples, dataclasses.replace(recipe, steps=31), pad)

@@ -26,29 +26,10 @@ def commands(r: Request) -> dict[str, str]:
 # names
 
 
-def test_cells() -> None:
-    assert parse_cells(["stapo/mini", "grpo/mini", "stapo/mini"]) == (("stapo", "mini"), ("grpo", "mini"))
-    assert parse_cells(["base/qwen3-8b", "stapo-random/qwen3-8b"])[1] == ("stapo-random", "qwen3-8b")
-
-
 @pytest.mark.parametrize("wrong", [["stapo"], ["ppo/mini"], ["base/mini"], ["stapo/qwen3-32b"], ["/mini"], [""], []])
 def test_names_that_are_no_cells(wrong: list[str]) -> None:
     with pytest.raises(BadInput):
         parse_cells(wrong)
-
-
-def test_an_unknown_method_is_answered_with_those_of_its_size() -> None:
-    for size, count, step in (
-        ("mini", 4, "stapo-repro run stapo/mini"),
-        ("qwen3-8b", 15, "stapo-repro run stapo/mini"),
-    ):
-        with pytest.raises(BadInput) as e:
-            parse_cells([f"ppo/{size}"])
-        assert str(e.value.expected).startswith(f"METHOD/{size} ")
-        assert (str(e.value.expected).count(",") + 1, e.value.next_step) == (count, step)
-    with pytest.raises(BadInput) as e:
-        parse_cells(["dapo/mini"])
-    assert "stapo-train run method=dapo size=mini" in e.value.next_step
 
 
 def test_the_miniature_and_the_paper_are_two_runs() -> None:
@@ -112,17 +93,6 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
         "vllm --judge opencompass/CompassVerifier-3B --out o/eval/base-qwen3-8b"
     )
     assert by["tables"] == "stapo-repro tables --of main --records o/eval --out o/tables"
-
-
-@pytest.mark.usefixtures("named")
-def test_one_node_of_a_cluster_and_a_try() -> None:
-    by = commands(asked("grpo/qwen3-8b", ray_address="10.0.0.1:6379", quick=True))
-    assert by["train/grpo-qwen3-8b-s0"].endswith(
-        "run.steps=2 run.data=o/data run.out=o/train/grpo-qwen3-8b-s0 +ray_kwargs.ray_init.address=10.0.0.1:6379 "
-        "trainer.val_before_train=false trainer.test_freq=-1"
-    )
-    assert "--replicas 8 --ray-address 10.0.0.1:6379" in by["eval/grpo-qwen3-8b-s0"]
-    assert "--limit 2 --n 2 --out" in by["eval/grpo-qwen3-8b-s0"]
 
 
 @pytest.mark.usefixtures("named")

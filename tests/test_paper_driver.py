@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 from driving import asked, environment, with_cards
 
-from stapo_repro.commands.run import Run
 from stapo_repro.driver import readiness
-from stapo_repro.driver.request import miniature
-from stapo_repro.driver.run import main, stage_costs
-from stapo_results import runs
+from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
 
 # on a machine that says it has 8 GPUs
@@ -25,7 +22,7 @@ WING = textwrap.dedent(
     from pathlib import Path
     import synthetic_records as synthetic
     from stapo_results.benchmarks import registry
-    from stapo_repro.planner.budget import places
+    from stapo_repro.planner.estimates import places
     words = sys.argv[1:]
     if "--config-only" in words:
         sys.exit(0)
@@ -78,7 +75,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setattr("stapo_repro.driver.run.stage_costs", lambda r: {})  # 600 GiB of disk are not there
+    monkeypatch.setattr("stapo_repro.driver.readiness.stage_costs", lambda r: {})  # 600 GiB of disk are not there
     return folder
 
 
@@ -113,14 +110,6 @@ def test_a_cell_and_then_one_more(tmp_path: Path, machine: Path, capsys: pytest.
         main(asked("stapo/qwen3-8b", out=out, train_env=machine, eval_env=machine, judge="none"))
 
 
-def test_a_folder_of_the_miniature_is_refused(tmp_path: Path, machine: Path) -> None:
-    with runs.opened(tmp_path / "o", readiness.new_record(miniature(tmp_path / "o"))) as folder, folder.working():
-        pass
-    with pytest.raises(BadInput) as e:
-        main(asked("base/qwen3-8b", out=tmp_path / "o", train_env=machine, eval_env=machine))
-    assert "experiment" in str(e.value.found)
-
-
 def test_a_dry_run_writes_nothing_and_says_all(
     tmp_path: Path, machine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,12 +128,8 @@ def test_a_dry_run_writes_nothing_and_says_all(
     assert not (tmp_path / "calls").exists()
 
 
-def test_help_says_which_folder_is_filled() -> None:
-    assert readiness.FILLING in " ".join(str(Run.__doc__).split())
-
-
 def test_what_a_stage_costs() -> None:
-    costs = stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
+    costs = readiness.stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
     assert list(costs) == ["train/stapo-qwen3-8b-s0", "eval/stapo-qwen3-8b-s0", "eval/base-qwen3-8b"]
     assert readiness.cost_text(costs["train/stapo-qwen3-8b-s0"]) == (
         "about 10 d 16 h, 2,053 GPU h (formula); disk 2,780 GiB (two checkpoints at a time: 217)"

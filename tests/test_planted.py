@@ -13,7 +13,7 @@ from synthetic_log import Others, Token, with_thresholds, write
 from stapo_repro.tokens import planted
 from stapo_repro.tokens.planted import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import RecordError
 
 # Mini-batch 1: rare tokens with entropies 0.1 0.2 0.3 0.4, the first and the last junk; one frequent junk token.
 # Mini-batch 2: one rare token, junk. q = 0.75: tau_h is 0.325 and 0.9, the 0.25-quantile 0.175 and 0.9.
@@ -74,30 +74,19 @@ def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
     assert (one.value, one.low, one.high) == (1.0, None, None)
 
 
-def test_as_trained_counts_what_the_run_silenced(tmp_path):
-    tokens = planted.tokens_of(read(tmp_path, HAND, [Others(correct=94, wrong=50)]))
-    own = planted.as_trained(tokens)
-    assert parts(own) == [(1, 3), (1, 4), (1, 3)]
-    assert own.precision.over == "prompts"
-
-
 def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
     """20-Entropy: 40 + 20 silenced tokens without a row, 2 junk ones with; wrong responses do not count."""
     tokens = [replace(t, silenced=t.junk and t.batch == 1 and t.rare) for t in HAND]
     tokens.append(Token("c", junk=True, rare=False, advantage=-1.0, silenced=True))
     others = [Others(correct=60, silenced=40, wrong=30), Others(correct=30, silenced=20, batch=2)]
+    own = planted.as_trained(planted.tokens_of(read(tmp_path / "s2t", HAND, [Others(correct=94, wrong=50)])))
+    assert parts(own) == [(1, 3), (1, 4), (1, 3)]
+    assert own.precision.over == "prompts"
     own = planted.as_trained(planted.tokens_of(read(tmp_path, tokens, others, selector="top_entropy", mode="full")))
     assert parts(own) == [(2, 62), (2, 4), (2, 3)]
     assert (own.precision.over, own.recall.over) == ("mini-batches", "prompts")
     # batch 1: 2 of 42, batch 2: 0 of 20
     assert (own.precision.low, own.precision.high) == (0.0, pytest.approx(2 / 42))
-
-
-def test_a_run_that_silences_nothing(tmp_path):
-    log = read(tmp_path, [replace(t, silenced=False) for t in HAND], selector="keep_all")
-    own = planted.as_trained(planted.tokens_of(log))
-    assert parts(own) == [(0, 0), (0, 4), (0, 3)]
-    assert (own.precision.value, own.precision.low, own.recall.value) == (None, None, 0.0)
 
 
 def test_a_log_without_any_token_of_interest(tmp_path):
@@ -106,19 +95,9 @@ def test_a_log_without_any_token_of_interest(tmp_path):
     assert planted.compare(tokens, 0.75).precision[RANDOM].value is None
 
 
-def test_one_step_alone(tmp_path):
-    log = read(tmp_path, [*HAND, *(replace(t, step=2) for t in HAND[:2])], [Others(correct=10, step=2)])
-    tokens = planted.tokens_of(log, 2)
-    assert planted.base_rates(tokens).correct.whole == 12
-    assert parts(planted.compare(tokens, 0.75).masks[FULL]) == [(1, 2), (1, 1), (1, 1)]
-
-
-def test_rows_that_were_left_out_are_refused(tmp_path):
+def test_a_log_that_lacks_rows_is_refused(tmp_path):
     with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
-        planted.tokens_of(read(tmp_path, HAND, left_out=3))
-
-
-def test_a_rare_token_without_a_row_is_refused_by_mini_batch(tmp_path):
+        planted.tokens_of(read(tmp_path / "left", HAND, left_out=3))
     write(tmp_path / "whole", HAND)
     write(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
     rows, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)
@@ -128,11 +107,6 @@ def test_a_rare_token_without_a_row_is_refused_by_mini_batch(tmp_path):
     assert log is not None
     with pytest.raises(RecordError, match="step 1, mini-batch 1: 3 rows of 4 rare tokens"):
         planted.tokens_of(log)
-
-
-def test_a_log_without_planted_words_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="marks no planted words"):
-        planted.tokens_of(read(tmp_path, HAND, watch=()))
 
 
 entropies = st.lists(st.integers(0, 6).map(lambda k: k / 8), min_size=1, max_size=12)

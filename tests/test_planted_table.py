@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,10 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
+from stapo_repro.figures.experiment import ExperimentName
 from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_training_runs
-from stapo_repro.tokens import planted_render as render_planted
-from stapo_repro.tokens import planted_runs
+from stapo_repro.tokens import planted_page
 from stapo_results.errors import RecordError
 
 TOKENS = with_thresholds(
@@ -44,14 +43,14 @@ def records(tmp_path: Path) -> Path:
     return root
 
 
-def tables(records: Path, of: outputs.Part | None = None) -> dict[Path, bytes]:
+def table(records: Path, of: ExperimentName | None = None) -> str:
     files: dict[Path, bytes] = {}
     outputs.planted_tables(files, of, [records], Path("x"))
-    return files
+    return files[Path("x/planted.md")].decode()
 
 
 def test_rows_of_the_table(records):
-    text = tables(records)[Path("x/planted.md")].decode()
+    text = table(records)
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2] == (
         "| 20-Entropy, seed 0 | all but the top entropies | 20 | 0.00 % †<br><sub>0.00 to 84.19; 0 of 20</sub> "
@@ -60,65 +59,36 @@ def test_rows_of_the_table(records):
     assert rows[3] == "| JustRL, seed 0 | none | 0 | n/a | 0 of 4 | 0 of 3 | 4.00 % (60.00 %) |"
     assert rows[4].startswith("| STAPO, seed 0 | S2T | 3 | 33.33 %<br><sub>0.00 to 100.00; 1 of 3</sub> | 25.00 %")
     assert any(r.startswith("| random | 3 | 50.00 %<br>") and "1.5 of 3" in r for r in rows)
-    assert "† over mini-batches" in text
-    assert "SYNTHETIC RECORDS" in text
-    assert "### All tokens of JustRL, seed 0" in text
-    assert "### Base model: step 1 of JustRL, seed 0" in text
+    assert any(r.startswith("| S2T minus random | -16.67<br>") for r in rows)
+    for said in ("† over mini-batches", "SYNTHETIC RECORDS", "### Base model: step 1 of JustRL, seed 0"):
+        assert said in text
     assert "GRPO" not in text
+    assert "## The mask ablation in miniature, SYNTHETIC RECORDS" in table(records, "ablation")
 
 
-def test_json_holds_the_same_numbers(records):
-    data = json.loads(tables(records)[Path("x/planted.json")])
-    (section,) = data["sections"]
-    assert [t["method"] for t in section["trained"]] == ["entropy20", "justrl", "stapo"]
-    found = section["on_same"][0]["compared"]["masks"]["silence_spurious"]["precision"]
-    assert (found["part"], found["whole"], found["value"]) == (1, 3, 0.33333333)
-    assert section["on_same"][0]["compared"]["precision"]["silence_random"]["value"] == -0.16666667
-
-
-def test_the_same_records_give_the_same_bytes(records):
-    assert tables(records) == tables(records)
-
-
-def test_records_of_the_ablation_are_called_so(records):
-    text = tables(records, "ablation")[Path("x/planted.md")].decode()
-    assert "## The mask ablation in miniature, SYNTHETIC RECORDS" in text
-    assert "## The miniature" not in text
-
-
-def test_without_a_log_the_table_says_so(tmp_path):
+def test_without_a_log_or_planted_words_the_table_says_so(tmp_path):
     synthetic.training_run(tmp_path, "stapo", steps=2)
-    files = tables(tmp_path)
-    assert b"not run: `stapo-repro miniature`, then `stapo-repro collect`" in files[Path("x/planted.md")]
-    assert json.loads(files[Path("x/planted.json")]) == {"schema_version": 1, "sections": []}
-
-
-def test_a_log_of_a_real_model_marks_nothing_and_is_no_row(tmp_path):
-    synthetic.training_run(tmp_path, "stapo", steps=2)
-    write(tmp_path / "stapo-s0", TOKENS, watch=())
-    assert planted_runs.section(load_training_runs([tmp_path]), "x") is None
+    assert "not run: `stapo-repro miniature`, then `stapo-repro collect`" in table(tmp_path)
+    write(tmp_path / "stapo-s0", TOKENS, watch=())  # a log of a real model
+    assert "not run" in table(tmp_path)
 
 
 def test_runs_of_two_base_models_are_refused(records):
     write(records / "stapo-s0", TOKENS, OTHERS, watch=(4, 6, 7))
-    with pytest.raises(RecordError, match=r"other planted words[\s\S]*stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
-        planted_runs.section(load_training_runs([records]), "x")
+    with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
+        table(records)
 
 
 def test_the_words_come_from_the_logs_tokenizer_and_stay_text(records):
     from tokenizers import Tokenizer, models
 
-    words = {f"w{i}": i for i in range(16)} | {"<b>|`": 4, "*hmm": 5}
-    vocabulary = {w: i for w, i in words.items() if w not in ("w4", "w5")}
+    words = {f"w{i}": i for i in range(16) if i not in (4, 5)} | {"<b>|`": 4, "*hmm": 5}
     file = records / "entropy20-s0" / "token_log" / "tokenizer.json"
-    Tokenizer(models.WordLevel(vocabulary, unk_token="w0")).save(str(file))
-    section = planted_runs.section(load_training_runs([records]), "x")
-    assert section is not None
-    assert section.words == ("<b>|`", "*hmm")
-    assert "Planted: &lt;b>\\|\\`, \\*hmm." in render_planted.page_block([section])
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(file))
+    assert "Planted: &lt;b>\\|\\`, \\*hmm." in table(records)
     file.write_text("{")
     with pytest.raises(RecordError, match=r"tokenizer\.json: not a tokenizer"):
-        planted_runs.section(load_training_runs([records]), "x")
+        planted_page.section(load_training_runs([records]), "x")
 
 
 def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_path):
@@ -128,11 +98,9 @@ def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_pa
         return outputs.draw("main", [], load_training_runs([root]), (), ["planted"])
 
     (found,) = drawn(records)
-    assert found.name == "miniature_planted"
     assert found.title == "What the masks silence of the planted words (miniature), SYNTHETIC RECORDS"
-    svg = found.files["svg"].decode()
     # heading, 20-Entropy, JustRL (silences none), STAPO; heading, four masks; heading, four masks
-    marks = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', svg))
+    marks = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', found.files["svg"].decode()))
     assert marks == sorted([1, 3, 5, 6, 7, 8, 10, 11, 12, 13] * 2)
     assert "over mini-batches" in found.caption
     synthetic.training_run(tmp_path / "bare", "stapo", steps=2)

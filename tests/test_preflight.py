@@ -11,7 +11,6 @@ import pytest
 from stapo_results.errors import BadInput
 from stapo_results.store import write_json
 from stapo_training.data.rows import parquet_content_sha256
-from stapo_training.run import launch
 from stapo_training.run.configuration import compose
 from stapo_training.run.preflight import checks as preflight
 from stapo_training.run.preflight import inputs, machine
@@ -62,9 +61,9 @@ def test_data_that_differ_from_their_record_are_refused(tiny_base: Path, tmp_pat
     file = tmp_path / "train.parquet"
     shutil.copy(tiny_base / "data" / "train.parquet", file)
     info = {"data_source": "math_dapo", "prompts": 64, "content_sha256": parquet_content_sha256(file)}
-    counts = "distinct copies_dropped conflicts_dropped language_dropped contaminated contaminated_dropped answer_line"
+    counts = "distinct copies_dropped conflicts_dropped language_dropped contaminated contaminated_dropped"
     record = {
-        "source": {"name": "x", "revision": "", "sha256": "0", "rows": 64, "wrappers": {}},
+        "source": {"name": "x", "revision": "", "sha256": "0", "rows": 64},
         "language": "all",
         "exclude_contaminated": False,
         "counts": dict.fromkeys(counts.split(), 0),
@@ -91,13 +90,10 @@ def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path,
     with pytest.raises(BadInput, match="is no Parquet file"):
         inputs.check_data("train_files", file, "MAKE")
     table = pq.read_table(tiny_base / "data" / "train.parquet")
-    pq.write_table(table.slice(0, 0), file)
-    with pytest.raises(BadInput, match="holds no row"):
-        inputs.check_data("train_files", file, "MAKE")
-    pq.write_table(table.drop_columns(["reward_model"]), file)
-    with pytest.raises(BadInput) as e:
-        inputs.check_data("train_files", file, "MAKE")
-    assert e.value.expected == "also reward_model"
+    for wrong, said in ((table.slice(0, 0), "holds no row"), (table.drop_columns(["reward_model"]), "columns")):
+        pq.write_table(wrong, file)
+        with pytest.raises(BadInput, match=said):
+            inputs.check_data("train_files", file, "MAKE")
 
 
 # sizes
@@ -108,27 +104,20 @@ def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path,
     [
         ("data.train_batch_size=100", "100 / 64"),
         ("actor_rollout_ref.rollout.tensor_model_parallel_size=3", "64 / 3"),
-        ("actor_rollout_ref.rollout.n=3", None),
         ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16000", "ppo_max_token_len_per_gpu 16000 tokens"),
     ],
 )
-def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str | None) -> None:
-    config = compose(["size=qwen3-8b", *PAPER, override])
-    if found is None:  # 64 prompts x 3 on 64 ranks
-        preflight.check_sizes(config)
-        return
+def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str) -> None:
     with pytest.raises(BadInput) as e:
-        preflight.check_sizes(config)
+        preflight.check_sizes(compose(["size=qwen3-8b", *PAPER, override]))
     assert found in str(e.value.found)
 
 
 @pytest.mark.parametrize(
     ("override", "found"),
     [
-        ("data.train_batch_size=30", "30 / 8"),
         ("data.train_batch_size=4096", "64"),
         ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24", "64 / 24"),
-        ("trainer.nnodes=2", "trainer.nnodes=2"),
         ("ray_kwargs.ray_init.address=auto", "address=auto"),
     ],
 )
@@ -141,29 +130,14 @@ def test_what_the_miniature_cannot_do_is_refused_with_the_numbers(
     assert found in str(e.value.found)
 
 
-@pytest.mark.parametrize(("ranks", "micro"), [(1, 64), (2, 32)])
-def test_the_miniature_fits_one_and_two_ranks(tiny_base: Path, tmp_path: Path, ranks: int, micro: int) -> None:
-    c = mini(tiny_base, tmp_path, f"cpu.ranks={ranks}", "method=grpo", "data.train_batch_size=32")
+def test_the_miniature_fits_two_ranks(tiny_base: Path, tmp_path: Path) -> None:
+    c = mini(tiny_base, tmp_path, "cpu.ranks=2", "method=grpo", "data.train_batch_size=32")
     a = c.actor_rollout_ref
-    assert a.actor.ppo_micro_batch_size_per_gpu == micro
-    assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == micro
-    assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == ranks
+    assert a.actor.ppo_micro_batch_size_per_gpu == 32
+    assert a.rollout.log_prob_micro_batch_size_per_gpu == a.ref.log_prob_micro_batch_size_per_gpu == 32
+    assert a.rollout.tensor_model_parallel_size == c.trainer.n_gpus_per_node == 2
     found = preflight.examine(c)
     assert (found.prompts, found.checks.problems) == (64, [])
-
-
-def test_a_model_too_large_for_this_machines_memory_is_refused(tiny_base: Path, tmp_path: Path, monkeypatch) -> None:
-    """The miniature with a vocabulary of a million: 12,288 tokens x 1,000,000 x 4 B x 3 = 137.3 GiB of logits."""
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_base / "model", folder)
-    config_json = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config_json | {"vocab_size": 1_000_000}))
-    monkeypatch.setattr(preflight.psutil, "virtual_memory", lambda: type("M", (), {"available": 24 * 2**30}))
-    config = mini(tiny_base, tmp_path / "out", f"actor_rollout_ref.model.path={folder}")
-    (problem,) = preflight.examine(config).checks.problems
-    assert "137.33 GiB  logits" in str(problem.found)
-    config.run.check_memory = False
-    assert preflight.examine(config).checks.problems == []
 
 
 # GPUs, end to end, with a nvidia-smi of our own
@@ -188,38 +162,25 @@ def test_eight_cards_of_80_gb_hold_8b_and_of_24_gb_do_not(
     found = preflight.examine(compose(["size=qwen3-8b", "hardware=8gpu", f"run.data={tmp_path}", f"run.out={out}"]))
     assert (found.card, round(found.card_gib or 0, 2), found.prompts) == ("H100", round(mib / 1024, 2), 256)
     refused = {c.name for c in found.checks.made if c.problem}
-    assert ("memory" in refused, found.moments is None) == (not fits, not fits)
+    assert ("memory" in refused, found.memory is None) == (not fits, not fits)
     assert not out.exists()
-
-
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    config = compose(["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"])
-    checks = preflight.examine(config).checks
-    assert {"data.train_files", "data.val_files", "GPUs"} <= {c.name for c in checks.made if c.problem}
-    with pytest.raises(BadInput) as e:
-        checks.refuse()
-    assert e.value.exit_code == 2
-    assert all(p.what in str(e.value) for p in checks.problems)
 
 
 def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    one = ["size=qwen3-14b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
-    found = preflight.examine(compose([*one, "run.card=H20"]))
+    config = compose(["size=qwen3-14b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}", "run.card=H20"])
+    found = preflight.examine(config)
     assert (found.card, found.card_gib) == ("H20", 95.6)
-    assert found.moments is not None
+    assert found.memory is not None
     assert "GPUs" in {c.name for c in found.checks.made if c.problem}
-    found = preflight.examine(compose([*one, "run.card=H21"]))
-    assert "run.card" in {c.name for c in found.checks.made if c.problem}
-    assert found.card_gib is None
+    with pytest.raises(BadInput):
+        preflight.planned_card("H21")
 
 
 @pytest.mark.parametrize(
     ("override", "key"),
     [
         ("actor_rollout_ref.selector.q=75", "selector.q"),
-        ("+actor_rollout_ref.selector.tau=0.1", "selector.tau"),
         ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "form=two_pass"),
         ("alarms.stop=[fire]", "fire"),
         ("trainer.logger=[mlflow]", "mlflow"),
@@ -229,8 +190,3 @@ def test_settings_that_no_machine_could_run_are_refused(override: str, key: str)
     with pytest.raises(BadInput) as e:
         preflight.check_settings(compose(["size=qwen3-14b", *PAPER, override])).refuse()
     assert key in str(e.value)
-
-
-def test_config_only_needs_no_gpu_no_data_and_no_model(capfd: pytest.CaptureFixture) -> None:
-    assert launch.run(["size=qwen3-14b", *PAPER], config_only=True) == 0
-    assert "tensor_model_parallel_size: 2" in capfd.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from stapo_results.errors import BadInput
 from stapo_training import cli
 from stapo_training.miniature.tokenizer import build_tokenizer
-from stapo_training.probe import encoding, forms, model_files, responses
-from stapo_training.probe.model_files import ModelFolder
+from stapo_training.probe import encoding, responses
+from stapo_training.probe.encoding import ModelFolder
 from stapo_training.probe.options import Options
 from stapo_training.probe.run import probe
 
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(model: Path) -> ModelFolder:
-    return model_files.find(model)
+    return encoding.find_model(model)
 
 
 def write(path: Path, lines: list[Any]) -> Path:
@@ -37,8 +38,8 @@ def write(path: Path, lines: list[Any]) -> Path:
     return path
 
 
-def read(tmp_path: Path, lines: list[Any], **more: Any) -> list[responses.Response]:
-    return forms.read(write(tmp_path / "data.jsonl", lines), **more).rows
+def read(tmp_path: Path, lines: list[Any]) -> list[responses.Response]:
+    return responses.read(write(tmp_path / "data.jsonl", lines)).rows
 
 
 def line(**more: Any) -> dict[str, Any]:
@@ -67,21 +68,20 @@ def test_rewards_by_hand_a_group_of_one_and_equal_rewards(tmp_path: Path) -> Non
     assert found[1] == found[3] == found[4] == found[6] == 0.0
 
 
-def test_given_advantages_are_taken_and_unknown_ones_only_when_asked(tmp_path: Path) -> None:
+def test_given_advantages_are_taken(tmp_path: Path) -> None:
     both = [line(advantage=-0.25, reward=3, correct=True), line(advantage=7, reward=1, correct=False)]
     assert [r.advantage for r in read(tmp_path, both)] == [-0.25, 7.0]
-    assert [r.advantage for r in read(tmp_path, [line()] * 2, all_positive=True)] == [1.0, 1.0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=24), st.randoms())
 def test_advantages_do_not_depend_on_the_order_and_sum_to_nothing(rewards: list[tuple[int, int]], random: Any) -> None:
     def rows(pairs: list[tuple[int, int]]) -> list[responses.Response]:
-        return responses.with_advantages([responses.Response("", str(p), 0, "", "", ("reward", r)) for p, r in pairs])
+        return responses.with_advantages([responses.Response("", str(p), 0, "", "", r) for p, r in pairs])
 
     shuffled = random.sample(rewards, len(rewards))
-    by_pair = {(r.prompt_id, r.signal[1]): r.advantage for r in rows(rewards)}
+    by_pair = {(r.prompt_id, r.reward): r.advantage for r in rows(rewards)}
     for r in rows(shuffled):
-        assert r.advantage == pytest.approx(by_pair[r.prompt_id, r.signal[1]], abs=1e-9)
+        assert r.advantage == pytest.approx(by_pair[r.prompt_id, r.reward], abs=1e-9)
         same = [x.advantage for x in rows(rewards) if x.prompt_id == r.prompt_id]
         assert sum(same) == pytest.approx(0.0, abs=1e-9)
         assert not any(same) or sum(a * a for a in same) / (len(same) - 1) == pytest.approx(1.0, rel=1e-4)
@@ -127,7 +127,7 @@ def test_verl_writes_the_keys_that_are_read(tmp_path: Path) -> None:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
     PPOTrainer._write_generations(["in"] * 2, ["x", "y"], ["g"] * 2, [1.0, 0.0], {}, str(tmp_path), 3)
-    rows = forms.read(tmp_path / "3.jsonl").rows
+    rows = responses.read(tmp_path / "3.jsonl").rows
     assert [(r.prompt, r.text, round(r.advantage, 4)) for r in rows] == [("in", "x", 0.7071), ("in", "y", -0.7071)]
 
 
@@ -142,8 +142,6 @@ def test_the_end_of_turn_stands_behind_what_ended(tmp_path: Path, folder: ModelF
     ab = folder.tokenizer("ab").input_ids
     found = [x.response.tolist() for x in encoding.encode(rows, folder)[0]]
     assert found == [[*ab, 2], ab, [*ab, 2], [*ab, 2], [9, 8]]
-    without = [x.response.tolist() for x in encoding.encode(rows, folder, end_of_turn=False)[0]]
-    assert without == [ab, ab, ab, [*ab, 2], [9, 8]]
 
 
 def test_a_prompt_is_text_as_it_stands_or_a_chat_in_its_template(tmp_path: Path, folder: ModelFolder) -> None:
@@ -168,29 +166,9 @@ def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> Non
     ids = tokenizer(chat, add_special_tokens=False).input_ids
     dumped = tokenizer.decode(ids, skip_special_tokens=True)
     assert dumped == f"user\n{message}\nassistant\n"
-    row = responses.Response("", "p", 0, dumped, "1", ("reward", 1.0), stripped=True)
+    row = responses.Response("", "p", 0, dumped, "1", 1.0, stripped=True)
     (found,), notes = encoding.encode([row], folder)
     assert (found.prompt.tolist(), notes) == (ids, [])
-
-
-def test_a_dumped_prompt_that_is_no_single_message_is_taken_as_it_is() -> None:
-    tokenizer = build_tokenizer()
-    folder = ModelFolder(Path(), len(tokenizer), None, tokenizer)
-    row = responses.Response(
-        "", "p", 0, "system\nBe brief.\nuser\nhi\nassistant\n", "1", ("reward", 1.0), stripped=True
-    )
-    (found,), notes = encoding.encode([row], folder)
-    assert found.prompt.tolist() == tokenizer(row.prompt, add_special_tokens=False).input_ids
-    assert notes[0].startswith("1 of 1 prompts")
-
-
-def test_watched_tokens_by_id_and_by_text(folder: ModelFolder) -> None:
-    box = folder.tokenizer(r"\boxed{1}").input_ids
-    assert encoding.watched(["7", r"\boxed{1}", "7"], folder) == tuple(sorted({7, *box}))
-    for bad, found in (("two", "3 tokens: ['t', 'w', 'o']"), ("99999", "id 99999 of 283"), ("", "id  of 283")):
-        with pytest.raises(BadInput) as caught:
-            encoding.watched([bad], folder)
-        assert caught.value.found == found
 
 
 # bad input
@@ -199,17 +177,14 @@ LONE = '{"prompt": "p", "response": "\\ud800", "correct": true}'
 BAD_LINES: dict[str, tuple[list[Any], str, str]] = {  # lines, where the error stands, what it names
     "no JSON": ([line(correct=True), "{"], ":2", ""),
     "empty": ([], "", ""),
-    "no response": ([{"prompt": "p", "correct": True}], ":1", "response_tokens"),
     "two prompts": ([line(messages=[{"role": "user", "content": "x"}])], ":1", "one of prompt"),
-    "text for a number": ([line(reward="high")], ":1", "reward: "),
     "not finite": ([line(reward=1), line(reward=math.nan)], ":2", "reward: "),
-    "a count for ids": ([line(response_tokens=12, correct=True)], ":1", "response_tokens: "),
     "lone surrogate": ([LONE], ":1", "half a character at 0"),
     "sample beyond the log": ([line(sample=32768, correct=True)], ":1", "sample 32,768"),
     "no score": ([{"input": "a", "output": "b"}], ":1", "score: "),
-    "nothing known": ([line()], ":1", "no advantage, reward or correct"),
-    "mixed": ([line(correct=True), line(reward=1)], ":2", "reward, and correct at"),
-    "twice": ([line(sample=3, correct=True)] * 2, ":2", "also at "),
+    "nothing known": ([line()], ":1", "advantage, reward or correct"),
+    "mixed": ([line(correct=True), line(advantage=1)], ":2", "otherwise at"),
+    "twice": ([line(sample=3, correct=True)] * 2, ":2", "first at "),
     "two prompts, one id": (
         [line(prompt_id="p", correct=True), line(prompt_id="p", prompt="other", correct=True)], ":2", "another prompt"
     ),
@@ -234,51 +209,23 @@ def test_each_bad_line_is_named_before_the_model_is_loaded(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_longest_that_fits_is_scored(model: Path, tmp_path: Path) -> None:
-    """512 positions: 3 of the prompt, 508 of the text, 1 of the end of turn."""
-    data = write(tmp_path / "data.jsonl", [line(correct=True, response="x" * 508)])
-    probe(Options(model=model, data=data, out=tmp_path / "out", threads=1), say=lambda text: None)
-    assert (tmp_path / "out/token_log/00000001.parquet").exists()
-
-
-def test_all_positive_is_not_silently_ignored(tmp_path: Path) -> None:
-    with pytest.raises(BadInput):
-        read(tmp_path, [line(correct=True)], all_positive=True)
-
-
-def _without(*names: str) -> Any:
-    def change(folder: Path) -> None:
-        for name in names:
-            (folder / name).unlink()
-
-    return change
-
-
-def _config(**values: Any) -> Any:
-    def change(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | values))
-
-    return change
-
-
-def _pickled(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+def _config(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
 
 
 def _remote(folder: Path) -> None:
     """A model whose code would have to be run: it must not be."""
     (folder / "evil.py").write_text("raise SystemExit('was run')")
     auto = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}
-    _config(model_type="evil", auto_map=auto, architectures=["M"])(folder)
+    _config(folder, model_type="evil", auto_map=auto, architectures=["M"])
 
 
 BAD_MODELS = {
-    "no tokenizer": (_without("tokenizer.json"), "no tokenizer.json"),
-    "no config": (_without("config.json"), "no config.json"),
-    "pickled weights": (_pickled, "no model.safetensors"),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer.json"),
+    "pickled weights": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "no model.safetensors"),
     "own code": (_remote, "Error"),
-    "foreign tokenizer": (_config(vocab_size=100), "283 tokens, 100 logits"),
+    "foreign tokenizer": (lambda f: _config(f, vocab_size=100), "283 tokens, 100 logits"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), "Error"),
 }
 
@@ -289,7 +236,7 @@ def test_each_bad_model_folder_is_named(name: str, model: Path, tmp_path: Path) 
     shutil.copytree(model, tmp_path / "model")
     change(tmp_path / "model")
     with pytest.raises(BadInput) as caught:
-        model_files.find(tmp_path / "model")
+        encoding.find_model(tmp_path / "model")
     assert expected in str(caught.value.found)
     assert caught.value.next_step
 
@@ -300,25 +247,21 @@ def test_a_model_without_template_or_end_is_told_so(model: Path, tmp_path: Path)
     settings = tmp_path / "model/tokenizer_config.json"
     known = json.loads(settings.read_text())
     settings.write_text(json.dumps({k: v for k, v in known.items() if k not in ("chat_template", "eos_token")}))
-    bare = model_files.find(tmp_path / "model")
+    bare = encoding.find_model(tmp_path / "model")
     chat = read(tmp_path, [{"messages": [{"role": "user", "content": "x"}], "response": "y", "correct": True}])
-    with pytest.raises(BadInput) as caught:
-        encoding.encode(chat, bare)
-    assert "--no-eos" in caught.value.next_step
-    with pytest.raises(BadInput) as caught:
-        encoding.encode(chat, bare, end_of_turn=False)
-    assert "chat_template" in caught.value.next_step
+    for rows, said in ((chat, "eos_token"), ([replace(chat[0], stopped=False)], "chat_template")):
+        with pytest.raises(BadInput) as caught:
+            encoding.encode(rows, bare)
+        assert said in caught.value.next_step
 
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--tau-p", "0"), ("--q", "1.5"), ("--mini-batch", "0"), ("--temperature", "0"), ("--device", "cuda"),
-     ("--data", "DIR"), ("--data", "none.jsonl"), ("--model", "none")],
-)  # fmt: skip
+    [("--tau-p", "0"), ("--q", "1.5"), ("--mini-batch", "0"), ("--data", "DIR"), ("--model", "none")],
+)
 def test_bad_options_end_with_exit_code_2(
     flag: str, value: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     data = write(tmp_path / "data.jsonl", [line(correct=True)])
     given_ = {"--model": str(model), "--data": str(data), "--out": str(tmp_path / "out")}
     given_ |= {flag: value.replace("DIR", str(tmp_path))}

@@ -11,7 +11,6 @@ import pytest
 from driving import asked, environment, with_cards
 
 from stapo_repro.driver import readiness
-from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
 
@@ -24,18 +23,6 @@ def test_without_gpus_it_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert "this machine has too few GPUs for --hardware 1gpu" in done.stderr
     assert "stapo-repro plan base/qwen3-8b --hardware 1gpu" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("changed", [{"hardware": "cpu"}, {"steps": 0}, {"keep_checkpoints": -1}, {"seeds": "0,0"}])
-def test_values_that_cannot_be(changed) -> None:
-    with pytest.raises(BadInput):
-        asked("stapo/qwen3-8b", **changed)
-
-
-def test_an_environment_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as e:
-        make_stages(asked("base/qwen3-8b", eval_env=tmp_path))
-    assert e.value.found == f"no {tmp_path}/bin/stapo-eval"
 
 
 def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,48 +44,6 @@ def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None
     whole = environment(tmp_path / "b", {"torch": "2.13.0", "vllm": "0.32.0", "math-verify": "0.9.0"})
     said = readiness.check_environment("stapo-eval", whole / "bin" / "stapo-eval")
     assert said == "vllm 0.32.0, math_verify 0.9.0, torch 2.13.0"
-
-
-def test_a_command_without_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "stapo-eval").touch()
-    with pytest.raises(BadInput):
-        readiness.check_environment("stapo-eval", tmp_path / "stapo-eval")
-
-
-STATUS = """
-======== Autoscaler status: 2026-01-01 00:00:00 ========
-Total Usage:
- 0.0/64.0 CPU
- 0.0/{gpus} GPU
- 0B/100.00GiB memory
-"""
-
-
-@pytest.mark.parametrize(("gpus", "enough"), [("64.0", True), ("8.0", False)])
-def test_a_clusters_gpus_are_counted(tmp_path: Path, gpus: str, enough: bool) -> None:
-    folder = environment(tmp_path / "a", {}, f"cat <<'X'{STATUS.format(gpus=gpus)}X")
-    r = asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder)
-    if enough:
-        assert readiness.check_gpus(r) == "64 in the Ray cluster at auto, 64 needed"
-    else:
-        with pytest.raises(BadInput) as e:
-            readiness.check_gpus(r)
-        assert (e.value.found, e.value.expected) == ("8 GPUs", "64")
-
-
-@pytest.mark.parametrize(
-    ("says", "cure"),
-    [
-        ("ConnectionError: Could not find any running Ray instance.", "ray start --head"),
-        ("ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken", "RAY_AUTH_TOKEN_PATH"),
-    ],
-)
-def test_a_cluster_that_does_not_answer_or_refuses(tmp_path: Path, says: str, cure: str) -> None:
-    folder = environment(tmp_path / "a", {}, f"echo '{says}' >&2; exit 1")
-    with pytest.raises(BadInput) as e:
-        readiness.check_gpus(asked("stapo/qwen3-8b", hardware="64gpu", train_env=folder, eval_env=folder))
-    assert says in str(e.value.found)
-    assert cure in e.value.next_step
 
 
 @pytest.mark.parametrize(("need", "least", "cure"), [(1e9, 1e9, "another place"), (1e9, 0.0, "--keep-checkpoints 1")])

@@ -24,10 +24,6 @@ def record(root: Path, verdicts: tuple[str, ...] = ("10", "11"), **changed) -> P
     return synthetic.cell(root, "stapo", "mini-add", "t1.0", list(verdicts), **changed)
 
 
-def line_of(path: Path, text: str) -> int:
-    return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
-
-
 def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert text.count(old) == 1
@@ -35,55 +31,41 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "at", "said"),
+    ("old", "new", "said"),
     [
-        ('"schema_version": 1', '"schema_version": 2', '"schema_version"', "another schema version"),
-        ('"verdicts": "11"', '"verdicts": "1x"', '"verdicts": "1x"', "problems.1.verdicts"),
-        ('"n": 2', '"n": "two"', '"n"', "n: Input should be a valid integer"),
-        ('"no_answer": 0', '"no_answer": 0,\n "no_anwser": 1', '"no_anwser"', "no_anwser: Extra inputs"),
-        ('"mean_response_tokens": 50.0', '"mean_response_tokens": NaN', '"mean_response_tokens"', "finite number"),
-        ('"train_seed": 0,', "", '"cell"', "cell.train_seed: Field required"),
+        ('"schema_version": 1', '"schema_version": 2', "another schema version"),
+        ('"verdicts": "11"', '"verdicts": "1x"', "problems.1.verdicts"),
+        ('"n": 2', '"n": "two"', "n: Input should be a valid integer"),
+        ('"no_answer": 0', '"no_answer": 0,\n "no_anwser": 1', "no_anwser: Extra inputs"),
+        ('"mean_response_tokens": 50.0', '"mean_response_tokens": NaN', "finite number"),
+        ('"train_seed": 0,', "", "cell.train_seed: Field required"),
     ],
 )
-def test_broken_field_is_refused_by_file_and_line(tmp_path, old, new, at, said):
+def test_broken_field_is_refused_by_file_and_name(tmp_path, old, new, said):
     path = record(tmp_path)
     edit(path, old, new)
     with pytest.raises(RecordError) as e:
         load_cells([tmp_path])
-    assert str(e.value).startswith(f"{path}:{line_of(path, at)}: ")
+    assert str(e.value).startswith(f"{path}: ")
     assert said in str(e.value)
 
 
-def test_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(BadInput):
-        load_cells([tmp_path / "none"])
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b'{"schema_version": 1, "n": "\xff"}', b"[]", b"null"])
-def test_what_is_no_text_or_no_object_is_refused(tmp_path, data):
-    path = record(tmp_path)
-    path.write_bytes(data)
-    with pytest.raises(RecordError) as e:
-        load_cells([tmp_path])
-    assert str(path) in str(e.value)
-
-
 @pytest.mark.parametrize(
-    ("changed", "at", "said"),
+    ("changed", "said"),
     [
-        ({"temperature": 0.7, "top_p": 0.9}, '"temperature"', "temperature and top-p of t1.0"),
-        ({"top_p": 0.9}, '"top_p"', "temperature and top-p of t1.0"),
-        ({"miniature": False}, '"miniature"', "a record of size mini"),
-        ({"size": "qwen3-8b", "miniature": True}, '"miniature"', "a record of size qwen3-8b"),
-        ({"rows": 1}, '"benchmark_rows"', "more problems than the benchmark holds"),
-        ({"finish_reasons": {"stop": 3}}, '"finish_reasons"', "graded samples against finished responses"),
+        ({"temperature": 0.7, "top_p": 0.9}, "temperature and top-p of t1.0"),
+        ({"top_p": 0.9}, "temperature and top-p of t1.0"),
+        ({"miniature": False}, "a record of size mini"),
+        ({"size": "qwen3-8b", "miniature": True}, "a record of size qwen3-8b"),
+        ({"rows": 1}, "more problems than the benchmark holds"),
+        ({"finish_reasons": {"stop": 3}}, "graded samples against finished responses"),
     ],
 )
-def test_record_that_contradicts_itself_is_refused_by_line(tmp_path, changed, at, said):
+def test_record_that_contradicts_itself_is_refused(tmp_path, changed, said):
     path = record(tmp_path, **changed)
     with pytest.raises(RecordError) as e:
         load_cells([tmp_path])
-    assert e.value.what == f"{path}:{line_of(path, at)}: the record contradicts itself: {said}"
+    assert e.value.what == f"{path}: the record contradicts itself: {said}"
 
 
 def judged(root: Path, by: str, verdicts: str, rule: str, letters: str) -> None:
@@ -118,27 +100,11 @@ def test_same_record_twice_counts_once_and_both_files_are_named(tmp_path, capsys
     assert f"same record twice, counted once: {first} and {second}" in capsys.readouterr().err
 
 
-def test_one_folder_named_twice_is_no_duplicate(tmp_path, capsys):
-    record(tmp_path)
-    assert len(load_cells([tmp_path, tmp_path])) == 1
-    assert capsys.readouterr().err == ""
-
-
 def test_contradictory_records_are_refused_by_both_files(tmp_path):
     first, second = record(tmp_path / "a"), record(tmp_path / "b", ("10", "01"), run_id="another")
     with pytest.raises(RecordError, match="contradict each other") as e:
         load_cells([tmp_path])
-    at = line_of(first, '"verdicts": "11"')
-    assert e.value.found == f"problems.1.verdicts: 11 at {first}:{at} and 01 at {second}:{at}"
-
-
-def test_a_record_by_other_code_or_of_another_run_says_the_same(tmp_path, capsys):
-    """Also with the names of an object in another order."""
-    record(tmp_path / "a", finish_reasons={"stop": 3, "length": 1})
-    changed = {"run_id": "r", "code_commit": "1" * 40, "code_dirty": "d", "revisions": {"model": "m"}}
-    record(tmp_path / "b", finish_reasons={"length": 1, "stop": 3}, **changed)
-    assert len(load_cells([tmp_path])) == 1
-    assert "counted once" in capsys.readouterr().err
+    assert e.value.found == f"other problems in {first} and {second}"
 
 
 def test_seeds_with_other_gold_answers_are_refused(tmp_path):
@@ -201,11 +167,11 @@ def test_the_last_attempt_at_a_step_counts(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("lines", "at", "before", "found"),
     [
-        ([step(1), step(2), step(2, 0, 0.75)], 3, 2, "attempt 0: reward 0.75 here, 0.5 before it"),
-        ([step(1, entropy=1.0), step(1)], 2, 1, "attempt 0: entropy missing here, 1.0 before it"),
-        ([step(1), step(1, 2, 0.75), step(2), step(1, 1, 0.25)], 4, 2, "attempt 1 here, attempt 2 before it"),
+        ([step(1), step(2), step(2, 0, 0.75)], 3, 2, "other values of reward"),
+        ([step(1, entropy=1.0), step(1)], 2, 1, "other values of entropy"),
+        ([step(1), step(1, 2, 0.75), step(2), step(1, 1, 0.25)], 4, 2, "attempt 1 here, 2 before it"),
         # as the first line, but a later attempt stands between them
-        ([step(1), step(1, 1, 0.75), step(1)], 3, 2, "attempt 0 here, attempt 1 before it"),
+        ([step(1), step(1, 1, 0.75), step(1)], 3, 2, "attempt 0 here, 1 before it"),
     ],
 )
 def test_a_step_that_contradicts_itself_is_refused_by_both_lines(tmp_path, lines, at, before, found):
@@ -213,35 +179,13 @@ def test_a_step_that_contradicts_itself_is_refused_by_both_lines(tmp_path, lines
     with pytest.raises(RecordError) as e:
         load_training_runs([tmp_path])
     assert e.value.what == f"{file}:{at}: step {lines[at - 1].step} contradicts {file}:{before}"
-    assert e.value.found == found
+    assert found in str(e.value.found)
 
 
 def test_a_line_that_stands_twice_counts_once_and_is_reported(tmp_path, capsys):
     file = training(tmp_path, step(1), step(2), step(1), step(2))
     assert rewards(tmp_path) == [(1, 0.5), (2, 0.5)]
-    assert capsys.readouterr().err == f"same line twice, counted once: {file}, line 3 (as 1), 4 (as 2)\n"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"reward":0.5', '"reward":0.5,"reward":0.75', "the name 'reward' stands twice"),
-        ('"step":2', '"step":2,"step":2', "the name 'step' stands twice"),
-        ('"step":2', '"step":2,"st\\u0065p" :2', "the name 'step' stands twice"),
-        ('"reward":0.5', '"reward":NaN', "values.reward: Input should be a finite number"),
-        ('"reward":0.5', '"reward":-Infinity', "values.reward: Input should be a finite number"),
-        ('"reward":0.5', '"reward":1e999', "values.reward: Input should be a finite number"),
-    ],
-)
-def test_what_a_line_of_a_training_cannot_say_is_refused_by_line(tmp_path, old, new, said):
-    file = training(tmp_path, step(1), step(2))
-    head, line = file.read_text().splitlines(keepends=True)
-    assert line.count(old) == 1
-    file.write_text(head + line.replace(old, new))
-    with pytest.raises(RecordError) as e:
-        load_training_runs([tmp_path])
-    assert e.value.what.startswith(f"{file}:2: ")
-    assert said in str(e.value)
+    assert capsys.readouterr().err == f"same line twice, counted once: {file}, line 3, 4\n"
 
 
 def damaged(path: Path, data: st.DataObject, read: Callable[[], tuple[str, list]]) -> None:

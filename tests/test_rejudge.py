@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import os
 import random
 import shutil
 from collections import Counter
@@ -17,20 +15,17 @@ from endpoint_server import Server
 from forked import forked
 
 from stapo_eval import run as running
-from stapo_eval import verdicts as verdicts_module
 from stapo_eval.cli import main
-from stapo_eval.grading.pool import grade, items_of
-from stapo_eval.grading.rules import Options
 from stapo_eval.judge import asking
+from stapo_eval.judge.asking import scored
 from stapo_eval.judge.rejudge import rejudge
-from stapo_eval.judge.scope import scored
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
 
-PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json", "flips.html")
+PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
 
 
 @pytest.fixture(scope="module")
@@ -105,26 +100,6 @@ def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) 
     assert all(t.elapsed and t.elapsed > 0 for t in times)
 
 
-def test_cells_and_summary_say_what_is_the_judges(judged: Path) -> None:
-    summary = json.loads((judged / "summary.json").read_text())
-    for path in (judged / "cells").iterdir():
-        cell = store.read_json(path, CellRecord)
-        assert cell.scored_by == "rule+judge"
-        assert cell.judge.startswith("judge weights sha256:")
-        assert cell.judge.endswith("scope rule-negatives, mode compass")
-        rule = "".join(p.rule for p in cell.problems)
-        right = "".join(p.verdicts for p in cell.problems)
-        told = "".join(p.judged for p in cell.problems)
-        (c,) = (c for c in summary["cells"] if c["cell"] == cell.cell.id)
-        audit = c["audit"]
-        assert audit["asked"] == rule.count("0")
-        assert audit["flips_to_correct"] == right.count("1") - rule.count("1") == told.count("c")
-        assert audit["flips_to_incorrect"] == 0
-        assert audit["rule_accuracy"] == pytest.approx(rule.count("1") / len(rule))
-        assert audit["difference"] == pytest.approx(c["accuracy"] - audit["rule_accuracy"])
-        assert audit["low"] < audit["difference"] < audit["high"]
-
-
 def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     world: Path, judged: Path, unjudged: Path, tmp_path: Path
 ) -> None:
@@ -138,15 +113,6 @@ def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     scores = json.loads((folder / "summary.json").read_text())
     _run(world, folder, judge=str(world / "judge"))
     assert json.loads((folder / "summary.json").read_text()) == scores
-
-
-def test_another_folder_leaves_the_run_as_it_was(world: Path, judged: Path, unjudged: Path, tmp_path: Path) -> None:
-    before = {p: p.read_bytes() for p in unjudged.rglob("*.json*")}
-    rejudge(_options(world, unjudged, out=str(tmp_path / "out")))
-    assert {p: p.read_bytes() for p in unjudged.rglob("*.json*")} == before
-    assert _files(tmp_path / "out") == _files(judged)
-    with pytest.raises(BadInput, match="another run"):
-        rejudge(_options(world, _run(world, tmp_path / "b", eval_seed=1), out=str(tmp_path / "out")))
 
 
 def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path: Path) -> None:
@@ -172,28 +138,6 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
     assert +total == expected
 
 
-def test_disagreements_are_where_two_rule_graders_differ(
-    world: Path, judged: Path, unjudged: Path, tmp_path: Path
-) -> None:
-    folder = _copy(unjudged, tmp_path / "run")
-    rejudge(_options(world, folder, scope="disagreements"))
-    samples = list(store.read(folder / "samples.jsonl", Sample))
-    verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
-    golds = [v.problem_id.rsplit("-", 1)[1] for v in verdicts]
-    other = grade(items_of(golds, [s.response for s in samples], [Options(preset="math-verify")] * len(golds)))
-    differ = [v.rule != o.rule for v, o in zip(verdicts, other, strict=True)]
-    assert [v.judge != "not_asked" for v in verdicts] == differ
-    assert 0 < sum(differ) < len(differ)
-    for v in verdicts:
-        assert v.correct == (v.rule if v.judge == "not_asked" else v.judge == "correct")
-    # questions that the wider scopes share with this one are the same questions
-    keys = {j.key for j in store.read(folder / "judgements.jsonl", Judgement)}
-    wrong = {j.key for j in store.read(judged / "judgements.jsonl", Judgement)}
-    assert keys & wrong
-    cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
-    assert "scope disagreements" in cell.judge
-
-
 def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged: Path, tmp_path: Path) -> None:
     folder = _copy(judged, tmp_path / "run")
     rejudge(_options(world, folder, judge=str(world / "other-judge")))
@@ -213,17 +157,6 @@ def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged
     assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
 
 
-def test_a_judge_whose_replies_are_all_recorded_is_not_loaded(
-    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = _copy(judged, tmp_path / "run")
-    for name in ("verdicts.jsonl", "summary.json", "flips.html"):
-        (folder / name).unlink()
-    monkeypatch.setattr(verdicts_module, "make_engine", None)
-    rejudge(_options(world, folder))
-    assert _files(folder) == _files(judged)
-
-
 def test_the_same_judge_asked_twice_is_one_resumption(world: Path, unjudged: Path, tmp_path: Path) -> None:
     folder = _copy(unjudged, tmp_path / "run")
     rejudge(_options(world, folder))
@@ -234,37 +167,29 @@ def test_the_same_judge_asked_twice_is_one_resumption(world: Path, unjudged: Pat
     assert resumption.start.startswith("judged by ")
 
 
-@pytest.mark.parametrize("begun", [False, True])
 def test_an_interrupted_judge_leaves_a_true_record(
-    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """begun: the new judge's work is on record when the interruption comes; before, the samples are read."""
     folder = _copy(judged, tmp_path / "run")
-    before, other = (folder / "run.json").read_bytes(), _options(world, folder, judge=str(world / "other-judge"))
+    other = _options(world, folder, judge=str(world / "other-judge"))
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as m:
-        m.setattr(running, "verdicts_of" if begun else "load_samples", interrupted)
+        m.setattr(running, "verdicts_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rejudge(other)
     record = store.read_json(folder / "run.json", Run)
-    if begun:
-        assert (record.status, Path(record.config["judge"]).name) == ("interrupted", "other-judge")
-    else:
-        assert (folder / "run.json").read_bytes() == before
-        assert _files(folder) == _files(judged)
+    assert (record.status, Path(record.config["judge"]).name) == ("interrupted", "other-judge")
     rejudge(other)
     record = store.read_json(folder / "run.json", Run)
     assert (record.status, Path(record.config["judge"]).name) == ("done", "other-judge")
     assert {j.judge_model for j in store.read(folder / "judgements.jsonl", Judgement)} == {"judge", "other-judge"}
 
 
-@pytest.mark.parametrize("lines", [0, 23])
-def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(
-    world: Path, judged: Path, tmp_path: Path, lines: int
-) -> None:
+def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(world: Path, judged: Path, tmp_path: Path) -> None:
+    lines = 23
     folder = _copy(judged, tmp_path / "run")
     whole = (judged / "judgements.jsonl").read_bytes().splitlines(keepends=True)
     assert len(whole) > lines
@@ -301,43 +226,11 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
     folder = _run(world, tmp_path / "run", benchmarks=str(path), n=3)
     with pytest.raises(BadInput, match="mine"):
         rejudge(_options(world, folder))
-    with pytest.raises(BadInput, match="mine"):
-        rejudge(_options(world, folder, benchmarks="mine"))
     rejudge(_options(world, folder, benchmarks=str(path)))
     assert _files(folder) == _files(whole)
     path.write_text(path.read_text().replace("1?", "What is 1?"))
     with pytest.raises(BadInput, match="mine"):
         rejudge(_options(world, folder, benchmarks=str(path)))
-
-
-@pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")
-def test_a_judge_on_vllm_says_what_it_says_on_hf(world: Path, unjudged: Path, tmp_path: Path) -> None:
-    judge = str(judge_model.build(tmp_path / "judge", head_dim=32))  # vllm's CPU kernels want at least 32
-    letters = {}
-    for engine in ("hf", "vllm"):
-        folder = _copy(unjudged, tmp_path / engine)
-        rejudge(_options(world, folder, judge=judge, engine=engine))
-        judgements = list(store.read(folder / "judgements.jsonl", Judgement))
-        assert {j.engine.split()[0] for j in judgements} == {engine}
-        assert {j.status for j in judgements} == {"answered"}
-        letters[engine] = {j.key: j.letter for j in judgements}
-        assert len(letters[engine]) == len(judgements)
-        before = (folder / "judgements.jsonl").read_bytes()
-        rejudge(_options(world, folder, judge=judge, engine=engine))
-        assert (folder / "judgements.jsonl").read_bytes() == before
-    assert letters["hf"].keys() == letters["vllm"].keys()
-    same = sum(letters["hf"][k] == letters["vllm"][k] for k in letters["hf"])
-    assert same >= 0.95 * len(letters["hf"])  # other kernels round otherwise, and some questions are close calls
-
-
-def test_the_runs_own_n_counts_whatever_a_registry_says(world: Path, unjudged: Path, tmp_path: Path) -> None:
-    from stapo_results.benchmarks import registry_entry, write_registry
-
-    data = Path(shutil.copytree(world / "data", tmp_path / "data"))
-    entries = {b: registry_entry(data / f"{b}.jsonl", b, samples=9) for b in ("sums", "longer-sums")}
-    write_registry(data / "registry.yaml", entries)
-    rejudge(_options(world, unjudged, out=str(tmp_path / "out"), data_dir=str(data)))
-    assert {store.read_json(p, CellRecord).n for p in (tmp_path / "out" / "cells").iterdir()} == {4}
 
 
 def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path: Path) -> None:
@@ -378,14 +271,14 @@ def test_killed_while_judging_it_ends_in_the_same_bytes(
 def test_the_command_line_judges_and_prints_the_judges_share(
     world: Path, unjudged: Path, tmp_path: Path, capsys
 ) -> None:
-    arguments = ["--run", str(unjudged), "--judge", str(world / "judge"), "--out", str(tmp_path / "out")]
-    assert main(["judge", *arguments]) == 0
+    folder = _copy(unjudged, tmp_path / "run")
+    assert main(["judge", "--run", str(folder), "--judge", str(world / "judge")]) == 0
     out = capsys.readouterr().out
-    share = out[out.index("The judge's share") :]
+    share = out[out.index("the judge's share") :]
     row = next(x.split() for x in share.splitlines() if x.split()[:2] == ["sums", "t1.0"])
-    (cell,) = (store.read_json(p, CellRecord) for p in (tmp_path / "out" / "cells").glob("*_sums_t1.0_*"))
+    (cell,) = (store.read_json(p, CellRecord) for p in (folder / "cells").glob("*_sums_t1.0_*"))
     rule, scores = ("".join(getattr(p, k) for p in cell.problems).count("1") for k in ("rule", "verdicts"))
-    assert row[2:6] == [f"{rule / 0.4:.1f}", f"{rule}/40", f"{scores / 0.4:.1f}", f"{scores}/40"]
+    assert row[2:4] == [f"{rule / 0.4:.1f}", f"{scores / 0.4:.1f}"]
     assert row[-2:] == [f"{scores - rule}/0", f"{(scores - rule) / (40 - rule) * 100:.1f}"]
     assert main(["judge", "--run", str(tmp_path / "nowhere"), "--judge", "x"]) == 2
 
@@ -394,12 +287,11 @@ def test_a_judge_that_has_no_room_for_any_question_leaves_the_rule(
     world: Path, unjudged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "fitted_prompt", lambda *_: None)
-    out = tmp_path / "out"
-    summary = rejudge(_options(world, unjudged, out=str(out)))
+    out = _copy(unjudged, tmp_path / "run")
+    summary = rejudge(_options(world, out))
     (note,) = summary["notes"]
     count = len(list(store.read(out / "judgements.jsonl", Judgement)))
     assert note.startswith(f"{count} of {count} questions")
-    assert note in html.unescape((out / "flips.html").read_text())
     assert all(v.correct == v.rule and v.judge == "not_asked" for v in store.read(out / "verdicts.jsonl", Verdict))
     for c in summary["cells"]:
         assert c["judge_unanswered"] == {"too_long": c["samples"] - c["correct"]}

@@ -113,13 +113,3 @@ def test_two_replicas_give_the_files_of_one_engine(folder: Path, tmp_path: Path)
 def test_more_replicas_than_there_is_room_for_are_refused(folder: Path) -> None:
     with pytest.raises(BadInput, match="no room for 999 replicas"):
         _engine(folder, 999)
-
-
-def test_a_replicas_own_error_arrives_as_itself(folder: Path) -> None:
-    engine = _engine(folder, 1)
-    try:
-        broken = [Request("c", "p", i, 0, (10_000_000,), Decoding(1.0, 1.0, 4)) for i in range(4)]
-        with pytest.raises(RunFailed, match="whole batch"):
-            list(engine.stream(broken, ()))
-    finally:
-        engine.close()

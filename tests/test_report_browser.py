@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +14,48 @@ import tools
 if not tools.required():
     pytest.importorskip("selenium", reason="selenium is not installed: tox -e report has it")
 
-import browsing
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from stapo_repro import paper
+from stapo_repro import labels, paper
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
 from stapo_repro.templating import visible
 
-pytestmark = tools.needs(*browsing.PROGRAMS)
-
-SIZES = {"wide": browsing.WIDE, "phone": browsing.PHONE}
+pytestmark = tools.needs("chromium", "chromedriver")
+WIDE, PHONE = (1280, 900), (375, 812)
 COMMITTED = checkout() / "results" / "report.html"
 
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[WebDriver]:
-    with browsing.browser() as opened:
+    """Chromium without a window; its log of the console is kept."""
+    options = Options()
+    options.binary_location = str(shutil.which("chromium"))
+    # its sandbox does not start for root, as which containers run
+    flags = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--force-device-scale-factor=1"]
+    for flag in [*flags, *(["--no-sandbox"] if os.geteuid() == 0 else [])]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
+    try:
         yield opened
+    finally:
+        opened.quit()
+
+
+def look(driver: WebDriver, page: Path, size: tuple[int, int] = WIDE, scheme: str = "light") -> None:
+    """Open a page at a size, as a reader who prefers `scheme` sees it."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get(page.resolve().as_uri())
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +71,9 @@ def open_all(driver: WebDriver) -> None:
     driver.execute_script("for (const e of document.querySelectorAll('details')) e.open = true")
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, size: str, scheme: str):
-    browsing.look(driver, COMMITTED, SIZES[size], scheme)
+def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, scheme: str):
+    look(driver, COMMITTED, WIDE, scheme)
     open_all(driver)
     assert driver.get_log("browser") == []
     assert driver.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -59,7 +82,7 @@ def test_nothing_is_loaded_and_nothing_complains(driver: WebDriver, size: str, s
 
 @pytest.mark.parametrize("page", ["committed", "hostile"])
 def test_a_phone_scrolls_tables_and_not_the_page(driver: WebDriver, hostile: Path, page: str):
-    browsing.look(driver, COMMITTED if page == "committed" else hostile, browsing.PHONE)
+    look(driver, COMMITTED if page == "committed" else hostile, PHONE)
     open_all(driver)
     inner, scrolled = driver.execute_script("return [innerWidth, document.documentElement.scrollWidth]")
     assert inner == 375
@@ -72,7 +95,7 @@ def test_a_phone_scrolls_tables_and_not_the_page(driver: WebDriver, hostile: Pat
 
 
 def test_every_link_leads_somewhere(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     links = driver.execute_script("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
     names = set(driver.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)"))
     assert len(links) > 100
@@ -90,45 +113,27 @@ def column(driver: WebDriver, table: str) -> list[str]:
 
 
 def test_tables_are_sorted_by_keyboard_with_what_is_not_run_last(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     section = driver.find_element(By.XPATH, "//caption[contains(., 'Qwen3-8B')]")
     name = str(section.get_attribute("id"))
-    table = section.find_element(By.XPATH, "./..")
     before = column(driver, name)
-    head = table.find_elements(By.CSS_SELECTOR, "thead th")[1]
+    head = section.find_element(By.XPATH, "./..").find_elements(By.CSS_SELECTOR, "thead th")[1]
     button = head.find_element(By.TAG_NAME, "button")
     assert (head.text.split()[0], head.get_attribute("aria-sort")) == ("AIME24", "none")
-
-    printed = paper.load()
-    first, second = (
-        {f"{m}, paper": float(printed.get("qwen3-8b", i, s).values["aime24"]) for i, m in _METHODS}  # type: ignore[union-attr]
-        for s in ("t1.0", "t0.7")
-    )
-
-    def expected(values: dict[str, float], sign: int) -> list[str]:
-        order = [n for n in before if n in values]
-        return [*sorted(order, key=lambda n: sign * values[n]), *(n for n in before if n not in values)]
-
-    button.send_keys(Keys.ENTER)
-    assert head.get_attribute("aria-sort") == "descending"
-    assert column(driver, name) == expected(first, -1)
-    assert driver.find_element(By.ID, "sorted").get_attribute("textContent").endswith("descending by AIME24")
-    button.send_keys(Keys.SPACE)
-    assert head.get_attribute("aria-sort") == "ascending"
-    assert column(driver, name) == expected(first, 1)
-    driver.execute_script("arguments[0].click()", driver.find_element(By.CSS_SELECTOR, "input[value='second']"))
-    assert column(driver, name) == expected(second, 1)
-    assert expected(first, 1) != expected(second, 1), "the two settings order these values differently"
+    rows = [(f"{label}, paper", paper.load().get("qwen3-8b", m, "t1.0")) for m, label in labels.METHODS.items()]
+    values = {text: float(row.values["aime24"]) for text, row in rows if row is not None}
+    for key, state, sign in ((Keys.ENTER, "descending", -1), (Keys.SPACE, "ascending", 1)):
+        button.send_keys(key)
+        assert head.get_attribute("aria-sort") == state
+        ordered = sorted((n for n in before if n in values), key=lambda n: sign * values[n])
+        assert column(driver, name) == [*ordered, *(n for n in before if n not in values)]
     button.send_keys(Keys.ENTER)
     assert head.get_attribute("aria-sort") == "none"
     assert column(driver, name) == before
 
 
-_METHODS = (("grpo", "GRPO"), ("entropy20", "20-Entropy"), ("justrl", "JustRL"), ("stapo", "STAPO"))
-
-
 def test_hostile_responses_are_read_and_run_nothing(driver: WebDriver, hostile: Path):
-    browsing.look(driver, hostile)
+    look(driver, hostile)
     open_all(driver)
     assert driver.title == "STAPO reproduction"
     assert driver.find_elements(By.ID, "hit") == []
@@ -146,7 +151,7 @@ def test_hostile_responses_are_read_and_run_nothing(driver: WebDriver, hostile: 
 
 
 def test_the_policy_stops_a_script_that_would_get_into_the_page(driver: WebDriver, hostile: Path):
-    browsing.look(driver, hostile)
+    look(driver, hostile)
     driver.execute_script(
         "const s = document.createElement('script'); s.textContent = arguments[0]; document.body.append(s);"
         "const d = document.createElement('div'); d.innerHTML = '<img src=x onerror=\"' + arguments[0] + '\">';"
@@ -159,43 +164,8 @@ def test_the_policy_stops_a_script_that_would_get_into_the_page(driver: WebDrive
     assert complaints.count("Content Security Policy") >= 2, "the script, and the picture with its handler"
 
 
-# WCAG 2.2, relative luminance and contrast ratio; the background is that of the nearest element that has one
-CONTRAST = """
-const channel = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
-const rgb = (s) => s.match(/[\\d.]+/g).map(Number);
-const luminance = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const back = (e) => {
-  for (; e; e = e.parentElement) {
-    const c = rgb(getComputedStyle(e).backgroundColor);
-    if (c.length < 4 || c[3] === 1) return c;
-    if (c[3] !== 0) throw new Error("a background that is half transparent: " + e.className);
-  }
-  throw new Error("no background");
-};
-const found = {}; let seen = 0;
-for (const e of document.querySelectorAll("body *")) {
-  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-  if (!own || e.closest("svg, script") || !e.checkVisibility()) continue;
-  const [a, b] = [luminance(rgb(getComputedStyle(e).color)), luminance(back(e))].sort((x, y) => y - x);
-  const ratio = (a + 0.05) / (b + 0.05); seen += 1;
-  if (ratio < 4.5) found[`${e.tagName}.${e.className} ${getComputedStyle(e).color}`] = ratio;
-}
-return [seen, found];
-"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("page", ["committed", "hostile"])
-def test_all_text_stands_out_from_its_background(driver: WebDriver, hostile: Path, page: str, scheme: str):
-    browsing.look(driver, COMMITTED if page == "committed" else hostile, browsing.WIDE, scheme)
-    open_all(driver)
-    seen, too_faint = driver.execute_script(CONTRAST)
-    assert seen > 200
-    assert too_faint == {}
-
-
 def test_figures_are_drawn_with_all_their_letters(driver: WebDriver):
-    browsing.look(driver, COMMITTED)
+    look(driver, COMMITTED)
     # a name that text of the page has taken would draw nothing; a space has no outline
     wrong = driver.execute_script(
         "return [...document.querySelectorAll('svg use')].map(u => u.getAttribute('href').slice(1))"

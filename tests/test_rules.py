@@ -19,11 +19,8 @@ from stapo_eval.grading.presets import decide, extract
 from stapo_eval.grading.rules import Gold, Options, check_preset, full, quick
 from stapo_eval.grading.rules.forms.reading import read
 from stapo_eval.grading.rules.forms.types import Collection, Scalar, Words
-from stapo_eval.grading.rules.forms.words import number_word
-from stapo_eval.grading.rules.text.cleaning import clean, key
-from stapo_eval.grading.rules.text.numbers import number
+from stapo_eval.grading.rules.text.cleaning import clean
 from stapo_eval.grading.rules.text.tokens import Unreadable
-from stapo_eval.grading.rules.text.units import parse_unit
 from stapo_results.benchmarks import load, read_jsonl
 from stapo_results.errors import BadInput
 
@@ -102,12 +99,6 @@ def test_integers_are_equal_exactly_when_they_are(a: int, b: int) -> None:
     assert quick(str(a), f"{a:,}", Options()) is True
 
 
-@given(st.fractions(max_denominator=10**6), st.integers(1, 50))
-def test_a_fraction_equals_its_multiples(x: Fraction, k: int) -> None:
-    gold, answer = f"{x.numerator}/{x.denominator}", f"\\frac{{{k * x.numerator}}}{{{k * x.denominator}}}"
-    assert quick(gold, answer, Options()) is True
-
-
 @settings(deadline=None)
 @given(st.fractions(max_denominator=500), st.fractions(max_denominator=500))
 def test_sums_are_compared_exactly(x: Fraction, y: Fraction) -> None:
@@ -129,15 +120,6 @@ def test_lists_are_equal_as_multisets(values: list[int], random) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(-9, 9), min_size=2, max_size=5), st.randoms())
-def test_points_are_equal_in_their_order_only(values: list[int], random) -> None:
-    shuffled = values[:]
-    random.shuffle(shuffled)
-    point, other = (f"({', '.join(map(str, v))})" for v in (values, shuffled))
-    assert full(point, other, Options()) is (values == shuffled)
-
-
-@settings(deadline=None)
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=4), st.integers(-9, 9))
 def test_polynomials_are_equal_when_their_roots_are(roots: list[int], root: int) -> None:
     factored = "".join(f"(x - {r})" if r >= 0 else f"(x + {-r})" for r in roots)
@@ -147,31 +129,6 @@ def test_polynomials_are_equal_when_their_roots_are(roots: list[int], root: int)
     expanded = " + ".join(f"({c}) x^{{{len(roots) - i}}}" for i, c in enumerate(coefficients))
     assert full(factored, expanded, Options()) is True
     assert full(factored, f"{expanded} + {root}", Options()) is (root == 0)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("4.5e3", 4500), (r"-2\times10^{-2}", Fraction(-1, 50)), (r"\frac{3}{4}", Fraction(3, 4)),
-        (r"-2\frac{1}{3}", Fraction(-7, 3)), ("-1./3", Fraction(-1, 3)), ("10^{-2}", Fraction(1, 100)),
-        ("1/0", None), ("1e9999", None), ("9" * 101, None),
-    ],
-)  # fmt: skip
-def test_numbers(text: str, value: Fraction | None) -> None:
-    assert number(text) == value
-
-
-@pytest.mark.parametrize(
-    ("form", "text", "normal"),
-    [
-        (key, r"\left( 3,\; \dfrac{\pi}{2} \right)", r"(3,\frac{\pi}{2})"),
-        (key, r"$\text{Tuesday}$.", "Tuesday"), (key, r"\leftarrow", r"\leftarrow"), (key, "7 3/4", "7 3/4"),
-        (key, "58 , 500", "58500"), (clean, r"\$5 and $x$", r"\usd 5 and x"), (clean, "$18.90", r"\usd 18.90"),
-        (clean, "−½", "- 1/2"), (clean, "x² ≤ 9", r"x^{2} \le 9"),
-    ],
-)  # fmt: skip
-def test_normal_form(form: Callable[[str], str], text: str, normal: str) -> None:
-    assert form(text) == normal
 
 
 def test_forms() -> None:
@@ -185,19 +142,6 @@ def test_forms() -> None:
     for broken in (r"\frac{1}{", "(1,2", "1 2", r"\unknown{3}", "x @ y", "((" * 500 + "))" * 500):
         with pytest.raises(Unreadable):
             read(broken)
-
-
-def test_units() -> None:
-    assert parse_unit("square centimeters") == parse_unit("cm^2")
-    assert parse_unit("miles per hour") == parse_unit("mph")
-    assert parse_unit("or more") is None
-    metre, foot = parse_unit("m"), parse_unit("feet")
-    assert metre is not None
-    assert foot is not None
-    assert foot.size / metre.size == Fraction(3048, 10000)
-    assert number_word(("twenty", "five")) == 25
-    assert number_word(("one", "hundred")) == 100
-    assert number_word(("five", "twenty")) is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +170,6 @@ def test_extraction_by_preset() -> None:
     both = r"So \boxed{-2} and \boxed{1}."
     assert extract(both, "1") == "1"
     assert extract(both, ("1", "-2")) == "-2, 1"
-    assert extract(both, "1,-2") == "-2, 1"
     assert extract(both, "1,-2", "justrl") == "1"
     assert extract(both, "1,-2", "math-verify") == both
     assert extract(r"\boxed{3} Wait, that is wrong. \boxed{4}", ("3", "4")) == "4"
@@ -278,28 +221,17 @@ def test_reading_ends_in_a_form_or_says_that_it_cannot(text: str) -> None:
     "text",
     [
         "0" * 300_000 + "x",
-        " " * 300_000 + "x",
         "(" * 300_000,
         "," * 100_000,
         "1 " * 99_999,
-        "1," * 99_999,
         "\\text{" * 50_000,
         "{" * 10_000 + "}" * 10_000,
         "^{\\circ" * 40_000,
-        "\\!" * 99_999,
-        "$" * 99_999,
-        "1e" * 99_999,
         "," + "\\! " * 60_000 + "1",
-        "{,}" * 60_000,
-        "{ , " * 60_000,
         "\\hspace{" * 30_000,
         "-" * 200_000 + "1",
         "1" * 200_000 + "/" + "2" * 200_000,
         "\\boxed{" * 40_000 + "7" + "}" * 40_000,
-        "5 a" * 60_000,
-        "²" * 100_000,
-        "½" * 100_000,
-        "\ue000" * 100_000,
     ],
 )
 def test_the_cheap_path_is_quick_on_long_texts(text: str) -> None:

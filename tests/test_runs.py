@@ -50,14 +50,6 @@ def test_a_new_folder_is_made_and_its_run_is_running_then_done(tmp_path: Path) -
     assert found.wall_seconds is not None
 
 
-def test_a_finished_run_says_so_and_is_left_as_it_is(tmp_path: Path) -> None:
-    finish(tmp_path)
-    before = (tmp_path / runs.RECORD).read_bytes()
-    with runs.opened(tmp_path, record()) as run:
-        assert run.finished
-    assert (tmp_path / runs.RECORD).read_bytes() == before
-
-
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     with runs.opened(tmp_path, record()):
         assert "--there" in refusal(tmp_path, record(), flag="--there").next_step
@@ -90,23 +82,12 @@ def test_keys_that_decide_no_number_may_differ_and_older_records_have_defaults(t
         assert run.finished
 
 
-def test_a_caller_may_know_a_better_next_step(tmp_path: Path) -> None:
-    finish(tmp_path)
-    error = refusal(tmp_path, record(config={"lr": 0.2}), advice=lambda previous, differing: f"not {differing[0]}")
-    assert error.next_step == "not lr: 0.1 there, 0.2 now"
-
-
 def test_foreign_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     assert refusal(tmp_path, record()).found == "thesis.tex"
     assert [p.name for p in tmp_path.iterdir() if p.name != ".lock"] == ["thesis.tex"]
     with runs.opened(tmp_path, record(), foreign=lambda name: name.endswith(".jsonl")) as run:
         assert not run.finished
-
-
-def test_asking_for_the_previous_run_writes_nothing(tmp_path: Path) -> None:
-    assert runs.previous_of(tmp_path / "none", record(), "--out") is None
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -116,12 +97,6 @@ def test_whatever_ends_an_attempt_is_on_record(tmp_path: Path, error: type, stat
     with runs.opened(tmp_path, record()) as run, pytest.raises(error), run.working(resume="type it again"):
         raise error
     assert on_disk(tmp_path).status == status
-
-
-def test_an_interruption_is_answered_with_how_to_go_on(tmp_path: Path) -> None:
-    with runs.opened(tmp_path, record()) as run, pytest.raises(KeyboardInterrupt) as e, run.working(resume="again"):
-        raise KeyboardInterrupt
-    assert e.value.args == ("again",)
 
 
 def test_seconds_are_summed_over_attempts_and_each_resumption_is_listed(
@@ -180,16 +155,6 @@ def test_what_cannot_be_written_is_refused_by_its_option(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "file"
-    out.write_text("mine")
-    assert refusal(out, record()).found == out
-    with pytest.raises(BadInput) as e:
-        runs.previous_of(out, record(), "--there")
-    assert e.value.found == out
-    assert out.read_text() == "mine"
-
-
 def test_a_command_that_makes_anew_takes_an_unfinished_run_of_another_and_no_finished_one(tmp_path: Path) -> None:
     other = record(config={"lr": 0.2})
     with runs.opened(tmp_path, record()) as run, pytest.raises(RuntimeError), run.working():
@@ -211,16 +176,3 @@ def test_a_call_with_nothing_to_do_puts_the_record_back(tmp_path: Path) -> None:
         run.restore()
         assert run.record == run.previous
     assert (tmp_path / runs.RECORD).read_bytes() == before
-
-
-def test_the_first_write_of_the_work_has_its_fields_and_its_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish(tmp_path)
-    written, write = [], store.write_json
-    monkeypatch.setattr(store, "write_json", lambda path, value: (written.append(value), write(path, value)))
-    with runs.opened(tmp_path, record()) as run, run.working("here", run_id="other", config={"lr": 1}):
-        found = on_disk(tmp_path)
-        assert (found.status, found.run_id, found.config) == ("running", "other", {"lr": 1})
-        assert len(written) == 1
-    assert (on_disk(tmp_path).status, on_disk(tmp_path).run_id) == ("done", "other")

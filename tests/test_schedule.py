@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Request
-from stapo_eval.engines.schedule import Batches, Queue, wanted
+from stapo_eval.engines.requests import Batches, Queue, wanted
 
 D = Decoding(1.0, 1.0, 100)
 
@@ -33,24 +33,16 @@ def test_the_problem_with_the_longest_responses_comes_next() -> None:
     for r, tokens in zip(queue.take(3), (10, 90, 40), strict=True):
         queue.finished(r, tokens)
     # cell mean 140/3; expected (10 + 2m)/3 = 34.4, (90 + 2m)/3 = 61.1, (40 + 2m)/3 = 44.4
-    assert [round(g.expected(), 1) for g in queue.groups.values()] == [34.4, 61.1, 44.4]
+    assert [round(queue.expected(w), 1) for w in queue.waiting.values()] == [34.4, 61.1, 44.4]
     assert [r.problem_id for r in queue.take(6)] == ["p1", "p1", "p2", "p2", "p0", "p0"]
 
 
 def test_a_problem_is_known_by_its_other_setting() -> None:
     requests = _requests(2, 2)
     queue = Queue(requests, {r.key: 500 if r.problem_id == "p1" else 100 for r in requests if r.cell == "t1.0"})
-    # t0.7 has no length of its own: mean of all 300; expected (2 x 100 + 2 x 300) / 4 and (2 x 500 + 2 x 300) / 4
-    assert [queue.groups["t0.7", p].expected() for p in ("p0", "p1")] == [200.0, 400.0]
+    # mean of all 300; expected (2 x 100 + 2 x 300) / 4 and (2 x 500 + 2 x 300) / 4
+    assert [queue.expected(queue.waiting["t0.7", p]) for p in ("p0", "p1")] == [200.0, 400.0]
     assert _names(queue.take(4)) == ["t0.7 p0 0", "t0.7 p1 0", "t0.7 p1 1", "t0.7 p0 1"]
-
-
-def test_what_is_returned_goes_first() -> None:
-    queue = Queue(_requests(3, 2, ("c",)))
-    taken = queue.take(2)
-    queue.give_back(taken)
-    assert len(queue) == 6
-    assert _names(queue.take(3)) == ["c p0 0", "c p1 0", "c p2 0"]
 
 
 def test_batches_are_handed_out_whole_one_at_a_time_and_come_back_whole() -> None:

@@ -8,12 +8,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from bundles import forged, link, manifest_of, members, run_folder, seal, zipped
+from bundles import contents, forged, link, manifest_of, members, run_folder, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_repro.sharing import unpack as unpacking
-from stapo_repro.sharing.pack import MANIFEST, Manifest, pack
+from stapo_repro.sharing.pack import MANIFEST, pack
 from stapo_repro.sharing.unpack import unpack
 from stapo_results.errors import BadInput, RecordError
 
@@ -43,23 +43,31 @@ def refused(path: Path, into: Path, match: str | None = None) -> str:
 def changed(bundle: Path, target: Path, name: str, old: bytes, new: bytes) -> Path:
     """A forgery: one file of a real bundle edited, with every hash made to agree again."""
     there = members(bundle)
-    manifest = Manifest.model_validate_json(there.pop(MANIFEST))
+    del there[MANIFEST]
     assert there[name].count(old) >= 1
     there[name] = there[name].replace(old, new, 1)
-    return forged(target, list(there.items()), runs=manifest.runs, cells=manifest.cells)
+    return forged(target, list(there.items()))
 
 
 # damage
 
 
 @given(st.data())
-def test_a_flipped_bit_anywhere_is_found(bundle: Path, tmp_path_factory: pytest.TempPathFactory, data) -> None:
+def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(
+    bundle: Path, tmp_path_factory: pytest.TempPathFactory, data
+) -> None:
     whole = bundle.read_bytes()
     at = data.draw(st.integers(0, len(whole) - 1))
     bit = data.draw(st.integers(0, 7))
     folder = tmp_path_factory.mktemp("flip")
     (folder / "x.zip").write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
-    refused(folder / "x.zip", folder / "into")
+    try:  # such as a member's time, which nobody reads
+        unpack(folder / "x.zip", folder / "into")
+    except RecordError:
+        assert not (folder / "into").exists()
+    else:
+        packed = {name: data for name, data in members(bundle).items() if name != MANIFEST}
+        assert contents(folder / "into") == packed
 
 
 @given(st.data())
@@ -68,24 +76,6 @@ def test_cut_off_anywhere_is_found(bundle: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("cut")
     (folder / "x.zip").write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
     refused(folder / "x.zip", folder / "into")
-
-
-@pytest.mark.parametrize("at", ["first", "middle", "last"])
-def test_a_damaged_file_is_named_with_its_place(bundle: Path, tmp_path: Path, at: str) -> None:
-    data = bytearray(bundle.read_bytes())
-    with zipfile.ZipFile(bundle) as z:
-        info = z.getinfo(SAMPLES)
-    start = info.header_offset + 30 + len(SAMPLES)
-    data[start + {"first": 2, "middle": info.compress_size // 2, "last": info.compress_size - 3}[at]] ^= 0x10
-    (tmp_path / "x.zip").write_bytes(data)
-    refused(tmp_path / "x.zip", tmp_path / "into", rf"{SAMPLES} \(offset {info.header_offset}\)")
-
-
-def test_bytes_before_behind_and_between_are_found(bundle: Path, tmp_path: Path) -> None:
-    whole = bundle.read_bytes()
-    for name, data in (("before", b"#!/bin/sh\n" + whole), ("behind", whole + b"\0"), ("none", b"")):
-        (tmp_path / name).write_bytes(data)
-        refused(tmp_path / name, tmp_path / "into")
 
 
 def test_a_plain_zip_is_no_bundle(tmp_path: Path) -> None:
@@ -106,10 +96,9 @@ def test_a_plain_zip_is_no_bundle(tmp_path: Path) -> None:
         (VERDICTS, b'"correct":false', b'"correct":true', f"{VERDICTS}:3 (?s:.*)toy-a sample 2: 0 in the cell"),
         (CELL, b'"0000"', b'"1000"', "toy-c sample 0: 1 in the cell"),
         # verdicts of no sample, no problem, no cell
-        (VERDICTS, b'"sample_index":0', b'"sample_index":4', f"{VERDICTS}:1 (?s:.*)not there in the cell"),
-        (VERDICTS, b'"toy-a"', b'"toy-x"', f"{VERDICTS}:1 (?s:.*)not there in the cell"),
-        (VERDICTS, b"/t1.0/", b"/t0.9/", f"{VERDICTS}:1 (?s:.*)not there in the cell"),
-        (CELL, b'"no_answer": 0', b'"no_answer": 1, "no_answer": 0', f"{CELL}: (?s:.*)no_answer"),
+        (VERDICTS, b'"sample_index":0', b'"sample_index":4', f"{VERDICTS}:1 (?s:.*)nothing in the cell"),
+        (VERDICTS, b'"toy-a"', b'"toy-x"', f"{VERDICTS}:1 (?s:.*)nothing in the cell"),
+        (VERDICTS, b"/t1.0/", b"/t0.9/", f"{VERDICTS}:1 (?s:.*)nothing in the cell"),
         (SAMPLES, b'"schema_version":1', b'"schema_version":9', f"{SAMPLES}:1: (?s:.*)9"),
         (RUN, b'"run_id"', b'"runid"', RUN),
     ],
@@ -124,52 +113,30 @@ def test_missing_verdicts_are_found(bundle: Path, tmp_path: Path) -> None:
     refused(path, tmp_path / "into", f"{VERDICTS}: (?s:.*)1 problems, such as toy-a")
 
 
-def test_a_verdict_in_the_place_of_another_is_found(bundle: Path, tmp_path: Path) -> None:
-    """One stands twice and one is missing: as many as there should be, and each agrees with the cell."""
-    first, second = members(bundle)[VERDICTS].splitlines(keepends=True)[:2]
-    path = changed(bundle, tmp_path / "x.zip", VERDICTS, second, first)
-    refused(path, tmp_path / "into", f"{VERDICTS}:2 (?s:.*)toy-a sample 0")
-
-
 def test_a_cell_that_contradicts_itself_is_found(bundle: Path, tmp_path: Path) -> None:
-    at = 1 + members(bundle)[CELL].splitlines().index(b' "temperature": 1.0,')
     path = changed(bundle, tmp_path / "x.zip", CELL, b'"temperature": 1.0', b'"temperature": 0.5')
-    refused(path, tmp_path / "into", f"^{CELL}:{at}: (?s:.*)temperature")
+    refused(path, tmp_path / "into", f"{CELL}: (?s:.*)temperature")
 
 
 def with_another_cell(bundle: Path, target: Path, path: str, old: bytes, new: bytes) -> Path:
     """A forgery: a cell of a real bundle a second time at `path`, edited."""
     there = members(bundle)
-    manifest = Manifest.model_validate_json(there.pop(MANIFEST))
+    del there[MANIFEST]
     there[path] = there[CELL].replace(old, new)
-    return forged(target, sorted(there.items()), runs=manifest.runs, cells=manifest.cells)
-
-
-def test_two_cells_of_one_id_that_contradict_each_other_are_found(bundle: Path, tmp_path: Path) -> None:
-    other = "other/cells/x.json"
-    path = with_another_cell(bundle, tmp_path / "x.zip", other, b'"0000"', b'"0001"')
-    at = 1 + members(bundle)[CELL].splitlines().index(b'   "verdicts": "0000",')
-    text = refused(path, tmp_path / "into", "stapo/mini/.*/toy/t1.0/e0")
-    assert f"problems.2.verdicts: 0000 at {CELL}:{at} and 0001 at {other}:{at}" in text
+    return forged(target, sorted(there.items()))
 
 
 def test_a_cell_twice_is_taken_and_the_ablations_is_another(bundle: Path, tmp_path: Path) -> None:
     equal = with_another_cell(bundle, tmp_path / "x.zip", "other/cells/x.json", b'"abc123"', b'"def456"')
-    assert unpack(equal, tmp_path / "a").written == 8
+    assert unpack(equal, tmp_path / "a")[1] == ["mini", "other"]
     apart = with_another_cell(bundle, tmp_path / "y.zip", "ablation/cells/x.json", b'"0000"', b'"0001"')
-    assert unpack(apart, tmp_path / "b").written == 8
-    # but one of the ablation that the target has
-    other = with_another_cell(bundle, tmp_path / "z.zip", "ablation/more/cells/x.json", b'"0000"', b'"0011"')
-    with pytest.raises(RecordError, match="stapo/mini/s0/step40/toy"):
-        unpack(other, tmp_path / "b")
-    assert not (tmp_path / "b" / "ablation" / "more").exists()
+    assert unpack(apart, tmp_path / "b")[1] == ["ablation", "mini"]
 
 
 @pytest.mark.parametrize(
     ("new", "said"),
     [
         (b'"schema_version":1,"step":0,"values":{"accuracy":0.25}', "metrics.jsonl:1"),
-        (b'"schema_version":1,"step":1,"step":1,"values":{}', "step"),
         (b'"schema_version":1,"step":1,"values":{"reward":NaN}', "finite number"),
     ],
 )
@@ -182,12 +149,6 @@ def test_a_trainings_line_that_cannot_be_is_found(bundle: Path, tmp_path: Path, 
     refused(path, tmp_path / "into", f"(?s){name}:{len(lines) + 1}: .*{said}")
 
 
-def test_a_half_line_at_the_end_is_refused(bundle: Path, tmp_path: Path) -> None:
-    last = members(bundle)[SAMPLES].splitlines(keepends=True)[-1]
-    path = changed(bundle, tmp_path / "x.zip", SAMPLES, last, last[:-1])
-    refused(path, tmp_path / "into", SAMPLES)
-
-
 def test_content_that_is_not_the_manifests_is_found(bundle: Path, tmp_path: Path) -> None:
     """A whole zip, sealed again, with one reward changed to another of the same length: only its hash tells."""
     there = members(bundle)
@@ -196,18 +157,6 @@ def test_content_that_is_not_the_manifests_is_found(bundle: Path, tmp_path: Path
     there[name] = there[name].replace(b"0.5", b"0.9")
     (tmp_path / "x.zip").write_bytes(zipped(list(there.items())))
     assert "sha256" in refused(tmp_path / "x.zip", tmp_path / "into", f"^{name}")
-
-
-def test_a_manifest_of_other_cells_is_refused(bundle: Path, tmp_path: Path) -> None:
-    there = members(bundle)
-    del there[MANIFEST]
-    refused(forged(tmp_path / "x.zip", list(there.items()), cells=["a/b"]), tmp_path / "into", "a/b")
-
-
-def test_a_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
-    manifest = manifest_of([]).replace(b'"schema_version":1', b'"schema_version":2')
-    (tmp_path / "x.zip").write_bytes(zipped([(MANIFEST, manifest)]))
-    refused(tmp_path / "x.zip", tmp_path / "into", MANIFEST)
 
 
 # hostile names
@@ -265,7 +214,7 @@ def _redeclared(data: bytes, name: str, size: int) -> bytes:
     struct.pack_into("<L", out, offset + 22, size)
     central = data.rindex(b"PK\x01\x02", 0, data.rindex(needle))
     struct.pack_into("<L", out, central + 24, size)
-    return seal(bytes(out))
+    return bytes(out)
 
 
 def test_a_file_that_is_longer_than_it_says_is_refused(tmp_path: Path) -> None:
@@ -280,7 +229,7 @@ def test_sizes_are_limited_before_anything_is_read(tmp_path: Path, monkeypatch: 
     path = forged(tmp_path / "x.zip", [("run/run.json", b"{}" * 100), ("run/samples.jsonl", b"x" * 300)])
     monkeypatch.setattr(unpacking, "_write", None)  # whoever reads a file's content fails
     for limit, value in (("MAX_FILES", 2), ("MAX_FILE", 250), ("MAX_RECORD", 150), ("MAX_TOTAL", 499),
-                         ("MAX_MANIFEST", 100), ("MAX_DIRECTORY", 100)):  # fmt: skip
+                         ("MAX_MANIFEST", 100)):  # fmt: skip
         with monkeypatch.context() as m:
             m.setattr(unpacking, limit, value)
             refused(path, tmp_path / "into", "too (many|large|long)")

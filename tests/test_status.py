@@ -1,17 +1,13 @@
-"""STATUS.md and the model card as golden texts; what they say in the cases between."""
+"""STATUS.md as a golden text; what it says in the cases between."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omegaconf import open_dict
-
-from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.artifacts.model_card import model_card
-from stapo_training.run.configuration import compose
-from stapo_training.run.folder import Checkpoint, TrainingFolder
+from stapo_results.schema import StepMetrics
+from stapo_training.run.folder import Checkpoint
 from stapo_training.run.watch.alarms import Alarm
-from stapo_training.run.watch.status import Status, render, size, write
+from stapo_training.run.watch.status import Status, render
 
 GOLDEN = Path(__file__).parent / "data"
 
@@ -58,83 +54,10 @@ def test_status_before_the_first_step_and_after_the_last() -> None:
     start = render(replace(RUNNING, steps=[], step_seconds=[], checkpoints=[], alarms=[]))
     assert "**Running**: step 0 of 3000; the time of a step is not known yet." in start
     assert "Validation: none yet." in start
-    assert "Checkpoint: none yet, an interruption starts again from step 0; 600.0 GiB of disk free." in start
+    assert "Checkpoint: none yet; 600.0 GiB of disk free." in start
     one = render(replace(RUNNING, steps=RUNNING.steps[:2]))
     assert "| | step 1 |\n|---|---:|\n| reward (-1 to 1) | -0.500 |\n" in one
     end = render(replace(RUNNING, state="finished"))
     assert "**Finished**: 3000 steps." in end
     assert "stapo-train run" not in end
     assert "stapo-train export" in end
-
-
-def test_the_number_of_steps_is_the_trainers(tmp_path: Path) -> None:
-    config = compose([f"run.out={tmp_path}", "run.base=base", "run.steps=40", "trainer.total_training_steps=7"])
-    with open_dict(config):
-        config.run.command = "stapo-train run"
-    write(TrainingFolder(tmp_path), config, "finished")
-    assert "**Finished**: 7 steps." in (tmp_path / "STATUS.md").read_text()
-    config = compose([f"run.out={tmp_path}", "run.base=base", "run.steps=40"])
-    assert config.trainer.total_training_steps == 40
-
-
-def test_units_for_people() -> None:
-    assert [size(b) for b in (4_613_734, 2**30, 97 * 2**30)] == ["4.4 MiB", "1.0 GiB", "97.0 GiB"]
-
-
-def run(model: str) -> Run:
-    actor = {
-        "ppo_mini_batch_size": 64,
-        "clip_ratio_low": 0.2,
-        "clip_ratio_high": 0.28,
-        "loss_agg_mode": "token-mean",
-        "use_kl_loss": False,
-        "grad_clip": 1.0,
-        "optim": {"lr": 1e-6, "weight_decay": 0.1},
-    }
-    return Run(
-        run_id="bcdd63933a72",
-        kind="train",
-        status="done",
-        command=["stapo-train", "run"],
-        config={
-            "run": {"steps": 3000},
-            "data": {"train_batch_size": 256},
-            "actor_rollout_ref": {
-                "model": {"path": model},
-                "rollout": {"n": 8},
-                "actor": actor,
-                "selector": {"name": "silence_spurious", "policy": "current", "tau_p": 0.002, "q": 0.75},
-            },
-            "reward": {"custom_reward_function": {"reward_kwargs": {"verifier": "fallback"}}},
-        },
-        code_commit="83eb08128299174bd240a262e40abdeb4e39bc8f",
-        code_dirty="fc86d174beffcc5c",
-        packages={"python": "3.11.7", "verl": "0.9.1", "torch": "2.11.0"},
-        revisions={"model": "9102f742", "train.parquet": "a681963f"},
-        hardware={},
-        seeds={"run": 0},
-        deterministic=False,
-        started="2026-02-03T10:58:58+00:00",
-    )
-
-
-LABELS = Labels(method="stapo", size="qwen3-1.7b", train_seed=0, step=100, weights_sha256="4b409e58")
-
-
-def test_model_card() -> None:
-    metrics = step(100, reward=0.25, accuracy=0.4, entropy=0.5, silenced_share=0.0001, other=7.0)
-    card = model_card(run("Qwen/Qwen3-1.7B-Base"), LABELS, "bf16", metrics)
-    assert card == (GOLDEN / "model-card.md").read_text()
-
-
-def test_a_model_card_names_no_folder_of_the_machine_and_says_what_is_missing() -> None:
-    record = run("/home/someone/base/model").model_copy(
-        update={"revisions": {"model": "/home/someone/base/model"}, "deterministic": True, "code_dirty": ""}
-    )
-    card = model_card(record, LABELS, "fp32", None)
-    assert "/home" not in card
-    assert "base_model:" not in card
-    assert "| base model | model (a local folder) |" in card
-    assert "| base weights | not recorded |" in card
-    assert "| data, SHA-256 | not recorded |" in card
-    assert "metrics.jsonl has no line of this step" in card

@@ -46,7 +46,7 @@ def test_names_that_are_commands_compile_as_text(tmp_path: Path):
     for method in ("base", name):
         synthetic.cell(tmp_path / "in", method, "mini-add", "t1.0", ["10", "11"], folder="x")
     files: dict[Path, bytes] = {}
-    outputs.main_tables(files, [tmp_path / "in"], tmp_path / "out", None)
+    outputs.main_tables(files, [tmp_path / "in"], tmp_path / "out")
     (tmp_path / "out").mkdir()
     for path, data in files.items():
         path.write_bytes(data)

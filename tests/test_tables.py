@@ -14,6 +14,7 @@ from stapo_repro import paper, tables
 from stapo_repro.cli import main
 from stapo_repro.records.reading import load_cells
 from stapo_repro.tables import render
+from stapo_results import generated
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord
 from stapo_results.store import read_json
@@ -55,17 +56,6 @@ def test_values_by_hand(tmp_path):
     assert value(t, "base", "avg").shown == "18.75"
 
 
-def test_difference_to_base_by_hand(tmp_path):
-    # mini-add: stapo 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean .25, SE sqrt(.25 / 12) = .144338
-    # t(.975, 3) = 3.1824463: half width .459346; two non-zero differences: p = 2 / 4
-    differences = section(table(small(tmp_path))).differences
-    found = {(d.method, d.benchmark): d for d in differences if (d.against, d.setting) == ("base", "t1.0")}
-    d = found["stapo", "mini-add"]
-    assert (d.points, d.p_sign_flip, d.problems) == (25.0, 0.5, 4)
-    assert d.low == pytest.approx(25 - 45.9346, abs=1e-3)
-    assert found["grpo", "mini-add"].status == "not run"
-
-
 def test_missing_is_loud_and_never_zero(tmp_path):
     t = table(small(tmp_path))
     assert value(t, "grpo", "mini-add").status == "not run"
@@ -84,16 +74,11 @@ def test_missing_samples_are_named_and_never_best(tmp_path):
     assert (v.shown, v.missing, v.fewest_samples, v.best) == ("100.00", 1, 1, False)
     assert value(t, "stapo", "mini-add").best
     text = render.to_markdown(t)
+    synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "11", "--", "11"])
+    none = value(table(tmp_path), "justrl", "mini-add")  # a problem without any sample
+    assert (none.mean, none.status) == (None, "incomplete")
     assert "100.00 (**1/2 samples**)" in text
     assert "MISSING SAMPLES: GRPO on mini-add at t1.0 lacks 1 of 8 samples" in text
-
-
-def test_problem_without_any_sample_has_no_value(tmp_path):
-    synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "--"])
-    t = table(tmp_path)
-    assert value(t, "grpo", "mini-add").mean is None
-    assert value(t, "grpo", "mini-add").status == "incomplete"
-    assert "incomplete" in render.to_markdown(t)
 
 
 def test_part_of_a_benchmark_is_named(tmp_path):
@@ -134,15 +119,11 @@ def test_last_checkpoint_counts(tmp_path):
 def test_footnotes_say_how_it_was_scored(tmp_path):
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10"], variant="31 rows, registered 30", text_variants=15)
     notes = " ".join(section(table(tmp_path)).footnotes)
-    assert "Scored by the rule alone." in notes
-    assert "The judge was a stand-in" in notes
-    assert "mini-add is a variant: 31 rows, registered 30." in notes
-    assert "15 problems with another text" in notes
-    assert "SYNTHETIC" in notes
-
-
-def test_unlike_scoring_is_loud(tmp_path):
-    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10"])
+    for said in (
+        *("Scored by the rule alone.", "The judge was a stand-in", "15 problems with another text", "SYNTHETIC"),
+        "mini-add is a variant: 31 rows, registered 30.",
+    ):
+        assert said in notes
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["10"], scored_by="rule+judge")
     assert "NOT SCORED ALIKE: rule: Base model; rule+judge: STAPO." in section(table(tmp_path)).footnotes
 
@@ -185,18 +166,12 @@ def test_seeds_with_other_problems_are_refused(tmp_path):
         table(tmp_path)
 
 
-def test_papers_table_with_a_wrong_mark_is_refused(tmp_path):
+def test_papers_table_with_a_wrong_print_is_refused(tmp_path):
     text = (paper.checkout() / "results/paper/main_table.json").read_text()
     wrong = tmp_path / "t.json"
-    wrong.write_text(text.replace('"minerva": "33.73"', '"minerva": "13.73"', 1))
-    with pytest.raises(RecordError, match=r"t\.json") as e:
-        paper.load(wrong)
-    assert "mark is not on the highest" in str(e.value)
     wrong.write_text(text.replace("7.60", "7.6", 1))
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError, match=r"t\.json"):
         paper.load(wrong)
-    with pytest.raises(BadInput, match="not there"):
-        paper.load(tmp_path / "none.json")
 
 
 def cli(*arguments: object) -> int:
@@ -208,12 +183,8 @@ def cli(*arguments: object) -> int:
 def test_command_writes_checks_and_notices_a_change(tmp_path, capsys):
     records, out = tmp_path / "records", tmp_path / "out"
     small(records)
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- generated:table -->\nold\n<!-- /generated:table -->\nafter\n")
-    arguments = ("tables", "--records", records, "--out", out, "--readme", readme)
+    arguments = ("tables", "--records", records, "--out", out)
     assert cli(*arguments) == 0
-    assert readme.read_text().startswith("before\n<!-- generated:table -->\n### Miniature")
-    assert readme.read_text().endswith("<!-- /generated:table -->\nafter\n")
     assert cli(*arguments, "--check") == 0
     file = out / "main_table.md"
     text = file.read_text()
@@ -227,20 +198,12 @@ def test_command_writes_checks_and_notices_a_change(tmp_path, capsys):
     assert file.read_text() == text
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "no marker here\n",
-        "<!-- generated:table --><!-- /generated:table --><!-- generated:table -->",
-        "<!-- /generated:table --><!-- generated:table -->",
-    ],
-)
-def test_page_without_its_markers_is_refused_and_nothing_is_written(tmp_path, page):
-    readme = tmp_path / "README.md"
-    readme.write_text(page)
-    small(tmp_path / "records")
-    assert cli("tables", "--records", tmp_path / "records", "--out", tmp_path / "out", "--readme", readme) == 2
-    assert not (tmp_path / "out").exists()
+def test_page_without_its_markers_is_refused(tmp_path):
+    page = tmp_path / "README.md"
+    for text in ("no marker\n", "<!-- /generated:table --><!-- generated:table -->"):
+        page.write_text(text)
+        with pytest.raises(BadInput, match=r"README\.md"):
+            generated.renew({}, page, "table", "new")
 
 
 def test_tables_need_neither_torch_nor_matplotlib(tmp_path):

@@ -55,18 +55,6 @@ def test_elsewhere_than_on_a_terminal_whole_lines_at_most_one_a_minute(clock: li
     assert made == [1060.0, 1121.0], "a line is made only when it is shown"
 
 
-def test_on_a_terminal_lines_stay_above_a_block_that_goes(clock: list[float]) -> None:
-    stream = io.StringIO()
-    with Display(stream, live=True) as display:
-        assert display.is_live
-        clock[0] += 1
-        display.show("under way", share=0.25)
-        display.say("finished one")
-    assert "under way" in stream.getvalue()
-    assert "finished one\n" in stream.getvalue()
-    assert not display.is_live
-
-
 def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -> None:
     stream = io.StringIO()
     with Display(stream, live=True) as display:
@@ -75,10 +63,3 @@ def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -
         display.say("[bold]x[/bold]")
     assert "[red]model[/red]" in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
-
-
-def test_the_live_block_is_taken_away_when_the_work_fails() -> None:
-    display = Display(io.StringIO(), live=True)
-    with pytest.raises(RuntimeError), display:
-        raise RuntimeError
-    assert not display.is_live

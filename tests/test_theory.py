@@ -1,6 +1,5 @@
 """The paper's formulas against numbers by hand, autograd, finite steps and every distribution hypothesis finds."""
 
-import itertools
 import math
 
 import pytest
@@ -9,14 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stapo_training.selection.objectives import clipped_surrogate
-from stapo_training.theory import entropy_change as change
-from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
-from stapo_training.theory.gradient import (
+from stapo_training.theory.formulas import (
+    Distributions,
     c_v,
+    entropy,
+    entropy_gradient,
+    lemma_terms,
     lower_factor,
+    natural_step,
     norm_factor,
     norm_factors,
     printed_factor,
+    softmax,
+    target_logprob,
+    two_level,
     upper_factor,
     weight,
 )
@@ -46,7 +51,6 @@ def test_statistics_by_hand() -> None:
     d = of(0.75, 0.25)
     close(d.entropy_N, tensor(H_QUARTER), 1e-14)
     close(d.collision_N, tensor(0.625))
-    close(d.impurity_N, tensor(0.375))
     close(d.complement_NV, tensor(0.25, 0.75)[None])
     masked = softmax(tensor(0.0, 0.0, -math.inf)[None])
     close(masked.entropy_N, tensor(LN2))
@@ -57,7 +61,6 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
     d = softmax(tensor(0.0, -50.0, -60.0)[None])
     rest = math.exp(-50) + math.exp(-60)
     close(d.complement_NV[0, 0], rest)
-    close(d.impurity_N, tensor(2 * rest))
     close(d.entropy_N, tensor(rest + 50 * math.exp(-50) + 60 * math.exp(-60)))
     close(norm_factor(d, torch.tensor([0])), tensor(rest**2 + math.exp(-100) + math.exp(-120)))
     assert float(printed_factor(d.probability_NV[0, 0], d.collision_N)) == 0.0  # the printed form has none left
@@ -98,21 +101,13 @@ def test_bounds_by_hand() -> None:
     gap, h = tensor(0.75), tensor(H_QUARTER)  # the token with probability 0.25
     close(lower_factor(gap, h), 0.5 + tensor(0.75**0.75 * 0.25**0.25))
     close(upper_factor(gap, h, 2), 1.5 - tensor(H_QUARTER**2 / (2 * LN2**2)))
-    # as decimals: 1.0699 <= 1.125 <= 1.1709
-    close(lower_factor(gap, h), tensor(1.0698767), 1e-7)
-    close(upper_factor(gap, h, 2), tensor(1.1709138), 1e-7)
-    with pytest.raises(ValueError, match="not 1"):
-        c_v(1)
-    with pytest.raises(ValueError, match="a vocabulary of 1"):
-        softmax(torch.zeros(1, 1))
 
 
-@pytest.mark.parametrize("vocabulary", [2, 3, 10, 151_936])
+@pytest.mark.parametrize("vocabulary", [2, 151_936])
 def test_a_uniform_distribution_attains_both_bounds(vocabulary: int) -> None:
     d = softmax(torch.zeros(1, vocabulary))
-    value = norm_factor(d, torch.tensor([0]))
+    value, gap = norm_factor(d, torch.tensor([0])), d.complement_NV[:, 0]
     close(value, tensor(1 - 1 / vocabulary))
-    gap = d.complement_NV[:, 0]
     close(lower_factor(gap, d.entropy_N), value, 1e-14)
     close(upper_factor(gap, d.entropy_N, vocabulary), value, 1e-14)
 
@@ -150,23 +145,6 @@ def test_no_two_valued_distribution_breaks_the_upper_bound(vocabulary: int, mass
     assert float(c_v(vocabulary) * h**2) <= float(impurity) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("vocabulary", [2, 6])
-def test_climbing_finds_no_distribution_beyond_the_upper_bound(vocabulary: int) -> None:
-    """H^2 / (1 - sum of pi^2) climbs to 1 / C_V at the uniform distribution from everywhere, and no further."""
-    g = torch.Generator().manual_seed(0)
-    a = (3 * torch.randn(32, vocabulary, generator=g, dtype=torch.float64)).requires_grad_()
-    climb = torch.optim.Adam([a], lr=0.1)
-    for _ in range(300):
-        climb.zero_grad()
-        d = softmax(a)
-        (-(d.entropy_N.square() / d.impurity_N).sum()).backward()
-        climb.step()
-    reached = softmax(a.detach())
-    ratio = reached.entropy_N.square() / reached.impurity_N
-    assert float(ratio.max()) <= (1 + 1e-12) / c_v(vocabulary)
-    close(ratio, torch.full((32,), 1 / c_v(vocabulary)), 1e-5)
-
-
 @settings(max_examples=100)
 @given(
     st.builds(logits, st.integers(2, 300), st.sampled_from([0.1, 1.0, 5.0]), st.integers(0, 10**6), st.booleans()),
@@ -198,41 +176,11 @@ SLOPE = 0.1875 * math.log(3)
 
 
 def test_entropy_changes_by_hand() -> None:
-    d, second = of(0.75, 0.25), torch.tensor([1])
-    close(change.entropy_gradient(d), tensor(-SLOPE, SLOPE)[None])
+    d = of(0.75, 0.25)
+    close(entropy_gradient(d), tensor(-SLOPE, SLOPE)[None])
     advantage = tensor(1.0, -1.0)[None]  # mean 0.5
-    close(change.natural_step(d, advantage), tensor(0.5, -1.5)[None])
-    close(change.lemma_terms(d, advantage), tensor(-0.5 * SLOPE, -1.5 * SLOPE)[None])
-    # the rare token, A = 1: a plain step adds (-0.75, 0.75)
-    close(change.sampled_gradient_change(d, second, tensor(1.0)), tensor(1.5 * SLOPE))
-
-
-def test_where_the_lemmas_sign_is_not_that_of_a_plain_step() -> None:
-    """p = 0.4 is above e^-H = 0.389: by the lemma the entropy falls; a plain step takes from 0.5 and raises it."""
-    d, token, one = of(0.5, 0.4, 0.1), torch.tensor([1]), tensor(1.0)
-    assert float(change.surprise(d)[0, 1]) > 0
-    close(change.sampled_gradient_change(d, token, one), tensor(0.0424643), 1e-5)
-    a = tensor(0.5, 0.4, 0.1).log()
-    moved = a + 1e-3 * (tensor(0, 1, 0) - tensor(0.5, 0.4, 0.1))
-    assert float(entropy(moved[None]) - entropy(a[None])) == pytest.approx(1e-3 * 0.0424643, rel=1e-2)
-
-
-@given(drawn, st.integers(0, 10**6))
-def test_the_change_by_a_plain_step_is_the_slope_along_it(logits_1V: torch.Tensor, at: int) -> None:
-    d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
-    a = logits_1V.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(entropy(a).sum(), a)
-    step = (-d.probability_NV).scatter(-1, target[:, None], d.complement_NV[:, target])
-    found, parts = (slope * step).sum(-1), (slope * step).abs().sum(-1)
-    claimed = change.sampled_gradient_change(d, target, tensor(1.0))
-    assert float((claimed - found).abs()) <= 1e-9 * float(parts) + 1e-15 * float(d.entropy_N)
-
-
-@given(drawn, st.integers(0, 10**6))
-def test_a_token_rarer_than_e_to_minus_h_raises_the_entropy(logits_1V: torch.Tensor, at: int) -> None:
-    d, target = softmax(logits_1V), torch.tensor([at % logits_1V.shape[-1]])
-    if float(d.logprob_NV[0, target] + d.entropy_N) < -1e-12:
-        assert float(change.sampled_gradient_change(d, target, tensor(1.0))) >= 0
+    close(natural_step(d, advantage), tensor(0.5, -1.5)[None])
+    close(lemma_terms(d, advantage), tensor(-0.5 * SLOPE, -1.5 * SLOPE)[None])
 
 
 def test_the_step_is_the_natural_gradient() -> None:
@@ -243,22 +191,9 @@ def test_the_step_is_the_natural_gradient() -> None:
     p = d.probability_NV[0]
     gradient = p * (advantage[0] - p @ advantage[0])
     minimal = torch.linalg.pinv(torch.diag(p) - torch.outer(p, p)) @ gradient
-    step = change.natural_step(d, advantage)[0]
+    step = natural_step(d, advantage)[0]
     torch.testing.assert_close(minimal, step - step.mean(), rtol=0, atol=1e-12)
-    total = change.lemma_terms(d, advantage).sum()
-    close(total, change.entropy_gradient(d)[0] @ minimal, 1e-10)
+    total = lemma_terms(d, advantage).sum()
+    close(total, entropy_gradient(d)[0] @ minimal, 1e-10)
     covariance = p @ (d.logprob_NV[0] * advantage[0]) - (p @ d.logprob_NV[0]) * (p @ advantage[0])
     close(total, -covariance, 1e-10)
-
-
-@pytest.mark.parametrize("vocabulary", [2, 2_000])
-def test_the_error_of_the_first_order_falls_with_the_square_of_the_step(vocabulary: int) -> None:
-    g = torch.Generator().manual_seed(vocabulary)
-    a = torch.randn(1, vocabulary, generator=g, dtype=torch.float64)
-    d, advantage = softmax(a), torch.randn(1, vocabulary, generator=g, dtype=torch.float64)
-    step, slope = change.natural_step(d, advantage), change.lemma_terms(d, advantage).sum(-1)
-    etas = [0.08 / 2**i for i in range(6)]
-    errors = [float((entropy(a + eta * step) - entropy(a) - eta * slope).abs()) for eta in etas]
-    orders = [math.log2(x / y) for x, y in itertools.pairwise(errors)]
-    assert orders[-1] == pytest.approx(2.0, abs=0.02), orders
-    assert errors[-1] < 1e-4

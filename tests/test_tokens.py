@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from html import unescape
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
 
 from stapo_repro import cli
-from stapo_repro.tokens import analysis, density, example, figures, logged_run, quadrants, silencing, words
-from stapo_repro.tokens.cases import choose
+from stapo_repro.tokens import example, figures, numbers, page, words
+from stapo_repro.tokens.logged_run import load
 from stapo_results import token_log
-from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_results.errors import RecordError, RunFailed
 from stapo_training.token_log import rows as token_rows
 
 # p = e^-7 = 0.00091 is rare, e^-6 = 0.0025 is not; of two entropies the one below 0.5 is silenced
@@ -30,10 +29,6 @@ SILENCED = logs.row()
 KEPT = logs.row(entropy=2.0, silenced=False, token=logs.ids("8")[0], position=6)
 FREQUENT = logs.row(logprob=-0.01, entropy=0.3, rare=False, silenced=False, position=7)
 WRONG = logs.row(advantage=-1.0, rare=False, silenced=False, position=8)
-
-
-def load(run: Path, steps: str = "") -> logged_run.LoggedRun:
-    return logged_run.load(run, steps)
 
 
 def command(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
@@ -55,25 +50,17 @@ def test_quadrants_by_hand(tmp_path: Path):
         WRONG,
         FREQUENT,
     ]
-    found = quadrants.measure(load(logs.write(tmp_path, rows)))
-    assert [(q.rare, q.below, q.tokens) for q in found] == [
-        (False, False, 0),
-        (False, True, 1),
-        (True, False, 2),
-        (True, True, 3),
-    ]
-    assert [q.share for q in found] == [0, 1 / 6, 2 / 6, 3 / 6]
-    assert found[0].norm is None
-    kept, silenced = found[2].norm, found[3].norm
-    assert kept
-    assert silenced
-    assert kept.mean == pytest.approx(0.6)  # one of the two is clipped
-    assert kept.low is None, "both are of one mini-batch"
+    none, frequent, kept, silenced = numbers.quadrants(load(logs.write(tmp_path, rows)))
+    assert (none.tokens, none.share, none.norm) == (0, 0, None)
+    assert (frequent.tokens, frequent.share) == (1, 1 / 6)
+    assert (kept.rare, kept.below, kept.tokens) == (True, False, 2)
+    assert kept.norm == numbers.Ratio(pytest.approx(0.6), None, None)  # one of the two is clipped; one mini-batch
     # mini-batch 1: sum 3.6 of 2 tokens; mini-batch 2: 1.2 of 1. Mean 1.6; residuals 0.4 and -0.4;
     # se = sqrt(2 / 1 x 0.32) / 3 = 0.26667; t(1 degree of freedom) = 12.7062
-    assert silenced.mean == pytest.approx(1.6)
-    assert silenced.high == pytest.approx(1.6 + 12.7062 * 0.8 / 3, rel=1e-5)
-    assert [q.rank for q in found] == [None, 3, 2, 1]
+    assert silenced.tokens == 3
+    assert silenced.norm
+    assert silenced.norm.mean == pytest.approx(1.6)
+    assert silenced.norm.high == pytest.approx(1.6 + 12.7062 * 0.8 / 3, rel=1e-5)
 
 
 def test_entropy_change_has_the_sign_of_the_lemma():
@@ -94,70 +81,54 @@ def test_the_share_of_rising_tokens_is_exact_in_either_mode(tmp_path: Path):
     more = [falls, falls, falls | {"logprob": -0.06}]
     for mode in ("full", "on"):
         rows, counted = ([*more, SILENCED], []) if mode == "full" else ([SILENCED], more)
-        found = quadrants.measure(load(logs.write(tmp_path / mode, rows, counted, mode=mode)))
+        found = numbers.quadrants(load(logs.write(tmp_path / mode, rows, counted, mode=mode)))
         assert [q.entropy_rises for q in found] == [None, pytest.approx(1 / 3), None, 1.0]
 
 
 def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
-    rows = [SILENCED, KEPT, logs.row(mini_batch=2), logs.row(step=2), WRONG]
+    rows = [SILENCED, KEPT, logs.row(mini_batch=2), logs.row(step=2), logs.row(step=3, silenced=False), WRONG]
     run = logs.write(tmp_path, rows)
-    logs.metrics(run, {1: 1.0, 2: 1.0})  # step 1: a mean of 1 over two mini-batches is two tokens
-    found = silencing.by_step(load(run))
-    assert [(c.step, c.mini_batches, c.tokens, c.rare, c.region, c.silenced, c.in_rows, c.metric) for c in found] == [
-        (1, 2, 4, 3, 2, 2, 2, 2),
-        (2, 1, 1, 1, 1, 1, 1, 1),
+    # step 1: the mean 1 over two mini-batches is two tokens; step 3 silences none; the last attempt counts
+    logs.metrics(run, {1: 7.0, 2: 1.0, 3: 0.0})
+    logs.metrics(run, {1: 1.0}, attempt=1)
+    assert numbers.by_step(load(run)) == [
+        numbers.StepCount(1, 2, tokens=4, rare=3, region=2, silenced=2, in_rows=2, metric=2),
+        numbers.StepCount(2, 1, 1, 1, 1, 1, 1, 1),
+        numbers.StepCount(3, 1, 1, 1, 1, 0, 0, 0),
     ]
+    logs.metrics(run, {1: 1.25}, attempt=2)  # two and a half tokens
+    with pytest.raises(RunFailed, match="step 1"):
+        numbers.by_step(load(run))
 
 
 def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = logs.write(tmp_path, [SILENCED, logs.row(step=2)])
-    logs.metrics(run, {1: 1.0, 2: 3.0})
+    logs.metrics(run, {2: 3.0})
     code, _, said = command(capsys, run)
     assert code == 1
-    assert "step 2" in said
-    assert "1 in the log" in said
-    assert "3 in the metrics" in said
+    assert all(x in said for x in ("step 2", "1 in the log", "3 in the metrics"))
     assert not (run / "tokens").exists()
-    assert silencing.by_step(load(run, ":1"))[0].metric == 1
-
-
-def test_the_metrics_last_attempt_counts_and_a_part_of_a_step_is_found(tmp_path: Path):
-    run = logs.write(tmp_path, [SILENCED])
-    logs.metrics(run, {1: 7.0})
-    logs.metrics(run, {1: 1.0}, attempt=1)
-    assert silencing.by_step(load(run))[0].metric == 1
-    logs.metrics(run, {1: 1.5}, attempt=2)  # two mini-batches with three silenced tokens, of which the log has one
-    with pytest.raises(RunFailed, match="step 1"):
-        silencing.by_step(load(run))
 
 
 def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: Path):
     with pytest.raises(RunFailed, match="step 1"):
-        silencing.by_step(load(logs.write(tmp_path / "a", [SILENCED], [logs.row(position=9)])))
+        numbers.by_step(load(logs.write(tmp_path / "a", [SILENCED], [logs.row(position=9)])))
     log = load(logs.write(tmp_path / "b", [SILENCED], [logs.row(position=9)], left_out=1))
-    assert [(c.silenced, c.in_rows) for c in silencing.by_step(log)] == [(2, 1)]
-
-
-def test_a_step_that_counts_nothing_is_a_zero_and_one_without_metrics_is_none(tmp_path: Path):
-    run = logs.write(tmp_path, [KEPT, logs.row(step=2)])
-    logs.metrics(run, {1: 0.0})
-    assert [c.metric for c in silencing.by_step(load(run))] == [0, None]
+    assert [(c.silenced, c.in_rows, c.metric) for c in numbers.by_step(log)] == [(2, 1, None)]
 
 
 def test_thresholds_by_step(tmp_path: Path):
     rows = [SILENCED, logs.row(mini_batch=2, tau_h=0.7), logs.row(mini_batch=3, tau_h=1.5), logs.row(step=2)]
     rows.append(logs.row(step=3, tau_h=None, rare=False, silenced=False))
     log = load(logs.write(tmp_path, rows))
-    assert silencing.thresholds(log) == [silencing.Threshold(1, 0.5, 0.7, 1.5), silencing.Threshold(2, 0.5, 0.5, 0.5)]
-    assert silencing.all_thresholds(log) == silencing.Threshold(0, 0.5, 0.6, 1.5)
+    assert numbers.thresholds(log) == [numbers.Threshold(1, 0.5, 0.7, 1.5), numbers.Threshold(2, 0.5, 0.5, 0.5)]
+    assert numbers.all_thresholds(log) == numbers.Threshold(0, 0.5, 0.6, 1.5)
 
 
 def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     rows = [r | {"silenced": False} for r in (SILENCED, KEPT, FREQUENT)]
     log = load(logs.write(tmp_path, rows, selector="keep_all"))
-    would, keeps = words.count(log)
-    assert (would.part, would.counts) == ("S2T would silence", {"7": 1})
-    assert (keeps.part, keeps.counts) == ("S2T would keep", {"8": 1})
+    assert numbers.words(log) == {"S2T would silence": {"7": 1}, "S2T would keep": {"8": 1}}
 
 
 @pytest.mark.parametrize(("frequent", "scale"), [(1, "linear"), (30, "symlog")])
@@ -166,8 +137,7 @@ def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
 ):
     rows = [SILENCED, *(FREQUENT | {"silenced": True, "position": 9 + i} for i in range(frequent))]
     log = load(logs.write(tmp_path, rows, selector="top_entropy"))
-    counts = silencing.by_step(log)
-    axes = figures.silenced_share(log, counts).figure.axes[0]
+    axes = figures.silenced_share(log, numbers.by_step(log)).figure.axes[0]
     assert axes.get_yscale() == scale
     lines = {str(line.get_gid()): float(np.asarray(line.get_ydata())[0]) for line in axes.lines}
     share = 100 / (frequent + 1)
@@ -176,37 +146,22 @@ def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
 
 def test_ranking_is_by_count_then_text(tmp_path: Path):
     tokens = [logs.ids(c)[0] for c in "993311 "]
-    rows = [logs.row(token=t, position=i) for i, t in enumerate(tokens)]
-    silenced, kept = words.count(load(logs.write(tmp_path, rows)))
-    assert list(silenced.counts.items()) == [("1", 2), ("3", 2), ("9", 2), (" ", 1)]
-    assert kept.total == 0
+    found = numbers.words(load(logs.write(tmp_path, [logs.row(token=t, position=i) for i, t in enumerate(tokens)])))
+    assert list(found["silenced"].items()) == [("1", 2), ("3", 2), ("9", 2), (" ", 1)]
+    assert found["kept"] == {}
 
 
 def test_cases_begin_with_the_least_likely_silenced_ones(tmp_path: Path):
     rows = [logs.row(logprob=-7.0 - i / 10, position=i) for i in range(4)]
     rows += [KEPT | {"logprob": -8.0 - i, "position": 10 + i} for i in range(3)]
     log = load(logs.write(tmp_path, rows))
-    assert [c.position for c in choose(log, 3)] == [3, 2, 12]
-    assert [c.part for c in choose(log, 6)] == ["silenced"] * 4 + ["kept"] * 2
-    assert [c.position for c in choose(log, 100)] == [3, 2, 1, 0, 12, 11, 10]
-    one = choose(log, 1)[0]
-    assert one.before == "What is 12 + 30?"
-    assert one.after == "\n\n4"
+    assert [c.position for c in numbers.cases(log, 3)] == [3, 2, 12]
+    assert [c.part for c in numbers.cases(log, 6)] == ["silenced"] * 4 + ["kept"] * 2
+    assert [c.position for c in numbers.cases(log, 100)] == [3, 2, 1, 0, 12, 11, 10]
+    one = numbers.cases(log, 1)[0]
+    assert (one.before, one.after) == ("What is 12 + 30?", "\n\n4")
     assert one.probability == pytest.approx(math.exp(-7.3))
     assert one.top[0] == ("3", pytest.approx(math.exp(-0.1)))
-
-
-def test_steps_take_a_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = logs.write(tmp_path, [logs.row(step=k) for k in (1, 2, 3, 4)])
-    assert [c.step for c in silencing.by_step(load(run, "2:3"))] == [2, 3]
-    assert [c.step for c in silencing.by_step(load(run, "3:"))] == [3, 4]
-    for wrong in ("3:2", "a:b", "3", "-1:4"):
-        with pytest.raises(BadInput) as e:
-            load(run, wrong)
-        assert e.value.found == wrong
-    code, _, said = command(capsys, run, "--steps", "7:9")
-    assert code == 2
-    assert "steps of 1 to 4" in said
 
 
 def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path):
@@ -217,73 +172,61 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
     token_log.write(joined, 3, columns, logs.histogram(rows), logs.header())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
-    for part in (silencing.by_step, silencing.thresholds, quadrants.measure, words.count, lambda m: choose(m, 20)):
+    for part in (
+        *(numbers.by_step, numbers.thresholds, numbers.quadrants, numbers.words),
+        lambda m: numbers.cases(m, 20),
+    ):
         assert part(apart) == part(together)
-    assert [c.step for c in silencing.by_step(together)] == [1, 2, 3]
+    assert [c.step for c in numbers.by_step(together)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("rows", [[], [WRONG | {"tau_h": None}]])
 def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
-    files = analysis.analyse(load(logs.write(tmp_path, rows))).files
+    files, _ = page.analyse(load(logs.write(tmp_path, rows)))
     assert b"The log has no rare token." in files["index.html"]
     value = json.loads(files["tokens.json"])
-    assert value["cases"] == []
-    assert value["threshold"]["all"] is None
+    assert (value["cases"], value["threshold"]["all"]) == ([], None)
 
 
 @pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
 def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
     log = load(logs.write(tmp_path, rows, q=q))
-    assert silencing.all_thresholds(log) is None
-    assert silencing.thresholds(log) == []
-    outlined = [p for p in density.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
+    assert numbers.all_thresholds(log) is None
+    assert numbers.thresholds(log) == []
+    outlined = [p for p in figures.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
     assert len(outlined) == int(q == 1)
-    assert [c.region for c in silencing.by_step(log)] == [int(q == 1)] * 3
+    assert [c.region for c in numbers.by_step(log)] == [int(q == 1)] * 3
+    assert json.loads(page.analyse(log)[0]["tokens.json"])["cases"][0]["tau_h"] is None
 
 
-@pytest.fixture(scope="module")
-def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """A run folder and the files of its analysis."""
-    rows = logs.random_rows(2, 400)
-    run = tmp_path_factory.mktemp("run")
-    logs.write(run, [r for r in rows if r["rare"]], [r for r in rows if not r["rare"]], mode="on")
-    return run, analysis.analyse(load(run)).files
-
-
-def test_the_command_writes_the_same_bytes_again(
-    analysed: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    run, files = analysed
-    assert command(capsys, run)[0] == 0
-    assert {p.name: p.read_bytes() for p in (run / "tokens").iterdir()} == files
+    rows = logs.random_rows(2, 400)
+    logs.write(tmp_path, [r for r in rows if r["rare"]], [r for r in rows if not r["rare"]], mode="on")
+    files, _ = page.analyse(load(tmp_path))
+    assert command(capsys, tmp_path)[0] == 0
+    assert {p.name: p.read_bytes() for p in (tmp_path / "tokens").iterdir()} == files
     assert len(files) == 2 + 5 * 2
-
-
-def test_page_holds_every_figure_and_loads_nothing(analysed: tuple[Path, dict[str, bytes]]):
-    html = unescape(analysed[1]["index.html"].decode())
+    html = unescape(files["index.html"].decode())
     for name in ("density", "quadrants", "silenced_share", "threshold", "clouds"):
         assert html.count(f'<figure id="f-tokens_{name}">') == 1
     assert "default-src 'none'" in html
     assert not re.search(r"<script|<img|<link| src=|url\((?!#)|@import", html)
 
 
-def test_words_that_look_like_mathematics_are_words(tmp_path: Path):
+def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tmp_path: Path):
     counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
     log = load(logs.write(tmp_path, [SILENCED]))
-    sketch = words.clouds(log, [words.WordCounts("silenced", counts), words.WordCounts("kept", {})])
-    labels = sketch.figure.axes[1].get_yticklabels()
-    assert [t.get_text() for t in labels] == [
+    figure = words.clouds(log, {"silenced": counts, "kept": {}}).figure
+    assert [t.get_text() for t in figure.axes[1].get_yticklabels()] == [
         *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
     ]
-    sketch.figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
-
-
-def test_too_few_words_make_no_cloud(tmp_path: Path):
-    log = load(logs.write(tmp_path, [logs.row(token=logs.ids("3456")[i], position=i) for i in range(4)]))
-    drawn = words.clouds(log, words.count(log)).figure
-    assert [p for p in drawn.findobj(PathPatch) if p.get_gid()] == []
-    texts = [t.get_text() for t in drawn.findobj(Text)]
+    figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
+    figure = words.clouds(log, {"silenced": dict.fromkeys("3456", 1), "kept": {}}).figure
+    assert [p for p in figure.findobj(PathPatch) if p.get_gid()] == []
+    texts = [t.get_text() for t in figure.findobj(Text)]
     assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
 
 
@@ -309,33 +252,7 @@ def test_the_example_is_a_silenced_word_inside_a_sum(tmp_path: Path):
         logs.row(logprob=-9.0, position=10),  # a digit
         logs.row(**hmm, logprob=-9.0, position=11, silenced=False, entropy=2.0),
     ]
-    found = example.choose(load(logs.write(tmp_path / example.FOLDER, rows)))
-    assert found is not None
-    case, lines = found
-    assert (case.position, case.token, lines.above, lines.start, lines.end) == (8, " hmm", "3+4+0=07", "1+8+0", "=09")
+    logs.write(tmp_path / example.FOLDER, rows)
     block = example.example_block(tmp_path)
     assert "`3+4+0=07`, then `1+8+0` **hmm** `=09`" in block
     assert "0.034 %" in block  # e^-8
-
-
-def test_the_readme_holds_the_example_of_the_committed_run():
-    root = Path(__file__).resolve().parents[1]
-    block = example.example_block(root / "results" / "records")
-    assert 3 <= len(block.splitlines()) <= 5
-    assert f"<!-- generated:example -->\n{block}\n<!-- /generated:example -->" in (root / "README.md").read_text()
-
-
-@pytest.mark.slow
-def test_a_million_rows_take_under_a_minute(tmp_path: Path):
-    rows = logs.random_rows(1, 1000, batches=1)
-    columns = {name: [r[name] for r in rows] * 1000 for name in token_log.TOKENS}
-    columns["step"] = [1 + i // 100_000 for i in range(1_000_000)]
-    histogram = {name: values * 1000 for name, values in logs.histogram(rows).items()}
-    histogram["step"] = columns["step"]
-    folder = logs.write(tmp_path, []) / token_log.FOLDER
-    token_log.write(folder, 1, columns, histogram, logs.header())
-    del columns, histogram
-    began = time.monotonic()
-    found = analysis.analyse(load(tmp_path))
-    assert time.monotonic() - began < 60
-    assert json.loads(found.files["tokens.json"])["silenced"][9]["tokens"] == 100_000

@@ -14,7 +14,7 @@ import tools
 if not tools.required():
     pytest.importorskip("matplotlib")
     pytest.importorskip("wordcloud")
-from stapo_repro.tokens import analysis, example, logged_run, vocabulary
+from stapo_repro.tokens import example, logged_run, page
 
 HOSTILE = (
     "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>\\input{/etc/passwd}\\end{longtable}"
@@ -53,16 +53,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         text = {"prompt_id": HOSTILE, "before": around, "after": around, "top_tokens": around[i : i + 5]}
         rows.append(logs.row(token=t, position=i, entropy=0.1 if i % 2 else 0.9, silenced=bool(i % 2), **text))
     log = logged_run.load(logs.write(run, rows))
-    return analysis.analyse(log, top=len(rows)).files
+    return page.analyse(log, top=len(rows))[0]
 
 
 def test_the_page_has_no_element_of_the_model(files: dict[str, bytes]):
-    page = Tags()
+    found = Tags()
     html = files["index.html"].decode()
-    page.feed(html)
-    assert page.tags <= {t.lower() for t in ALLOWED}
-    assert not {a for a in page.attributes if a.startswith("on") or a in ("src", "style")}
-    shown = "".join(page.text)
+    found.feed(html)
+    assert found.tags <= {t.lower() for t in ALLOWED}
+    assert not {a for a in found.attributes if a.startswith("on") or a in ("src", "style")}
+    shown = "".join(found.text)
     assert "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>" in shown
     assert "⟨U+202E⟩right⟨U+200B⟩⟨U+0000⟩⟨U+001B⟩[31m" in shown
     assert not set(html) & set("\u202e\u200b\x00\x1b")
@@ -85,11 +85,11 @@ def test_the_example_stays_on_its_line(tmp_path: Path):
 def test_tokens_of_white_space_bytes_and_no_vocabulary_are_seen(tmp_path: Path):
     log = logged_run.load(logs.write(tmp_path, [logs.row()]))
     byte = logs.tokenizer().token_to_id("<0xE4>")
-    assert vocabulary.marked(log.vocabulary.one(logs.ids("\n\n")[0])) == "⏎⏎"
+    assert logged_run.marked(log.vocabulary.one(logs.ids("\n\n")[0])) == "⏎⏎"
     assert log.vocabulary.one(byte) == "\ufffd"
     assert log.vocabulary.one(99_999) == "⟨id 99999⟩"
     assert log.vocabulary.one(-1) == "⟨id -1⟩"
     assert log.vocabulary.several([99_999, logs.ids("7")[0]]) == "⟨id 99999⟩7"
     assert log.vocabulary.several(logs.ids("中")) == "中"
-    assert vocabulary.marked("") == "(empty)"
-    assert vocabulary.marked("a\u00a0b\u3000\tc ") == "a⟨U+00A0⟩b⟨U+3000⟩⇥c␣"
+    assert logged_run.marked("") == "(empty)"
+    assert logged_run.marked("a\u00a0b\u3000\tc ") == "a⟨U+00A0⟩b⟨U+3000⟩⇥c␣"

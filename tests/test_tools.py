@@ -1,4 +1,4 @@
-"""Tools that tests need beside Python: skipped where they are missing, and a failure where they have to be there."""
+"""Tools that tests need beside Python have to be there where tox installs them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,10 @@ import configparser
 import re
 from pathlib import Path
 
-import pytest
 import tools
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = Path(__file__).name
-NONE = "a-program-that-is-nowhere"
-
-
-def skipped(mark: pytest.MarkDecorator) -> bool:
-    return mark.args[0]
-
-
-def test_a_missing_program_skips_and_where_tools_are_required_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tools.VARIABLE, raising=False)
-    assert skipped(tools.needs("sh", NONE))
-    assert f"{NONE} not found" in tools.needs("sh", NONE).kwargs["reason"]
-    assert not skipped(tools.needs("sh"))
-    assert not tools.required()
-    monkeypatch.setenv(tools.VARIABLE, "1")
-    assert not skipped(tools.needs("sh", NONE))
 
 
 def test_tox_requires_the_tools_for_every_file_that_needs_one() -> None:

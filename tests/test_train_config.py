@@ -31,22 +31,6 @@ def test_a_method_is_its_row_of_the_table(method, clip_high, aggregation, kl, se
     assert (chosen.tau_p, chosen.q, chosen.share) == (0.002, 0.75, 0.2)
 
 
-def test_what_departs_from_verls_defaults_is_set() -> None:
-    c = compose(BASE)
-    a = c.actor_rollout_ref
-    assert c.algorithm.adv_estimator == "grpo"
-    assert c.algorithm.norm_adv_by_std_in_grpo is True
-    assert c.algorithm.use_kl_in_reward is False
-    assert a.actor.optim.weight_decay == 0.1
-    assert a.actor.optim.lr_scheduler_type == "constant"
-    assert a.actor.optim.clip_grad == 1.0
-    assert a.actor.entropy_coeff == 0
-    assert (a.rollout.n, a.rollout.temperature, a.rollout.top_p) == (8, 1.0, 1.0)
-    assert (a.rollout.val_kwargs.do_sample, a.rollout.val_kwargs.temperature, a.rollout.val_kwargs.n) == (True, 1.0, 4)
-    assert c.data.seed == 0
-    assert a.model.trust_remote_code is False
-
-
 def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
     lines = {p.stem: len(p.read_text().splitlines()) for p in (Path(cli.__file__).parent / "configs/method").glob("*")}
     assert lines

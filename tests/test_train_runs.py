@@ -43,7 +43,7 @@ def train(base: Path, out: Path, *more: str, expected: int = 0) -> None:
 
 def start(base: Path, out: Path, *more: str) -> subprocess.Popen:
     out.mkdir(parents=True, exist_ok=True)
-    # a file, not a pipe: a child that outlived its parent would hold a pipe open and hang the test
+    # a file: a child that outlived its parent would hold a pipe open
     # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `survivors` reads
     environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1"}
     with open(out / "log.txt", "w") as log:
@@ -126,9 +126,6 @@ def test_a_run_leaves_its_record_and_no_process(whole: tuple[Path, bytes]) -> No
     assert (run.status, run.deterministic) == ("done", True)
     metrics = list(store.read(out / "metrics.jsonl", StepMetrics))
     assert [m.step for m in metrics] == [0, 1, 2, 3, 4]
-    assert {"reward", "entropy", "silenced_share", "candidate_share", "response_tokens", "grad_norm"} <= set(
-        metrics[1].values
-    )
     assert [m.step for m in metrics if "accuracy" in m.values] == [0, 2, 4]
     assert [m.values["training/epoch"] for m in metrics[1:]] == [0, 0, 1, 1]
     assert all(m.values["grad_norm"] > 0 for m in metrics[1:])  # without a gradient equal bytes would say nothing
@@ -160,8 +157,7 @@ def test_the_token_log_has_every_token_that_the_metrics_count(whole: tuple[Path,
     log = log_equals_metrics(whole[0])
     rows = log.tokens.to_pylist()
     assert sum(r["silenced"] for r in rows) > 0
-    junk = [r for r in rows if r["token"] in log.header.watch]
-    assert len(junk) > 0
+    assert any(r["token"] in log.header.watch for r in rows)
     assert all(r["prompt_id"].startswith("mini-add-train-") and 0 <= r["sample"] < 4 for r in rows)
     # a rank's token stands where the log says: the context of one is the token before the next
     tokens = {(r["step"], r["prompt_id"], r["sample"], r["position"]): r for r in rows}
@@ -312,18 +308,13 @@ def test_two_ranks_end_in_the_same_bytes_after_an_interruption_and_close_to_one_
 def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) -> None:
     train(skilled_base, tmp_path / "run", f"method={method}")
     last = list(store.read(tmp_path / "run" / "metrics.jsonl", StepMetrics))[-1].values
-    if method == "entropy20":
-        # a fifth of the tokens of every mini-batch, rounded up
-        assert 0.75 < last["silenced_share"] <= 0.8
-    else:
-        assert last["silenced_share"] == 0.0
+    # 20-Entropy: a fifth of the tokens of every mini-batch, rounded up
+    assert 0.75 < last["silenced_share"] <= 0.8 if method == "entropy20" else last["silenced_share"] == 0.0
     assert ("actor/kl_loss" in last) == (method == "grpo")
     log = token_log.read(tmp_path / "run")
     assert log is not None
-    counts = [c for c in log.histogram.to_pylist() if c["step"] == STEPS]
-    silenced = sum(c["tokens"] for c in counts if c["silenced"])
+    silenced = sum(c["tokens"] for c in log.histogram.to_pylist() if c["step"] == STEPS and c["silenced"])
     assert silenced == last.get("actor/selector/silenced_tokens", 0) * 2
-    assert any(r["rare"] for r in log.tokens.to_pylist())
 
 
 def test_dynamic_sampling_trains_and_twice_gives_the_same_bytes(skilled_base: Path, tmp_path: Path) -> None:

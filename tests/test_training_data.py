@@ -15,11 +15,9 @@ from prompt_sets import BOXED, LONG, PREFIX, SUFFIX, flat, hub, jsonl, parquet
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
-from stapo_training.data import clean, contamination
-from stapo_training.data.folder import DataRecord
+from stapo_training.data import contamination, source
 from stapo_training.data.prepare import DataOptions, prepare
-from stapo_training.data.rows import content_sha256
-from stapo_training.run.configuration import compose
+from stapo_training.data.rows import DataRecord, content_sha256
 
 
 @pytest.fixture
@@ -49,8 +47,6 @@ SOURCE = [
     flat("What is $2+3$?", "5", id="f"),
     flat("What is $2+3$? ", "5", id="g"),
 ]
-
-WRITTEN = ["conflicts.jsonl", "contamination.json", "contamination.md", "data.json", "train.parquet", "val.parquet"]
 
 
 def prepared(given: Path, toy: Path, out: Path, **options) -> DataRecord:
@@ -87,7 +83,7 @@ def test_when_a_benchmark_problem_counts(training: str, benchmark: str, kind: st
     spec = benchmarks.registry()["aime24"]
     problem = benchmarks.Problem("p", benchmark, "1")
     one = benchmarks.Benchmark("b", spec, (problem,), benchmarks.Identity(1, "", "", ()), "")
-    report = contamination.find([clean.Prompt(training, 5, "s")], {"b": one}, excluded=False)
+    report = contamination.find([source.Prompt(training, 5, "s")], {"b": one}, excluded=False)
     assert [(m.problem_id, m.kind, [(r.row, r.source_id) for r in m.rows]) for m in report.benchmarks["b"].matches] == (
         [("p", kind, [(5, "s")])] if kind else []
     )
@@ -110,14 +106,14 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     record = prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
     assert record.counts.model_dump() == {
         "distinct": 5, "copies_dropped": 2, "conflicts_dropped": 1, "language_dropped": 0, "contaminated": 2,
-        "contaminated_dropped": 0, "answer_line": 0}  # fmt: skip
+        "contaminated_dropped": 0}  # fmt: skip
     assert problems(out) == ["What is $(1 + 1)$?", "求和 $3+4$", SOURCE[4]["problem"], "What is $2+3$?"]
     assert pq.read_table(out / "train.parquet").to_pylist()[3] == {
         "data_source": "math_dapo",
         "prompt": [{"role": "user", "content": "What is $2+3$?" + BOXED}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "5"},
-        "extra_info": {"split": "train", "index": 3, "problem_id": clean.Prompt("What is $2+3$?", 0, "").problem_id},
+        "extra_info": {"split": "train", "index": 3, "problem_id": source.Prompt("What is $2+3$?", 0, "").problem_id},
     }
     assert pq.read_table(out / "val.parquet").to_pylist()[1] == {
         "data_source": "toy",
@@ -133,8 +129,6 @@ def test_a_prepared_folder(tmp_path: Path, toy: Path) -> None:
     assert (report["contaminated"], report["whole"], report["prefix"]) == (2, 1, 1)
     assert [(m["problem_id"], m["kind"], m["rows"][0]["source_id"]) for m in report["matches"]] == [
         ("t0", "whole", "a"), ("t1", "prefix", "e")]  # fmt: skip
-    assert "| Toy | 3 | 2 | 1 | 1 |" in (out / "contamination.md").read_text()
-    assert "| t1 | prefix | row 5 (e) |" in (out / "contamination.md").read_text()
     run = store.read_json(out / "run.json", Run)
     assert (run.kind, run.status, run.revisions["set.jsonl"]) == ("data", "done", record.source.sha256)
     assert store.read_json(out / "data.json", DataRecord) == record
@@ -161,21 +155,10 @@ def test_form_and_writer_of_the_source_do_not_change_the_content(tmp_path: Path,
     assert {r.train.content_sha256 for r in records} == {records[0].train.content_sha256}
     assert [r.source.rows for r in records] == [7, 21, 21, 7]
     again = prepared(tmp_path / "a" / "train.parquet", toy, tmp_path / "again")
-    assert again.source.wrappers == {"dapo": 0, "boxed": 4, "none": 0}
     assert again.train == records[0].train
 
 
-def test_the_same_preparation_is_the_same_bytes_and_left_as_it_is(tmp_path: Path, toy: Path) -> None:
-    given = jsonl(tmp_path / "set.jsonl", SOURCE)
-    for out in ("one", "two"):
-        prepared(given, toy, tmp_path / out)
-    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in WRITTEN)
-    before = {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in [*WRITTEN, "run.json"]}
-    prepared(given, toy, tmp_path / "one")
-    assert {n: (tmp_path / "one" / n).stat().st_mtime_ns for n in before} == before
-
-
-def test_a_folder_of_other_options_or_with_changed_files_is_refused(tmp_path: Path, toy: Path) -> None:
+def test_a_folder_of_other_options_or_with_other_files_is_refused(tmp_path: Path, toy: Path) -> None:
     given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
     prepared(given, toy, out)
     with pytest.raises(BadInput) as e:
@@ -184,64 +167,10 @@ def test_a_folder_of_other_options_or_with_changed_files_is_refused(tmp_path: Pa
     with pytest.raises(BadInput) as e:
         prepared(jsonl(given, SOURCE[:-1]), toy, out)
     assert "revision set.jsonl" in str(e.value.found)
-    jsonl(given, SOURCE)
-    table = pq.read_table(out / "train.parquet")
-    pq.write_table(table.slice(1), out / "train.parquet")
-    with pytest.raises(BadInput, match=r"train\.parquet"):
-        prepared(given, toy, out)
-    (out / "train.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match=r"train\.parquet"):
-        prepared(given, toy, out)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("x")
     with pytest.raises(BadInput, match=r"thesis\.tex"):
         prepared(given, toy, tmp_path / "other")
-
-
-def test_a_killed_preparation_is_made_anew(tmp_path: Path, toy: Path) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    record = prepared(given, toy, out)
-    run = store.read_json(out / "run.json", Run)
-    store.write_json(out / "run.json", run.model_copy(update={"status": "running"}))
-    (out / "train.parquet").write_bytes(b"half")
-    (out / ".val.parquet.77.tmp").write_bytes(b"")
-    assert prepared(given, toy, out) == record
-    assert len(problems(out)) == 4
-    assert not (out / ".val.parquet.77.tmp").exists()
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_file_that_is_gone_from_a_finished_folder_is_made_again(tmp_path: Path, toy: Path, name: str) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    before = {n: (out / n).read_bytes() for n in WRITTEN}
-    (out / name).unlink()
-    prepared(given, toy, out)
-    assert {n: (out / n).read_bytes() for n in WRITTEN} == before
-    assert store.read_json(out / "run.json", Run).status == "done"
-
-
-@pytest.mark.parametrize("name", [n for n in WRITTEN if not n.endswith(".parquet")])
-def test_a_changed_text_in_a_finished_folder_is_refused(tmp_path: Path, toy: Path, name: str) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    changed = (out / name).read_bytes() + b" "
-    (out / name).write_bytes(changed)
-    with pytest.raises(BadInput) as e:
-        prepared(given, toy, out)
-    assert e.value.found == f"different: {name}"
-    assert (out / name).read_bytes() == changed
-
-
-def test_an_unfinished_folder_is_made_anew_with_other_options(tmp_path: Path, toy: Path) -> None:
-    given, out = jsonl(tmp_path / "set.jsonl", SOURCE), tmp_path / "out"
-    prepared(given, toy, out)
-    run = store.read_json(out / "run.json", Run)
-    store.write_json(out / "run.json", run.model_copy(update={"status": "interrupted"}))
-    assert prepared(given, toy, out, language="en").language == "en"
-    assert len(problems(out)) == 3
-    made = store.read_json(out / "run.json", Run)
-    assert (made.status, made.config["language"], made.resumptions) == ("done", "en", [])
 
 
 def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> None:
@@ -252,49 +181,8 @@ def test_missing_benchmarks_are_refused_by_name(tmp_path: Path, toy: Path) -> No
 # ---- what reads it
 
 
-def test_verl_reads_the_rows_and_the_reward_scores_them(tmp_path: Path, toy: Path, tiny_base: Path) -> None:
-    from omegaconf import OmegaConf
-    from transformers import AutoTokenizer
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-
-    from stapo_training.reward import compute_score
-
-    out = tmp_path / "out"
-    prepared(jsonl(tmp_path / "set.jsonl", SOURCE), toy, out)
-    config = OmegaConf.create({"max_prompt_length": 1024, "filter_overlong_prompts": True, "cache_dir": str(tmp_path)})
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base / "model")
-    dataset = RLHFDataset(str(out / "train.parquet"), tokenizer, config)
-    assert [r["extra_info"]["index"] for r in dataset] == [0, 1, 2, 3]
-    row = dataset[3]
-    assert row["raw_prompt"] == [{"role": "user", "content": "What is $2+3$?" + BOXED}]
-    gold = row["reward_model"]["ground_truth"]
-    assert compute_score(row["data_source"], r"so \boxed{5}", gold)["score"] == 1.0
-    assert compute_score("toy", r"so \boxed{6}", gold)["score"] == -1.0
-
-
-@pytest.mark.parametrize(("task", "setting"), [("dapo-math-17k", (1.0, 1.0)), ("dapo-math-17k-t07", (0.7, 0.9))])
-def test_the_tasks_name_the_folders_files_and_the_papers_validation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, setting: tuple
-) -> None:
-    from stapo_training.run.preflight import inputs
-
-    monkeypatch.chdir(tmp_path)
-    config = compose([f"task={task}", "run.base=base", "run.out=run", "run.data=out"])
-    files = dict(inputs.data_files(config))
-    assert files == {"train_files": tmp_path / "out/train.parquet", "val_files": tmp_path / "out/val.parquet"}
-    v = config.actor_rollout_ref.rollout.val_kwargs
-    assert (v.n, v.temperature, v.top_p, v.do_sample) == (32, *setting, True)
-    assert inputs.how_to_make(config, files["train_files"]).startswith("stapo-train data --source")
-
-
 def _command(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "stapo_training.cli", "data", *argv], capture_output=True, text=True)
-
-
-def test_the_command_refuses_with_exit_code_2(tmp_path: Path, toy: Path) -> None:
-    done = _command("--source", str(tmp_path / "no.jsonl"), "--benchmarks", str(toy), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
 
 
 # ---- the real files
@@ -331,4 +219,4 @@ def test_the_contamination_of_dapo_math_17k(tmp_path: Path) -> None:
 @pytest.mark.data
 def test_the_language_rule_agrees_with_the_files_own_labels() -> None:
     rows = benchmarks.read_jsonl(_shared() / "dapo_math_17k.jsonl")
-    assert [r["id"] for r in rows if clean.has_cjk(r["problem"]) != (r["language"] == "zh")] == []
+    assert [r["id"] for r in rows if source.has_cjk(r["problem"]) != (r["language"] == "zh")] == []

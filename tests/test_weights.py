@@ -57,17 +57,15 @@ def test_a_download_that_was_interrupted_is_not_a_model(cache: Path) -> None:
         weights.pin(config("some/model"), download=True)
 
 
-def test_a_dry_run_fetches_nothing_and_refuses_nothing(cache: Path) -> None:
-    c = config("other/model")
-    weights.pin(c, download=False)
-    assert c.actor_rollout_ref.model.path == "other/model"
-
-
-@pytest.mark.parametrize(("model", "revision"), [("/a/folder", COMMIT), ("./folder", COMMIT), ("some/model", None)])
-def test_folders_and_unpinned_models_stay(cache: Path, model: str, revision: str | None) -> None:
-    c = config(model, revision)
-    weights.pin(c, download=True)
-    assert c.actor_rollout_ref.model.path == model
+def test_a_dry_run_fetches_nothing_and_folders_and_unpinned_models_stay(cache: Path) -> None:
+    for model, revision, download in (
+        ("other/model", COMMIT, False),
+        ("/a/folder", COMMIT, True),
+        ("some/model", None, True),
+    ):
+        c = config(model, revision)
+        weights.pin(c, download=download)
+        assert c.actor_rollout_ref.model.path == model
 
 
 def test_the_papers_models_are_pinned() -> None:

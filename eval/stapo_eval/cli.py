@@ -5,7 +5,7 @@ Imports stand where Ctrl-C and a closed pipe are already dealt with: those of th
 
 from __future__ import annotations
 
-from stapo_results.console import check_command, run_main
+from stapo_results.terminal import check_command, run_main
 
 
 def main(args: list[str] | None = None) -> int:
@@ -19,10 +19,8 @@ def _command(args: list[str] | None) -> int:
     from stapo_eval.commands.bench import BenchCommand
     from stapo_eval.commands.benchmarks import BenchmarksCommand
     from stapo_eval.commands.compare import CompareCommand
-    from stapo_eval.commands.export import ExportCommand
     from stapo_eval.commands.grade import GradeCommand
-    from stapo_eval.commands.judge import JudgeCommand
-    from stapo_eval.commands.run import RunCommand
+    from stapo_eval.commands.runs import ExportCommand, JudgeCommand, RunCommand
 
     commands = {
         "run": RunCommand,

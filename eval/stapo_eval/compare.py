@@ -1,4 +1,4 @@
-"""Two runs, or two settings of one run, on the same problems: paired differences by benchmark and on average.
+"""Two runs on the same problems: paired differences by benchmark and on average.
 
 Pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stapo_eval.intervals import difference_fields, rounded
+from stapo_eval.summary import difference_fields, rounded
 from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, ProblemResult, Run
@@ -20,113 +19,80 @@ from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_ave
 _SAME = "evaluate both on the same file and the same --limit, or leave the benchmark out with --benchmarks"
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two cells of one benchmark; the difference is `first` minus `second`."""
 
     first: CellRecord
     second: CellRecord
 
 
-def load_cells(folder: Path) -> dict[tuple[str, str], CellRecord]:
-    """The cell records of a finished run by (benchmark, setting).
+Cells = dict[tuple[str, str], CellRecord]  # by (benchmark, setting)
+
+
+def load_cells(folder: Path) -> Cells:
+    """The cell records of a finished run.
 
     Raises:
         BadInput: no cells, an unfinished run, or two cells of one benchmark and setting.
     """
-    paths = sorted((folder / "cells").glob("*.json"))
-    if (folder / "run.json").exists():
-        status = store.read_json(folder / "run.json", Run).status
-        if status != "done":
-            raise BadInput(
-                f"{folder} is not finished",
-                found=f"status {status}",
-                expected="done",
-                next_step="run the command that made it again: it goes on",
-            )
-    if not paths:
+    if (folder / "run.json").exists() and (status := store.read_json(folder / "run.json", Run).status) != "done":
         raise BadInput(
-            f"{folder} holds no cell records",
-            expected="cells/*.json, as stapo-eval run leaves them",
-            next_step="run the command that made it again: it makes them from the samples"
-            if (folder / "run.json").exists()
-            else "give the folder that was --out of stapo-eval run",
+            f"{folder} is not finished",
+            found=f"status {status}",
+            expected="done",
+            next_step="run the command that made it again: it goes on",
         )
-    cells: dict[tuple[str, str], CellRecord] = {}
-    for path in paths:
+    cells: Cells = {}
+    for path in sorted((folder / "cells").glob("*.json")):
         record = store.read_json(path, CellRecord)
         where = record.cell.benchmark, record.cell.setting
         if where in cells:
             raise BadInput(
                 f"{folder} holds two cells of {where[0]} at {where[1]}",
                 found=f"{cells[where].cell.id} and {record.cell.id}",
-                expected="the cells of one model",
                 next_step="give a folder that one evaluation wrote",
             )
         cells[where] = record
+    if not cells:
+        raise BadInput(
+            f"{folder} holds no cell records",
+            expected="cells/*.json, as stapo-eval run leaves them",
+            next_step="give the folder that was --out of a finished stapo-eval run",
+        )
     return cells
 
 
-def _benchmarks(first: set[str], second: set[str], wanted: Sequence[str]) -> list[str]:
-    if absent := [b for b in wanted if b not in first & second]:
-        raise BadInput(
-            "a benchmark is not in both",
-            found=", ".join(absent),
-            expected=", ".join(sorted(first & second)) or "none",
-            next_step="leave out --benchmarks, or name those that both have",
-        )
-    if wanted:
-        return list(dict.fromkeys(wanted))
-    if first != second:
-        raise BadInput(
-            "the two hold different benchmarks: their averages would not compare",
-            found=f"{', '.join(sorted(first))} against {', '.join(sorted(second))}",
-            expected="the same benchmarks",
-            next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
-            if first & second
-            else "evaluate one of them on the other's benchmarks: they have none in common",
-        )
-    return sorted(first)
-
-
 def pair_runs(
-    a: dict[tuple[str, str], CellRecord], b: dict[tuple[str, str], CellRecord], settings: Sequence[str],
-    benchmarks: Sequence[str],
-) -> dict[str, list[Pair]]:  # fmt: skip
-    """Setting -> pairs by benchmark: the same setting of two runs, those of `settings` or all that both have."""
+    a: Cells, b: Cells, settings: Sequence[str] = (), benchmarks: Sequence[str] = ()
+) -> dict[str, list[Pair]]:
+    """Setting -> pairs by benchmark: the same setting of two runs.
+
+    Args:
+        settings: those to compare; all that both have if there is none.
+        benchmarks: likewise, but without any both runs have to have the same.
+    """
     both = {s for _, s in a} & {s for _, s in b}
-    if absent := [s for s in settings if s not in both]:
-        raise BadInput(
-            "a setting is not in both runs", found=", ".join(absent), expected=", ".join(sorted(both)) or "none"
-        )
-    if not both:
+    found = {}
+    for setting in settings or sorted(both, reverse=True):
+        first, second = ({x for x, s in side if s == setting} for side in (a, b))
+        absent = [x for x in benchmarks if x not in first & second] if benchmarks else sorted(first ^ second)
+        if absent or not first & second:
+            raise BadInput(
+                f"not both runs hold {', '.join(absent) or 'anything'} at {setting}",
+                found=f"{', '.join(sorted(first)) or 'nothing'} against {', '.join(sorted(second)) or 'nothing'}",
+                expected="the same benchmarks, or their averages would not compare",
+                next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
+                if first & second
+                else "evaluate one of them on the other's benchmarks and settings",
+            )
+        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
+    if not found:
         raise BadInput(
             "the two runs share no setting",
             found=f"{', '.join(sorted({s for _, s in a}))} against {', '.join(sorted({s for _, s in b}))}",
             next_step="evaluate one of them with the other's --settings",
         )
-    found = {}
-    for setting in settings or sorted(both, reverse=True):
-        names = _benchmarks({x for x, s in a if s == setting}, {x for x, s in b if s == setting}, benchmarks)
-        found[setting] = [Pair(a[x, setting], b[x, setting]) for x in names]
     return found
-
-
-def pair_settings(
-    run: dict[tuple[str, str], CellRecord], settings: Sequence[str], benchmarks: Sequence[str]
-) -> dict[str, list[Pair]]:
-    """ "FIRST - SECOND" -> pairs by benchmark: two settings of one run."""
-    known = sorted({s for _, s in run}, reverse=True)
-    if len(settings) != 2 or settings[0] == settings[1] or any(s not in known for s in settings):
-        raise BadInput(
-            "one run is compared by two of its settings",
-            found=", ".join(settings) or "no --settings",
-            expected=f"two of {', '.join(known)}",
-            next_step="--settings t1.0,t0.7, or give a second run",
-        )
-    first, second = settings
-    names = _benchmarks({x for x, s in run if s == first}, {x for x, s in run if s == second}, benchmarks)
-    return {f"{first} minus {second}": [Pair(run[x, first], run[x, second]) for x in names]}
 
 
 def check_problems(pair: Pair) -> None:
@@ -155,7 +121,7 @@ def check_problems(pair: Pair) -> None:
         )
 
 
-def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
+def warnings(pairs: Sequence[Pair]) -> list[str]:
     """What a reader must know before reading a difference, each with both values."""
     found: dict[tuple[str, str], list[str]] = {}
     for p in pairs:
@@ -168,9 +134,8 @@ def warnings(pairs: Sequence[Pair], across_settings: bool) -> list[str]:
             "longest responses": (a.max_tokens, b.max_tokens),
             "engines": (a.engine, b.engine),
             "counts of text variants": (str(a.text_variants), str(b.text_variants)),
+            "DECODINGS": (_decoding(a), _decoding(b)),
         }
-        if not across_settings:
-            sides["DECODINGS"] = (_decoding(a), _decoding(b))
         notes = [
             (f"{name} DIFFER", short_hashes(f"{x or 'not recorded'} against {y or 'not recorded'}"))
             for name, (x, y) in sides.items()
@@ -219,15 +184,10 @@ def _side(record: CellRecord) -> dict[str, Any]:
 
 
 def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
-    return {
-        "problems": d.problems,
-        "standard_error": rounded(d.se),
-        "p": rounded(d.p),
-        **difference_fields(d, ends),
-    }
+    return {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.p), **difference_fields(d, ends)}
 
 
-def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, Any]:
+def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     """One table: a column a benchmark, p adjusted by Holm over them, and the unweighted average.
 
     The average's own p is of one test and is not adjusted.
@@ -254,4 +214,4 @@ def compare(pairs: Sequence[Pair], across_settings: bool = False) -> dict[str, A
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
         average[side] = None if None in values else rounded(math.fsum(values) / len(values))
-    return {"columns": columns, "average": average, "warnings": warnings(pairs, across_settings)}
+    return {"columns": columns, "average": average, "warnings": warnings(pairs)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -37,11 +36,10 @@ def gpus_of_a_copy(run: Run, engine: str) -> int | None:
 
 
 def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict[str, Any]:
-    """Seconds, tokens and GPU hours of generation by cell and in all, and of the judge.
+    """Seconds, tokens and GPU hours of generation, and of the judge.
 
-    A cell's seconds are the shares of wall time in which its samples came out (`Timing.elapsed`): cells that are
-    sampled side by side share the clock, so their seconds add up to the whole. Where some samples have no such time
-    (a run that was killed between the two files) the rate is over those that have, and `timed` says how many.
+    Where some samples have no time (a run that was killed between the two files) the rate is over those that have, and
+    `timed` says how many.
     """
     elapsed: dict[Key, float] = {}
     judge, replies = 0.0, 0
@@ -50,44 +48,25 @@ def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict
             elapsed[key_of(t)] = t.elapsed
         elif t.elapsed is not None and t.kind == "judge":
             judge, replies = judge + t.elapsed, replies + 1
-    timed: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for s in samples:
-        if (share := elapsed.get(key_of(s))) is not None:
-            timed[s.cell].append((share, s.response_tokens))
-    cells = {cell: _rates(timed[cell]) for cell in dict.fromkeys(s.cell for s in samples)}
+    timed = [(elapsed[key_of(s)], s.response_tokens) for s in samples if key_of(s) in elapsed]
+    seconds, tokens = sum(x for x, _ in timed), sum(n for _, n in timed)
     copies = {gpus_of_a_copy(run, e) for e in {s.engine for s in samples}}
     copy = None if None in copies else max((c for c in copies if c is not None), default=0)
     gpus = None if copy is None else copy * max(1, run.config.get("replicas") or 1)
-    total, tokens = sum(seconds for x in timed.values() for seconds, _ in x), sum(c["tokens"] for c in cells.values())
     return {
         "schema_version": 1,
         "run_id": run.run_id,
         "gpus": gpus,
-        "generation_seconds": round(total, 3),
+        "generation_seconds": round(seconds, 3),
         "tokens": tokens,
-        "tokens_per_second": _rate(tokens, total),
+        "tokens_per_second": round(tokens / seconds, 3) if seconds else None,
         # the judge runs as one copy
-        "gpu_hours": round((total * gpus + judge * copy) / 3600, 4) if gpus and copy and elapsed else None,
-        "timed": sum(map(len, timed.values())),
+        "gpu_hours": round((seconds * gpus + judge * copy) / 3600, 4) if gpus and copy and elapsed else None,
+        "timed": len(timed),
         "samples": len(samples),
         "judge_seconds": round(judge, 3),
         "judge_replies": replies,
-        "cells": cells,
     }
-
-
-def _rates(timed: Sequence[tuple[float, int]]) -> dict[str, Any]:
-    seconds, tokens = sum(s for s, _ in timed), sum(n for _, n in timed)
-    return {
-        "seconds": round(seconds, 3),
-        "tokens": tokens,
-        "tokens_per_second": _rate(tokens, seconds),
-        "timed": len(timed),
-    }
-
-
-def _rate(tokens: int, seconds: float) -> float | None:
-    return round(tokens / seconds, 3) if seconds else None
 
 
 def in_words(c: dict[str, Any]) -> str:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from stapo_eval.tally import CellProgress, Tally
-from stapo_results import progress
+from stapo_eval.grading.rules import Gold, Options, quick
+from stapo_results import terminal
+from stapo_results.answers import last_boxed
+from stapo_results.schema import Sample
 from stapo_results.terminal import Display, duration
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_REDRAW_SECONDS = 1.0  # a table costs statistics
 _REPORT_SECONDS = 0.5
 
 
 class StageDisplay:
-    """Counts of a stage; `update` and `cells` may be called as often as convenient.
+    """Counts of a stage; `update` may be called as often as convenient.
 
     Args:
         label: what is being worked on, shown before the stage.
@@ -27,7 +25,7 @@ class StageDisplay:
 
     def __init__(self, label: str):
         self.label, self.stage, self.first = label, "", 0
-        self.began = self.drawn = self.reported = 0.0
+        self.began = self.reported = 0.0
         self.display = Display()
 
     def __enter__(self) -> StageDisplay:
@@ -40,73 +38,73 @@ class StageDisplay:
         self.stage, self.first, self.began = stage, done, time.monotonic()
         if not self.display.is_live:
             self.display.say(f"{self.label}: {stage}, {done} of {total} done")
-        progress.report(stage, done, total)
+        terminal.report_progress(stage, done, total)
 
-    def update(self, done: int, total: int) -> None:
-        left = (time.monotonic() - self.began) * (total - done) / max(1, done - self.first)
-        self._show(lambda: f"{done}/{total}, {duration(left)} left", done, total, {})
+    def update(self, done: int, total: int, more: Callable[[], str] = str, **values: float) -> None:
+        """Show where the stage stands.
 
-    def cells(self, tally: Tally) -> None:
-        """Show where generation stands, cell by cell."""
-        seconds = time.monotonic() - self.began
-        done, total, speed = tally.done, tally.total, tally.speed(seconds)
-
-        def line() -> str:
-            whole = f"{done}/{total}, {speed:,.0f} tokens/s, {duration(tally.left(seconds))} left"
-            if self.display.is_live:
-                return whole
-            return f"{whole}, in % so far by rule: {cells_line(tally.cells_at(seconds))}"
-
-        self._show(line, done, total, {"tokens_per_second": speed}, lambda: table(tally.cells_at(seconds)))
-
-    def _show(
-        self,
-        line: Callable[[], str],
-        done: int,
-        total: int,
-        values: dict[str, float],
-        above: Callable[[], Table] | None = None,
-    ) -> None:
+        Args:
+            more: what else the line says.
+            values: what else the driver is told.
+        """
         now = time.monotonic()
-        if not self.display.is_live or now - self.drawn >= _REDRAW_SECONDS or done == total:
-            self.drawn = now
-            self.display.show(lambda: f"{self.label}: {self.stage} {line()}", done / max(1, total), above)
+        left = (now - self.began) * (total - done) / max(1, done - self.first)
+        line = f"{self.label}: {self.stage} {done}/{total}, {duration(left)} left"
+        self.display.show(lambda: line + more(), done / max(1, total))
         if now - self.reported >= _REPORT_SECONDS or done == total:
             self.reported = now
-            progress.report(self.stage, done, total, **values)
+            terminal.report_progress(self.stage, done, total, **values)
+
+    def generated(self, tally: Tally) -> None:
+        """Show where generation stands."""
+        speed = tally.tokens / max(1e-9, time.monotonic() - self.began)
+        self.update(tally.done, tally.total, lambda: f", {speed:,.0f} tokens/s{tally}", tokens_per_second=speed)
 
 
-def accuracy(cell: CellProgress) -> str:
-    """So far by rule, with the 95 % interval, in %; and how many samples the cheap rule left open."""
-    if cell.accuracy is None:
-        return "?"
-    a = cell.accuracy
-    interval = "" if a.low != a.low else f" ({100 * a.low:.0f} to {100 * a.high:.0f})"
-    return f"{100 * a.mean:.1f}{interval}" + (f", {cell.open} open" if cell.open else "")
+@dataclass
+class CellTally:
+    """One cell: what is asked, and how many samples the cheap part of the rule has decided and found right."""
+
+    name: str
+    golds: Mapping[str, tuple[Gold, Options]]
+    decided: int = 0
+    right: int = 0
+    known: dict[tuple[str, str | None], bool | None] = field(default_factory=dict)
+
+    def add(self, problem: str, answer: str | None) -> None:
+        if (problem, answer) not in self.known:
+            gold, options = self.golds[problem]
+            self.known[problem, answer] = False if answer is None else quick(gold, answer, options)
+        verdict = self.known[problem, answer]
+        self.decided += verdict is not None
+        self.right += bool(verdict)
 
 
-def cells_line(cells: Sequence[CellProgress]) -> str:
-    """Every cell in one line: `aime24 t1.0 5/96 31.2 (20 to 42) 120 tokens/s 10 s left`, a finished one shorter."""
-    parts = []
-    for c in cells:
-        text = f"{c.benchmark} {c.setting} {c.done}/{c.total} {accuracy(c)}"
-        if c.done < c.total:
-            text += f" {c.speed:,.0f} tokens/s {duration(c.left)} left"
-        parts.append(text + (f" {c.errors} FAILED" if c.errors else ""))
-    return "; ".join(parts)
+class Tally:
+    """All cells of a run.
 
+    Attributes:
+        tokens: those that this process has made.
+        failed: samples on which the engine failed, which are in no accuracy.
+    """
 
-def table(cells: Sequence[CellProgress]) -> Table:
-    """Every cell in one row."""
-    from rich.table import Table
-    from rich.text import Text
+    def __init__(self, cells: dict[str, CellTally], total: int, recorded: Iterable[Sample]):
+        self.cells, self.total = cells, total
+        self.done = self.failed = self.tokens = 0
+        self.add(recorded)
+        self.tokens = 0
 
-    found = Table(box=None, pad_edge=False)
-    for name in ("benchmark", "setting", "samples", "tokens/s", "% so far by rule", "left", ""):
-        found.add_column(name, justify="left" if name in ("benchmark", "setting") else "right")
-    for c in cells:
-        left = "done" if c.done == c.total else duration(c.left)
-        failed = f"[bold red]{c.errors} failed[/]" if c.errors else ""
-        count, speed = f"{c.done}/{c.total}", f"{c.speed:,.0f}"
-        found.add_row(Text(c.benchmark), c.setting, count, speed, accuracy(c), left, failed)
-    return found
+    def add(self, samples: Iterable[Sample]) -> None:
+        for s in samples:
+            self.done += 1
+            self.tokens += s.response_tokens
+            if s.finish_reason == "error":
+                self.failed += 1
+            else:
+                self.cells[s.cell].add(s.problem_id, last_boxed(s.response))
+
+    def __str__(self) -> str:
+        """The end of a line: failures, and each cell's accuracy in percent over what is decided without algebra."""
+        shares = [f"{c.name} {100 * c.right / c.decided:.1f}" for c in self.cells.values() if c.decided]
+        failed = f", {self.failed} FAILED" if self.failed else ""
+        return failed + (f", in % so far by rule: {'; '.join(shares)}" if shares else "")

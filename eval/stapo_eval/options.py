@@ -38,7 +38,7 @@ class _Evaluation:
     """Seed of this evaluation; every sample's own seed derives from it."""
     judge: str = "none"
     """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
-    judge_scope: Literal["rule-negatives", "disagreements", "all"] = "rule-negatives"
+    judge_scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
     judge_mode: Literal["compass", "justrl-exact"] = "compass"
     """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
@@ -70,10 +70,6 @@ class _Evaluation:
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
     """Rows of a batch of the engine hf; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
-    grade_seconds: float = 5.0
-    """Wall time that grading one answer may take."""
-    grade_memory_mib: int = 1024
-    """Memory that grading one answer may take."""
     retry_errors: bool = False
     """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
 
@@ -102,7 +98,7 @@ class JudgeOptions:
     """Run folder, the --out of stapo-eval run."""
     judge: str
     """Verifier model: folder or hub id, such as opencompass/CompassVerifier-3B."""
-    scope: Literal["rule-negatives", "disagreements", "all"] = "rule-negatives"
+    scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
     mode: Literal["compass", "justrl-exact"] = "compass"
     """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
@@ -116,8 +112,6 @@ class JudgeOptions:
     """Directory with the benchmarks' files; if empty, that of the run."""
     benchmarks: str = ""
     """Files of benchmarks that the run was given by path, joined by commas."""
-    out: str = ""
-    """Leave the run folder as it is and write into this one; if empty, in place."""
 
 
 def benchmark_files(files: str) -> dict[str, str]:

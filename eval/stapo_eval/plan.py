@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines.options import check_options
 from stapo_eval.engines.requests import Key
-from stapo_eval.grading.pool import Limits, check_limits
 from stapo_eval.grading.rules import Gold, Options, check_preset
-from stapo_eval.judge import check_judge
+from stapo_eval.judge.asking import check_judge
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_results import provenance, runs
@@ -170,7 +169,6 @@ def _check(options: RunOptions) -> None:
             raise BadInput(
                 f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}"
             )
-    check_limits(Limits(options.grade_seconds, options.grade_memory_mib), "--grade-")
     if options.out:
         runs.check_folder(options.out, "--out")
 
@@ -243,12 +241,3 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
 def may_differ(key: str) -> bool:
     """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
     return key in _NO_IDENTITY or key.startswith(f"revision {_SOURCE}")
-
-
-def differs_in_judge_alone(previous: Run, new: Run) -> bool:
-    """Whether two runs have the same samples."""
-
-    def counts(key: str) -> bool:
-        return not may_differ(key) and not key.removeprefix("revision ").startswith("judge")
-
-    return not runs.differences(previous, new, lambda key: not counts(key), DEFAULTS)

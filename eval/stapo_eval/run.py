@@ -11,7 +11,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from stapo_eval.display import StageDisplay
 from stapo_eval.engines import Engine, make_engine
 from stapo_eval.engines.requests import Key, key_of
 from stapo_eval.options import RunOptions
-from stapo_eval.plan import DEFAULTS, EvaluationPlan, differs_in_judge_alone, make_plan, may_differ
+from stapo_eval.plan import DEFAULTS, EvaluationPlan, make_plan, may_differ
 from stapo_eval.sampling import (
     context_limit,
     context_note,
@@ -35,9 +35,7 @@ from stapo_eval.show import print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import runs, store
 from stapo_results.errors import RecordError, RunFailed
-from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
-
-_SHOWN = 5  # missing files that are named
+from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
 
 
 def run(
@@ -56,32 +54,20 @@ def run(
     """
     plan = make_plan(options)
 
-    def advice(previous: Run, differing: list[str]) -> str:
-        if plan.judge and previous.status == "done" and differs_in_judge_alone(previous, plan.run):
-            return f"stapo-eval judge --run {plan.out} --judge {options.judge}   judges what is there"
-        return ""
-
     with runs.opened(
-        plan.out,
-        plan.run,
-        may_differ=may_differ,
-        defaults=DEFAULTS,
-        foreign=lambda name: name == "samples.jsonl",
-        advice=advice,
+        plan.out, plan.run, may_differ=may_differ, defaults=DEFAULTS, foreign=lambda name: name == "samples.jsonl"
     ) as folder:
         set_aside_damaged(plan.out)
         failed = drop_errors(plan) if options.retry_errors else 0
         start = f"{failed} samples that had failed are made again" if failed else ""
         if folder.finished and not failed:
-            absent = lacking(plan, load_samples(plan))
-            if not absent:
+            start = lacking(plan, load_samples(plan))
+            if not start:
                 summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
                 print_summary(summary, plan.out)
                 say(f"{plan.out} is finished; nothing was done")
                 return summary
-            more = f" and {len(absent) - _SHOWN} more files" if len(absent) > _SHOWN else ""
-            start = f"{', '.join(absent[:_SHOWN])}{more}: made again"
-            say(f"{plan.out} was finished, but lacks {start}")
+            say(f"{plan.out} was finished, but lacks {start}: it is made again")
         summary = carry_out(plan, folder, start, command)
     print_summary(summary, plan.out)
     say(f"records: {plan.out}")
@@ -130,8 +116,6 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
     """The evaluated model, closed with `loaded`."""
-    if idle := idle_gpus(plan):
-        print(idle, file=sys.stderr, flush=True)
     engine = make_engine(
         plan.options.engine,
         plan.model,
@@ -142,14 +126,6 @@ def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
     )
     loaded.callback(engine.close)
     return engine
-
-
-def idle_gpus(plan: EvaluationPlan) -> str:
-    """What to say where a machine has more GPUs than the run uses."""
-    have, used = len(plan.run.hardware["gpus"]), plan.options.tensor_parallel * max(1, plan.options.replicas)
-    if plan.options.engine == "openai" or plan.options.ray_address or have <= used:
-        return ""
-    return f"{have - used} of {have} GPUs stand idle: --replicas {have // plan.options.tensor_parallel} uses them"
 
 
 def _generate(
@@ -197,44 +173,25 @@ def set_aside_damaged(folder: Path, *, samples: bool = True) -> int:
     return sum(store.set_aside(folder / name, model) for name, model in records)
 
 
-def lacking(plan: EvaluationPlan, samples: Collection[Key]) -> list[str]:
-    """What is not there, or not whole, of a run that its record calls done, in words.
+def lacking(plan: EvaluationPlan, samples: Collection[Key]) -> str:
+    """What is not there, or not whole, of a run that its record calls done, in words; "" for nothing.
 
     Args:
         samples: keys of those on record.
     """
     keys = plan.keys()
-    absent = [f"{len(keys) - len(samples)} of {len(keys)} samples"] if len(samples) < len(keys) else []
-    return [*absent, *_damaged_results(plan, keys)]
-
-
-def _damaged_results(plan: EvaluationPlan, keys: list[Key]) -> Iterator[str]:
+    if len(samples) < len(keys):
+        return f"{len(keys) - len(samples)} of {len(keys)} samples"
+    name = "verdicts.jsonl"
     try:
-        verdicts = list(store.read(plan.out / "verdicts.jsonl", Verdict))
-    except (OSError, RecordError):
-        verdicts = []
-    if [key_of(v) for v in verdicts] != keys:
-        yield "verdicts.jsonl"
-    for cell, _, _ in plan.cells():
-        name = f"cells/{cell.slug}.json"
-        try:
-            whole = store.read_json(plan.out / name, CellRecord).cell == cell
-        except RecordError:
-            whole = False
-        if not whole:
-            yield name
-    for name in ("summary.json", "cost.json"):
-        if not _is_object(plan.out / name):
-            yield name
-    if plan.judge is not None:
-        judged = any(v.judge != "not_asked" for v in verdicts)
-        for name in ("flips.html", *(("judgements.jsonl",) if judged else ())):
-            if not (plan.out / name).exists():
-                yield name
-
-
-def _is_object(path: Path) -> bool:
-    try:
-        return isinstance(json.loads(path.read_bytes()), dict)
-    except (OSError, ValueError):
-        return False
+        if [key_of(v) for v in store.read(plan.out / name, Verdict)] != keys:
+            return name
+        for cell, _, _ in plan.cells():
+            name = f"cells/{cell.slug}.json"
+            if store.read_json(plan.out / name, CellRecord).cell != cell:
+                return name
+        for name in ("summary.json", "cost.json"):
+            json.loads((plan.out / name).read_bytes())
+    except (OSError, ValueError, RecordError):
+        return name
+    return ""

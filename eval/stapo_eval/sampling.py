@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from stapo_eval.cost import timing
 from stapo_eval.decoding import prompt
-from stapo_eval.display import StageDisplay
+from stapo_eval.display import CellTally, StageDisplay, Tally
 from stapo_eval.engines import Engine, Finished, Request
 from stapo_eval.engines.requests import Key, key_of
 from stapo_eval.plan import EvaluationPlan
-from stapo_eval.tally import CellTally, Tally
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import ContextLimit, Sample
@@ -121,14 +120,12 @@ def generate(
         RunFailed: the disk may not hold the samples, or the engine left requests unanswered.
     """
     _check_disk(plan, len(requests) - len(samples), engine.context)
-    tally = _tally(plan, samples)
+    cells = {c.id: CellTally(f"{b.name} {c.setting}", plan.golds(b)) for c, b, _ in plan.cells()}
+    tally = Tally(cells, len(requests), samples.values())
     display.start("generate", len(samples), len(requests))
     last = time.perf_counter()
     lengths = {key: s.response_tokens for key, s in samples.items()}
-    with (
-        store.Journal(plan.out / "samples.jsonl") as recorded,
-        store.Journal(plan.out / "timings.jsonl") as times,
-    ):
+    with store.Journal(plan.out / "samples.jsonl") as recorded, store.Journal(plan.out / "timings.jsonl") as times:
         for piece in engine.stream(requests, lengths):
             fresh = [_sample(f, engine) for f in piece]
             recorded.append(fresh)
@@ -137,7 +134,7 @@ def generate(
             times.append(timing(s, "sample", created, f.seconds, share) for s, f in zip(fresh, piece, strict=True))
             samples.update({key_of(s): s for s in fresh})
             tally.add(fresh)
-            display.cells(tally)
+            display.generated(tally)
     if len(samples) != len(requests):
         raise RunFailed("the engine left requests unanswered", found=f"{len(samples)} of {len(requests)} samples")
 
@@ -153,14 +150,6 @@ def _check_disk(plan: EvaluationPlan, missing: int, context: int) -> None:
             expected=f"{need / 2**30:.2f} GiB for {missing} responses at their longest",
             next_step="give an --out on another disk, or a lower --max-tokens",
         )
-
-
-def _tally(plan: EvaluationPlan, samples: dict[Key, Sample]) -> Tally:
-    cells = {}
-    for cell, benchmark, _ in plan.cells():
-        golds = plan.golds(benchmark)
-        cells[cell.id] = CellTally(benchmark.name, cell.setting, len(golds) * plan.samples_of(benchmark), golds)
-    return Tally(cells, samples.values())
 
 
 def _sample(f: Finished, engine: Engine) -> Sample:

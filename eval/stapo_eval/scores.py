@@ -11,22 +11,13 @@ import numpy as np
 
 from stapo_eval.cost import cost
 from stapo_eval.grading.rules import grader_version
-from stapo_eval.judge import audit
+from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.sampling import context_note
 from stapo_eval.summary import JUDGE_LETTERS, QUANTILES, averages, notes, summarise
 from stapo_eval.verdicts import STAND_IN, judge_notes
 from stapo_results import store
-from stapo_results.schema import (
-    CellRecord,
-    Judgement,
-    ProblemResult,
-    Run,
-    Sample,
-    Timing,
-    Verdict,
-    VerdictLengths,
-)
+from stapo_results.schema import CellRecord, Judgement, ProblemResult, Run, Sample, Timing, Verdict, VerdictLengths
 
 
 def write_records(
@@ -55,7 +46,7 @@ def write_records(
         record = cell_record(plan, run, where, [samples[i] for i in mine], its_verdicts)
         store.write_json(plan.out / "cells" / f"{where.cell.slug}.json", record)
         records.append(record)
-        without = audit.unanswered(judged[i] for i in mine if i in judged)
+        without = asking.unanswered(judged[i] for i in mine if i in judged)
         cells.append(summarise(record, its_verdicts) | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
     summary = {

@@ -58,16 +58,15 @@ def print_table(
 
 def _scores(summary: Mapping[str, Any]) -> list[list[str]]:
     def ends(c: Mapping[str, Any]) -> list[str]:
-        return [percent(c["accuracy"]), percent(c["standard_error"]), interval(c["low"], c["high"]),
-                interval(c["bootstrap_low"], c["bootstrap_high"])]  # fmt: skip
+        both = interval(c["low"], c["high"]), interval(c["bootstrap_low"], c["bootstrap_high"])
+        return [percent(c["accuracy"]), percent(c["standard_error"]), *both]
 
     rows = []
     for c in summary["cells"]:
         n = str(c["n"])
-        rows.append([
-            c["benchmark"], c["setting"], n, *ends(c), f"{c['correct']}/{c['samples'] - c['missing']}",
-            percent(c["pass_at"][n]), percent(c["majority_at"][n]),
-        ])  # fmt: skip
+        counts = f"{c['correct']}/{c['samples'] - c['missing']}"
+        votes = percent(c["pass_at"][n]), percent(c["majority_at"][n])
+        rows.append([c["benchmark"], c["setting"], n, *ends(c), counts, *votes])
     for a in summary["averages"]:
         if a["benchmarks"] > 1:
             rows.append([f"average of {a['benchmarks']}", a["setting"], "", *ends(a), "", "", ""])
@@ -75,20 +74,17 @@ def _scores(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _responses(summary: Mapping[str, Any]) -> list[list[str]]:
-    def tokens(x: float | None) -> str:
-        return "–" if x is None else f"{x:,.0f}"
+    def tokens(c: Mapping[str, Any], quantile: str) -> str:
+        found = (c["response_tokens"][k][quantile] for k in ("correct", "incorrect"))
+        return " / ".join("–" if x is None else f"{x:,.0f}" for x in found)
 
-    rows = []
-    for c in summary["cells"]:
-        right, wrong = (c["response_tokens"][k] for k in ("correct", "incorrect"))
-        cut = c["finish_reasons"]
-        rows.append([
-            c["benchmark"], c["setting"], percent(c["truncated"]),
-            f"{cut['correct']['length']}/{cut['incorrect']['length']}", percent(c["no_answer"]),
-            f"{tokens(right['p50'])} / {tokens(wrong['p50'])}", f"{tokens(right['p95'])} / {tokens(wrong['p95'])}",
-            *("–" if c[k] is None else f"{c[k]:.3f}" for k in ("variance_within", "variance_between")),
-        ])  # fmt: skip
-    return rows
+    return [
+        [
+            *(c["benchmark"], c["setting"], percent(c["truncated"]), percent(c["no_answer"])),
+            *(tokens(c, "p50"), tokens(c, "p95")),
+        ]
+        for c in summary["cells"]
+    ]
 
 
 def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -97,53 +93,40 @@ def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
         a, j = c["audit"], c["judge"]
         without = Counter(c.get("judge_unanswered", {}))
         if a["asked"] or without:
-            n = c["samples"] - c["missing"]
-            by_rule = sum(a["confusion"]["rule_correct"].values()) if a["asked"] else c["correct"]
-            invalid = j["invalid"] - without["no_letter"]
-            rows.append([
-                c["benchmark"], c["setting"], percent(a["rule_accuracy"] if a["asked"] else c["accuracy"]),
-                f"{by_rule}/{n}", percent(c["accuracy"]), f"{c['correct']}/{n}",
-                percent(a["difference"]), interval(a["low"], a["high"]), str(a["asked"]),
-                f"{j['correct']}/{j['incorrect']}/{invalid}/{without['no_letter']}",
-                f"{without['too_long']}/{without['error']}",
-                f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"]),
-            ])  # fmt: skip
+            by_rule = a["rule_accuracy"] if a["asked"] else c["accuracy"]
+            letters = j["correct"], j["incorrect"], j["invalid"] - without["no_letter"], without["no_letter"]
+            rows.append(
+                [
+                    *(c["benchmark"], c["setting"], percent(by_rule), percent(c["accuracy"])),
+                    *(percent(a["difference"]), interval(a["low"], a["high"]), str(a["asked"])),
+                    *("/".join(map(str, letters)), f"{without['too_long']}/{without['error']}"),
+                    *(f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])),
+                ]
+            )
     return rows
+
+
+_TABLES = (
+    ("accuracy in %", _scores, "benchmark,setting,N,avg@N,SE,95 % t,95 % bootstrap,k/n,pass@N,maj@N"),
+    (
+        "responses, lengths in tokens (right / wrong)",
+        _responses,
+        "benchmark,setting,cut off %,no box %,median,95th pct.",
+    ),
+    (
+        "the judge's share, accuracy by rule alone and as scored, in %",
+        _judged,
+        "benchmark,setting,rule,scored,diff.,95 % t,asked,A/B/C/other,too long/failed,to right/wrong,flips",
+    ),
+)
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Scores, responses and, with a judge, its share; then the notes, and the cost as the run folder has it."""
     console = make_console()
-    print_table(
-        console,
-        f"{summary['model']}: accuracy in %",
-        ("benchmark", "setting", "N", "avg@N", "SE", "95 % t", "95 % bootstrap", "k/n", "pass@N", "maj@N"),
-        _scores(summary),
-    )
-    print_table(
-        console,
-        "Responses: lengths in tokens (right / wrong), variance of a sample's score",
-        (
-            "benchmark",
-            "setting",
-            "cut off %",
-            "cut off: right/wrong",
-            "no box %",
-            "median",
-            "95th pct.",
-            "within",
-            "between",
-        ),
-        _responses(summary),
-    )  # fmt: skip
-    if judged := _judged(summary):
-        print_table(
-            console,
-            "The judge's share: accuracy by rule alone and as scored, in %; counts of samples",
-            ("benchmark", "setting", "rule", "k/n", "scored", "k/n", "diff.", "95 % t", "asked",
-             "A/B/C/other", "too long/failed", "to right/wrong", "flips"),
-            judged,
-        )  # fmt: skip
+    for title, rows_of, columns in _TABLES:
+        if rows := rows_of(summary):
+            print_table(console, f"{summary['model']}: {title}", columns.split(","), rows)
     for note in summary["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False)
     if (folder / "cost.json").exists():

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from stapo_eval.intervals import estimate_fields, rounded
-from stapo_eval.judge.audit import audit
 from stapo_results.answers import normalise_gold
 from stapo_results.schema import CellRecord, JudgeVerdict, Sample, Verdict
+from stapo_results.schema import confusion as confusion_of
 from stapo_results.statistics import (
+    Estimate,
+    Paired,
     average,
     bootstrap,
     clustered,
     majority_at_k,
+    paired,
     parse_verdicts,
     pass_at_k,
     problem_means,
@@ -23,6 +26,42 @@ from stapo_results.statistics import (
 
 JUDGE_LETTERS: dict[JudgeVerdict, str] = {"correct": "c", "incorrect": "i", "invalid": "x", "not_asked": "."}
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
+
+
+def rounded(x: float) -> float | None:
+    """To eight decimals; null for NaN."""
+    return None if math.isnan(x) else round(x, 8)
+
+
+def estimate_fields(estimate: Estimate, ends: tuple[float, float]) -> dict[str, float | None]:
+    """A mean with its standard error and both intervals.
+
+    Where all problems have one score every resample is the same, and the bootstrap has no interval to give.
+
+    Args:
+        ends: of the bootstrap interval.
+    """
+    low, high = ends if ends[0] < ends[1] else (math.nan, math.nan)
+    return {
+        "accuracy": rounded(estimate.mean),
+        "standard_error": rounded(estimate.se),
+        "low": rounded(estimate.low),
+        "high": rounded(estimate.high),
+        "bootstrap_low": rounded(low),
+        "bootstrap_high": rounded(high),
+    }
+
+
+def difference_fields(d: Paired, ends: tuple[float, float]) -> dict[str, float | None]:
+    """A paired difference and both intervals; where no problem differs they would claim certainty and are null."""
+    low, high, bootstrap_low, bootstrap_high = (d.low, d.high, *ends) if d.se > 0 else (math.nan,) * 4
+    return {
+        "difference": rounded(d.difference),
+        "low": rounded(low),
+        "high": rounded(high),
+        "bootstrap_low": rounded(bootstrap_low),
+        "bootstrap_high": rounded(bootstrap_high),
+    }
 
 
 def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -102,3 +141,39 @@ def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | N
         if v.extracted is not None:
             votes[v.problem_id][v.sample_index] = plain[v.extracted]
     return list(votes.values())
+
+
+def audit(record: CellRecord) -> dict[str, Any]:
+    """What the judge was asked in one cell, what it said, and what that moved; None values where it was not asked.
+
+    `confusion` counts samples by the rule's verdict and the judge's; with the scope rule-negatives the rule's yeses
+    are all "not_asked". A flip is a sample that judge and rule see differently; `flip_rate` is flips over samples
+    asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
+    where the judge is a stand-in, whose word does not count.
+    """
+    confusion = confusion_of(record)
+    asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
+    to_right = confusion["rule_incorrect"]["correct"]
+    to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
+    found: dict[str, Any] = {
+        "asked": asked,
+        "confusion": confusion,
+        "flips_to_correct": to_right,
+        "flips_to_incorrect": to_wrong,
+        "flip_rate": round((to_right + to_wrong) / asked, 8) if asked else None,
+        **dict.fromkeys(("rule_accuracy", "difference", "low", "high", "bootstrap_low", "bootstrap_high")),
+    }
+    return found | _difference(record) if asked else found
+
+
+def _difference(record: CellRecord) -> dict[str, float | None]:
+    ids = [p.problem_id for p in record.problems]
+    scored_means, rule_means = (
+        problem_means([parse_verdicts(text) for text in texts])
+        for texts in ([p.verdicts for p in record.problems], [p.rule for p in record.problems])
+    )
+    d = paired(dict(zip(ids, scored_means.tolist(), strict=True)), dict(zip(ids, rule_means.tolist(), strict=True)))
+    return {
+        "rule_accuracy": rounded(math.fsum(rule_means) / len(ids)),
+        **difference_fields(d, bootstrap([scored_means - rule_means])),
+    }

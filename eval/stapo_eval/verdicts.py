@@ -7,17 +7,16 @@ reply is on record before the next is waited for.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stapo_eval.cost import timing
 from stapo_eval.display import StageDisplay
 from stapo_eval.engines import Engine, Finished, make_engine
-from stapo_eval.grading.pool import Item, Limits, Outcome, grade
+from stapo_eval.grading.pool import Item, Outcome, grade
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import grader_version
-from stapo_eval.judge import asking, audit, page
+from stapo_eval.judge import asking
 from stapo_eval.judge.prompt import Question
-from stapo_eval.judge.scope import asked_about, scored, second_grader, verdict_by_judge
 from stapo_eval.plan import EvaluationPlan
 from stapo_results import provenance, store
 from stapo_results.schema import Judgement, Sample, Verdict
@@ -30,17 +29,17 @@ def verdicts_of(
 ) -> tuple[list[Verdict], dict[int, Judgement]]:
     """(verdicts in the order of `samples`; index of a sample -> what the judge said of it).
 
-    Leaves verdicts.jsonl and, with a judge, judgements.jsonl and flips.html.
+    Leaves verdicts.jsonl and, with a judge, judgements.jsonl.
 
     Args:
         engine: the evaluated model, where it is still loaded.
     """
-    graded = _grade(plan, samples, plan.options.preset, display)
+    graded = _grade(plan, samples, display)
     judged = _judge(plan, samples, graded, engine, display)
     version, rule_only = grader_version(), plan.judge is None or plan.stand_in
     verdicts = []
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
-        judge = verdict_by_judge(judged.get(i))
+        judge = asking.verdict_by_judge(judged.get(i))
         verdicts.append(
             Verdict(
                 cell=s.cell,
@@ -54,7 +53,7 @@ def verdicts_of(
                 judge=judge,
                 judge_model=plan.judge.name if plan.judge else "",
                 judge_revision=plan.judge.revision if plan.judge else "",
-                correct=outcome.rule if rule_only else scored(outcome.rule, judge),
+                correct=outcome.rule if rule_only else asking.scored(outcome.rule, judge),
             )
         )
     store.write_atomic(plan.out / "verdicts.jsonl", "".join(store.to_line(v) + "\n" for v in verdicts))
@@ -63,12 +62,11 @@ def verdicts_of(
         plan.out / "timings.jsonl",
         (timing(s, "verdict", created, o.seconds) for s, o in zip(samples, graded, strict=True)),
     )
-    if plan.judge is not None:
-        _write_page(plan, samples, verdicts, judged)
     return verdicts, judged
 
 
-def _grade(plan: EvaluationPlan, samples: Sequence[Sample], preset: str, display: StageDisplay) -> list[Outcome]:
+def _grade(plan: EvaluationPlan, samples: Sequence[Sample], display: StageDisplay) -> list[Outcome]:
+    preset = plan.options.preset
     golds = {b.name: plan.golds(b, preset) for b in plan.benchmarks}
     benchmark_of = plan.benchmark_of()
     items, answered = [], []
@@ -77,10 +75,9 @@ def _grade(plan: EvaluationPlan, samples: Sequence[Sample], preset: str, display
             answer, options = golds[benchmark_of[s.cell].name][s.problem_id]
             items.append(Item(answer, extract(s.response, answer, preset), options))
             answered.append(i)
-    display.start(f"grade ({preset})", 0, len(set(items)))
-    limits = Limits(plan.options.grade_seconds, plan.options.grade_memory_mib)
+    display.start("grade", 0, len(set(items)))
     outcomes = [Outcome(False, "error", 0.0)] * len(samples)
-    for i, outcome in zip(answered, grade(items, limits, display.update), strict=True):
+    for i, outcome in zip(answered, grade(items, progress=display.update), strict=True):
         outcomes[i] = outcome
     return outcomes
 
@@ -96,7 +93,7 @@ def _judge(
     if plan.judge is None:
         return {}
     judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.options.judge_mode)
-    questions = _questions(plan, samples, graded, display)
+    questions = _questions(plan, samples, graded)
     keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge.mode)
     known = asking.recorded(plan.out / "judgements.jsonl", judge)
     missing = sum(key not in known for key in first)
@@ -104,7 +101,7 @@ def _judge(
     if missing:
         speaker, new = _open_judge(plan, engine)
         try:
-            asking.ask(first, judge, speaker, known, _Recorder(plan, display, len(first), missing))
+            asking.ask(first, judge, speaker, known, _recorder(plan, display, len(first), missing))
         finally:
             if new:
                 speaker.close()
@@ -112,22 +109,15 @@ def _judge(
 
 
 def _questions(
-    plan: EvaluationPlan, samples: Sequence[Sample], graded: Sequence[Outcome], display: StageDisplay
+    plan: EvaluationPlan, samples: Sequence[Sample], graded: Sequence[Outcome]
 ) -> list[tuple[int, Question]]:
     """(index of the sample, question) of everything that the scope asks about; the engine's failures are left out."""
     problems = {(c.id, p.id): (b.name, p) for c, b, _ in plan.cells() for p in plan.problems(b)}
-    answered = [i for i, s in enumerate(samples) if s.finish_reason != "error"]
-    second = None
-    if plan.options.judge_scope == "disagreements":
-        other = _grade(plan, samples, second_grader(plan.options.preset), display)
-        second = [other[i].rule for i in answered]
-    wanted = asked_about(plan.options.judge_scope, [graded[i].rule for i in answered], second)
     questions = []
-    for i, yes in zip(answered, wanted, strict=True):
-        if yes:
-            benchmark, p = problems[samples[i].cell, samples[i].problem_id]
-            question = Question(benchmark, p.id, p.problem, p.answer, samples[i].response, graded[i].extracted)
-            questions.append((i, question))
+    for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
+        if s.finish_reason != "error" and (plan.options.judge_scope == "all" or not outcome.rule):
+            benchmark, p = problems[s.cell, s.problem_id]
+            questions.append((i, Question(benchmark, p.id, p.problem, p.answer, s.response, outcome.extracted)))
     return questions
 
 
@@ -141,41 +131,27 @@ def _open_judge(plan: EvaluationPlan, engine: Engine | None) -> tuple[Engine, bo
     return make_engine(kind, plan.judge, threads=threads, dtype=dtype, options=options), True
 
 
-class _Recorder:
-    """Takes the judge's replies: on record, with their times, and on the display."""
+def _recorder(
+    plan: EvaluationPlan, display: StageDisplay, total: int, missing: int
+) -> Callable[[list[Judgement], list[Finished]], None]:
+    """What takes the judge's replies: on record, with their times, and on the display."""
+    done, last = total - missing, time.perf_counter()
 
-    def __init__(self, plan: EvaluationPlan, display: StageDisplay, total: int, missing: int):
-        self.plan, self.display, self.total, self.missing = plan, display, total, missing
-        self.last = time.perf_counter()
-
-    def __call__(self, judgements: list[Judgement], finished: list[Finished]) -> None:
-        store.append(self.plan.out / "judgements.jsonl", judgements)
+    def record(judgements: list[Judgement], finished: list[Finished]) -> None:
+        nonlocal done, last
+        store.append(plan.out / "judgements.jsonl", judgements)
         now, created = time.perf_counter(), provenance.now()
-        share, self.last = (now - self.last) / len(judgements), now
+        share, last = (now - last) / len(judgements), now
         seconds = {f.request.problem_id: f.seconds for f in finished}
         replies = [j for j in judgements if j.status != "too_long"]  # which is no reply
-        store.append(
-            self.plan.out / "timings.jsonl",
-            (timing(j, "judge", created, seconds.get(j.key, 0.0), share) for j in replies),
-        )
-        self.missing -= len(judgements)
-        self.display.update(self.total - self.missing, self.total)
+        times = (timing(j, "judge", created, seconds.get(j.key, 0.0), share) for j in replies)
+        store.append(plan.out / "timings.jsonl", times)
+        done += len(judgements)
+        display.update(done, total)
 
-
-def _write_page(
-    plan: EvaluationPlan, samples: Sequence[Sample], verdicts: Sequence[Verdict], judged: Mapping[int, Judgement]
-) -> None:
-    html = page.render(
-        audit.flips(samples, verdicts, judged),
-        {(b.name, p.id): p for b in plan.benchmarks for p in b.problems},
-        {cell: benchmark.name for cell, benchmark in plan.benchmark_of().items()},
-        title=plan.title,
-        judge=plan.judge_text,
-        note="; ".join([*([STAND_IN] if plan.stand_in else []), *judge_notes(plan, judged)]),
-    )
-    store.write_atomic(plan.out / "flips.html", html)
+    return record
 
 
 def judge_notes(plan: EvaluationPlan, judged: Mapping[int, Judgement]) -> list[str]:
     """What a reader must know of the questions that were not answered, where the judge's word counts."""
-    return audit.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []
+    return asking.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []

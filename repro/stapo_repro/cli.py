@@ -9,12 +9,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from stapo_repro.commands.plan import Plan
-from stapo_repro.commands.report import Report
-from stapo_repro.commands.run import Run
-from stapo_repro.commands.share import Pack, Unpack
-from stapo_repro.commands.tokens import Tokens
-from stapo_results.console import check_command, run_main
+from stapo_repro.commands.run import Plan, Run
+from stapo_repro.commands.share import Collect, Pack, Unpack
+from stapo_results.terminal import check_command, run_main
 
 Roots = Annotated[
     tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")
@@ -27,17 +24,12 @@ Of = Annotated[
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON), the ablation's and that of planted words (Markdown,
-    JSON) from records."""
+    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON), the ablation's and that of planted words."""
 
     records: Roots = ()
     of: Of = None
     out: Path | None = None
     """Where to write. Default: results/tables, and the blocks of README and of the pages in docs too."""
-    readme: Path | None = None
-    """A file whose block <!-- generated:table --> is renewed."""
-    page: Path | None = None
-    """A file whose block <!-- generated:ablation --> is renewed."""
     check: bool = False
     """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
 
@@ -45,14 +37,7 @@ class Tables:
         from stapo_repro.pages import outputs
         from stapo_results import generated
 
-        files: dict[Path, bytes] = {}
-        for part in outputs.parts(self.of, self.records):
-            if part == "main":
-                outputs.main_tables(files, self.records, self.out, self.readme)
-            else:
-                outputs.ablation_tables(files, self.records, self.out, self.page)
-        outputs.planted_tables(files, self.of, self.records, self.out)
-        outputs.audit_page(files, self.out)
+        files = outputs.table_files(self.of, self.records, self.out)
         return generated.check(files, "stapo-repro tables") if self.check else generated.write(files)
 
 
@@ -80,19 +65,63 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Report:
+    """One self-contained HTML page of everything that the records say: state, tables, figures, audit, provenance."""
+
+    records: tuple[Path, ...] = ()
+    """Folders with records. Default: those of --runs, or else the committed ones, the ablation's apart."""
+    runs: tuple[Path, ...] = ()
+    """Run folders, such as runs/miniature, whose single responses are shown."""
+    responses: int = 600
+    """How many responses in all, spread evenly over the cells."""
+    out: Path | None = None
+    """The page. Default: results/report.html, with --records or --runs report.html here."""
+    check: bool = False
+    """Write nothing; compare with what is on disk and exit 1 with a diff if it is stale."""
+
+    def run(self) -> int:
+        from stapo_repro.pages import outputs
+        from stapo_results import generated
+
+        files = outputs.report_page(self.records, self.runs, self.out, self.responses)
+        return generated.check(files, "stapo-repro report") if self.check else generated.write(files)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The analysis of a token log: a page, figures and numbers of the tokens that S2T silences."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """A folder with token_log/: a training run, its collected record, or a probe."""
+    out: Path | None = None
+    """Where to write. Default: tokens/ in that folder."""
+    top: int = 30
+    """How many single tokens are shown with their context."""
+
+    def run(self) -> int:
+        from stapo_repro.tokens import logged_run, page
+        from stapo_results.errors import BadInput
+        from stapo_results.store import write_atomic
+
+        if self.top < 0:
+            raise BadInput("--top is a number of cases", found=self.top, expected="0 or more", next_step="--top 30")
+        files, messages = page.analyse(logged_run.load(self.run_folder), self.top)
+        out = self.out or self.run_folder / "tokens"
+        for name, data in files.items():
+            write_atomic(out / name, data)
+        print("\n".join(messages))
+        print(f"{len(files)} files in {out}; the page is {out / 'index.html'}")
+        return 0
+
+
+@dataclass(frozen=True)
 class Miniature:
     """The whole reproduction in miniature, from base model to table and curves. The same command resumes."""
 
     quick: bool = False
-    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems; the options below override it."""
+    """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
     seeds: str = "0"
     """Training seeds, separated by commas."""
-    methods: str | None = None
-    """Methods, separated by commas. Default: grpo,entropy20,justrl,stapo (with --quick: justrl,stapo)."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 4)."""
-    data_dir: Path | None = None
-    """Folder with the six real benchmarks; two problems of each are then evaluated too."""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 
@@ -100,8 +129,7 @@ class Miniature:
         from stapo_repro.driver.request import miniature
         from stapo_repro.driver.run import main
 
-        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, methods=self.methods, steps=self.steps,
-                              data_dir=self.data_dir))  # fmt: skip
+        return main(miniature(self.out, quick=self.quick, seeds=self.seeds))
 
 
 @dataclass(frozen=True)
@@ -128,23 +156,6 @@ class Ablation:
 
 
 @dataclass(frozen=True)
-class Collect:
-    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
-    what each of its stages took to stages.json there."""
-
-    run_folder: tyro.conf.Positional[Path]
-    """Folder of the run, such as runs/miniature."""
-    out: Path
-    """Folder to write, such as results/records/miniature."""
-
-    def run(self) -> int:
-        from stapo_repro.sharing.collect import collect
-
-        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
-        return 0
-
-
-@dataclass(frozen=True)
 class Audit:
     """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
 
@@ -152,14 +163,15 @@ class Audit:
     """A table in the form of docs/statistics.md. Default: results/paper/main_table.json with the paper's claims."""
     claims: Path | None = None
     """Claims about the table, in the form of results/paper/claims.json."""
-    format: Literal["text", "json"] = "text"
-    """Text for 100 columns, or everything that was computed."""
 
     def run(self) -> int:
-        from stapo_repro.audit import render, run
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        from stapo_repro.audit import findings, run
 
         audit = run.load_and_audit(self.table, self.claims)
-        print(render.to_json(audit) if self.format == "json" else render.to_text(audit), end="")
+        Console().print(Markdown(findings.page_block(audit, "stapo-repro audit")))
         return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 
-_SHOWN_LINES = 60  # of a difference; the rest is counted
+_SHOWN_LINES = 60  # of a difference
 
 
 def replace_block(path: Path, name: str, block: str, text: bytes | None = None) -> bytes:
@@ -24,7 +24,7 @@ def replace_block(path: Path, name: str, block: str, text: bytes | None = None) 
     """
     begin, end = f"<!-- generated:{name} -->", f"<!-- /generated:{name} -->"
     if text is None and not path.exists():
-        raise BadInput("the file with the generated block is not there", found=path, next_step="check --readme")
+        raise BadInput("the file with the generated block is not there", found=path, next_step="git checkout it")
     old = (path.read_bytes() if text is None else text).decode()
     counts = old.count(begin), old.count(end)
     if counts != (1, 1) or old.index(begin) > old.index(end):
@@ -72,13 +72,6 @@ def check(files: Mapping[Path, bytes], command: str) -> int:
 
 
 def _show(path: Path, data: bytes) -> None:
-    try:
-        old, new = path.read_bytes().decode(), data.decode()
-    except UnicodeDecodeError:
-        print(f"  binary, {path.stat().st_size} bytes on disk, {len(data)} generated", file=sys.stderr)
-        return
-    diff = list(difflib.unified_diff(old.splitlines(), new.splitlines(), "on disk", "generated", lineterm="", n=1))
-    for line in diff[:_SHOWN_LINES]:
+    old, new = (x.decode(errors="replace").splitlines() for x in (path.read_bytes(), data))
+    for line in list(difflib.unified_diff(old, new, "on disk", "generated", lineterm="", n=1))[:_SHOWN_LINES]:
         print(f"  {line[:200]}", file=sys.stderr)
-    if len(diff) > _SHOWN_LINES:
-        print(f"  ... and {len(diff) - _SHOWN_LINES} more lines", file=sys.stderr)

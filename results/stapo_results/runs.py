@@ -29,7 +29,7 @@ from stapo_results.provenance import now
 from stapo_results.schema import Resumption, Run
 
 RECORD = "run.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `console`)
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `terminal`)
 _SHOWN = 5  # differences and foreign files that an error names
 
 
@@ -94,34 +94,20 @@ class OpenRun:
 
 
 @contextmanager
-def opened(
-    path: str | os.PathLike,
-    new: Run,
-    *,
-    flag: str = "--out",
-    may_differ: Callable[[str], bool] = lambda key: False,
-    defaults: Mapping[str, Any] | None = None,
-    foreign: Callable[[str], bool] = lambda name: True,
-    advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
-    resumes: bool = True,
-) -> Iterator[OpenRun]:
+def opened(path: str | os.PathLike, new: Run, *, flag: str = "--out", **rules: Any) -> Iterator[OpenRun]:
     """Open the folder of a run, which is made where it does not exist, and hold its lock.
 
     Args:
         new: what the command line asks for.
         flag: the option that named the folder, for errors.
-        may_differ: keys, as `differences` names them, that decide no number.
-        defaults: what an option had been before it existed, for records older than it.
-        foreign: which names must not stand in a folder that has no record yet.
-        advice: a next step for a folder of another run that is better than another folder; "" where there is none.
-        resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
+        rules: of `previous_of`.
 
     Raises:
         BadInput: the folder cannot be written, another process has it, or it holds another run or something else.
     """
     path = Path(path)
     with one_writer(path, flag):
-        yield OpenRun(path, new, previous_of(path, new, flag, may_differ, defaults, foreign, advice, resumes))
+        yield OpenRun(path, new, previous_of(path, new, flag, **rules))
 
 
 def previous_of(
@@ -134,7 +120,14 @@ def previous_of(
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
     resumes: bool = True,
 ) -> Run | None:
-    """The record of a folder that holds the same run; None for a new folder. Writes nothing; arguments as `opened`.
+    """The record of a folder that holds the same run; None for a new folder. Writes nothing.
+
+    Args:
+        may_differ: keys, as `differences` names them, that decide no number.
+        defaults: what an option had been before it existed, for records older than it.
+        foreign: which names must not stand in a folder that has no record yet.
+        advice: a next step for a folder of another run that is better than another folder; "" where there is none.
+        resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
 
     Raises:
         BadInput: it holds another run, or files without a record.

@@ -20,7 +20,6 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stapo_results import json_text
 from stapo_results.errors import RecordError
 
 M = TypeVar("M", bound=BaseModel)
@@ -157,50 +156,36 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
     lost = 1 if repair(path) else 0
     if not path.exists():
         return 0
-    validate, bad = model.__pydantic_validator__.validate_json, []
+    bad: dict[int, bytes] = {}
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
             try:
-                _check_text(validate(line[:-1]), line)
-            except _INVALID as e:
-                if isinstance(e, ValidationError) and e.errors()[0]["loc"] == ("schema_version",):
+                model.__pydantic_validator__.validate_json(line[:-1])
+            except ValidationError as e:
+                if e.errors()[0]["loc"] == ("schema_version",):
                     return lost
-                bad.append(number)
-    if not bad:
-        return lost
-    wrong = set(bad)
-    with open(path, "rb") as f, replacing(path) as whole, open(path.with_name(path.name + ".damaged"), "ab") as aside:
-        for number, line in enumerate(f, 1):
-            (aside if number in wrong else whole).write(line)
-        aside.flush()
-        os.fsync(aside.fileno())
-    shown = ", ".join(map(str, bad[:10])) + (" ..." if len(bad) > 10 else "")
-    print(
-        f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept in "
-        f"{path.name}.damaged",
-        file=sys.stderr,
-    )
+                bad[number] = line
+    if bad:
+        with open(path.with_name(path.name + ".damaged"), "ab") as aside:
+            aside.writelines(bad.values())
+            aside.flush()
+            os.fsync(aside.fileno())
+        with open(path, "rb") as f, replacing(path) as whole:
+            whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
+        shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
+        print(
+            f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept "
+            f"in {path.name}.damaged",
+            file=sys.stderr,
+        )
     return lost + len(bad)
 
 
-_INVALID = (ValidationError, json_text.NameTwice, json_text.NotFinite)
 _MADE_AGAIN = ("Sample", "Judgement", "Timing", "Verdict", "CellRecord")  # of a run of stapo-eval
 
 
-def _refusal(model: type[BaseModel], e: Exception, where: str, number: int = 0) -> RecordError:
+def _refusal(model: type[BaseModel], e: ValidationError, where: str, number: int = 0) -> RecordError:
     """`number`: the line of a JSONL file; 0 where the record is a whole file."""
-    if model.__name__ in _MADE_AGAIN:
-        mend = "run the command that wrote it again: it keeps what is whole and makes the rest again"
-    else:
-        mend = f"restore the file from a copy{', or delete the line' if number else ''}"
-    if isinstance(e, json_text.NotFinite):
-        expected = "finite numbers, as every record has them"
-        return RecordError(f"{where}: a number is not finite", found=str(e), expected=expected, next_step=mend)
-    if isinstance(e, json_text.NameTwice):
-        found = "two values for it" if number else ", ".join(f"line {n}" for n in e.lines)
-        what = f"{where}: the name {e.name!r} stands twice in one object"
-        return RecordError(what, found=found, expected="each name once", next_step=mend)
-    assert isinstance(e, ValidationError)
     first = e.errors()[0]
     field = ".".join(str(x) for x in first["loc"]) or "the record"
     if field == "schema_version":
@@ -212,6 +197,9 @@ def _refusal(model: type[BaseModel], e: Exception, where: str, number: int = 0) 
         )
     # the parser counts lines from the record's own start, which `where` has already
     message = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
+    mend = f"restore the file from a copy{', or delete the line' if number else ''}"
+    if model.__name__ in _MADE_AGAIN:
+        mend = "run the command that wrote it again: it keeps what is whole and makes the rest again"
     return RecordError(
         f"{where}: not a valid {model.__name__} record",
         found=f"{field}: {message}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
@@ -220,26 +208,11 @@ def _refusal(model: type[BaseModel], e: Exception, where: str, number: int = 0) 
     )
 
 
-_NAME = re.compile(rb'"\s*:')
-
-
-def _check_text(record: BaseModel, line: bytes) -> None:
-    """Raises what `json_text.check` does, for a line that is a valid record.
-
-    Most lines need no second reading: with as many colons as the record has fields, each field stands once and no
-    object within it. So it is with what looks like a name's end, where texts hold colons.
-    """
-    fields = len(record.__pydantic_fields_set__)
-    if line.count(b":") != fields and len(_NAME.findall(line)) != fields:
-        json_text.check(line)
-
-
 def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
     """Validated records of a JSONL file, in order.
 
     Raises:
-        RecordError: with file and line, for a broken line, a foreign schema version, a number that is not finite, a
-            half-written end or a name that stands twice in one object.
+        RecordError: with file and line, for a broken line, a foreign schema version or a half-written end.
     """
     path = Path(path)
     with open(path, "rb") as f:
@@ -258,23 +231,13 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
     """One validated record that is a whole file.
 
     Raises:
-        RecordError: with file and, where the text is JSON, line: no such file, not a record, a number that is not
-            finite, or a name that stands twice in one object (of which a JSON reader would take one without a word).
+        RecordError: with the file: no such file, or not a record.
     """
-    path = Path(path)
     try:
-        data = path.read_bytes()
+        data = Path(path).read_bytes()
     except FileNotFoundError:
         raise RecordError(f"{path}: no such file", next_step="check the path") from None
-    try:
-        record = model.model_validate_json(data)
-        json_text.check(data)
-    except _INVALID as e:
-        where = str(path)
-        if isinstance(e, ValidationError) and (first := e.errors()[0])["type"] != "json_invalid":
-            where = json_text.place(path, data, first["loc"])
-        raise _refusal(model, e, where) from None
-    return record
+    return parse(data, model, str(path))
 
 
 def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
@@ -284,11 +247,9 @@ def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
         RecordError: as `read` and `read_json` do.
     """
     try:  # the model's own validator takes bytes in half the time of decoded text and a call of the class
-        record = model.__pydantic_validator__.validate_json(data)
-        _check_text(record, data)
-    except _INVALID as e:
+        return model.__pydantic_validator__.validate_json(data)
+    except ValidationError as e:
         raise _refusal(model, e, where, number) from None
-    return record
 
 
 def sha256_file(path: str | os.PathLike) -> str:

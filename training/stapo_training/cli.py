@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from stapo_results.console import run_main
 from stapo_results.errors import BadInput
+from stapo_results.terminal import run_main
 from stapo_training.probe.options import Options
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
@@ -97,19 +97,19 @@ class BenchCommand:
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
-    part: Literal["training", "tokens", "token-log"] = "training"
+    part: Literal["training", "tokens"] = "training"
     """training: the ways of selecting, against JustRL's update. tokens: token statistics, against the matrix product
-    alone and veRL's functions; on the GPU where there is one. token-log: what the log adds to the miniature's step."""
+    alone and veRL's functions; on the GPU where there is one."""
     repeats: int = 5
     """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
-        from stapo_training.bench import token_log, tokens, training
+        from stapo_training.bench import tokens, training
 
-        part = {"training": training, "tokens": tokens, "token-log": token_log}[self.part]
-        part.run(self.out, self.repeats, quick=self.quick)
+        part = {"training": training, "tokens": tokens}[self.part]
+        part.PART.run(self.out, self.repeats, quick=self.quick)
         return 0
 
 

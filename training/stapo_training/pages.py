@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_training.bench import token_log as bench_token_log
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
 from stapo_training.methods import selector_from
@@ -191,9 +190,8 @@ def render(docs: Path) -> dict[Path, bytes]:
     for page, name, block in (
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
-        ("methods/stapo.md", "bench", bench.page_block(records / "bench" / "training")),
-        ("theory.md", "bench", bench_tokens.page_block(records / "bench" / "tokens")),
-        ("theory.md", "bench-token-log", bench_token_log.page_block(records / "bench" / "token-log")),
+        ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),
+        ("theory.md", "bench", bench_tokens.PART.page_block(records / "bench" / "tokens")),
         ("theory.md", "theory", theory.page_block(records / "theory")),
     ):
         generated.renew(files, docs / page, name, block)

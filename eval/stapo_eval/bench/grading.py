@@ -15,22 +15,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from stapo_eval.bench import responses
 from stapo_eval.bench.responses import Response
-from stapo_eval.grading.pool import Limits, Pool, items_of
+from stapo_eval.grading.pool import Limits, Pool
+from stapo_eval.grading.rules import in_one
 from stapo_results.answers import last_boxed
-from stapo_results.benching import Table, timed_row
+from stapo_results.benching import timed_row
 from stapo_results.errors import RunFailed
 from stapo_results.schema import BenchRow
 
 BASELINE = "math-verify, boxed answer, serial"
 OURS = "stapo-eval grade"
-GOALS = {BASELINE: 10.0, "lighteval's metric": 5.0}
-"""How many times as fast as the named way this suite is meant to be."""
 Verdicts = list[bool]
 
 
@@ -47,13 +46,8 @@ class Size:
 def ours(made: list[Response], workers: int) -> tuple[float, Verdicts]:
     began = time.perf_counter()
     with Pool(Limits(workers=workers)) as pool:
-        items = items_of([x.gold for x in made], [x.text for x in made], [x.options for x in made])
-        verdicts = [o.rule for o in pool.grade(items)]
+        verdicts = [o.rule for o in pool.grade([x.item for x in made])]
     return time.perf_counter() - began, verdicts
-
-
-def _one_text(x: Response) -> str:
-    return x.gold if isinstance(x.gold, str) else ", ".join(x.gold)
 
 
 def math_verify(made: list[Response], *, whole: bool) -> tuple[float, Verdicts]:
@@ -61,16 +55,14 @@ def math_verify(made: list[Response], *, whole: bool) -> tuple[float, Verdicts]:
     from math_verify import parse, verify
 
     texts = [x.text if whole else f"\\boxed{{{last_boxed(x.text) or ''}}}" for x in made]
-    golds = [_one_text(x) for x in made]
+    golds = [in_one(x.gold) for x in made]
     began = time.perf_counter()
     verdicts = [bool(verify(parse(f"${g}$"), parse(t))) for g, t in zip(golds, texts, strict=True)]
     return time.perf_counter() - began, verdicts
 
 
-def lighteval_python(given: str = "") -> str:
-    """An interpreter that has lighteval: the one given, this one, or tox's; "" where there is none."""
-    if given:
-        return given
+def lighteval_python() -> str:
+    """An interpreter that has lighteval: this one, or tox's; "" where there is none."""
     if find_spec("lighteval"):
         return sys.executable
     beside = Path(sys.prefix).parent / "lighteval" / "bin" / "python"
@@ -84,7 +76,7 @@ def lighteval(made: list[Response], python: str, folder: Path) -> tuple[float, V
         RunFailed: it does not run there.
     """
     source, target = folder / "responses.jsonl", folder / "verdicts.jsonl"
-    lines = [{"id": i, "answer": _one_text(x), "response": x.text} for i, x in enumerate(made)]
+    lines = [{"id": i, "answer": in_one(x.gold), "response": x.text} for i, x in enumerate(made)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [python, "-m", "stapo_eval.interop.lighteval_grade", "--input", str(source), "--output", str(target)]
     ended = subprocess.run(command, capture_output=True, text=True)
@@ -117,22 +109,21 @@ def _row(
 
 
 def rows(
-    data_dir: Path | None, size: Size | None = None, python: str = "", say: Callable[[str], None] = print
+    data_dir: Path | None, size: Size | None = None, say: Callable[[str], None] = print
 ) -> tuple[list[BenchRow], dict[str, str]]:
     """Measured rows, and labels that say what was graded and what was not run.
 
     Args:
         data_dir: folder of the six benchmarks, or None for problems of our own.
-        python: an interpreter that has lighteval.
 
     Raises:
         RunFailed: lighteval is there and its metric does not run.
     """
     size = size or Size()
     made = responses.make(data_dir, seed=size.seed, share=size.share)
-    labels = {
+    labels = {k: str(v) for k, v in asdict(size).items()} | {
         "golds": "six benchmarks" if data_dir is not None else "problems of our own",
-        "distinct": str(len(set(items_of([x.gold for x in made], [x.text for x in made], [x.options for x in made])))),
+        "distinct": str(len({x.item for x in made})),
         "characters": str(sum(len(x.text) for x in made) // len(made)),
     }
     ways: dict[str, Callable[[], tuple[float, Verdicts]]] = {
@@ -141,7 +132,7 @@ def rows(
         "math-verify, whole response, serial": lambda: math_verify(made, whole=True),
     }
     folder = Path(tempfile.mkdtemp())
-    if found := lighteval_python(python):
+    if found := lighteval_python():
         ways["lighteval's metric"] = lambda: lighteval(made, found, folder)
     else:
         labels["lighteval's metric"] = "not run: lighteval is not installed (tox -e lighteval makes its environment)"
@@ -157,17 +148,3 @@ def rows(
         shutil.rmtree(folder)
     truth = [x.label for x in made]
     return [_row(name, own, times[BASELINE], verdicts, truth) for name, own in times.items()], labels
-
-
-def table(measured: list[BenchRow]) -> Table:
-    """The rows with what was aimed at."""
-    mine = next(r for r in measured if r.name == OURS)
-    out = [["way of grading", "seconds", "per s", "ours is", "same verdict", "right", "goal"]]
-    for r in measured:
-        times, goal = r.seconds / mine.seconds, GOALS.get(r.name)
-        shares = [f"{r.values[f'agrees_with_{what}']:.2%}" for what in ("stapo", "label")]
-        met = f"{goal:.0f} x {'met' if times >= goal else 'MISSED'}" if goal else ""
-        out.append(
-            [r.name, f"{r.seconds:.2f}", f"{r.values['responses_per_second']:.0f}", f"{times:.1f} x", *shares, met]
-        )
-    return out

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stapo_eval.grading.pool import Item
+from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results.benchmarks import load
 
@@ -43,6 +45,10 @@ class Response:
     options: Options
     text: str
     label: bool
+
+    @property
+    def item(self) -> Item:
+        return Item(self.gold, extract(self.text, self.gold), self.options)
 
 
 def _own_gold(r: random.Random, kind: int) -> Gold:

@@ -48,21 +48,3 @@ def build(folder: Path, *, seed: int = 0, positions: int = 512, head_dim: int = 
         known = {"method": "base", "size": "mini", "train_seed": 0, "step": "base"}
         (folder / "stapo.json").write_text(json.dumps(known | labels))
     return folder
-
-
-def benchmarks(folder: Path, problems: int = 6, samples: int = 4) -> Path:
-    """Two benchmarks of a few problems whose golds are among the boxes."""
-    from stapo_results.benchmarks import registry_entry, write_registry
-
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = {}
-    for name, offset in (("sums", 0), ("longer-sums", 500)):
-        rows = [
-            {"id": f"{name}-{i}", "problem": f"What is {offset + i} + {i}?" + " Think." * (i % 3), "answer": str(i)}
-            for i in range(problems)
-        ]
-        path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-        entries[name] = registry_entry(path, name, samples=samples)
-    write_registry(folder / "registry.yaml", entries)
-    return folder

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stapo_eval.show import make_console, print_table
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.copies import add, write_copy
-from stapo_results.benchmarks.identity import shown
-from stapo_results.benchmarks.registry import did_you_mean
 from stapo_results.benchmarks.sources import parse_columns
+from stapo_results.benchmarks.spec import shown
 from stapo_results.errors import BadInput
 
 
@@ -46,8 +46,6 @@ class BenchmarksCommand:
     """With --add: answers with commas are lists in any order (JSON lists always are)."""
     tolerance: float = -1.0
     """With --add: the largest absolute error that counts as right, -1 for none; a row's own field goes first."""
-    strict: bool = False
-    """Refuse copies whose problem texts differ."""
 
     def __call__(self) -> int:
         if self.write and self.add:
@@ -63,7 +61,7 @@ class BenchmarksCommand:
                 "unknown benchmark",
                 found=", ".join(unknown),
                 expected=", ".join(specs),
-                next_step=f"{did_you_mean(unknown[0], specs)}stapo-eval benchmarks lists them",
+                next_step="stapo-eval benchmarks lists them",
             )
         return {n: specs[n] for n in names} if names else specs
 
@@ -108,7 +106,6 @@ class BenchmarksCommand:
                     columns=parse_columns(self.columns),
                     revision=self.revision,
                     split=self.split,
-                    strict=self.strict,
                 )
             except BadInput as e:
                 refused.append(name)
@@ -130,24 +127,25 @@ class BenchmarksCommand:
         rows, notes, bad = [], [], 0
         for name, spec in self._chosen(registry(folder)).items():
             state = "not checked"
-            if folder is not None:
+            if folder is not None and not (folder / (spec.file or f"{name}.jsonl")).exists():
+                state = "no file"
+            elif folder is not None:
                 try:
-                    variants = load(name, folder, strict=self.strict).identity.text_variants
+                    variants = load(name, folder).identity.text_variants
                     state = f"ok, {len(variants)} texts differ" if variants else "ok"
                     notes += [_variants(name, variants)] if variants else []
                 except BadInput as e:
-                    absent = not (folder / (spec.file or f"{name}.jsonl")).exists()
-                    state = "no file" if absent else "REFUSED"
-                    notes += [] if absent else [str(e)]
-                    bad += not absent
-            rows.append(_row(name, spec, state))
-        _print_table(("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy"), rows)
+                    state, bad = "REFUSED", bad + 1
+                    notes.append(str(e))
+            short = spec.revision[:8] if len(spec.revision) == 40 else spec.revision
+            hub = f"{spec.hub}@{short} ({spec.split})" if spec.hub else "none"
+            known = str(spec.rows), str(spec.samples), _answers(spec), spec.license or "not stated"
+            rows.append((name, *known, hub, state))
+        columns = ("benchmark", "rows", "N", "answers", "licence", "hub copy", "local copy")
+        print_table(make_console(), "", columns, rows, text_columns=len(columns))
         for note in notes:
             print(note)
-        if folder is not None:
-            print(f"local copies: {folder}")
-        else:
-            print("without --data-dir and STAPO_DATA_DIR the hub's copies are loaded, and checked, when a run starts")
+        print(f"local copies: {folder or 'none: without --data-dir a run loads and checks those of the hub'}")
         return 2 if bad else 0
 
 
@@ -156,20 +154,5 @@ def _answers(spec: Spec) -> str:
     return ", ".join(filter(None, [*parts, "" if spec.tolerance is None else f"within {spec.tolerance:g}"]))
 
 
-def _row(name: str, spec: Spec, state: str) -> tuple[str, ...]:
-    short = spec.revision[:8] if len(spec.revision) == 40 else spec.revision
-    hub = f"{spec.hub}@{short} ({spec.split})" if spec.hub else "none"
-    return name, str(spec.rows), str(spec.samples), _answers(spec), spec.license or "not stated", hub, state
-
-
 def _variants(name: str, ids: tuple[str, ...]) -> str:
     return f"{name}: {len(ids)} problem texts differ from the registered copy: {shown(ids)}"
-
-
-def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = (
-            f"{x:>{w}}" if at in (1, 2) else f"{x:<{w}}" for at, (x, w) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join(cells).rstrip())

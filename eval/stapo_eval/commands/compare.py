@@ -9,44 +9,33 @@ from typing import Annotated, Any
 import tyro
 
 from stapo_results import runs, store
-from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Compare two runs, or two settings of one run, problem by problem: first minus second."""
+    """Compare two runs, problem by problem: first minus second."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """One or two run folders."""
+    first: Annotated[str, tyro.conf.Positional]
+    """Run folder."""
+    second: Annotated[str, tyro.conf.Positional]
+    """Run folder."""
     settings: str = ""
-    """Settings joined by commas: with two runs those to compare, if empty all that both have; with one run two."""
+    """Settings joined by commas; if empty, all that both have."""
     benchmarks: str = ""
     """Benchmarks joined by commas; if empty, all; both sides must have the same."""
     out: str = "compare.json"
     """JSON with every number of the table."""
 
     def __call__(self) -> int:
-        from stapo_eval.compare import compare, load_cells, pair_runs, pair_settings
+        from stapo_eval.compare import compare, load_cells, pair_runs
 
-        if len(self.runs) not in (1, 2):
-            raise BadInput(
-                "compare takes one run or two",
-                found=f"{len(self.runs)} folders",
-                expected="stapo-eval compare FIRST SECOND, or one folder with --settings",
-                next_step="stapo-eval compare FIRST SECOND",
-            )
         runs.check_file(self.out, "--out")
-        cells = [load_cells(Path(r)) for r in self.runs]
         settings, benchmarks = (
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)
         )
-        if across := len(cells) == 1:
-            pairs = pair_settings(cells[0], settings, benchmarks)
-        else:
-            pairs = pair_runs(cells[0], cells[1], settings, benchmarks)
-        tables = {title: compare(p, across) for title, p in pairs.items()}
-        if not across:
-            print(f"first: {self.runs[0]}\nsecond: {self.runs[1]}")
+        pairs = pair_runs(load_cells(Path(self.first)), load_cells(Path(self.second)), settings, benchmarks)
+        tables = {title: compare(p) for title, p in pairs.items()}
+        print(f"first: {self.first}\nsecond: {self.second}")
         for title, table in tables.items():
             _print(title, table)
         store.write_json(self.out, {"schema_version": 1, "tables": tables})
@@ -54,41 +43,28 @@ class CompareCommand:
         return 0
 
 
-def _model(cell_id: str) -> str:
-    """A cell's id without benchmark, setting and evaluation seed."""
-    return cell_id.rsplit("/", 3)[0]
-
-
 def _print(title: str, table: dict[str, Any]) -> None:
     from stapo_eval.show import interval, make_console, p_value, percent, print_table
 
-    def numbers(c: dict[str, Any]) -> list[str]:
-        return [percent(c["difference"]), percent(c["standard_error"]), interval(c["low"], c["high"]),
-                interval(c["bootstrap_low"], c["bootstrap_high"]), p_value(c["p"])]  # fmt: skip
+    def row(name: str, c: dict[str, Any], sides: list[str], adjusted: str) -> list[str]:
+        ends = interval(c["low"], c["high"]), interval(c["bootstrap_low"], c["bootstrap_high"])
+        difference = percent(c["difference"]), percent(c["standard_error"])
+        return [name, str(c["problems"]), *sides, *difference, *ends, p_value(c["p"]), adjusted]
 
-    rows = [
-        [
-            c["benchmark"], str(c["problems"]),
-            *(x for s in (c["first"], c["second"]) for x in (percent(s["accuracy"]), f"{s['correct']}/{s['samples']}")),
-            *numbers(c), p_value(c["p_holm"]),
+    rows, models = [], []
+    for c in table["columns"]:
+        sides = [
+            x for s in (c["first"], c["second"]) for x in (percent(s["accuracy"]), f"{s['correct']}/{s['samples']}")
         ]
-        for c in table["columns"]
-    ]  # fmt: skip
+        rows.append(row(c["benchmark"], c, sides, p_value(c["p_holm"])))
+        # a cell's id without benchmark, setting and evaluation seed
+        models.append(" minus ".join(dict.fromkeys(c[s]["cell"].rsplit("/", 3)[0] for s in ("first", "second"))))
     if len(rows) > 1:
         a = table["average"]
-        rows.append(["average", str(a["problems"]), percent(a["first"]), "", percent(a["second"]), "", *numbers(a), ""])
-    models = [
-        ", ".join(dict.fromkeys(_model(c[side]["cell"]) for c in table["columns"])) for side in ("first", "second")
-    ]
-    subject = models[0] if models[0] == models[1] else f"{models[0]} minus {models[1]}"
+        rows.append(row("average", a, [percent(a["first"]), "", percent(a["second"]), ""], ""))
     console = make_console()
-    print_table(
-        console,
-        f"{title}: {subject}, accuracy in %",
-        ("benchmark", "problems", "first", "k/n", "second", "k/n", "diff.", "SE", "95 % t", "95 % bootstrap", "p",
-         "p (Holm)"),
-        rows,
-        text_columns=1,
-    )  # fmt: skip
+    columns = ("benchmark", "problems", "first", "k/n", "second", "k/n", "diff.", "SE", "95 % t", "95 % bootstrap")
+    subject = ", ".join(dict.fromkeys(models))
+    print_table(console, f"{title}: {subject}, accuracy in %", (*columns, "p", "p (Holm)"), rows, text_columns=1)
     for text in table["warnings"]:
         console.print(f"WARNING: {text}", highlight=False, markup=False)

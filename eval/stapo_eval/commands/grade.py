@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -26,8 +25,6 @@ class GradeCommand:
     """Rule grader: how the answer is found and compared (docs/evaluation.md)."""
     answer_line: bool = False
     """Without a box, take what follows "Answer:" or "The answer is"."""
-    unordered: bool = False
-    """Golds that are one text with commas may be lists even where the commas could set thousands apart."""
     seconds: float = 5.0
     """Wall time that one answer may take."""
     memory_mib: int = 1024
@@ -43,23 +40,17 @@ class GradeCommand:
 
         began = time.perf_counter()
         try:
-            done = grade_file(
+            reasons = grade_file(
                 self.input,
                 self.output,
-                Options(unordered=self.unordered, preset=self.preset),
+                Options(preset=self.preset),
                 Limits(self.seconds, self.memory_mib, self.workers),
                 use_answer_line=self.answer_line,
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written; the same command starts again") from None
-        others = [f"{done.reasons[reason]} {text}" for reason, text in _REASONS.items() if done.reasons[reason]]
-        reasons = f" ({', '.join(others)})" if others else ""
+        others = [f"{reasons[reason]} {text}" for reason, text in _REASONS.items() if reasons[reason]]
+        more = f" ({', '.join(others)})" if others else ""
         spent = duration(time.perf_counter() - began)
-        print(f"{done.correct} of {done.rows} correct by rule{reasons}, {spent}: {self.output}")
-        if done.one_backslash:
-            print(
-                f'note: {done.one_backslash} responses hold a backspace (U+0008) before "oxed": JSON reads \\b so; '
-                r"a box is written \\boxed in a JSON text",
-                file=sys.stderr,
-            )
+        print(f"{reasons['match']} of {reasons.total()} correct by rule{more}, {spent}: {self.output}")
         return 0

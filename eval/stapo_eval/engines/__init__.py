@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stapo_eval.engines.base import Engine
-from stapo_eval.engines.local import load
-from stapo_eval.engines.options import KINDS, EngineOptions
+from stapo_eval.engines.options import KINDS, EngineOptions, load
 from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches
 from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput

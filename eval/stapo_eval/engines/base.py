@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stapo_eval.decoding import encode_chat
-from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches, too_long
-from stapo_eval.engines.schedule import Batches, Queue, Schedule, wanted
+from stapo_eval.engines.requests import (
+    Batches,
+    Finished,
+    Key,
+    Queue,
+    Request,
+    Schedule,
+    fixed_batches,
+    too_long,
+    wanted,
+)
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
 
@@ -28,17 +37,11 @@ class Engine(Protocol):
         notes: what happened that a reader of the records should know (a replica that was lost).
     """
 
+    name: str
+    deterministic: bool
+    context: int
     busy: float
     notes: list[str]
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def deterministic(self) -> bool: ...
-
-    @property
-    def context(self) -> int: ...
 
     def encode(self, message: str) -> list[int]: ...
 
@@ -93,24 +96,13 @@ class EngineSpec:
 class LoadedEngine:
     """What an engine says of itself, from its model's `spec`."""
 
-    spec: EngineSpec
     tokenizer: Any
 
-    def __init__(self) -> None:
-        self.busy = 0.0
+    def loaded(self, spec: EngineSpec) -> None:
+        """The model is there."""
+        self.spec, self.busy = spec, 0.0
         self.notes: list[str] = []
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def deterministic(self) -> bool:
-        return self.spec.deterministic
-
-    @property
-    def context(self) -> int:
-        return self.spec.context
+        self.name, self.deterministic, self.context = spec.name, spec.deterministic, spec.context
 
     def encode(self, message: str) -> list[int]:
         return encode_chat(self.tokenizer, message)

@@ -1,6 +1,6 @@
 """Any OpenAI-compatible endpoint, at one address or several that serve the same model.
 
-A thread a place in flight takes work from the one queue, so an address that answers slowly takes less, and what an
+A request in flight is a thread; one loop hands requests out, so an address that answers slowly takes less, and what an
 address that dies had in hand goes back and is done by the others. Addresses that fail are tried again after a wait
 that doubles; the run ends when none has answered for `patience` seconds. The loop is our own and not a retry
 library's, because what is retried is not a call but a request that may move to another address meanwhile.
@@ -11,60 +11,72 @@ the finish reason, the counts and the log-probabilities are read.
 
 from __future__ import annotations
 
+import json
+import math
 import queue
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from stapo_eval.engines import protocol
+from stapo_eval.decoding import Decoding
 from stapo_eval.engines.options import EngineOptions, key_of
-from stapo_eval.engines.requests import Finished, Key, Request
-from stapo_eval.engines.schedule import Queue
+from stapo_eval.engines.requests import Finished, Key, Queue, Request
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
 MOST_TRIES = 5  # failed attempts at one request before the request itself is suspected
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
+_LONGEST_RETRY_AFTER = 300.0
 _CONNECT_SECONDS = 10.0
-_ERRORS_AT_FIRST = 16  # refusals in a row, with no answer at all, that mean a misconfigured run and not bad requests
+_TRY_AGAIN = {408, 409, 425, 429}
+_UNLIMITED = 1 << 30
+_PROBE = Request("", "", 0, 0, tuple(b"1+1="), Decoding(1.0, 1.0, 1))
+_SAID_WITHOUT = {
+    "logprobs": "the endpoint gives no log-probabilities: logprob_sum is null",
+    "seed": "the endpoint refuses seeds: its samples cannot be made again",
+}
+
+
+class Refused(Exception):
+    """The endpoint will never answer this request: its own fault, not the endpoint's."""
+
+
+class Transient(Exception):
+    """No answer this time. `reached`: whether the server had the request; `wait`: seconds that it asked for."""
+
+    def __init__(self, message: str, *, reached: bool = True, wait: float = 0.0):
+        super().__init__(message)
+        self.reached, self.wait = reached, wait
 
 
 @dataclass
 class _Address:
     url: str
+    in_flight: int = 0
     failures: int = 0  # in a row
     failed_at: float = 0.0
+    failing_since: float = 0.0  # when the first of them was noticed
     resume_at: float = 0.0
     last: str = ""  # what went wrong
 
-    def failed(self, asked_at: float, reason: str, wait: float) -> None:
+    def failed(self, asked_at: float, error: Transient) -> None:
         """A request that was sent at `asked_at` had no answer; all that were in flight together are one failure."""
-        self.last, now = reason, time.monotonic()
+        self.last, now = str(error), time.monotonic()
         if asked_at >= self.failed_at:
+            self.failing_since = self.failing_since if self.failures else now
             self.failures, self.failed_at = self.failures + 1, now
         doubled = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self.failures - 1, 10))
-        self.resume_at = max(self.resume_at, now + max(wait, doubled * random.uniform(0.5, 1.0)))
+        self.resume_at = max(self.resume_at, now + max(error.wait, doubled * random.uniform(0.5, 1.0)))
 
 
-@dataclass
-class _Work:
-    """What the threads share; `lock` guards all of it."""
-
-    schedule: Queue
-    lock: threading.Condition = field(default_factory=threading.Condition)
-    results: queue.Queue[Finished | Exception] = field(default_factory=queue.Queue)
-    tries: Counter[Key] = field(default_factory=Counter)
-    in_hand: int = 0
-    answered: int = 0  # with those on record: requests that this model can answer at all
-    refused: list[Finished] = field(default_factory=list)  # kept back until something was answered
-    last_answer: float = field(default_factory=time.monotonic)
-    stop: bool = False
+End = tuple[Request, _Address, float, Finished | Exception]  # with the time at which it was sent
 
 
 class EndpointEngine:
@@ -73,175 +85,250 @@ class EndpointEngine:
     deterministic = False
 
     def __init__(self, model: ModelFiles, options: EngineOptions):
-        self.options, self.busy, self.notes = options, 0.0, []
+        self.options, self.busy = options, 0.0
         self._secret = key_of(options)  # named so that no record's field is: nothing prints this object
-        headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         self.client = httpx.Client(
-            headers=headers,
+            headers={"Authorization": f"Bearer {self._secret}"} if self._secret else {},
             timeout=httpx.Timeout(options.timeout, connect=_CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             follow_redirects=False,  # a key is not carried to another host
         )
         self.addresses = [_Address(u.rstrip("/")) for u in options.urls]
         wanted = options.served_model or ("" if Path(model.given).is_dir() else model.name)
-        found = [protocol.check(self.client, a.url, wanted, self._clean) for a in self.addresses]
-        if len({f.model for f in found}) > 1:
+        found = {a.url: self._served(a.url, wanted) for a in self.addresses}
+        if len({name for name, _ in found.values()}) > 1:
             raise BadInput(
                 "the addresses serve different models",
-                found=", ".join(f"{a.url}: {f.model}" for a, f in zip(self.addresses, found, strict=True)),
+                found=", ".join(f"{url}: {name}" for url, (name, _) in found.items()),
                 next_step="give the model's name there: --served-model NAME",
             )
-        self.model = found[0].model
-        self.logprobs = all(f.logprobs for f in found)
-        self.context = min(f.context for f in found)
+        self.model = found[self.addresses[0].url][0]
+        self.context = min(context for _, context in found.values())
         self.name = f"openai {self.model}"
-        if not self.logprobs:
-            self.notes.append("the endpoint gives no log-probabilities: logprob_sum is null")
-        if not all(f.seeds for f in found):
-            self.notes.append("the endpoint refuses seeds: its samples cannot be made again")
-        self.seeds = all(f.seeds for f in found)
+        self.sends = {"logprobs", "seed"}  # those options that every address takes
+        for a in self.addresses:
+            self._try_out(a.url)
+        self.notes = [note for option, note in _SAID_WITHOUT.items() if option not in self.sends]
 
     def _clean(self, text: str) -> str:
         """A server's words without the key, should it repeat it, and short."""
         text = " ".join(text.split())
         return (text.replace(self._secret, "(key)") if self._secret else text)[:300]
 
+    def _served(self, url: str, wanted: str) -> tuple[str, int]:
+        """(model, its context in tokens) at an address; `wanted` "" is the only one there."""
+        try:
+            response = self.client.get(f"{url}/models", timeout=30.0)
+        except httpx.HTTPError as e:
+            raise BadInput(
+                f"{url} cannot be reached",
+                found=f"{type(e).__name__}: {e}",
+                next_step="start the server, or check --url (it ends in /v1)",
+            ) from None
+        if response.status_code in (401, 403):
+            raise self._denied(url, response)
+        try:
+            contexts = {str(r["id"]): int(r.get("max_model_len") or _UNLIMITED) for r in response.json()["data"]}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            contexts = {}
+        if wanted and not contexts:  # it has no list
+            return wanted, _UNLIMITED
+        name = wanted or (next(iter(contexts)) if len(contexts) == 1 else "")
+        if name not in contexts:
+            raise BadInput(
+                f"{url} does not serve the model {wanted}" if wanted else f"{url} serves {len(contexts)} models",
+                found=", ".join(list(contexts)[:10]) or "none",
+                next_step="name one of these: --served-model NAME",
+            )
+        return name, contexts[name]
+
+    def _denied(self, url: str, response: httpx.Response) -> BadInput:
+        what, next_step = f"{url} refuses the key", "set the variable that --key-variable names"
+        if response.status_code == 404:
+            what, next_step = f"{url} does not serve the model {self.model}", "check --served-model and --url"
+        return BadInput(what, found=f"status {response.status_code}: {self._clean(response.text)}", next_step=next_step)
+
+    def _try_out(self, url: str) -> None:
+        """Ask for one token, without the options that the address does not take."""
+        while True:
+            try:
+                if self._ask(url, _PROBE).logprob_sum is None:
+                    self.sends.discard("logprobs")
+                return
+            except Refused as e:  # servers that do not know an option name it
+                option = next((x for x in sorted(self.sends) if x in str(e)), None)
+                if option is None:
+                    raise BadInput(f"{url} refuses a request for one token", found=e) from None
+                self.sends.discard(option)
+            except Transient as e:
+                raise BadInput(f"{url} does not answer", found=e, next_step="look at the server's log") from None
+
+    def _ask(self, url: str, request: Request) -> Finished:
+        """One answer.
+
+        Raises:
+            Refused: the request does not suit the model (status 400, 413, 422).
+            Transient: the endpoint may answer another time: unreachable, overloaded, failing, or talking nonsense.
+            BadInput: the key or the model's name is refused (401, 403, 404).
+        """
+        began, d = time.perf_counter(), request.decoding
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": bytes(request.prompt).decode("utf-8")}],
+            "temperature": d.temperature,
+            "top_p": d.top_p,
+            "max_tokens": d.max_tokens,
+        }
+        body |= {k: v for k, v in (("seed", request.seed), ("logprobs", True)) if k in self.sends}
+        response = self._post(url, body)
+        if response.status_code == 400 and _names_length(response.text):
+            # prompt and longest response together exceed the context; without a limit the server takes what is left,
+            # which is less than the limit was
+            del body["max_tokens"]
+            response = self._post(url, body)
+        status = response.status_code
+        if status == 200:
+            return _parsed(request, response, time.perf_counter() - began)
+        if status in (401, 403, 404):
+            raise self._denied(url, response)
+        said = f"status {status}: {self._clean(response.text)}"
+        if status in _TRY_AGAIN or status >= 500:
+            raise Transient(said, wait=_retry_after(response))
+        raise Refused(said)
+
+    def _post(self, url: str, body: dict[str, Any]) -> httpx.Response:
+        try:
+            return self.client.post(f"{url}/chat/completions", json=body)
+        except httpx.HTTPError as e:  # else a reset or a time-out after the request was sent
+            reached = not isinstance(e, httpx.ConnectError | httpx.ConnectTimeout)
+            raise Transient(f"{type(e).__name__}: {e}", reached=reached) from None
+
     def encode(self, message: str) -> list[int]:
         return list(message.encode("utf-8", "replace"))
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        work = _Work(Queue(requests, done), answered=len(done))
-        began, left = time.perf_counter(), len(work.schedule)
-        threads = [
-            threading.Thread(target=self._serve, args=(work, a), daemon=True)
-            for a in self.addresses
-            for _ in range(min(self.options.concurrency, left))
-        ]
-        for t in threads:
-            t.start()
-        try:
-            while left:
-                if finished := self._next(work):
-                    left -= len(finished)
-                    self.busy += time.perf_counter() - began
-                    yield finished
-                    began = time.perf_counter()
-        finally:
-            with work.lock:
-                work.stop = True
-                work.lock.notify_all()
+        waiting, ends = Queue(requests, done), queue.SimpleQueue[End]()
+        tries: Counter[Key] = Counter()
+        began = time.monotonic()
+        while waiting or any(a.in_flight for a in self.addresses):
+            self._hand_out(waiting, tries, ends)
+            finished = []
+            for request, address, asked_at, end in _those_that_came(ends):
+                address.in_flight -= 1
+                if isinstance(end, Transient):
+                    address.failed(asked_at, end)
+                    tries[request.key] += end.reached  # a server that cannot be reached says nothing of the request
+                    waiting.give_back([request])
+                elif isinstance(end, Exception):
+                    raise end
+                else:
+                    address.failures = 0  # it speaks
+                    waiting.finished(request, end.response_tokens)
+                    finished.append(end)
+            now = time.monotonic()
+            self.busy, began = self.busy + now - began, now
+            if finished:
+                yield finished
+                began = time.monotonic()
+            elif (
+                all(a.failures and not a.in_flight for a in self.addresses)
+                and (
+                    # a long response that was given up is no silence: the time counts from then on
+                    silent := now - max(a.failing_since for a in self.addresses)
+                )
+                > self.options.patience
+            ):
+                raise RunFailed(
+                    f"no address has answered for {silent:.0f} s",
+                    found="; ".join(f"{a.url}: {a.last}" for a in self.addresses),
+                )
 
-    def _next(self, work: _Work) -> list[Finished]:
-        """What has come, after at most a second.
-
-        Raises:
-            RunFailed: no address has answered for `patience` seconds, or the endpoint refuses everything.
-        """
-        items: list[Finished | Exception] = []
-        try:
-            items.append(work.results.get(timeout=1.0))
-            while True:
-                items.append(work.results.get_nowait())
-        except queue.Empty:
-            pass
-        for item in items:
-            if isinstance(item, Exception):
-                raise item
-        silent = time.monotonic() - work.last_answer
-        if not items and silent > self.options.patience and all(a.failures for a in self.addresses):
-            raise RunFailed(
-                f"no address has answered for {silent:.0f} s",
-                found="; ".join(f"{a.url}: {a.last}" for a in self.addresses),
-            )
-        return [i for i in items if isinstance(i, Finished)]
-
-    def _serve(self, work: _Work, address: _Address) -> None:
-        """One place in flight at one address: takes a request, asks, reports; ends when nothing is left to do."""
-        while True:
-            with work.lock:
-                while True:
-                    wait = address.resume_at - time.monotonic()
-                    if work.stop or not (len(work.schedule) or work.in_hand):
-                        return
-                    if len(work.schedule) and wait <= 0:
-                        break
-                    # nothing to take: others' requests may yet come back
-                    work.lock.wait(max(wait, 0.05) if wait > 0 else None)
-                (request,) = work.schedule.take(1)
-                work.in_hand += 1
-            asked_at = time.monotonic()
-            try:
-                self._report(work, address, self._ask(request, address))
-            except protocol.Refused as e:
-                self._report(work, address, Finished(request, "", "error", 0, None, 0.0, str(e)))
-            except protocol.Transient as e:
-                self._failed(work, address, request, e, asked_at)
-            except Exception as e:  # noqa: BLE001  a thread's end must reach the run, whatever it is
-                with work.lock:
-                    work.stop = True
-                    work.lock.notify_all()
-                work.results.put(e)
+    def _hand_out(self, waiting: Queue, tries: Counter[Key], ends: queue.SimpleQueue[End]) -> None:
+        """Fill the free places of the addresses that are not waited for, emptiest first."""
+        while waiting:
+            ready = [a for a in self.addresses if time.monotonic() >= a.resume_at]
+            address = min(ready, key=lambda a: a.in_flight, default=None)
+            if address is None or address.in_flight >= self.options.concurrency:
                 return
+            (request,) = waiting.take(1)
+            address.in_flight += 1
+            suspect = tries[request.key] + 1 >= MOST_TRIES
+            # a daemon: the program may end while a response is waited for
+            threading.Thread(target=self._send, args=(request, address, suspect, ends), daemon=True).start()
 
-    def _ask(self, request: Request, address: _Address) -> Finished:
-        began = time.perf_counter()
-        message = bytes(request.prompt).decode("utf-8")
-        seed = request.seed if self.seeds else None
-        sent = protocol.body(self.model, message, request.decoding, seed, self.logprobs)
-        a = protocol.ask(self.client, address.url, sent, self._clean)
-        seconds = time.perf_counter() - began
-        return Finished(request, a.text, a.reason, a.tokens, a.logprob_sum, seconds, a.error, a.prompt_tokens)
-
-    def _failed(self, work: _Work, address: _Address, request: Request, e: protocol.Transient, asked_at: float) -> None:
-        """Put the request back; after too many failures, find out whether it or the address is at fault."""
-        with work.lock:
-            if work.stop:
-                return
-            address.failed(asked_at, str(e), e.wait)
-            # a server that cannot be reached says nothing about the request
-            work.tries[request.key] += e.reached
-            suspect = work.tries[request.key] >= MOST_TRIES
-        if suspect and self._answers(address):
-            self._report(work, address, Finished(request, "", "error", 0, None, 0.0, f"{MOST_TRIES} attempts: {e}"))
-            return
-        with work.lock:
-            work.schedule.give_back([request])
-            work.in_hand -= 1
-            work.lock.notify_all()
-
-    def _answers(self, address: _Address) -> bool:
-        """Whether the address answers a question of one token."""
-        sent = protocol.probe(self.model, 0 if self.seeds else None, self.logprobs)
+    def _send(self, request: Request, address: _Address, suspect: bool, ends: queue.SimpleQueue[End]) -> None:
+        """Ask, and report how it ended. A suspect request that fails where another is answered is an error."""
+        asked_at = time.monotonic()
+        end: Finished | Exception
         try:
-            protocol.ask(self.client, address.url, sent, self._clean)
-        except (protocol.Refused, protocol.Transient):
+            end = self._ask(address.url, request)
+        except Refused as e:
+            end = Finished(request, "", "error", 0, None, 0.0, str(e))
+        except Exception as e:  # noqa: BLE001  a thread's end must reach the run, whatever it is
+            end = e
+            if suspect and isinstance(e, Transient) and e.reached and self._answers(address.url):
+                end = Finished(request, "", "error", 0, None, 0.0, f"{MOST_TRIES} attempts: {e}")
+        ends.put((request, address, asked_at, end))
+
+    def _answers(self, url: str) -> bool:
+        """Whether an address answers a question of one token."""
+        try:
+            self._ask(url, _PROBE)
+        except (Refused, Transient):
             return False
         return True
 
-    def _report(self, work: _Work, address: _Address, finished: Finished) -> None:
-        with work.lock:
-            work.in_hand -= 1
-            work.last_answer = time.monotonic()
-            if finished.finish_reason == "error":
-                work.refused.append(finished)
-                address.failures = 0  # it speaks
-            else:
-                work.answered += 1
-                address.failures = 0
-                work.schedule.finished(finished.request, finished.response_tokens)
-                work.results.put(finished)
-            nothing_left = not (len(work.schedule) or work.in_hand)
-            if work.answered:
-                for f in work.refused:
-                    work.results.put(f)
-                work.refused.clear()
-            elif nothing_left or len(work.refused) >= _ERRORS_AT_FIRST:
-                work.stop = True
-                first = work.refused[0].error
-                work.results.put(
-                    RunFailed(f"the endpoint refuses every request ({len(work.refused)} so far)", found=first)
-                )
-            work.lock.notify_all()
-
     def close(self) -> None:
         self.client.close()
+
+
+def _those_that_came(ends: queue.SimpleQueue[End]) -> list[End]:
+    """What has ended, after a short wait."""
+    found = []
+    try:
+        found.append(ends.get(timeout=0.05))
+        while True:
+            found.append(ends.get_nowait())
+    except queue.Empty:
+        return found
+
+
+def _names_length(text: str) -> bool:
+    lower = text.lower()
+    return "max_tokens" in lower or "max_completion_tokens" in lower or "context length" in lower
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return min(_LONGEST_RETRY_AFTER, max(0.0, float(response.headers.get("retry-after", "0"))))
+    except ValueError:  # a date: our own wait will do
+        return 0.0
+
+
+def _parsed(request: Request, response: httpx.Response, seconds: float) -> Finished:
+    try:
+        data = response.json()
+        choice = data["choices"][0]
+        text = choice["message"].get("content") or ""
+        tokens, prompt_tokens = int(data["usage"]["completion_tokens"]), int(data["usage"]["prompt_tokens"])
+        said = choice.get("finish_reason")
+        logprob_sum = _sum(choice.get("logprobs"))
+        if not isinstance(text, str) or tokens < 0 or prompt_tokens < 0:
+            raise ValueError("a field has another type")
+    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as e:
+        raise Transient(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+    if said not in ("stop", "length"):
+        error = f"the endpoint ended the response with {str(said)[:40]!r}"
+        return Finished(request, "", "error", 0, None, seconds, error, prompt_tokens)
+    # lone surrogates are JSON and no text: they could not be written down
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return Finished(request, text, said, tokens, logprob_sum, seconds, "", prompt_tokens)
+
+
+def _sum(logprobs: Any) -> float | None:
+    """The response's log-probability in nats, if the endpoint gave one for every token."""
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not entries:
+        return None
+    total = math.fsum(float(x["logprob"]) for x in entries)
+    return round(total, 6) if math.isfinite(total) else None

@@ -22,7 +22,6 @@ class HfEngine(LocalEngine):
     """A transformers model. `rows` fixes the size of a batch; 0 chooses one that memory allows."""
 
     def __init__(self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0):
-        super().__init__()
         try:
             import torch
             from transformers import AutoModelForCausalLM
@@ -55,7 +54,7 @@ class HfEngine(LocalEngine):
             context=int(config.max_position_embeddings),
             cache_bytes=0 if rows else _KV_BYTES,
         )
-        self.spec = EngineSpec("hf", device == "cpu", limit.context, places=1, rows=limit)
+        self.loaded(EngineSpec("hf", device == "cpu", limit.context, places=1, rows=limit))
         self.hand: list[Request] = []
 
     def submit(self, requests: Sequence[Request]) -> None:

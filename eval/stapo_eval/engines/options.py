@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 import tyro
 
+from stapo_eval.engines.base import LocalEngine
+from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput
 
 KINDS = ("hf", "vllm", "openai")
@@ -46,28 +48,21 @@ def check_options(kind: str, options: EngineOptions) -> None:
     """Raises BadInput for options that contradict each other or the engine."""
     if kind not in KINDS:
         raise BadInput("this engine does not exist", found=kind, expected=", ".join(KINDS))
-    if kind == "openai" and not options.urls:
-        raise BadInput("the engine openai needs an address", next_step="--url http://HOST:PORT/v1")
-    if kind == "openai" and options.replicas:
-        raise BadInput("--replicas starts engines, an endpoint has its own", next_step="several --url instead")
-    if kind != "openai" and options.urls:
-        raise BadInput("--url is for the engine openai", found=f"--engine {kind}", next_step="--engine openai")
-    for url in options.urls:
-        check_url(url)
-    if len(set(options.urls)) < len(options.urls):
-        raise BadInput("an address stands twice", found=", ".join(options.urls))
-    for name, least in (("replicas", 0), ("concurrency", 1), ("tensor_parallel", 1)):
+    remote = kind == "openai"
+    for wrong, what, next_step in (
+        (remote and not options.urls, "the engine openai needs an address", "--url http://HOST:PORT/v1"),
+        (remote and options.replicas, "--replicas starts engines, an endpoint has its own", "several --url instead"),
+        (not remote and options.urls, "--url is for the engine openai", "--engine openai"),
+        (kind != "vllm" and options.tensor_parallel > 1, "--tensor-parallel is for the engine vllm", "--engine vllm"),
+        (len(set(options.urls)) < len(options.urls), "an address stands twice in --url", "give each once"),
+    ):
+        if wrong:
+            raise BadInput(what, found=f"--engine {kind}", next_step=next_step)
+    for name, least in (("replicas", 0), ("concurrency", 1), ("tensor_parallel", 1), ("timeout", 1), ("patience", 0)):
         if getattr(options, name) < least:
             raise BadInput(f"--{name.replace('_', '-')} is at least {least}", found=getattr(options, name))
-    for name in ("timeout", "patience"):
-        if getattr(options, name) <= 0:
-            raise BadInput(f"--{name} is more than 0 seconds", found=getattr(options, name))
-    if options.tensor_parallel > 1 and kind != "vllm":
-        raise BadInput(
-            "--tensor-parallel is for the engine vllm",
-            found=f"--engine {kind}",
-            next_step="--engine vllm, or leave out --tensor-parallel",
-        )
+    for url in options.urls:
+        check_url(url)
 
 
 def check_url(url: str) -> None:
@@ -96,3 +91,20 @@ def key_of(options: EngineOptions) -> str:
             expected="printable ASCII, its value is not shown",
         )
     return key
+
+
+def load(
+    kind: str, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0, tensor_parallel: int = 1
+) -> LocalEngine:
+    """Load a model with transformers (`hf`) or vLLM (`vllm`); either is imported here and not before.
+
+    Raises:
+        BadInput: not installed here, or a model without a chat template.
+    """
+    if kind == "hf":
+        from stapo_eval.engines.hf import HfEngine
+
+        return HfEngine(model, threads=threads, dtype=dtype, rows=rows)
+    from stapo_eval.engines.vllm import VllmEngine
+
+    return VllmEngine(model, dtype=dtype, tensor_parallel=tensor_parallel)

@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stapo_eval.engines.base import EngineSpec, LoadedEngine, load_tokenizer
-from stapo_eval.engines.local import load
-from stapo_eval.engines.options import EngineOptions
-from stapo_eval.engines.requests import Finished, Key, Request
-from stapo_eval.engines.schedule import wanted
+from stapo_eval.engines.options import EngineOptions, load
+from stapo_eval.engines.requests import Finished, Key, Request, wanted
 from stapo_eval.models import ModelFiles, find_model
 from stapo_results.errors import BadInput, RunFailed
 
@@ -59,7 +57,6 @@ class RayEngine(LoadedEngine):
     """N replicas behind the interface of one engine."""
 
     def __init__(self, kind: str, model: ModelFiles, *, threads: int, dtype: str, rows: int, options: EngineOptions):
-        super().__init__()
         self.actors: list[_Actor] = []
         self.mine = _connect(options.ray_address)
         try:
@@ -89,7 +86,7 @@ class RayEngine(LoadedEngine):
         specs = list(dict.fromkeys(spec for spec, _, _ in described))
         if len(specs) > 1:
             raise BadInput("the replicas differ", found="; ".join(map(str, specs)))
-        self.spec = specs[0]
+        self.loaded(specs[0])
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         import ray

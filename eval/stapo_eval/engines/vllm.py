@@ -29,7 +29,6 @@ class VllmEngine(LocalEngine):
     """
 
     def __init__(self, model: ModelFiles, *, dtype: str = "auto", tensor_parallel: int = 1):
-        super().__init__()
         # vLLM reads these when it is imported
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -58,12 +57,8 @@ class VllmEngine(LocalEngine):
         config = self.llm.llm_engine.vllm_config
         # eager and compiled kernels give different samples for one seed
         eager = bool(config.model_config.enforce_eager)
-        self.spec = EngineSpec(
-            f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}",
-            False,
-            int(config.model_config.max_model_len),
-            places=int(config.scheduler_config.max_num_seqs),
-        )
+        name, context = f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}", config.model_config.max_model_len
+        self.loaded(EngineSpec(name, False, int(context), places=int(config.scheduler_config.max_num_seqs)))
         defaults = self.llm.get_default_sampling_params()
         self.stop = stop_token_ids(self.tokenizer, list(defaults.stop_token_ids or []))
         self.hand: dict[str, tuple[Request, float]] = {}

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from stapo_eval.grading.presets import decide_quickly, extract
+from stapo_eval.grading.presets import decide_quickly
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Reason
@@ -72,8 +72,8 @@ _LEAST_MEMORY_MIB = 8  # beyond a worker's imports: some algebra fits
 _MOST_WORKERS = 1024
 
 
-def check_limits(limits: Limits, prefix: str = "--") -> None:
-    """Raises BadInput for limits under which nothing can be graded; `prefix` stands before their options' names."""
+def check_limits(limits: Limits) -> None:
+    """Raises BadInput for limits under which nothing can be graded."""
     seconds, memory, workers = limits.seconds, limits.memory_mib, limits.workers
     for name, value, fits, expected in (
         ("seconds", seconds, math.isfinite(seconds) and seconds > 0, "more than 0, such as 5"),
@@ -81,8 +81,8 @@ def check_limits(limits: Limits, prefix: str = "--") -> None:
         ("workers", workers, 0 <= workers <= _MOST_WORKERS, f"0 (one a core) to {_MOST_WORKERS}"),
     ):
         if not fits:
-            what = f"{prefix}{name} is out of bounds"
-            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out {prefix}{name}")
+            what = f"--{name} is out of bounds"
+            raise BadInput(what, found=f"{value:g}", expected=expected, next_step=f"leave out --{name}")
 
 
 def _text_of(item: Item) -> str | None:
@@ -288,13 +288,3 @@ def grade(items: Sequence[Item], limits: Limits | None = None, progress: Progres
     """`Pool.grade` with processes of its own."""
     with Pool(limits) as pool:
         return pool.grade(items, progress)
-
-
-def items_of(
-    golds: Sequence[Gold], responses: Sequence[str], options: Sequence[Options], *, use_answer_line: bool = False
-) -> list[Item]:
-    """What is to be graded of whole responses: the answers that the options' preset finds in them."""
-    return [
-        Item(g, extract(r, g, o.preset, use_answer_line=use_answer_line), o)
-        for g, r, o in zip(golds, responses, options, strict=True)
-    ]

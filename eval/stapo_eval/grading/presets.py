@@ -1,19 +1,9 @@
-"""The four presets: how the answer is found in a response, and how it is compared with the gold.
-
-| preset      | answer                             | comparison                                                        |
-|-------------|------------------------------------|-------------------------------------------------------------------|
-| ours        | last box; for golds of several     | text, exact numbers, forms (lists, sets, intervals, ...), algebra |
-|             | answers the last boxes of a row    | by value, math-verify for what is not read                        |
-| math-verify | math-verify's own, whole response  | math-verify 0.9.0 with its defaults                               |
-| justrl      | last box                           | JustRL's string and algebra rule, lists in their order            |
-| strict      | last box                           | equal as text in normal form, or equal plain numbers              |
-"""
+"""The presets of docs/evaluation.md: how the answer is found in a response and compared with the gold."""
 
 from __future__ import annotations
 
-from stapo_eval.grading.rules import Gold, Options, check_preset, full, justrl, library, quick
-from stapo_eval.grading.rules.text.cleaning import key
-from stapo_eval.grading.rules.text.numbers import is_whole, number, same_whole
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
+from stapo_eval.grading.rules.text.cleaning import is_whole, key, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 
@@ -51,25 +41,21 @@ def _strict(gold: str, answer: str) -> bool:
     return x is not None and x == number(a)
 
 
-def _in_one(gold: Gold) -> str:
-    return gold if isinstance(gold, str) else ", ".join(gold)
-
-
 def decide_quickly(gold: Gold, answer: str, options: Options) -> bool | None:
     """The verdict where it takes no algebra, else None: bounded on any input."""
     if options.preset == "ours":
         return quick(gold, answer, options)
     if options.preset == "strict":
-        return _strict(_in_one(gold), answer)
-    return justrl.quick(_in_one(gold), answer) if options.preset == "justrl" else None
+        return _strict(in_one(gold), answer)
+    return justrl.quick(in_one(gold), answer) if options.preset == "justrl" else None
 
 
 def decide(gold: Gold, answer: str, options: Options) -> tuple[bool | None, str | None]:
     """(verdict, answer that was found): in a process that may be killed. (None, None) where no answer was found."""
     if options.preset == "math-verify":
-        return library.grade(_in_one(gold), answer)
+        return library.grade(in_one(gold), answer)
     if options.preset == "justrl":
-        return justrl.full(_in_one(gold), answer), answer
+        return justrl.full(in_one(gold), answer), answer
     if options.preset == "strict":
-        return _strict(_in_one(gold), answer), answer
+        return _strict(in_one(gold), answer), answer
     return full(gold, answer, options), answer

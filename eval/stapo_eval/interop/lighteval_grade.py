@@ -23,7 +23,7 @@ from lighteval.tasks.requests import Doc
 from stapo_eval.interop.lighteval_log import gold_text
 from stapo_results import store
 from stapo_results.benchmarks import read_jsonl
-from stapo_results.console import run_main
+from stapo_results.terminal import run_main
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class LightevalGrade:
         lines, began = [], time.perf_counter()
         for row in read_jsonl(self.input):
             answer = row["answer"]
-            gold = ", ".join(map(str, answer)) if isinstance(answer, list) else str(answer)
-            doc = Doc(query="", choices=[gold_text(gold)], gold_index=0)
+            gold = gold_text(tuple(map(str, answer)) if isinstance(answer, list) else str(answer))
+            doc = Doc(query="", choices=[gold], gold_index=0)
             start = time.perf_counter()
             scores = metric.compute_sample(doc=doc, model_response=ModelResponse(text=[row["response"]]))
             seconds = round(time.perf_counter() - start, 6)

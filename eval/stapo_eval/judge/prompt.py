@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from stapo_eval.grading.rules import Gold
+from stapo_eval.grading.rules import Gold, in_one
 from stapo_results.schema import JudgeMode, JudgeVerdict
 
 MODES: tuple[JudgeMode, ...] = ("compass", "justrl-exact")
@@ -48,9 +48,8 @@ def message(question: Question, tail: str, mode: JudgeMode = "compass") -> str:
 
     JustRL's script fills in an empty question; its mode does the same.
     """
-    gold = question.gold if isinstance(question.gold, str) else ", ".join(question.gold)
     asked = question.problem if mode == "compass" else ""
-    return f"{_TASK}\n\nQUESTION\n{asked}\n\nREFERENCE\n{gold}\n\nRESPONSE\n{tail}\n\nLETTER"
+    return f"{_TASK}\n\nQUESTION\n{asked}\n\nREFERENCE\n{in_one(question.gold)}\n\nRESPONSE\n{tail}\n\nLETTER"
 
 
 def parse_letter(reply: str, mode: JudgeMode = "compass") -> Letter:

@@ -7,12 +7,12 @@ is not asked again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from stapo_eval.decoding import parse_settings
-from stapo_eval.judge import check_judge
+from stapo_eval.judge.asking import check_judge
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import JudgeOptions, RunOptions, benchmark_files
 from stapo_eval.plan import EvaluationPlan, find_judge, identity
@@ -22,9 +22,7 @@ from stapo_eval.show import print_summary
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import Benchmark, find_data_dir, load
 from stapo_results.errors import BadInput
-from stapo_results.schema import CellRecord, Labels, Run
-
-_COPIED = ("samples.jsonl", "timings.jsonl", "judgements.jsonl", "run.json")  # the last one makes the folder a run
+from stapo_results.schema import Labels, Run
 
 
 def rejudge(
@@ -42,23 +40,20 @@ def rejudge(
         BadInput: no such run, samples missing from it, other benchmark files, or a judge that is not there.
     """
     check_judge(options.scope, options.mode)
-    source = Path(options.run)
-    if not (source / "run.json").exists():
-        raise BadInput(f"{source} holds no run", expected="the --out of stapo-eval run", next_step="stapo-eval run ...")
-    out = Path(options.out) if options.out else source
-    with runs.one_writer(source, "the run"):
-        old = store.read_json(source / "run.json", Run)
+    out = Path(options.run)
+    if not (out / "run.json").exists():
+        raise BadInput(f"{out} holds no run", expected="the --out of stapo-eval run", next_step="stapo-eval run ...")
+    with runs.one_writer(out, "the run"):
+        old = store.read_json(out / "run.json", Run)
         if old.kind != "eval":
-            raise BadInput(f"{source} is no evaluation", found=f"a run of kind {old.kind}")
-        if out.resolve() != source.resolve():
-            _copy(source, out)
+            raise BadInput(f"{out} is no evaluation", found=f"a run of kind {old.kind}")
     plan = _plan(old, options, out)
     with runs.opened(out, plan.run, may_differ=lambda key: True) as folder:
         set_aside_damaged(out, samples=False)
         have, wanted = len(load_samples(plan)), len(plan.keys())
         if have < wanted:
             raise BadInput(
-                f"{source} lacks samples",
+                f"{out} lacks samples",
                 found=f"{have} of {wanted}",
                 expected="a run that was sampled to its end",
                 next_step="run the command that made it again: it goes on",
@@ -70,18 +65,6 @@ def rejudge(
     print_summary(summary, out)
     say(f"records: {out}")
     return summary
-
-
-def _copy(source: Path, out: Path) -> None:
-    """Bring samples and judgements into another folder; refuses one with other samples."""
-    if (out / "run.json").exists():
-        hashes = [store.sha256_file(f / "samples.jsonl") for f in (out, source)]
-        if hashes[0] != hashes[1]:
-            raise BadInput(f"{out} holds another run", found=hashes[0], expected=hashes[1], next_step="another --out")
-        return
-    for name in _COPIED:
-        if (source / name).exists():
-            store.write_atomic(out / name, (source / name).read_bytes())
 
 
 def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
@@ -106,7 +89,7 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
             "code_dirty": dirty,
         }
     )
-    benchmarks = _benchmarks(o, options.benchmarks, old, Path(options.run))
+    benchmarks = _benchmarks(o, options.benchmarks, old)
     return EvaluationPlan(o, model, judge, labels, benchmarks, parse_settings(o.settings), out, run)
 
 
@@ -128,9 +111,9 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
     return RunOptions(**{f.name: config[f.name] for f in fields(RunOptions) if f.name in config})
 
 
-def _benchmarks(o: RunOptions, files: str, old: Run, source: Path) -> tuple[Benchmark, ...]:
+def _benchmarks(o: RunOptions, files: str, old: Run) -> tuple[Benchmark, ...]:
     paths, data_dir = benchmark_files(files), find_data_dir(o.data_dir)
-    found, n_of = [], _samples_a_problem(source)
+    found = []
     for name in o.benchmarks.split(","):
         b = load(paths.get(name, name), data_dir, accept_variant=o.accept_variant, strict=o.strict)
         now, then = b.content, old.revisions.get(f"data:{name}")
@@ -141,12 +124,5 @@ def _benchmarks(o: RunOptions, files: str, old: Run, source: Path) -> tuple[Benc
                 expected=then,
                 next_step="--data-dir with the files of the run",
             )
-        n = n_of.get(name, b.spec.samples)
-        found.append(replace(b, spec=b.spec.model_copy(update={"samples": n})))
+        found.append(b)
     return tuple(found)
-
-
-def _samples_a_problem(source: Path) -> dict[str, int]:
-    """N by benchmark as the run's cells have it: a registry may say another one by now."""
-    cells = [store.read_json(p, CellRecord) for p in sorted((source / "cells").glob("*.json"))]
-    return {c.cell.benchmark: c.n for c in cells}

@@ -19,7 +19,7 @@ from stapo_repro.ablation.by_seed import (
 )
 from stapo_repro.ablation.claims import Claims, JudgedClaim, judge
 from stapo_repro.records.reading import Loaded, TrainingRun, inputs_hash
-from stapo_repro.tables import notes
+from stapo_repro.tables.build import provenance, scoring
 from stapo_results.schema import SETTINGS
 from stapo_results.store import to_line
 
@@ -117,7 +117,7 @@ def _footnotes(results: SeedResults, cells: Sequence[Loaded], runs: Sequence[Tra
         out.append(f"Trainings that are not finished and not counted: {', '.join(unfinished)}.")
     if cells:
         records = [c.record for c in cells]
-        out += [*notes.scoring(records), notes.provenance(records)]
+        out += [*scoring(records), provenance(records)]
     return out
 
 

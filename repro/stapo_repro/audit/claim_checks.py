@@ -7,10 +7,26 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from stapo_repro.audit.findings import Check, Finding, Grid, Numbers, join, rounded
-from stapo_repro.audit.gains import READINGS, gain
-from stapo_repro.audit.rounding import Printed
-from stapo_repro.audit.schema import AdvantageQuantity, AuditTable, BelowQuantity, Claim, GainQuantity, PaperClaims
+from stapo_repro.audit.findings import Check, Finding, Grid, join
+from stapo_repro.audit.grim import Printed
+from stapo_repro.audit.schema import (
+    AdvantageQuantity,
+    AuditTable,
+    BelowQuantity,
+    Claim,
+    GainQuantity,
+    Measure,
+    Over,
+    PaperClaims,
+)
+from stapo_repro.audit.table_checks import gain
+
+READINGS: dict[tuple[Measure, Over], str] = {
+    ("relative", "strongest"): "relative to the strongest",
+    ("points", "strongest"): "points over the strongest",
+    ("relative", "each"): "relative, all pairs",
+    ("points", "each"): "points, all pairs",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ def judge(table: AuditTable, claim: Claim, q: GainQuantity) -> JudgedGain:
         found = gain(table, q.method, q.column, q.groups, q.baselines, measure, over)
         if found is None:
             continue
-        values[name] = rounded(float(found.exact))
+        values[name] = float(found.exact)
         if printed.gives(found.exact):
             fitting.append(name)
         elif found.low <= printed.value <= found.high:
@@ -71,8 +87,7 @@ def _of_gain(j: JudgedGain) -> Finding | None:
     else:
         fact = f"{value} is printed; the table gives {others}."
         reasons = ["another version of the table is meant", "other baselines or groups are meant", "a slip in typing"]
-    numbers: Numbers = {"printed": value, "readings": dict(j.values), "fitting": list(j.fitting)}
-    return Finding(f"claim: {j.outcome}", _where(j.claim), numbers, fact, reasons)
+    return Finding(f"claim: {j.outcome}", _where(j.claim), fact, reasons)
 
 
 def _versions(judged: list[JudgedGain]) -> list[Finding]:
@@ -91,9 +106,8 @@ def _versions(judged: list[JudgedGain]) -> list[Finding]:
         for j in (j for j in group if j.outcome == "another version" and j.values):
             name = min(j.values, key=lambda n: abs(j.values[n] - float(j.claim.value or "nan")))
             near[j.claim.value] = f" Nearest to {j.claim.value} in this table: {name}, {j.values[name]:.2f}."
-        numbers: Numbers = {"values": {c.version: c.value for c in claims}}
         reasons = ["the runs, the table or the reading changed between versions"]
-        findings.append(Finding("versions", claims[-1].about, numbers, fact + "".join(near.values()), reasons))
+        findings.append(Finding("versions", claims[-1].about, fact + "".join(near.values()), reasons))
     return findings
 
 
@@ -104,9 +118,8 @@ def _below(c: Claim, q: BelowQuantity) -> tuple[str, Finding | None]:
     if not over:
         return line, None
     fact = f"Of {total} printed values, not below {limit}: {join(over)}."
-    numbers: Numbers = {"limit": q.limit, "values": total, "not_below": list(over)}
     reasons = ["the examples were taken from a run with another threshold", "a slip in typing"]
-    return line, Finding("limit", _where(c), numbers, fact, reasons)
+    return line, Finding("limit", _where(c), fact, reasons)
 
 
 def advantages(group_size: int, *, unbiased: bool) -> list[float]:
@@ -131,9 +144,8 @@ def _advantages(c: Claim, q: AdvantageQuantity) -> tuple[str, Finding | None]:
     if total in known:
         return line, None
     fact = f"Neither standard deviation gives all {total} printed advantages in groups of {q.group_size}."
-    numbers: Numbers = {"values": total, "unbiased": known[0], "biased": known[1]}
     reasons = ["another group size or other rewards in some examples", "a slip in typing"]
-    return line, Finding("advantages", _where(c), numbers, fact, reasons)
+    return line, Finding("advantages", _where(c), fact, reasons)
 
 
 def check(table: AuditTable, claims: PaperClaims) -> Check:
@@ -159,11 +171,10 @@ def check(table: AuditTable, claims: PaperClaims) -> Check:
     if untested:
         summary.append(f"Not to be checked by a table: {'; '.join(untested)}.")
     findings = [*(f for j in judged if (f := _of_gain(j))), *_versions(judged), *inner]
-    numbers: Numbers = {j.claim.id: {"printed": j.claim.value, "outcome": j.outcome, **j.values} for j in judged}
     names = READINGS.values()
     rows = [
         [j.claim.id, str(j.claim.value), *(f"{j.values[n]:.2f}" if n in j.values else "n/a" for n in names), j.outcome]
         for j in judged
     ]
     grid = Grid(["claimed gain", "printed", *names, "outcome"], rows) if rows else None
-    return Check("claims", "Claims", summary, numbers, findings, grid)
+    return Check("claims", "Claims", summary, findings, grid)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from stapo_repro import labels, paper
-from stapo_repro.audit import averages, claim_checks, gains, granularity, grim, marks
+from stapo_repro.audit import claim_checks, grim, table_checks
 from stapo_repro.audit.findings import Audit
 from stapo_repro.audit.schema import AuditTable, Column, GainQuantity, PaperClaims, Row
 from stapo_results.benchmarks import registry
@@ -60,11 +60,7 @@ def _read(path: Path, model: type[M]) -> M:
 
 
 def load_table(path: Path | None) -> AuditTable:
-    """A table of one's own, or the paper's.
-
-    Raises:
-        BadInput: the file is not there or does not validate.
-    """
+    """A table of one's own, or the paper's. Raises BadInput: the file is not there or does not validate."""
     return from_paper(paper.load()) if path is None else _read(path, AuditTable)
 
 
@@ -96,11 +92,12 @@ def load_claims(path: Path, table: AuditTable) -> PaperClaims:
 def audit(table: AuditTable, claims: PaperClaims | None = None) -> Audit:
     """All checks of one table. A pure function of both arguments."""
     checks = [
-        grim.check_row_counts(table), grim.check(table), granularity.check(table), averages.check(table),
-        marks.check(table), *gains.check(table), *([claim_checks.check(table, claims)] if claims is not None else []),
+        grim.check_row_counts(table), grim.check(table), grim.check_granularity(table),
+        table_checks.check_averages(table), table_checks.check_marks(table), *table_checks.check_gains(table),
+        *([claim_checks.check(table, claims)] if claims is not None else []),
     ]  # fmt: skip
     inputs = "\n".join(i.model_dump_json() for i in (table, claims) if i is not None)
-    return Audit(1, table.source, hashlib.sha256(inputs.encode()).hexdigest(), checks)
+    return Audit(table.source, hashlib.sha256(inputs.encode()).hexdigest(), checks)
 
 
 def load_and_audit(table: Path | None = None, claims: Path | None = None) -> Audit:

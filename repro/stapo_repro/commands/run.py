@@ -1,4 +1,4 @@
-"""`stapo-repro run`."""
+"""`stapo-repro run` and `stapo-repro plan`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from stapo_repro import labels
 from stapo_results.errors import BadInput
 
 # of the paper's cells alone
-_GPU_OPTIONS = ("hardware", "ray_address", "source", "judge", "judge_revision", "keep_checkpoints", "train_env",
-                "eval_env")  # fmt: skip
+_GPU_OPTIONS = ("hardware", "data_dir", "ray_address", "source", "judge", "keep_checkpoints", "train_env", "eval_env")
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Run:
     steps: int | None = None
     """Training steps. Default: 40 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
     data_dir: Path | None = None
-    """Folder with the six benchmarks. The paper's cells fetch the hub's copies without it; the miniature then also
-    evaluates two problems of each."""
+    """Folder with the six benchmarks, for the paper's cells. Default: the hub's copies."""
     out: Path | None = None
     """Where everything goes. Default: runs/miniature, or runs/cells for the paper's models, to which cells may be
     added by further calls."""
@@ -48,8 +46,6 @@ class Run:
     """Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub."""
     judge: str | None = None
     """Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B."""
-    judge_revision: str = ""
-    """The hub judge's commit."""
     keep_checkpoints: int = 0
     """Keep only the newest so many checkpoints of each training, and one more while it is written; 0 keeps all."""
     train_env: Path | None = None
@@ -64,7 +60,7 @@ class Run:
         cells = request.parse_cells(self.cells)
         mini = request.is_miniature(cells)
         options = {name: getattr(self, name) for name in _GPU_OPTIONS}
-        same = {name: getattr(self, name) for name in ("quick", "seeds", "steps", "data_dir")}
+        same = {name: getattr(self, name) for name in ("quick", "seeds", "steps")}
         if not mini:
             options["hardware"] = self.hardware or "8gpu"
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
@@ -73,7 +69,46 @@ class Run:
         given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
         if given:
             raise BadInput("the miniature has no such option", found=", ".join(given),
-                           expected="--quick, --seeds, --steps, --data-dir, --out, --dry-run",
+                           expected="--quick, --seeds, --steps, --out, --dry-run",
                            next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
         methods = ",".join(m for m in labels.METHODS if (m, labels.MINI) in cells)
         return main(request.miniature(self.out or Path("runs/miniature"), methods=methods, **same), self.dry_run)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every cell that is not run would take: hours, GPU hours, disk and cost; of named cells with each formula."""
+
+    cells: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Cells such as stapo/qwen3-8b. Default: all of the paper's table, with the base models."""
+    hardware: Literal["1gpu", "8gpu", "64gpu"] = "8gpu"
+    """The machine, as the training wing's hardware= has it."""
+    card: Literal["A100", "H20", "H100", "H200", "B200"] | None = None
+    """The GPU. Default: H100, and H20 for 64gpu, the paper's machine."""
+    price: float | None = None
+    """Price of a GPU hour, in any currency."""
+    seeds: str = "0"
+    """Training seeds, separated by commas."""
+    steps: int | None = None
+    """Training steps. Default: 3,000."""
+    records: tuple[Path, ...] = ()
+    """Folders with records: what stands there is not planned, and what was measured there replaces the formula.
+    Default: the committed ones."""
+
+    def run(self) -> int:
+        from stapo_repro.ablation import build as ablation
+        from stapo_repro.driver.request import parse_cells, parse_seeds
+        from stapo_repro.paper import checkout
+        from stapo_repro.planner import plan
+
+        found = plan.build(
+            parse_cells(self.cells) if self.cells else plan.all_cells(),
+            self.records or (checkout() / "results" / "records",),
+            hardware=self.hardware,
+            card=self.card,
+            seeds=parse_seeds(self.seeds),
+            steps=self.steps,
+            skip=() if self.records else (ablation.FOLDER,),
+        )
+        print(plan.to_text(found, self.price, formulas=bool(self.cells)), end="")
+        return 0

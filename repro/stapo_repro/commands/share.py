@@ -1,4 +1,4 @@
-"""`stapo-repro pack` and `stapo-repro unpack`."""
+"""`stapo-repro collect`, `pack` and `unpack`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pack:
         from stapo_results.store import sha256_file
 
         made = pack(self.runs, self.out, self.responses)
-        print(f"{self.out}: {len(made.files)} files of {len(made.runs)} runs, {len(made.cells)} cells, "
+        print(f"{self.out}: {len(made.files)} files of {len(made.runs)} runs, "
               f"{made.total / 2**20:.1f} MiB in {self.out.stat().st_size / 2**20:.1f} MiB\n"
               f"  sha256 {sha256_file(self.out)}")  # fmt: skip
         return 0
@@ -32,7 +32,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Unpack:
-    """Check somebody's bundle as a whole, then merge it into a folder without overwriting anything."""
+    """Check somebody's bundle as a whole, then add its runs to a folder without overwriting anything."""
 
     file: tyro.conf.Positional[Path]
     """An archive of `stapo-repro pack`."""
@@ -43,11 +43,29 @@ class Unpack:
         from stapo_repro.sharing.unpack import check, unpack
 
         if self.into is None:
-            found = check(self.file)
+            found, cells = check(self.file)
             print(f"{self.file} is whole: {len(found.files)} files, {found.total / 2**20:.1f} MiB, of runs "
                   f"{', '.join(found.runs)}; made by code {found.code_commit[:12]}; cells:")  # fmt: skip
-            print(*(f"  {cell}" for cell in found.cells), sep="\n")
+            print(*(f"  {cell}" for cell in cells), sep="\n")
             return 0
-        done = unpack(self.file, self.into)
-        print(f"{done.written} files written below {self.into}, {done.equal} were there already with the same content")
+        found, new = unpack(self.file, self.into)
+        there = len(found.runs) - len(new)
+        print(f"{len(new)} runs written below {self.into}, {there} were there already with the same content")
+        return 0
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Copy a finished run's records (no responses, no paths of this machine) to where they can be committed, and write
+    what each of its stages took to stages.json there."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """Folder of the run, such as runs/miniature."""
+    out: Path
+    """Folder to write, such as results/records/miniature."""
+
+    def run(self) -> int:
+        from stapo_repro.sharing.collect import collect
+
+        print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
         return 0

@@ -13,14 +13,12 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.driver.request import Model, Request
 from stapo_repro.driver.stages import Stage
-from stapo_repro.planner.budget import MACHINES, load
+from stapo_repro.planner.estimates import MACHINES, load
 from stapo_results import token_log
 
 BASE_SEED = 0  # one base model for all training seeds of the miniature
 # Three times the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 256
-# A tiny model fails on the real benchmarks: this keeps the failing short.
-REAL_LIMIT = ("--limit", "2", "--n", "4")
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the miniature's quick form
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
@@ -32,8 +30,7 @@ def make_stages(r: Request) -> list[Stage]:
     first = tuple(s.name for s in inputs)
     trainings = [_training(r, train, m) for m in r.trained]
     exports = [_export(r, train, m) for m in r.trained]
-    kinds = ("eval", "eval-real") if r.on_cpu and r.data_dir is not None else ("eval",)
-    evaluations = [_evaluation(r, evaluate, m, first, kind) for m in r.models for kind in kinds]
+    evaluations = [_evaluation(r, evaluate, m, first) for m in r.models]
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     needs = tuple(s.name for s in (*evaluations, *trainings))
     of = "ablation" if r.experiment == "ablation" else "main"
@@ -107,9 +104,8 @@ def _export(r: Request, program: str, m: Model) -> Stage:
     return Stage(f"export/{m.name}", command, folder, outputs, (f"train/{m.name}",))
 
 
-def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...], kind: str) -> Stage:
-    """`kind` eval, or eval-real: a few problems of the paper's benchmarks for a model of the miniature."""
-    folder, data_dir, benchmarks = r.out / kind / m.name, _benchmarks(r), "all"
+def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> Stage:
+    folder, benchmarks = r.out / "eval" / m.name, "all"
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
@@ -123,14 +119,12 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...], kind
         benchmarks = ",".join(labels.MINI_BENCHMARKS)
         how = ["--engine", "hf", "--judge", f"{r.out / 'base' / 'model'}", "--max-tokens", f"{MAX_TOKENS}"]
     else:
-        how = ["--engine", "vllm", *_replicas(r, m.size), *_judge(r)]
-    if kind == "eval-real":
-        benchmarks, data_dir, limit = ",".join(labels.PAPER_BENCHMARKS), r.data_dir, REAL_LIMIT
-    command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir", f"{data_dir}",
-               *how, *limit, "--out", f"{folder}")  # fmt: skip
+        how = ["--engine", "vllm", *_replicas(r, m.size), *(() if r.judge == "none" else ("--judge", r.judge))]
+    command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir",
+               f"{_benchmarks(r)}", *how, *limit, "--out", f"{folder}")  # fmt: skip
     outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
     needs = (*(() if m.is_base else (f"export/{m.name}",)), *(n for n in first if n != "data"))
-    return Stage(f"{kind}/{m.name}", command, folder, outputs, needs, _online(r))
+    return Stage(f"eval/{m.name}", command, folder, outputs, needs, _online(r))
 
 
 def _replicas(r: Request, size: str) -> list[str]:
@@ -142,12 +136,6 @@ def _replicas(r: Request, size: str) -> list[str]:
         flags += ["--replicas", f"{machine.gpus // parallel}"]
         flags += ["--ray-address", r.ray_address] if r.ray_address else []
     return flags
-
-
-def _judge(r: Request) -> list[str]:
-    if r.judge == "none":
-        return []
-    return ["--judge", r.judge] + (["--judge-revision", r.judge_revision] if r.judge_revision else [])
 
 
 def _tokens(r: Request, program: str, m: Model) -> Stage:

@@ -10,19 +10,6 @@ from collections.abc import Mapping, Sequence
 from stapo_results.terminal import Display, duration
 
 
-def values_text(values: Mapping[str, float | str]) -> str:
-    """reward 0.713, entropy 0.412, silenced 0.15 %."""
-    parts = []
-    for name, value in values.items():
-        if not isinstance(value, (int, float)):
-            parts.append(f"{name} {value}")
-        elif name.endswith("_share"):
-            parts.append(f"{name.removesuffix('_share').replace('_', ' ')} {100 * value:.2f} %")
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value:.3f}")
-    return ", ".join(parts)
-
-
 def kind_of(stage: str) -> str:
     """ "train" of "train/stapo-s0"."""
     return stage.split("/")[0]
@@ -49,13 +36,13 @@ class StageDisplay:
         self.display.say(f"start       {self._numbered(stage)}")
 
     def tick(self, stage: str, report: Mapping | None, seconds: float, peak_bytes: int) -> None:
-        """Where the stage stands; `report` as `progress.read` gives it."""
+        """Where the stage stands; `report` as `terminal.read_progress` gives it."""
 
         def line() -> str:
             parts = [self._numbered(stage), duration(seconds)]
             if report:
                 parts.append(f"{report['stage']} {report['done']}/{report['total']}")
-                parts += [values_text(report["values"])] if report["values"] else []
+                parts += [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in report["values"].items()]
             return ", ".join([*parts, self.time_left(stage, report, seconds), f"peak {peak_bytes / 2**30:.1f} GiB"])
 
         inside = report["done"] / report["total"] if report and report["total"] else 0.0
@@ -78,21 +65,13 @@ class StageDisplay:
             self._seconds[kind_of(stage)].append(seconds)
 
     def time_left(self, stage: str, report: Mapping | None, spent: float) -> str:
-        """In the stage and in the whole run, from what this machine needed so far.
+        """Of the whole run, from what this machine needed so far.
 
-        A stage takes the mean of the finished ones of its kind. A kind of which none has run yet has no estimate; the
-        whole is then "at least".
+        A stage takes the mean of the finished ones of its kind; where a kind has not run yet the time is "at least".
         """
         known = {kind: statistics.fmean(seconds) for kind, seconds in self._seconds.items()}
-        left, kind = None, kind_of(stage)
         if report and report["done"] and report["total"]:
-            left = spent * (report["total"] - report["done"]) / report["done"]
-            known.setdefault(kind, spent + left)
-        elif kind in known:
-            left = max(0.0, known[kind] - spent)
-        later = [known.get(kind_of(s)) for s in self.waiting if s != stage]
-        whole = (left or 0.0) + sum(s for s in later if s is not None)
-        here = f"{duration(left)} left in this stage" if left is not None else "time left not known yet"
-        if not whole:  # nothing is known of any stage
-            return here
-        return f"{here}, {'at least ' if left is None or None in later else ''}{duration(whole)} in all"
+            known[kind_of(stage)] = spent * report["total"] / report["done"]
+        each = [known.get(kind_of(s)) for s in (stage, *(w for w in self.waiting if w != stage))]
+        whole = sum(s for s in each if s is not None) - (0 if each[0] is None else spent)
+        return f"{'at least ' if None in each else ''}{duration(max(0.0, whole))} left" if any(each) else "time left: ?"

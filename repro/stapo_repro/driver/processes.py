@@ -123,13 +123,8 @@ def describe(processes: Iterable[psutil.Process]) -> list[str]:
 
 
 def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 30.0) -> list[str]:
-    """End the child and its whole family: TERM to the child first (it may end its own in order), then TERM to the
-    rest, then KILL.
-
-    Args:
-        family: see `Family`.
-        child: the direct child, or None when only orphans may be left.
-        grace: seconds that the child has before the others are told too.
+    """End the child (None when only orphans may be left) and its family: TERM to the child, which may end its own in
+    order; after `grace` seconds TERM to the rest; then KILL.
 
     Returns:
         What is still alive after KILL (empty, unless a process hangs in the kernel), as "pid name".
@@ -153,15 +148,40 @@ def end_all(family: Family, child: subprocess.Popen | None = None, grace: float 
 
 
 def sweep(family: Family, patience: float = 5.0) -> list[str]:
-    """After a child ended by itself: give its daemons `patience` seconds, then end them.
-
-    Returns:
-        Those that had to be ended, as "pid name".
-    """
+    """After a child ended by itself: give its daemons `patience` seconds, then end them; those, as "pid name"."""
     left = describe(family.wait_gone(patience))
     if left:
         end_all(family)
     return left
+
+
+class Peak:
+    """Highest memory of processes together, shared pages counted once (the sum of their PSS), in bytes.
+
+    Reading PSS makes the kernel walk all page tables (5 to 20 ms a process), so resident less shared memory is summed
+    each time, and PSS when that reached a new height or when five seconds have passed.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._cheap_peak = 0
+        self._last = 0.0
+
+    def sample(self, processes: Iterable[psutil.Process]) -> int:
+        """Look once at these processes; returns the peak so far."""
+        cheap, alive, now = 0, [], time.monotonic()
+        for p in processes:
+            with contextlib.suppress(psutil.Error):
+                memory = p.memory_info()
+                cheap += memory.rss - memory.shared
+                alive.append(p)
+        if cheap > 1.02 * self._cheap_peak or now - self._last > 5:
+            self._cheap_peak, self._last, pss = max(cheap, self._cheap_peak), now, 0
+            for p in alive:
+                with contextlib.suppress(psutil.Error):
+                    pss += p.memory_full_info().pss
+            self.bytes = max(self.bytes, pss)
+        return self.bytes
 
 
 class Watchdog:

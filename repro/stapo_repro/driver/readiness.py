@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -14,11 +13,13 @@ from pathlib import Path
 import psutil
 
 from stapo_repro import labels
+from stapo_repro.ablation import build as ablation
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Stage, StageEvent, last_event
-from stapo_repro.planner.estimates import GIB, Estimate
-from stapo_repro.planner.plan import total
-from stapo_repro.planner.render import number
+from stapo_repro.paper import checkout
+from stapo_repro.planner import estimates
+from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
+from stapo_repro.planner.plan import number, total
 from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -29,7 +30,7 @@ from stapo_results.terminal import duration
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
 # what an environment needs beyond the suite itself, to be asked before days of work depend on it
 NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
-_RAY_SECONDS = 60
+_OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
 
 FILLING = (
     "It fills the folder named by --out and does not look at committed records: what is recorded elsewhere is run "
@@ -42,16 +43,32 @@ def new_record(r: Request) -> Run:
     return new_run("repro", r.config(), seeds={}, deterministic=r.on_cpu)
 
 
+def stage_costs(r: Request) -> dict[str, Estimate]:
+    """Hours and disk of every training and evaluation, by the planner."""
+    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
+    machine, found = MACHINES.get(r.hardware, CPU), {}
+    for m in r.models:
+        labelled = (m.method, m.size)
+        if not m.is_base:
+            found[f"train/{m.name}"] = estimates.training(
+                *labelled, machine, machine.card, r.steps, known, r.keep_checkpoints
+            )
+        if not r.quick:
+            evaluation = estimates.evaluation(*labelled, places(m.size), machine, machine.card, known)
+            found[f"eval/{m.name}"] = evaluation
+    return found
+
+
 def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> Checks:
     """Look at everything. `stages`: those still to be made; `costs`: by stage, where something is known."""
     checks = Checks()
     checks.attempt("output folder", _check_folder, r)
-    if r.data_dir is not None:
-        checks.attempt("benchmarks", check_benchmarks, r.data_dir)
     if r.on_cpu:
         checks.attempt("memory", check_memory)
         checks.attempt("disk", check_disk, r.out, MINIATURE_DISK_GIB, MINIATURE_DISK_GIB)
         return checks
+    if r.data_dir is not None:
+        checks.attempt("benchmarks", check_benchmarks, r.data_dir)
     train, evaluate, _ = r.programs()
     if train:
         checks.attempt("training's environment", check_environment, "stapo-train", Path(train))
@@ -59,19 +76,13 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
     disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
     checks.attempt("disk", check_disk, r.out, disk, least)
-    checks.attempt("GPUs", check_gpus, r)
+    if not r.ray_address:  # a cluster's are counted by the wings, when they join it
+        checks.attempt("GPUs", check_gpus, r)
     _check_configurations(checks, stages)
     return checks
 
 
 def _check_folder(r: Request) -> str:
-    if (r.out / "parameters.json").exists() and not (r.out / runs.RECORD).exists():
-        raise BadInput(
-            f"{r.out} holds a run of an earlier version of this driver",
-            found="parameters.json and no run.json",
-            expected="a folder that this version began, or a new one",
-            next_step="finish it with that version, or give another --out",
-        )
     previous = runs.previous_of(r.out, new_record(r), "--out")
     return f"{r.out}: {'goes on' if previous else 'new'}"
 
@@ -80,12 +91,8 @@ def check_benchmarks(folder: Path) -> str:
     """What a folder of benchmarks holds. Raises: BadInput where a file is missing."""
     names = [f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS]
     if missing := [n for n in names if not (folder / n).exists()]:
-        raise BadInput(
-            "the folder of benchmarks is not complete",
-            found=f"{folder} lacks {', '.join(missing)}",
-            expected="the six files of the paper's benchmarks",
-            next_step="name the right folder with --data-dir, or leave the option out",
-        )
+        raise BadInput("the folder of benchmarks is not complete", found=f"{folder} lacks {', '.join(missing)}",
+                       next_step="name the right folder with --data-dir, or leave the option out")  # fmt: skip
     return f"{len(names)} files in {folder}"
 
 
@@ -93,12 +100,9 @@ def check_memory() -> str:
     """Raises BadInput where the miniature's trainings would not find enough memory."""
     free = psutil.virtual_memory().available / GIB
     if free < MINIATURE_MEMORY_GIB:
-        raise BadInput(
-            "too little free memory for veRL and Ray",
-            found=f"{free:.1f} GiB available",
-            expected=f"at least {MINIATURE_MEMORY_GIB} GiB",
-            next_step="close other programs, then run the same command again",
-        )
+        raise BadInput("too little free memory for veRL and Ray", found=f"{free:.1f} GiB available",
+                       expected=f"at least {MINIATURE_MEMORY_GIB} GiB",
+                       next_step="close other programs, then run the same command again")  # fmt: skip
     return f"{free:.0f} GiB free"
 
 
@@ -126,13 +130,11 @@ def check_environment(command: str, program: Path) -> str:
     """The versions of what a wing needs in its environment. Raises: BadInput for what is not installed there."""
     versions = _installed(program, NEEDS[command])
     if lacking := [n for n, v in versions.items() if v is None]:
-        train = command == "stapo-train"
         raise BadInput(
             f"the environment of {command} cannot do this on GPUs",
             found=f"no {', no '.join(lacking)} in {program.parent.parent}",
-            expected=f"what requirements/{'gpu' if train else 'eval-gpu'}.txt pins",
-            next_step=f"make one as docs/reproduction.md says, and name it with --{'train' if train else 'eval'}-env "
-            "DIR",
+            expected=f"what requirements/{'gpu' if command == 'stapo-train' else 'eval-gpu'}.txt pins",
+            next_step=_OTHER_ENVIRONMENT,
         )
     return ", ".join(f"{n} {v}" for n, v in versions.items())
 
@@ -150,66 +152,25 @@ def _installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
     )
     python = program.with_name("python")
     if not python.exists():
-        raise BadInput(f"{program} stands in no environment", found=f"no {python}", expected="a venv's bin folder",
-                       next_step="name the environment with --train-env DIR or --eval-env DIR")  # fmt: skip
+        raise BadInput(f"{program} stands in no environment", found=f"no {python}", next_step=_OTHER_ENVIRONMENT)
     command = [str(python), "-I", "-c", code, *names]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
 
 
 def check_gpus(r: Request) -> str:
-    """Counts the GPUs, here or in the Ray cluster. Raises: BadInput for fewer than the hardware has."""
-    found, where = _gpus_here(), "this machine"
-    if r.ray_address:
-        found, where = _gpus_of_cluster(r), f"the Ray cluster at {r.ray_address}"
+    """Counts the GPUs that CUDA_VISIBLE_DEVICES leaves. Raises: BadInput for fewer than the hardware has."""
+    found, chosen = len(nvidia_smi("index").split()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        found = min(found, len([c for c in chosen.split(",") if c.strip()]))
     if found < r.gpus:
         raise BadInput(
-            f"{where} has too few GPUs for --hardware {r.hardware}",
+            f"this machine has too few GPUs for --hardware {r.hardware}",
             found=f"{found} GPUs",
             expected=f"{r.gpus}",
             next_step=f"stapo-repro plan {' '.join(r.cells)} --hardware {r.hardware}   says what it takes; on machines "
             "that have them the same command runs it; without a GPU: stapo-repro run stapo/mini",
         )
-    return f"{found} in {where}, {r.gpus} needed"
-
-
-def _gpus_here() -> int:
-    """GPUs of this machine that CUDA_VISIBLE_DEVICES leaves."""
-    count = len(nvidia_smi("index").split())
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return count if chosen is None else min(count, len([c for c in chosen.split(",") if c.strip()]))
-
-
-def _gpus_of_cluster(r: Request) -> int:
-    """GPUs that `ray status` of the training's (else the evaluation's) environment counts."""
-    train, evaluate, _ = r.programs()
-    ray = Path(train or evaluate).with_name("ray")
-    if not ray.exists():
-        raise BadInput("Ray is not installed", found=f"no {ray}", expected="the environment that started the cluster",
-                       next_step="name it with --train-env DIR or --eval-env DIR")  # fmt: skip
-    command = [str(ray), "status", "--address", r.ray_address]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_RAY_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        done = subprocess.CompletedProcess(command, 1, "", f"nothing for {_RAY_SECONDS} s")
-    if done.returncode == 0:
-        counted = re.search(r"[\d.]+/([\d.]+) GPU", done.stdout)
-        return int(float(counted[1])) if counted else 0
-    last = (done.stderr.strip().splitlines() or ["ray status said nothing"])[-1][:200]
-    if "AuthenticationError" in done.stderr:
-        raise BadInput(
-            f"the Ray cluster at {r.ray_address} asks for a token",
-            found=last,
-            expected="the token of whoever started the cluster",
-            next_step="the same command with RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE before it "
-            "(docs/reproduction.md)",
-        )
-    raise BadInput(
-        "no Ray cluster answers",
-        found=f"--ray-address {r.ray_address}: {last}",
-        expected="a running cluster",
-        next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others "
-        "(docs/cluster.md)",
-    )
+    return f"{found} in this machine, {r.gpus} needed"
 
 
 def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
@@ -256,11 +217,8 @@ def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estim
     Raises:
         BadInput: with everything that stands in the way.
     """
-    place = f"{r.hardware} of " if r.gpus else ""
-    place += f"the Ray cluster at {r.ray_address}" if r.ray_address else "this machine"
-    seeds = ", ".join(map(str, dict.fromkeys(m.seed for m in r.trained))) or "none"
-    print(f"{r.experiment}: {', '.join(r.cells)}, seeds {seeds}, {r.steps:,} steps, on {place}, into {r.out}")
-    print(FILLING)
+    place = f"the Ray cluster at {r.ray_address}" if r.ray_address else "this machine"
+    print(f"{r.experiment}: {', '.join(r.cells)}, {r.steps:,} steps, {r.hardware} of {place}, into {r.out}\n{FILLING}")
     for i, (stage, what) in enumerate(states.items(), 1):
         print(f"\n{i:>3}. {stage.name}: {what or 'there'}")
         print(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")

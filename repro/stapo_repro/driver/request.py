@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stapo_repro import labels
-from stapo_repro.planner.budget import MACHINES, load
+from stapo_repro.planner.estimates import MACHINES, MINI_STEPS, load
 from stapo_results.errors import BadInput
 
 Experiment = Literal["miniature", "ablation", "cells"]
 Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
 
-STEPS = 40  # of the miniature
 QUICK_STEPS = {"miniature": 4, "ablation": 2, "cells": 2}
 QUICK_METHODS = ("justrl", "stapo")  # of the miniature
 _EXAMPLE = "stapo-repro run stapo/mini"
@@ -50,9 +49,8 @@ class Request:
     Attributes:
         experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
         models: in the order in which they are trained and evaluated.
-        data_dir: folder with the paper's six benchmarks. None: the hub's copies, which the miniature does without.
         hardware: "cpu" for the miniature and its ablation, else a key of `MACHINES`.
-        ray_address and below: of the paper's cells alone; see `stapo-repro run --help`.
+        data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
 
     experiment: Experiment
@@ -60,12 +58,11 @@ class Request:
     steps: int
     quick: bool
     out: Path
-    data_dir: Path | None = None
     hardware: str = "cpu"
+    data_dir: Path | None = None
     ray_address: str = ""
     source: str = ""
     judge: str = "none"
-    judge_revision: str = ""
     keep_checkpoints: int = 0
     train_env: Path | None = None
     eval_env: Path | None = None
@@ -105,48 +102,35 @@ class Request:
 
         Programs' paths are part of it: a training whose command changed would be made anew, and takes days.
         """
-        same = {
-            "experiment": self.experiment,
-            "quick": self.quick,
-            "steps": self.steps,
-            "data_dir": str(self.data_dir.resolve()) if self.data_dir else "",
-        }
+        same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             return same | {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
         _, evaluate, repro = self.programs()
-        kept = ("hardware", "ray_address", "source", "judge", "judge_revision", "keep_checkpoints")
-        programs = [console_script("stapo-train", self.train_env), evaluate, repro]
-        return same | {name: getattr(self, name) for name in kept} | {"programs": programs}
+        same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
+        same["data_dir"] = str(self.data_dir.resolve()) if self.data_dir else ""
+        return same | {"programs": [console_script("stapo-train", self.train_env), evaluate, repro]}
 
 
 def parse_cells(names: Sequence[str]) -> Named:
     """(method, size) of each METHOD/SIZE, each once, in the order given.
 
     Raises:
-        BadInput: none, one that is no cell of ours, or the miniature's beside the paper's.
+        BadInput: none, or one that is no cell of ours.
     """
-    if not names:
-        raise BadInput("no cell was named", expected="METHOD/SIZE", next_step=_EXAMPLE)
-    found = []
     sizes = [labels.MINI, *labels.PAPER_SIZES]
-    for name in names:
-        method, slash, size = name.partition("/")
-        methods = list(labels.METHODS if size == labels.MINI else labels.METHOD_LABELS)
-        if not slash or size not in sizes:
-            raise BadInput(f"no such cell: {name}", expected=f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
-                           next_step=_EXAMPLE)  # fmt: skip
-        if method not in methods:
-            trained = method in labels.METHOD_LABELS and method != labels.BASE
-            alone = f"train it alone: stapo-train run method={method} size={size} ..."
+    for name in names or ("",):
+        method, _, size = name.partition("/")
+        methods = labels.METHODS if size == labels.MINI else labels.METHOD_LABELS
+        if size not in sizes or method not in methods:
             raise BadInput(
-                f"no such cell: {name}",
-                expected=f"METHOD/{size} with METHOD of {', '.join(methods)}",
-                next_step=alone if trained else _EXAMPLE,
+                f"no such cell: {name or 'none was named'}",
+                expected=f"METHOD/{size} with METHOD of {', '.join(methods)}"
+                if size in sizes
+                else f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
+                next_step=f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
             )
-        if (method, size) not in found:
-            found.append((method, size))
-    return tuple(found)
+    return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 
 
 def is_miniature(cells: Named) -> bool:
@@ -187,7 +171,7 @@ def _at_least(flag: str, value: int, least: int) -> int:
 
 def miniature(
     out: Path, *, experiment: Literal["miniature", "ablation"] = "miniature", quick: bool = False,
-    seeds: str | None = None, methods: str | None = None, steps: int | None = None, data_dir: Path | None = None,
+    seeds: str | None = None, methods: str | None = None, steps: int | None = None,
 ) -> Request:  # fmt: skip
     """The miniature or its ablation; None takes the default.
 
@@ -207,9 +191,9 @@ def miniature(
             next_step="--methods justrl,stapo",
         )
     numbers = parse_seeds(seeds if seeds is not None else "0,1,2" if ablation and not quick else "0")
-    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS
+    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else MINI_STEPS
     models = (Model(labels.BASE, labels.MINI, 0), *(Model(m, labels.MINI, s) for s in numbers for m in names))
-    return Request(experiment, models, _at_least("--steps", count, 1), quick, out, data_dir)
+    return Request(experiment, models, _at_least("--steps", count, 1), quick, out)
 
 
 def paper_cells(
@@ -222,14 +206,12 @@ def paper_cells(
         BadInput: a value that cannot be.
     """
     if hardware not in MACHINES:
-        base = next((s for m, s in cells if m == labels.BASE), "")
-        model = load().models[base].id if base else "DIR"
         raise BadInput(
             "the paper's models need GPUs",
             found=f"--hardware {hardware}",
             expected=" | ".join(MACHINES),
             next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
-            f"or tox -e eval-cpu -- --model {model} for a model's evaluation alone",
+            "or tox -e eval-cpu -- --model DIR for a model's evaluation alone",
         )
     numbers = parse_seeds(seeds)
     count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
@@ -258,11 +240,7 @@ def console_script(name: str, environment: Path | None = None) -> str:
         return str(path)
     if environment is None and (found := shutil.which(name)):
         return found
-    raise BadInput(
-        f"the command {name} is not installed{f' in {environment}' if environment else ''}",
-        found=f"no {path}",
-        expected="an environment with the suite in it",
-        next_step=f"{environment}/bin/python -m pip install --no-deps --editable .   (docs/reproduction.md)"
-        if environment
-        else "pip install -e .[train,eval,repro]",
-    )
+    python = f"{environment}/bin/python" if environment else "python"
+    raise BadInput(f"the command {name} is not installed", found=f"no {path}",
+                   expected="an environment with the suite in it",
+                   next_step=f"{python} -m pip install --no-deps --editable .   (docs/reproduction.md)")  # fmt: skip

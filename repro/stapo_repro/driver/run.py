@@ -7,25 +7,29 @@ stages.jsonl what was done (see `stages`). The same command goes on from any kin
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from stapo_repro.ablation import build as ablation
-from stapo_repro.driver import readiness, summary
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stapo_repro import labels
+from stapo_repro.driver import readiness
 from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
-from stapo_repro.paper import checkout
-from stapo_repro.planner import estimates
-from stapo_repro.planner.budget import MACHINES, load, places
-from stapo_repro.planner.estimates import Estimate
+from stapo_repro.driver.times import of_ledger
 from stapo_results import runs
-from stapo_results.schema import Run
+from stapo_results.schema import SETTINGS, Run
+from stapo_results.terminal import duration
 
 
 def main(r: Request, dry: bool = False) -> int:
@@ -36,7 +40,7 @@ def main(r: Request, dry: bool = False) -> int:
         RunFailed: a stage failed; the same command goes on.
     """
     began = time.monotonic()
-    stages, ledger, costs = make_stages(r), read_ledger(r.out), stage_costs(r)
+    stages, ledger, costs = make_stages(r), read_ledger(r.out), readiness.stage_costs(r)
     states = {s: readiness.state(s, ledger) for s in stages}
     checks = readiness.make_checks(r, [s for s in stages if states[s]], costs)
     if dry:
@@ -44,7 +48,7 @@ def main(r: Request, dry: bool = False) -> int:
         return 0
     checks.refuse()
     execute(r.out, readiness.new_record(r), stages, r.grace_seconds)
-    summary.show(r, time.monotonic() - began)
+    show_summary(r, time.monotonic() - began)
     return 0
 
 
@@ -73,24 +77,6 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
         return made
 
 
-def stage_costs(r: Request) -> dict[str, Estimate]:
-    """Hours and disk of every training and evaluation, by the planner; without those of which nothing is known."""
-    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
-    found = {}
-    for m in r.models:
-        if r.on_cpu:
-            train = estimates.miniature("train", m.method, known, r.steps)
-            evaluation = estimates.miniature("eval", m.method, known)
-        else:
-            budget, machine = load(), MACHINES[r.hardware]
-            card, keep = machine.card, r.keep_checkpoints
-            train = estimates.training(budget, m.method, m.size, machine, card, r.steps, known, keep)
-            evaluation = estimates.evaluation(budget, m.size, places(m.size), machine, card, known, m.is_base)
-        found |= {} if m.is_base else {f"train/{m.name}": train}
-        found |= {} if r.quick else {f"eval/{m.name}": evaluation}
-    return found
-
-
 @contextlib.contextmanager
 def _interrupt_once() -> Iterator[None]:
     """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
@@ -110,3 +96,45 @@ def _interrupt_once() -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _shown(by_setting: dict[str, Any]) -> str:
+    """62.50 (70.31); a status where there is no number."""
+    first, second = (v["shown"] if v["status"] == "run" else v["status"] for v in (by_setting[s] for s in SETTINGS))
+    return f"{first} ({second})"
+
+
+def _tables(r: Request) -> Iterator[Table | str]:
+    """What a finished miniature or ablation says, in short."""
+    if r.experiment == "ablation":
+        for claim in json.loads((r.out / "tables" / "ablation.json").read_text())["claims"]:
+            yield f"{claim['verdict']:<20}{claim['id']}"
+        return
+    for section in json.loads((r.out / "tables" / "main_table.json").read_text())["sections"]:
+        if section["miniature"]:
+            shown = Table(title=section["title"], caption="{}, in brackets {}".format(*SETTINGS))
+            for name in ("Method", *map(labels.benchmark_label, (*section["benchmarks"], labels.AVERAGE))):
+                shown.add_column(name)
+            for row in section["rows"]:
+                if any(v["status"] == "run" for by in row["values"].values() for v in by.values()):
+                    shown.add_row(row["label"], *map(_shown, row["values"].values()))
+            yield shown
+
+
+def show_summary(r: Request, wall_seconds: float) -> None:
+    """Print the closing words of a finished run; `wall_seconds` are this call's."""
+    console = Console(highlight=False)
+    for line in _tables(r) if r.on_cpu else ():
+        console.print(Text(line) if isinstance(line, str) else line)
+    times, _ = of_ledger(read_ledger(r.out))
+    whole, peak = sum(s.seconds for s in times), max(s.peak_mib for s in times) / 1024
+    name = "ablation" if r.experiment == "ablation" else "main_table"
+    print(
+        f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.\n"
+        f"  table      {r.out / 'tables' / f'{name}.md'}\n"
+        f"  figures    {r.out / 'figures'}\n"
+        f"  records    {r.out / 'eval'}, {r.out / 'train'}\n"
+        f"  logs       {r.out / 'logs'}\n"
+        f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip\n"
+        f"  to commit  stapo-repro collect {r.out} --out results/records/{r.out.name}, then tox -e tables"
+    )

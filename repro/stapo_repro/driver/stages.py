@@ -8,7 +8,6 @@ is said aloud and made again; outputs that were changed are moved aside, never d
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from pydantic import Field
 
 from stapo_repro.driver import processes
 from stapo_repro.driver.display import StageDisplay, kind_of
-from stapo_repro.driver.memory import Peak
-from stapo_results import progress, store
+from stapo_results import store, terminal
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import code_version, now
 from stapo_results.schema import Record
@@ -204,20 +203,20 @@ class Engine:
         report.unlink(missing_ok=True)
         self._record(stage, "start")
         self.display.begin(stage.name)
-        started, peak, family = time.monotonic(), Peak(), processes.Family(self.mark)
+        started, peak, family = time.monotonic(), processes.Peak(), processes.Family(self.mark)
 
         def close(result: Result, notes: list[str], **values: object) -> None:
             seconds, mib = round(time.monotonic() - started, 2), peak.bytes >> 20
             self._record(stage, result, seconds=seconds, peak_mib=mib, notes=notes, **values)
             self.display.end(stage.name, result, seconds, mib, notes)
 
-        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), progress.VARIABLE: str(report.resolve())}
+        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), terminal.PROGRESS: str(report.resolve())}
         child = None
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
-                peak.sample([os.getpid(), *(p.pid for p in family.members())])
-                self.display.tick(stage.name, progress.read(report), time.monotonic() - started, peak.bytes)
+                peak.sample([psutil.Process(), *family.members()])
+                self.display.tick(stage.name, terminal.read_progress(report), time.monotonic() - started, peak.bytes)
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
             left = processes.sweep(family, self.patience)
         except BaseException:  # also Ctrl-C and a defect of our own: nothing may be left running

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from stapo_repro.driver.display import kind_of
 from stapo_repro.driver.stages import StageEvent, read_ledger
 from stapo_results import runs, store
-from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
 from stapo_results.terminal import duration
 
@@ -99,36 +98,10 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
     )
 
 
-def _machines(hardware: Sequence[dict[str, Any]]) -> str:
-    return " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in hardware)
-
-
-def _counted(kinds: Sequence[str]) -> str:
-    """ "4 trainings, 5 evaluations" """
-    counts = (("training", kinds.count("train")), ("evaluation", kinds.count("eval")))
-    return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts)
-
-
 def _code(text: str) -> str:
     """Of stages.code_text: commit, and after a plus a hash of what differs from it."""
     commit, changed, _ = text.partition("+")
     return commit[:12] + (" with uncommitted changes" if changed else "")
-
-
-def _measured(times: RunTimes) -> str:
-    form = "short form of the " if times.quick else ""
-    peak = max((s.peak_mib for s in times.stages), default=0) / 1024
-    code = ", ".join(dict.fromkeys(_code(s.code) for s in times.stages))
-    counted = _counted([kind_of(s.name) for s in times.stages])
-    text = (
-        f"The committed {form}miniature took {duration(times.seconds)} on {_machines(times.hardware)}: {counted}, peak "
-        f"memory {peak:.1f} GiB, code {code}."
-    )
-    if again := [f"{s.name} ({s.attempts})" for s in times.stages if s.attempts > 1]:
-        text += f" More than one attempt: {', '.join(again)}."
-    if times.unfinished:
-        text += f" NOT FINISHED: {', '.join(times.unfinished)}."
-    return text
 
 
 def page_block(records: Path) -> str:
@@ -138,13 +111,18 @@ def page_block(records: Path) -> str:
         records: such as results/records.
 
     Raises:
-        RecordError: a record that is broken, or of another kind of run.
+        RecordError: a record that is broken.
     """
     file = records / "miniature" / FILE
     if not file.exists():
         return "The miniature: not run."
     times = store.read_json(file, RunTimes)
-    if times.kind != "miniature":
-        raise RecordError(f"{file}: times of another run", found=times.kind, expected="miniature",
-                          next_step="collect the run into a folder of its own kind")  # fmt: skip
-    return _measured(times)
+    kinds = [kind_of(s.name) for s in times.stages]
+    peak = max((s.peak_mib for s in times.stages), default=0) / 1024
+    machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in times.hardware)
+    text = (
+        f"The committed {times.kind} took {duration(times.seconds)} on {machines}: {kinds.count('train')} trainings, "
+        f"{kinds.count('eval')} evaluations, peak memory {peak:.1f} GiB, "
+        f"code {', '.join(dict.fromkeys(_code(s.code) for s in times.stages))}."
+    )
+    return f"{text} NOT FINISHED: {', '.join(times.unfinished)}." if times.unfinished else text

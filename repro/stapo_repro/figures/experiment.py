@@ -16,18 +16,28 @@ from typing import Literal
 
 from stapo_repro import labels
 from stapo_repro.ablation import by_seed
-from stapo_repro.figures.variants import variant
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
-from stapo_repro.tables.differences import compare
+from stapo_repro.tables.comparisons import difference
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
-from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS, Theory
 
 ExperimentName = Literal["main", "ablation"]
 Kind = Literal["miniature", "ablation", "paper", "other"]
 Gap = Literal["not run", "other problems", "samples missing"]
+TAU_P, Q = 0.002, 0.75  # the paper's values (Section "Experiments", table of hyperparameters)
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
+_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+_VARIANT = re.compile(rf"(stapo|stapo-high-entropy|stapo-random)(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
+
+
+def variant(label: str) -> tuple[str, float, float] | None:
+    """(selector, tau_p, q) of a run with another tau_p or q, from its label as the trainer writes it:
+    `stapo-tau0.0002`, `stapo-random-q0.5`; None for any other label, the plain methods among them."""
+    found = _VARIANT.fullmatch(label)
+    if not found or not (found[2] or found[3]):
+        return None
+    return found[1], float(found[2] or TAU_P), float(found[3] or Q)
 
 
 @dataclass(frozen=True)
@@ -121,19 +131,15 @@ class Experiment:
             out[cell.size, cell.method, cell.benchmark, cell.setting].append(c)
         return out
 
-    @cached_property
-    def sizes(self) -> tuple[str, ...]:
-        """Sizes with any record: the miniature, the paper's, others. Without any record: the miniature, "not run"."""
-        found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs}
-        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in (found or {labels.MINI})]
-        return (*known, *sorted(found - set(known)))
-
     def groups(self) -> list[Group]:
-        """One group a size."""
+        """One group a size with any record: the miniature, the paper's, others. Without any: the miniature, "not
+        run"."""
         if self.name == "ablation":
             return [self._group("ablation", "", "ablation", (labels.MINI,))]
+        found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs} or {labels.MINI}
+        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found]
         out = []
-        for size in self.sizes:
+        for size in (*known, *sorted(found - set(known))):
             kind: Kind = "miniature" if size == labels.MINI else "paper" if size in labels.PAPER_SIZES else "other"
             name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
             out.append(self._group(name, labels.size_label(size), kind, (size,)))
@@ -164,11 +170,8 @@ class Experiment:
         """The evaluations of one cell of the table, a seed each."""
         return self._by_key.get((size, method, benchmark, setting), [])
 
-    def _parts(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> list[Score] | None:
-        """The scores on all benchmarks; None where one was not run."""
-        found = [self.scores.get((size, method, b, setting)) for b in benchmarks]
-        have = [s for s in found if s is not None]
-        return have if have and len(have) == len(found) else None
+    def _parts(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> list[Score | None]:
+        return [self.scores.get((size, method, b, setting)) for b in benchmarks]
 
     def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
@@ -176,12 +179,14 @@ class Experiment:
             if method == labels.BASE:
                 return _from_number(by_seed.base_accuracy(self.ablation, benchmarks, setting))
             return _from_number(by_seed.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
-        parts = self._parts(size, method, benchmarks, setting)
-        found = average_score(parts) if parts else None
-        if parts is None or found is None:
+        parts = [s for s in self._parts(size, method, benchmarks, setting) if s is not None]
+        found = average_score(parts) if parts and len(parts) == len(benchmarks) else None
+        if found is None or math.isnan(found[0].mean):
             return None
+        e = found[0]
+        ends = (None, None) if math.isnan(e.low) else (100 * e.low, 100 * e.high)
         seeds = tuple(100 * math.fsum(p.seeds[s] for p in parts) / len(parts) for s in sorted(parts[0].seeds))
-        return _percent(found[0].mean, found[0].low, found[0].high, seeds)
+        return Value(100 * e.mean, *ends, seeds)
 
     def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
@@ -189,18 +194,17 @@ class Experiment:
             terms = [(1.0, first, setting), (-1.0, second, setting)]
             return _from_number(by_seed.accuracy(self.ablation, terms, benchmarks)) or "not run"
         one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
-        if one is None or other is None:
-            return "not run"
-        try:
-            c = compare(one, other, flips=_NO_TEST)
-        except BadInput:  # the figure says so in the place of the number
-            return "other problems"
-        return _percent(c.difference, c.low, c.high) or "samples missing"
+        d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
+        if d.status != "run":
+            return d.status
+        return "samples missing" if d.points is None else Value(d.points, d.low, d.high)
 
     def remarks(self, group: Group) -> list[str]:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
         if self.ablation is not None:
-            return self._missing_seeds(self.ablation, group)
+            terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
+            gone = [x for t in terms for x in by_seed.accuracy(self.ablation, t, group.benchmarks).missing]
+            return [f"MISSING: {'; '.join(dict.fromkeys(gone))}."] if gone else []
         shown = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
         out = []
         lacking = [(k, s) for k, s in shown.items() if s.estimate.missing]
@@ -210,21 +214,7 @@ class Experiment:
         if len(lacking) > 3:
             out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
         parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
-        out += [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
-        return out
-
-    @staticmethod
-    def _missing_seeds(ablation: by_seed.SeedResults, group: Group) -> list[str]:
-        terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
-        gone = dict.fromkeys(x for t in terms for x in by_seed.accuracy(ablation, t, group.benchmarks).missing)
-        return [f"MISSING: {'; '.join(gone)}."] if gone else []
-
-
-def _percent(mean: float, low: float, high: float, seeds: tuple[float, ...] = ()) -> Value | None:
-    if math.isnan(mean):
-        return None
-    ends = (None, None) if math.isnan(low) else (100 * low, 100 * high)
-    return Value(100 * mean, *ends, seeds)
+        return out + [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
 
 
 def _from_number(n: by_seed.Number) -> Value | None:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
-from stapo_repro.figures.curves import MOST_POINTS, Panel, curve
 from stapo_repro.figures.experiment import Experiment, Group
-from stapo_repro.figures.training import describe_runs
+from stapo_repro.figures.training import MOST_POINTS, Panel, curve, describe_runs
 from stapo_repro.records.reading import TrainingRun
 
 QUANTILES = (5, 25, 50, 75, 95, 99)

@@ -1,19 +1,94 @@
-"""Training curves: reward, entropy, silenced share and accuracy by step; and the share of silenced tokens by itself."""
+"""Training curves: reward, entropy, silenced share and accuracy by step; and the share of silenced tokens by itself.
+
+A curve is the mean over seeds with the range between them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
-from stapo_repro.figures.curves import Curve, Panel, curve
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.records.reading import TrainingRun
+from stapo_results.errors import BadInput
+
+MOST_POINTS = 300
+"""Points a curve keeps: what is finer than a line's width on paper only makes the file large."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure: the metric in metrics.jsonl, its heading, the axis label with unit, a factor."""
+
+    metric: str
+    title: str
+    unit: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method in one panel: steps (S,), mean over seeds, lowest and highest seed (all (S,)).
+
+    `window`: how many consecutive steps each point is the mean of.
+    """
+
+    method: str
+    steps: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    seeds: int
+    window: int = 1
+
+
+def windowed(values_RS: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """Means of consecutive windows of `width` columns, (R, ceil(S / width)); the last window holds the rest."""
+    starts = np.arange(0, values_RS.shape[1], width)
+    counts = np.diff([*starts, values_RS.shape[1]])
+    return np.add.reduceat(values_RS, starts, axis=1) / counts
+
+
+def curve(runs: Sequence[TrainingRun], panel: Panel, most: int | None = MOST_POINTS) -> Curve | None:
+    """Mean and range over the seeds of one method, at the steps that all seeds have; None when no run has the metric.
+
+    Of more than `most` steps, each point is the mean of as many consecutive ones as bring them below.
+
+    Raises:
+        BadInput: two runs of one seed.
+    """
+    seeds = [r.seed for r in runs]
+    if len(set(seeds)) != len(seeds):
+        raise BadInput(
+            f"two training runs of {runs[0].method} with one seed",
+            found=", ".join(f"{r.path} (seed {r.seed})" for r in runs),
+            expected="one run a seed",
+            next_step="name only one of the folders with --records",
+        )
+    values = [{s.step: s.values[panel.metric] for s in r.steps if panel.metric in s.values} for r in runs]
+    values = [{k: v * panel.factor for k, v in by_step.items() if math.isfinite(v)} for by_step in values]
+    values = [v for v in values if v]
+    if not values:
+        return None
+    steps = sorted(set.intersection(*map(set, values)))
+    if not steps:
+        return None
+    width = 1 if most is None else math.ceil(len(steps) / most)
+    at = windowed(np.array([steps], dtype=np.float64), width)[0]
+    matrix = windowed(np.array([[v[s] for s in steps] for v in values]), width)
+    ends = matrix.min(axis=0), matrix.max(axis=0)
+    return Curve(runs[0].method, at, matrix.mean(axis=0), *ends, len(values), width)
+
 
 PANELS = (
     Panel("reward", "Mean reward", "reward (+1 right, −1 wrong)"),
@@ -83,11 +158,6 @@ def _handles(runs: Runs) -> list[Line2D]:
     return out
 
 
-def _band(seeds: int) -> str:
-    """What the band between the lowest and the highest of n independent runs is: P(median inside) = 1 - 2^(1 - n)."""
-    return f" (of {seeds} seeds; it holds the median run with a probability of {100 * (1 - 2 ** (1 - seeds)):.0f} %)"
-
-
 def describe_runs(runs: Runs, windows: Sequence[int] = ()) -> str:
     """Second part of a caption: how many runs, of how many steps; what bands and points are; what was not run."""
     have = {m: r for m, r in runs.items() if r}
@@ -96,9 +166,11 @@ def describe_runs(runs: Runs, windows: Sequence[int] = ()) -> str:
     steps = max((s.step for r in have.values() for run in r for s in run.steps), default=0)
     text = f"{len(have)} method{'s' if len(have) > 1 else ''}, {steps} steps."
     if any(len(r) > 1 for r in have.values()):
-        counts = {len(r) for r in have.values()}
         text += " Lines are means over seeds, bands reach from the lowest to the highest seed"
-        text += f"{_band(next(iter(counts))) if len(counts) == 1 else ''}."
+        if len(counts := {len(r) for r in have.values()}) == 1:
+            n = counts.pop()  # the median lies between the lowest and the highest of n runs: P = 1 - 2^(1 - n)
+            text += f" (of {n} seeds; it holds the median run with a probability of {100 * (1 - 2 ** (1 - n)):.0f} %)"
+        text += "."
     if (widest := max(windows, default=1)) > 1:
         text += f" Each point is the mean of {widest} consecutive steps."
     if missing := [labels.method_label(m) for m, r in runs.items() if not r]:
@@ -158,7 +230,9 @@ def silenced_share(experiment: Experiment, group: Group) -> Sketch | None:
         axes.set_xlabel("training step")
         axes.set_ylabel(panel.unit)
     if group.kind == "paper" and any(runs.values()):
-        _bound(shares)
+        shares.axhline(_PAPERS_BOUND, color="black", linewidth=0.8, dashes=(1, 2))
+        shares.annotate("0.01 % (the paper's bound)", (1.0, _PAPERS_BOUND), xycoords=shares.get_yaxis_transform(),
+                        xytext=(-2, 2), textcoords="offset points", ha="right", size=6.5, color="black")  # fmt: skip
     handles: list[Artist] = list(_handles(runs))
     if alone and any(runs.values()):
         handles += [Line2D([], [], color=GREY, dashes=(3, 1.5), label="candidates (A > 0, p < τₚ)")]
@@ -170,11 +244,3 @@ def silenced_share(experiment: Experiment, group: Group) -> Sketch | None:
     caption += " (above which, by the high-entropy mask). " if "stapo-high-entropy" in methods else ". "
     caption += describe_runs(runs, windows)
     return Sketch(f"{group.name}_silenced_share", title, figure, caption)
-
-
-def _bound(axes: Axes) -> None:
-    axes.axhline(_PAPERS_BOUND, color="black", linewidth=0.8, dashes=(1, 2))
-    axes.annotate(
-        "0.01 % (the paper's bound)", (1.0, _PAPERS_BOUND), xycoords=axes.get_yaxis_transform(), xytext=(-2, 2),
-        textcoords="offset points", ha="right", size=6.5, color="black",
-    )  # fmt: skip

@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from stapo_repro.tables.render import grid
-from stapo_results.schema import Bench, BenchRow, Run
+from stapo_results.schema import Bench, Run
 from stapo_results.store import read_json
-
-
-def _row(rows: Sequence[BenchRow], name: str) -> BenchRow:
-    return next(r for r in rows if r.name == name)
 
 
 def _grading(bench: Bench) -> list[str]:
     """Every way beside ours; the spread of "times as fast" is that of its ratio to the baseline within a repeat."""
-    ours = _row(bench.rows, "stapo-eval grade")
+    ours = next(r for r in bench.rows if r.name == "stapo-eval grade")
     head = ["Way of grading", "Seconds", "Time against ours", "Same verdict as ours", "Agrees with the label"]
     rows = [
-        [
-            r.name,
-            f"{r.seconds:.2f}",
-            f"{r.seconds / ours.seconds:.1f}",
-            f"{100 * r.values['agrees_with_stapo']:.2f} %",
-            f"{100 * r.values['agrees_with_label']:.2f} %",
-        ]
+        [r.name, f"{r.seconds:.2f}", f"{r.seconds / ours.seconds:.1f}"]
+        + [f"{100 * r.values[name]:.2f} %" for name in ("agrees_with_stapo", "agrees_with_label")]
         for r in bench.rows
     ]
     n, distinct = int(ours.values["responses"]), int(bench.labels["distinct"])
-    low, high = 1 / ours.ratio_high, 1 / ours.ratio_low
     summary = (
         f"{n:,} made-up responses ({distinct:,} distinct answers) to {bench.labels['golds']}, the best of "
-        f"{bench.labels['repeats']} repeats; against {bench.baseline} ours was {low:.1f} to {high:.1f} times as fast "
-        "within a repeat."
+        f"{bench.labels['repeats']} repeats; against {bench.baseline} ours was {1 / ours.ratio_high:.1f} to "
+        f"{1 / ours.ratio_low:.1f} times as fast within a repeat."
     )
     return [f"**Grading.** {summary}", "", *grid(head, rows)]
 
 
 def _generation(bench: Bench) -> list[str]:
-    row = _row(bench.rows, "end to end, one queue")
+    row = next(r for r in bench.rows if r.name == "end to end, one queue")
     return [
         f"**End to end** (engine {row.labels['engine']}, {int(row.labels['samples']):,} samples of a tiny model, six "
         f"benchmarks, two settings): {row.ratio:.2f} of the time of the usual loop ({row.ratio_low:.2f} to "
@@ -56,11 +45,7 @@ def _summary(bench: Bench) -> list[str]:
 
 
 def page_block(folder: Path) -> str:
-    """The block of the page; a part without a record is "not run".
-
-    Args:
-        folder: such as results/records/bench.
-    """
+    """The block of the page from a folder such as results/records/bench; a part without a record is "not run"."""
     lines: list[str] = []
     machines = []
     for part, write in (("grading", _grading), ("generation", _generation), ("summary", _summary)):

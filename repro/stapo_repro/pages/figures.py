@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from stapo_repro import labels
-from stapo_repro.figures import (
-    ablation_bars,
-    against_paper,
-    bounds,
-    differences,
-    judging,
-    lengths,
-    pareto,
-    sensitivity,
-    token_entropy,
-    training,
-)
+from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, token_entropy, training
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
-from stapo_repro.figures.experiment import Experiment, ExperimentName, Group
-from stapo_repro.tokens import analysis, planted_figure
+from stapo_repro.figures.experiment import Experiment, Group
+from stapo_repro.tokens import figures as token_figures
+from stapo_repro.tokens import planted_figure
 from stapo_repro.tokens.logged_run import load as load_token_log
 from stapo_results import token_log
 from stapo_results.errors import BadInput
@@ -28,15 +18,6 @@ from stapo_results.errors import BadInput
 _README = ("miniature_training_curves",)
 _ABLATION = ("ablation_training_curves", "ablation_bars")
 _DOCS = "../results/figures"
-
-
-@dataclass(frozen=True)
-class Family:
-    """Figures of one kind. `draw` gives the sketches of an experiment, under the style."""
-
-    name: str
-    draw: Callable[[Experiment], list[Sketch]]
-    experiments: tuple[ExperimentName, ...] = ("main", "ablation")
 
 
 def _each(figure: Callable[[Experiment, Group], Sketch | None]) -> Callable[[Experiment], list[Sketch]]:
@@ -52,48 +33,41 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
         logged = [r for r in runs if (r.folder / token_log.FOLDER).is_dir()]
         if logged:
             log = load_token_log(logged[0].folder)
-            out += [replace(s, name=f"{group.name}_{s.name}") for s in analysis.sketches(log)]
+            out += [replace(s, name=f"{group.name}_{s.name}") for s in token_figures.sketches(log)]
     return out
 
 
-FAMILIES = (
-    Family("training-curves", _each(training.training_curves)),
-    Family("pareto", _each(pareto.pareto)),
-    Family("bars", _each(ablation_bars.ablation_bars), ("ablation",)),
-    Family("forest", _each(differences.forest)),
-    Family("against-paper", against_paper.against_paper, ("main",)),
-    Family("token-entropy", _each(token_entropy.token_entropy)),
-    Family("silenced-share", _each(training.silenced_share)),
-    Family("sensitivity", _each(sensitivity.sensitivity)),
-    Family("tokens", _tokens, ("main",)),
-    Family("planted", _each(planted_figure.planted_words)),
-    Family("bounds", bounds.gradient_bounds, ("main",)),
-    Family("judge", _each(judging.judge), ("main",)),
-    Family("lengths", _each(lengths.length), ("main",)),
-)
-
-
-def chosen(only: Sequence[str]) -> list[Family]:
-    """The named families, all of them when none is named.
-
-    Raises:
-        BadInput: a name that is no family.
-    """
-    names = [f.name for f in FAMILIES]
-    if unknown := [n for n in only if n not in names]:
-        raise BadInput(
-            "no such figure",
-            found=", ".join(unknown),
-            expected=", ".join(names),
-            next_step=f"stapo-repro figures --only {names[0]}",
-        )
-    return [f for f in FAMILIES if not only or f.name in only]
+Draw = Callable[[Experiment], list[Sketch]]
+_BOTH, _MAIN, _MASKS = ("main", "ablation"), ("main",), ("ablation",)
+# name -> the sketches of an experiment, to be drawn under the style; the experiments that have them
+FAMILIES: dict[str, tuple[Draw, tuple[str, ...]]] = {
+    "training-curves": (_each(training.training_curves), _BOTH),
+    "pareto": (_each(pareto.pareto), _BOTH),
+    "bars": (_each(comparisons.ablation_bars), _MASKS),
+    "forest": (_each(comparisons.forest), _BOTH),
+    "against-paper": (comparisons.against_paper, _MAIN),
+    "token-entropy": (_each(token_entropy.token_entropy), _BOTH),
+    "silenced-share": (_each(training.silenced_share), _BOTH),
+    "sensitivity": (_each(sensitivity.sensitivity), _BOTH),
+    "tokens": (_tokens, _MAIN),
+    "planted": (_each(planted_figure.planted_words), _BOTH),
+    "bounds": (bounds.gradient_bounds, _MAIN),
+    "judge": (_each(evaluations.judge), _MAIN),
+    "lengths": (_each(evaluations.length), _MAIN),
+}
 
 
 def sketches(experiment: Experiment, only: Sequence[str] = ()) -> list[Sketch]:
     """The figures, not saved yet; to be called under the style. Arguments and errors as `draw`."""
-    families = [f for f in chosen(only) if experiment.name in f.experiments]
-    return [sketch for family in families for sketch in family.draw(experiment)]
+    if unknown := [n for n in only if n not in FAMILIES]:
+        raise BadInput(
+            "no such figure",
+            found=", ".join(unknown),
+            expected=", ".join(FAMILIES),
+            next_step=f"stapo-repro figures --only {next(iter(FAMILIES))}",
+        )
+    chosen = [draw for name, (draw, of) in FAMILIES.items() if experiment.name in of and (not only or name in only)]
+    return [sketch for draw in chosen for sketch in draw(experiment)]
 
 
 def draw(experiment: Experiment, only: Sequence[str] = (), kinds: Sequence[str] = KINDS) -> list[Drawn]:

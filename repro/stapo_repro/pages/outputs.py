@@ -18,8 +18,8 @@ from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_repro.tokens import example, planted_page
 from stapo_results import generated
-from stapo_results.errors import BadInput
 
 if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
@@ -45,13 +45,8 @@ def roots(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Path], tu
     return [folder] if folder.is_dir() else [], ()  # none yet: every number says "not run"
 
 
-def _page(page: Path | None, out: Path | None, default: str) -> Path | None:
-    """The page whose block is renewed: the one that was named, else the committed one unless `out` is elsewhere."""
-    return page or (None if out else checkout() / default)
-
-
-def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None, readme: Path | None) -> None:
-    """Adds the main table in every form, the README's blocks, the one of docs/statistics.md, and the bench's."""
+def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
+    """Adds the main table in every form; without `out` also the README's blocks, the gains' and the bench's."""
     from stapo_repro import tables
     from stapo_repro.pages import bench
     from stapo_repro.tables import render
@@ -69,22 +64,18 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
         "main_table_document.tex": render.document(),
     }
     files |= {folder / name: text.encode() for name, text in forms.items()}
-    if page := _page(readme, out, "README.md"):
-        generated.renew(files, page, "table", render.readme_block(table))
-        if readme is None:  # the README itself
-            generated.renew(files, page, "times", times.page_block(_RECORDS))
-            if b"<!-- generated:example -->" in files[page]:
-                from stapo_repro.tokens import example
-
-                generated.renew(files, page, "example", example.example_block(_RECORDS))
-    if page := _page(None, out, "docs/statistics.md"):
-        generated.renew(files, page, "gains", render.gains_block(table))
-    if not (records or out):
-        generated.renew(files, checkout() / "docs" / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
+    if out:
+        return
+    readme, docs = checkout() / "README.md", checkout() / "docs"
+    generated.renew(files, readme, "table", render.readme_block(table))
+    generated.renew(files, readme, "times", times.page_block(_RECORDS))
+    generated.renew(files, readme, "example", example.example_block(_RECORDS))
+    generated.renew(files, docs / "statistics.md", "gains", render.gains_block(table))
+    generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 
-def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None, page: Path | None) -> None:
-    """Adds the ablation's tables and judged claims in two forms and the block of its page."""
+def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
+    """Adds the ablation's tables and judged claims in two forms; without `out` also the block of its page."""
     from stapo_repro.ablation import claims, render
 
     folder = out or checkout() / "results" / "tables"
@@ -94,39 +85,41 @@ def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path
         folder / "ablation.md": render.to_markdown(value).encode(),
         folder / "ablation.json": render.to_json(value).encode(),
     }
-    if page := _page(page, out, "docs/reproduction.md"):
-        generated.renew(files, page, "ablation", render.page_block(value))
+    if not out:
+        generated.renew(files, checkout() / "docs" / "reproduction.md", "ablation", render.page_block(value))
 
 
 def planted_tables(
     files: dict[Path, bytes], of: ExperimentName | None, records: Sequence[Path], out: Path | None
 ) -> None:
-    """Adds what the masks silence of the miniature's planted words, in two forms and on its page.
+    """Adds what the masks silence of the miniature's planted words, as a file and on its page.
 
     One file for both experiments, a section each: from the committed records always both.
     """
-    from stapo_repro.tokens import planted_render, planted_runs
-
     sections = []
     for name in parts(of if records else None, records):
         title = "The miniature" if name == "main" else "The mask ablation in miniature"
-        if (section := planted_runs.section(load_training_runs(*roots(name, records)), title)) is not None:
+        if (section := planted_page.section(load_training_runs(*roots(name, records)), title)) is not None:
             sections.append(section)
-    folder = out or checkout() / "results" / "tables"
-    files |= {
-        folder / "planted.md": planted_render.to_markdown(sections).encode(),
-        folder / "planted.json": planted_render.to_json(sections).encode(),
-    }
-    if page := _page(None, out, "docs/tokens.md"):
-        generated.renew(files, page, "planted", planted_render.page_block(sections))
+    folder, block = out or checkout() / "results" / "tables", planted_page.page_block(sections)
+    head = "# What the masks silence of the planted words (a tiny model on additions)"
+    files[folder / "planted.md"] = f"{head}\n\n{block}\n".encode()
+    if not out:
+        generated.renew(files, checkout() / "docs" / "tokens.md", "planted", block)
 
 
-def audit_page(files: dict[Path, bytes], out: Path | None) -> None:
-    """Adds the block of the audit's page; nothing where the tables go elsewhere."""
-    from stapo_repro.audit import render, run
+def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
+    """The tables of one or both experiments, and, unless they go elsewhere, the blocks of the pages that show them."""
+    from stapo_repro.audit import findings, run
 
-    if page := _page(None, out, "docs/statistics.md"):
-        generated.renew(files, page, "audit", render.page_block(run.load_and_audit()))
+    files: dict[Path, bytes] = {}
+    for part in parts(of, records):
+        {"main": main_tables, "ablation": ablation_tables}[part](files, records, out)
+    planted_tables(files, of, records, out)
+    if not out:
+        page = checkout() / "docs" / "statistics.md"
+        generated.renew(files, page, "audit", findings.page_block(run.load_and_audit()))
+    return files
 
 
 def _load(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun], list[Theory]]:
@@ -138,17 +131,9 @@ def draw(
     name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], theory: Sequence[Theory] = (),
     only: Sequence[str] = (), kinds: Sequence[str] = ("svg",),
 ) -> list[Drawn]:  # fmt: skip
-    """The figures of an experiment's records, in the gallery's order.
+    """The figures of an experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
+    from stapo_repro.pages import figures
 
-    Raises:
-        BadInput: matplotlib is not installed, or no such figure.
-    """
-    try:
-        from stapo_repro.pages import figures
-    except ModuleNotFoundError as e:
-        if e.name != "matplotlib":
-            raise
-        raise BadInput("figures need matplotlib", found="not installed", next_step="pip install -e .[repro]") from None
     return figures.draw(Experiment.from_records(name, cells, runs, paper.load(), theory), only, kinds)
 
 
@@ -202,4 +187,4 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
         cells, trainings, theory = _load(name, named)
         drawn = draw(name, cells, trainings, theory)
         read.append(report.ReportedExperiment(name, title, folders, skip, cells, trainings, drawn))
-    return {page: report.to_html(report.build(read, runs, page.parent, most)).encode()}
+    return {page: report.to_html(read, runs, page.parent, most).encode()}

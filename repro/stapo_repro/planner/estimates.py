@@ -1,16 +1,25 @@
-"""Time and disk of one training and of one evaluation: measured where a record exists, else by formula."""
+"""Time and disk of one training and of one evaluation: measured where a record exists, else by formula.
+
+The formula starts from the paper's stated budget, the machines, the models and the number of samples.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro.planner.budget import Budget, Machine, Place, samples
+from pydantic import BaseModel, ConfigDict, Field
+
+from stapo_repro import labels
+from stapo_repro.paper import transcribed
 from stapo_results import throughput
-from stapo_results.schema import CellRecord, Run
+from stapo_results.benchmarks import registry
+from stapo_results.schema import SETTINGS, CellRecord, Run
+from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Sampling, Update
 
@@ -20,7 +29,104 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
+MINI_STEPS = 40
 SHORTEST = 20  # steps; a shorter training says how long starting takes
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Setting(_Strict):
+    """A value with where it stands; "inferred" ones are decisions of this project."""
+
+    value: int = Field(ge=1)
+    unit: str
+    basis: Literal["stated", "inferred"]
+    where: str
+
+
+class Settings(_Strict):
+    """What decides the amount of work."""
+
+    steps: Setting
+    prompts: Setting
+    responses: Setting
+    response_limit: Setting
+    checkpoint_every: Setting
+    evaluation_limit: Setting
+
+
+class Judge(_Strict):
+    """The verifier: parameters, and the most tokens that one question has."""
+
+    model: str
+    parameters: int
+    question_limit: int
+    where: str
+
+
+class BaseWeights(_Strict):
+    """A base model's hub id and the commit of its weights."""
+
+    id: str
+    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
+
+    @property
+    def shape(self) -> Shape:
+        return shape_from(KNOWN[self.id], self.id)
+
+
+class Budget(_Strict):
+    """results/paper/budget.json."""
+
+    schema_version: Literal[1]
+    source: str
+    settings: Settings
+    judge: Judge
+    models: dict[str, BaseWeights]
+
+
+@cache
+def load(path: Path | None = None) -> Budget:
+    """The transcribed budget; raises as `paper.transcribed`."""
+    return transcribed("budget.json", Budget, path)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A `hardware=` of the training wing: GPUs in all, the card to plan with, GPUs a rollout replica by size."""
+
+    name: str
+    gpus: int
+    card: str
+    parallel: dict[str, int] = field(default_factory=dict)
+
+    def tensor_parallel(self, size: str) -> int:
+        return self.parallel.get(size, 1)
+
+
+CPU = Machine("cpu", 0, "")
+MACHINES = {
+    "1gpu": Machine("1gpu", 1, "H100"),
+    "8gpu": Machine("8gpu", 8, "H100", {"qwen3-14b": 2}),
+    "64gpu": Machine("64gpu", 64, "H20", {"qwen3-14b": 2}),
+}
+
+Place = tuple[str, str]
+"""(benchmark, decoding setting)"""
+
+
+def places(size: str) -> tuple[Place, ...]:
+    """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
+    benchmarks = labels.MINI_BENCHMARKS if size == labels.MINI else labels.PAPER_BENCHMARKS
+    return tuple((b, s) for b in benchmarks for s in SETTINGS)
+
+
+def samples(places: Iterable[Place]) -> int:
+    """Responses that these benchmarks and settings take: rows x N each."""
+    known = registry()
+    return sum(known[b].rows * known[b].samples for b, _ in places)
 
 
 @dataclass(frozen=True)
@@ -48,25 +154,22 @@ class Estimate:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run's record with the cells beside it."""
+    """A finished training or evaluation: its labels, GPUs, and wall seconds of a step, or of a sample.
 
-    run: Run
-    cells: tuple[CellRecord, ...]
+    The miniature's evaluation counts as one sample.
+    """
 
-    def matches(self, kind: str, size: str, card: str, gpus: int) -> bool:
-        """Whether it is of this kind and size and ran on these cards ("": on none); `gpus` 0: on any number."""
-        config = self.run.config
-        own = config.get("run", {}) if kind == "train" else config
-        if self.run.kind != kind or own.get("size") != size:
-            return False
-        cards, trainer = self.run.hardware.get("gpus") or [], config.get("trainer") or {}
-        ranks = trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1) if trainer else gpus
-        named = throughput.card_named(cards[0]) if cards else ""
-        return named == card and (not gpus or ranks == gpus)
+    kind: str
+    method: str
+    size: str
+    card: str
+    gpus: int
+    seconds: float
+    machine: str
 
 
 def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRun]:
-    """Finished trainings and evaluations below the roots."""
+    """Finished trainings and evaluations below the roots that are long enough to say how long another one takes."""
     found = []
     for root in roots:
         for path in sorted(root.rglob("run.json")):
@@ -74,22 +177,45 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRu
                 continue
             run = read_json(path, Run)
             if run.kind in ("train", "eval") and run.status == "done" and run.wall_seconds:
-                cells = tuple(read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json")))
-                found.append(RecordedRun(run, cells))
+                cells = [read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json"))]
+                found += _recorded(run, run.wall_seconds, sum(c.n * len(c.problems) for c in cells))
     return found
 
 
-def _checkpoints(parameters: int, steps: int, every: int, keep: int) -> tuple[float, float, str]:
-    """(GiB of the checkpoints at most, of two, both in words); an old one goes when the new one is complete."""
-    each, made = STATE * parameters / GIB, -(-steps // every)
-    most = min(made, keep + 1) if keep else made
-    words = f"disk: {most} checkpoints of {each:.1f} GiB ({STATE} bytes x P) and {LOGS_GIB:g} GiB of logs"
-    return most * each + LOGS_GIB, min(made, 2) * each + LOGS_GIB, words
+def _recorded(run: Run, seconds: float, samples: int) -> list[RecordedRun]:
+    config, hardware = run.config, run.hardware
+    if run.kind == "train":
+        own, trainer = config["run"], config.get("trainer") or {}
+        units, gpus = own["steps"], trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1)
+        enough = units >= SHORTEST
+    else:
+        own, enough = config, samples > 0 and not config.get("limit")
+        units = 1 if config["size"] == labels.MINI else samples
+        gpus = max(1, config.get("tensor_parallel") or 1) * max(1, config.get("replicas") or 1)
+    cards = hardware.get("gpus") or []
+    card, machine = "", f"{hardware.get('cores')} cores of {hardware.get('cpu')}"
+    if cards:
+        card = throughput.card_named(cards[0]) or cards[0]
+        machine = f"{gpus} {card}"
+    labelled = (run.kind, own["method"], own["size"], card, gpus if cards else 0)
+    return [RecordedRun(*labelled, seconds / units, machine)] if enough else []
 
 
-def _step_seconds(budget: Budget, method: str, size: str, machine: Machine, card: str) -> tuple[float, str]:
-    """A rollout step of the paper's runs by formula, with the sum in words."""
-    s, shape, gpus = budget.settings, budget.models[size].shape, machine.gpus
+def _measured(
+    known: Sequence[RecordedRun], kind: str, method: str, size: str, machine: Machine, card: str
+) -> tuple[float, str] | None:
+    """(seconds of a step or of a sample, how they were measured), of the same method where it is recorded."""
+    same = [r for r in known if (r.kind, r.size, r.card, r.gpus) == (kind, size, card, machine.gpus)]
+    same = [r for r in same if r.method == method] or same
+    if not same:
+        return None
+    machines = " and ".join(sorted({r.machine for r in same}))
+    return statistics.median(r.seconds for r in same), f"measured: median of {len(same)} recorded runs on {machines}"
+
+
+def _by_formula(method: str, size: str, machine: Machine, card: str) -> tuple[float, str]:
+    """Seconds of a rollout step of the paper's runs, with the sum in words."""
+    s, shape, gpus = load().settings, load().models[size].shape, machine.gpus
     sequences, limit = s.prompts.value * s.responses.value, s.response_limit.value
     mean, parallel = throughput.SHARE * limit, machine.tensor_parallel(size)
     update = Update(shape.parameters, sequences, mean, reference=method in WITH_REFERENCE)
@@ -99,92 +225,63 @@ def _step_seconds(budget: Budget, method: str, size: str, machine: Machine, card
 
 
 def training(
-    budget: Budget, method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[RecordedRun],
-    keep: int = 0,
-) -> Estimate:  # fmt: skip
-    """The training of one of the paper's models. `keep`: checkpoints that are kept, 0 for all."""
-    parameters = budget.models[size].shape.parameters
-    disk, least, disk_words = _checkpoints(parameters, steps, budget.settings.checkpoint_every.value, keep)
-    export = EXPORT * parameters / GIB
-    disk_words += f"; weights and export in bf16, {export:.1f} GiB each"
-    timed = [r.run for r in known if r.matches("train", size, card, machine.gpus)]
-    timed = [r for r in timed if r.config["run"]["steps"] >= SHORTEST]
-    timed = [r for r in timed if r.config["run"]["method"] == method] or timed
-    if timed:
-        seconds, basis = statistics.median(_seconds_a_step(r) for r in timed), "measured"
-        words = f"measured: median of {len(timed)} recorded runs, start and validation included"
-    else:
-        (seconds, words), basis = _step_seconds(budget, method, size, machine, card), "formula"
-    words = f"{steps:,} steps x {seconds:.1f} s on {machine.gpus} {card}: {words}"
-    more = 2 * export
-    hours = seconds * steps / 3600
-    return Estimate(hours, machine.gpus, disk + more, least + more, basis, (words, disk_words))
+    method: str, size: str, machine: Machine, card: str, steps: int, known: Sequence[RecordedRun], keep: int = 0
+) -> Estimate:
+    """The training of a model. On a CPU nothing but a record says how long it takes.
 
-
-def _seconds_a_step(run: Run) -> float:
-    return (run.wall_seconds or 0.0) / run.config["run"]["steps"]
+    Args:
+        keep: checkpoints that are kept, 0 for all; an old one goes when the new one is complete.
+    """
+    found = _measured(known, "train", method, size, machine, card)
+    basis = "measured" if found else "formula"
+    if size == labels.MINI:
+        if found is None:
+            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
+        return Estimate(found[0] * steps / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
+    parameters = load().models[size].shape.parameters
+    each, made = STATE * parameters / GIB, -(-steps // load().settings.checkpoint_every.value)
+    most, export = min(made, keep + 1) if keep else made, EXPORT * parameters / GIB
+    disk, least = (n * each + LOGS_GIB + 2 * export for n in (most, min(made, 2)))
+    seconds, words = found or _by_formula(method, size, machine, card)
+    return Estimate(seconds * steps / 3600, machine.gpus, disk, least, basis, (
+        f"{steps:,} steps x {seconds:.1f} s on {machine.gpus} {card}: {words}",
+        f"disk: {most} checkpoints of {each:.1f} GiB ({STATE} bytes x P) and {LOGS_GIB:g} GiB of logs; weights and "
+        f"export in bf16, {export:.1f} GiB each",
+    ))  # fmt: skip
 
 
 def evaluation(
-    budget: Budget, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun],
-    weights: bool = False,
-) -> Estimate:  # fmt: skip
-    """The evaluation of one model at these benchmarks and settings, with the judge.
-
-    Args:
-        weights: they are fetched for this evaluation alone (a base model's).
-    """
+    method: str, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun]
+) -> Estimate:
+    """The evaluation of one model at these benchmarks and settings, with the judge; a base model's weights are fetched
+    for it."""
+    found = _measured(known, "eval", method, size, machine, card)
+    basis = "measured" if found else "formula"
+    if size == labels.MINI:
+        if found is None:
+            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
+        return Estimate(found[0] / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
+    budget, count, parallel = load(), samples(places), machine.tensor_parallel(size)
     shape, limit = budget.models[size].shape, budget.settings.evaluation_limit.value
-    count, parallel = samples(places), machine.tensor_parallel(size)
-    mean, mean_words = _mean_tokens(size, limit, known)
-    tokens = count * mean
-    timed = [r for r in known if r.matches("eval", size, card, 0) and not r.run.config.get("limit")]
-    rates = [rate for r in timed if (rate := _tokens_a_gpu_second(r))]
-    if rates:
-        rate = statistics.median(rates)
-        seconds, basis = tokens / (rate * machine.gpus), "measured"
-        words = f"measured: {rate:.0f} tokens/s a GPU, median of {len(rates)} recorded runs, judge included"
+    mean = throughput.SHARE * limit
+    if found:
+        seconds, words = count * found[0], found[1]
     else:
         sampling = Sampling(shape.parameters, shape.kv_bytes_per_token(2), count, mean, limit, parallel)
         judge = 2 * budget.judge.parameters * count * budget.judge.question_limit
         judging = judge / (CARDS[card].tflops * 1e12 * throughput.EFFICIENCY)
-        seconds, basis = sampling.seconds(CARDS[card], machine.gpus) + judging, "formula"
+        seconds = sampling.seconds(CARDS[card], machine.gpus) + judging
         words = (
             f"{sampling.words(card, machine.gpus)}; judge at most {judging:.0f} s = 2 x "
             f"{budget.judge.parameters / 1e9:.2f}e9 x {budget.judge.question_limit:,} tokens a "
             f"sample at {throughput.EFFICIENCY:.0%} on one {card}"
         )
-    replicas = machine.gpus // parallel
     words = (
-        f"{count:,} samples x {mean:.0f} tokens ({mean_words}) on {replicas} replica(s) of {parallel} {card}: {words}"
+        f"{count:,} samples x {mean:.0f} tokens (assumed: {throughput.SHARE:g} of the limit of {limit:,}) on "
+        f"{machine.gpus // parallel} replica(s) of {parallel} {card}: {words}"
     )
-    disk, disk_words = tokens * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
-    if weights:
+    disk, disk_words = count * mean * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
+    if method == labels.BASE:
         disk += EXPORT * shape.parameters / GIB
         disk_words += f", and the weights in bf16 ({EXPORT} bytes x P)"
     return Estimate(seconds / 3600, machine.gpus, disk, disk, basis, (words, disk_words))
-
-
-def _mean_tokens(size: str, limit: int, known: Sequence[RecordedRun]) -> tuple[float, str]:
-    lengths = [c.mean_response_tokens for r in known for c in r.cells if c.cell.size == size]
-    if lengths:
-        return statistics.fmean(lengths), f"measured: mean of {len(lengths)} records"
-    return throughput.SHARE * limit, f"assumed: {throughput.SHARE:g} of the limit of {limit:,}"
-
-
-def _tokens_a_gpu_second(r: RecordedRun) -> float | None:
-    gpus = max(1, r.run.config.get("tensor_parallel") or 1) * max(1, r.run.config.get("replicas") or 1)
-    tokens = sum(c.mean_response_tokens * c.n * len(c.problems) for c in r.cells)
-    return tokens / ((r.run.wall_seconds or 0.0) * gpus) if tokens else None
-
-
-def miniature(kind: Literal["train", "eval"], method: str, known: Sequence[RecordedRun], steps: int = 40) -> Estimate:
-    """A stage of the miniature: on a CPU nothing but a record says how long it takes."""
-    runs = [r.run for r in known if r.matches(kind, "mini", "", 0)]
-    same = [r for r in runs if (r.config["run"] if kind == "train" else r.config)["method"] == method] or runs
-    if not same:
-        return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
-    each = [_seconds_a_step(r) * steps if kind == "train" else r.wall_seconds or 0.0 for r in same]
-    cores = sorted({f"{r.hardware['cores']} cores of {r.hardware['cpu']}" for r in same})
-    words = f"measured: median of {len(same)} recorded runs on {' and '.join(cores)}"
-    return Estimate(statistics.median(each) / 3600, 0, LOGS_GIB, LOGS_GIB, "measured", (words,))

@@ -1,7 +1,11 @@
-"""What each model lacks and would take in hours, disk and cost, and the check against the paper's own budget."""
+"""What each model lacks and would take in hours, disk and cost, and the check against the paper's own budget.
+
+The text has 100 columns. Numbers are rounded before they are printed.
+"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +13,16 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.paper import load_hyperparameters
 from stapo_repro.planner import estimates
-from stapo_repro.planner.budget import MACHINES, Budget, Machine, Place, load, places
-from stapo_repro.planner.estimates import Estimate, RecordedRun
+from stapo_repro.planner.estimates import CPU, MACHINES, Estimate, Machine, Place, load, places
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_training_runs
+from stapo_results import throughput
 from stapo_results.benchmarks import registry
-from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord
+from stapo_results.throughput import CARDS
+
+WIDTH = 100
+_HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least", "cost")
+_ROW = "{:<22} {:<30} {:>7} {:>7} {:>7} {:>8} {:>6} {:>6}"
 
 
 @dataclass(frozen=True)
@@ -103,69 +111,19 @@ def total(values: Iterable[float | None]) -> float | None:
 
 
 @dataclass(frozen=True)
-class BudgetCheck:
-    """The paper's budget by the same formula: days a training by size, and what the paper states of their mean.
-
-    `machine`: the stated GPUs, "64 H20"; `where`: the place in the paper.
-    """
-
-    days: dict[str, float]
-    low: float
-    high: float
-    machine: str
-    where: str
-
-    @property
-    def mean(self) -> float:
-        return sum(self.days.values()) / len(self.days)
-
-    @property
-    def within(self) -> bool:
-        return self.low <= self.mean <= self.high
-
-
-@dataclass(frozen=True)
 class WorkPlan:
-    """What `stapo-repro plan` prints. `price`: of a GPU hour, in whatever currency the reader thinks."""
+    """What `stapo-repro plan` prints. `whole`: names of what lacks nothing."""
 
-    machine: str
-    gpus: int
+    machine: Machine
     card: str
     steps: int
-    price: float | None
     rows: tuple[ModelPlan, ...]
     whole: tuple[str, ...]
-    check: BudgetCheck
-
-
-def paper_check(budget: Budget) -> BudgetCheck:
-    """STAPO's trainings on the paper's machine by our formula; evaluation and validation are left out."""
-    machine, steps = MACHINES["64gpu"], budget.settings.steps.value
-    whole = {s: estimates.training(budget, "stapo", s, machine, machine.card, steps, ()) for s in budget.models}
-    days = {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}
-    gpus, low, high = (load_hyperparameters().get(name) for name in ("gpus", "days-low", "days-high"))
-    stated = f"{gpus.value} {str(gpus.printed).split()[-1]}"
-    return BudgetCheck(days, float(low.value), float(high.value), stated, low.place)
 
 
 def all_cells() -> list[tuple[str, str]]:
     """(method, size) of the paper's table, base models included."""
     return [(m, s) for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
-
-
-def _model(
-    lacks: Lacking, budget: Budget, machine: Machine, card: str, steps: int, known: Sequence[RecordedRun]
-) -> ModelPlan:
-    train = evaluate = None
-    method, size, base = lacks.method, lacks.size, lacks.method == labels.BASE
-    mini = size == labels.MINI
-    if lacks.training:
-        train = estimates.miniature("train", method, known) if mini else estimates.training(
-            budget, method, size, machine, card, steps, known)  # fmt: skip
-    if lacks.evaluations:
-        evaluate = estimates.miniature("eval", method, known) if mini else estimates.evaluation(
-            budget, size, lacks.evaluations, machine, card, known, base)  # fmt: skip
-    return ModelPlan(lacks, train, evaluate)
 
 
 def build(
@@ -174,7 +132,6 @@ def build(
     *,
     hardware: str = "8gpu",
     card: str | None = None,
-    price: float | None = None,
     seeds: Sequence[int] = (0,),
     steps: int | None = None,
     skip: Sequence[str] = (),
@@ -185,23 +142,121 @@ def build(
         hardware, card: keys of `MACHINES` and of `throughput.CARDS`; None: the machine's own card.
 
     Raises:
-        BadInput: a price below 0.
         RecordError: a broken record.
     """
-    if price is not None and price < 0:
-        raise BadInput("a price is not negative", found=price, expected=">= 0", next_step="--price 2.5")
-    budget, machine = load(), MACHINES[hardware]
-    chosen = card or machine.card
-    count = budget.settings.steps.value if steps is None else steps
-    known = estimates.recorded(roots, skip)
+    machine = MACHINES[hardware]
+    chosen, known = card or machine.card, estimates.recorded(roots, skip)
     found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds)
+
+    def estimated(x: Lacking) -> ModelPlan:
+        mini = x.size == labels.MINI
+        where = (CPU, CPU.card) if mini else (machine, chosen)
+        count = steps or (estimates.MINI_STEPS if mini else load().settings.steps.value)
+        train = estimates.training(x.method, x.size, *where, count, known) if x.training else None
+        test = estimates.evaluation(x.method, x.size, x.evaluations, *where, known) if x.evaluations else None
+        return ModelPlan(x, train, test)
+
     return WorkPlan(
-        machine=machine.name,
-        gpus=machine.gpus,
+        machine=machine,
         card=chosen,
-        steps=count,
-        price=price,
-        rows=tuple(_model(x, budget, machine, chosen, count, known) for x in found if not x.nothing),
+        steps=steps or load().settings.steps.value,
+        rows=tuple(estimated(x) for x in found if not x.nothing),
         whole=tuple(x.name for x in found if x.nothing),
-        check=paper_check(budget),
     )
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """1,234 or 1.2; "not known" without a value."""
+    return "not known" if value is None else f"{value:,.{digits}f}"
+
+
+def hours(estimate: Estimate | None, absent: str = "there") -> str:
+    """Wall hours; `absent` without an estimate."""
+    if estimate is None:
+        return absent
+    return number(estimate.hours, 1 if estimate.hours is None or estimate.hours >= 0.095 else 2)
+
+
+def _cost(gpu_hours: float | None, price: float | None) -> str:
+    return "" if price is None else number(None if gpu_hours is None else gpu_hours * price)
+
+
+def _line(row: ModelPlan, price: float | None) -> str:
+    train = hours(row.training, "-" if row.lacks.method == labels.BASE else "there")
+    return _ROW.format(
+        row.lacks.name, row.lacks.words(), train, hours(row.evaluation), number(row.gpu_hours),
+        number(row.disk), number(row.least), _cost(row.gpu_hours, price),
+    )  # fmt: skip
+
+
+def _sum(rows: Sequence[ModelPlan], price: float | None) -> str:
+    train, evaluate = (
+        total(e.hours for e in parts if e) for parts in zip(*((r.training, r.evaluation) for r in rows), strict=True)
+    )
+    gpu_hours = total(r.gpu_hours for r in rows)
+    return _ROW.format(
+        "all, one by one", "", number(train, 1), number(evaluate, 1), number(gpu_hours),
+        number(sum(r.disk for r in rows)), number(sum(r.least for r in rows)), _cost(gpu_hours, price),
+    )  # fmt: skip
+
+
+def _wrapped(lines: Iterable[str]) -> list[str]:
+    return [w for x in lines for w in textwrap.wrap(x, WIDTH, initial_indent="  ", subsequent_indent="    ")]
+
+
+def assumptions(card: str) -> list[str]:
+    """What the formula takes for granted, with sources."""
+    s = load().settings
+    values = (s.prompts, s.responses, s.response_limit, s.steps, s.evaluation_limit)
+    stated = "; ".join(f"{v.value:,} {v.unit} ({v.basis}: {v.where})" for v in values)
+    known = CARDS[card]
+    return [
+        f"{card}: {known.tflops:g} TFLOP/s in bf16, {known.terabytes:g} TB/s ({known.source}); training reaches "
+        f"{throughput.EFFICIENCY:.0%} of the one, decoding {throughput.BANDWIDTH:.0%} of the other (assumed)",
+        f"mean response {throughput.SHARE:g} of the limit, prompt {throughput.PROMPT} tokens (assumed); "
+        "validation, loading and copying between devices are left out",
+        f"work: {stated}; values from {load().source}",
+        "P: parameters of the model, from its config.json; GPU hours: wall hours of all GPUs of the machine",
+    ]
+
+
+def paper_days() -> dict[str, float]:
+    """Days of STAPO's training of each size on the paper's machine, by our formula."""
+    machine, steps = MACHINES["64gpu"], load().settings.steps.value
+    whole = {s: estimates.training("stapo", s, machine, machine.card, steps, ()) for s in load().models}
+    return {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}
+
+
+def paper_words() -> str:
+    """The paper's own budget beside the formula's."""
+    days = paper_days()
+    mean = sum(days.values()) / len(days)
+    gpus, low, high = (load_hyperparameters()[name] for name in ("gpus", "days-low", "days-high"))
+    sizes = ", ".join(f"{labels.PAPER_SIZES[size]} {d:.1f}" for size, d in days.items())
+    within = "within" if low["value"] <= mean <= high["value"] else "NOT within"
+    return (
+        f"The paper states {low['value']} to {high['value']} days for one training, on average ({low['place']}), on "
+        f"{gpus['value']} {gpus['printed'].split()[-1]}. The formula gives there: {sizes} days, {mean:.1f} in the "
+        f"mean: {within} what is stated. The paper gives no days by size."
+    )
+
+
+def to_text(plan: WorkPlan, price: float | None = None, formulas: bool = True) -> str:
+    """The table, with the cost at this price of a GPU hour; with `formulas` how each number comes about."""
+    lines = [
+        f"What is not run, planned for {plan.machine.name}: {plan.machine.gpus} x {plan.card}, {plan.steps:,} steps"
+    ]
+    if plan.rows:
+        lines += ["", _ROW.format(*_HEAD), *(_line(row, price) for row in plan.rows)]
+        lines += [_sum(plan.rows, price)] if len(plan.rows) > 1 else []
+    if plan.whole:
+        lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
+    cost = "name a price with --price" if price is None else f"GPU hours x {price:g}"
+    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. cost: {cost}.", ""]
+    for row in plan.rows if formulas else ():
+        for kind, estimate in (("training", row.training), ("evaluation", row.evaluation)):
+            if estimate is not None:
+                lines += [f"{kind} of {row.lacks.name} ({estimate.basis})", *_wrapped(estimate.words)]
+    lines += ["", "What is assumed", *_wrapped(assumptions(plan.card))]
+    lines += ["", "The paper's own budget", *_wrapped([paper_words()])]
+    return "\n".join(line.rstrip() for line in lines) + "\n"

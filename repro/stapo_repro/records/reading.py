@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.records.consistency import Source, check_alone, check_pair
-from stapo_repro.records.steps import read_steps
+from stapo_repro import labels
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import Cell, CellRecord, Run, StepMetrics, Theory
-from stapo_results.store import read_json
+from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, Theory
+from stapo_results.store import read, read_json
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,70 @@ def _content_hash(record: CellRecord) -> str:
     return hashlib.sha256(json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
 
 
+def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
+    """(what, found, expected) of the first thing in a record that another thing in it rules out."""
+    cell, total = record.cell, record.n * len(record.problems)
+    decoding = SETTINGS.get(cell.setting)
+    found = record.temperature, record.top_p
+    if decoding is not None and decoding != found:
+        return f"temperature and top-p of {cell.setting}", found, decoding
+    if record.miniature != (cell.size == labels.MINI):
+        was = f"miniature {record.miniature}"
+        return f"a record of size {cell.size}", was, f"miniature {not record.miniature}"
+    if len(record.problems) > record.benchmark_rows:
+        what = "more problems than the benchmark holds"
+        return what, len(record.problems), record.benchmark_rows
+    present = total - sum(p.verdicts.count("-") for p in record.problems)
+    finished = sum(count for reason, count in record.finish_reasons.items() if reason != "error")
+    if present != finished:
+        return "graded samples against finished responses", present, finished
+    for p in record.problems:
+        if p.rule and p.verdicts != (follows := _scored(record.scored_by, p.rule, p.judged)):
+            return f"verdicts of {p.problem_id}, scored by {record.scored_by}", p.verdicts, follows
+    return None
+
+
+def _scored(by: str, rule: str, judged: str) -> str:
+    """The verdicts that follow from the rule's and the judge's letters: where the judge replied its word counts."""
+    if by == "rule" or not judged:
+        return rule
+    judges = {"c": "1", "i": "0", "x": "0"}
+    return "".join(r if r == "-" else judges.get(j, r) for r, j in zip(rule, judged, strict=True))
+
+
+def _check_alone(record: CellRecord, path: Path) -> None:
+    """Raises: RecordError for a record that contradicts itself, as one edited by hand may."""
+    wrong = _contradiction(record)
+    if wrong is not None:
+        what, found, expected = wrong
+        raise RecordError(
+            f"{path}: the record contradicts itself: {what}",
+            found=found,
+            expected=expected,
+            next_step="restore the file from its run folder, or evaluate the cell again",
+        )
+
+
+def _check_pair(first: Loaded, second: Loaded) -> None:
+    """Two records of one cell have to claim the same, wherever they come from; only one may be older than the lengths
+    by verdict.
+
+    Raises:
+        RecordError: with both files and the fields that differ.
+    """
+    apart = {"run_id", "code_commit", "code_dirty", "revisions"}
+    if not (first.record.by_verdict and second.record.by_verdict):
+        apart.add("by_verdict")
+    a, b = (r.model_dump(mode="json", exclude=apart) for r in (first.record, second.record))
+    if differing := [name for name in a if a[name] != b[name]]:
+        raise RecordError(
+            f"two records of the cell {first.record.cell.id} contradict each other",
+            found=f"other {', '.join(differing)} in {first.file} and {second.file}",
+            expected="one record a cell, or equal ones",
+            next_step="keep the one that is right: name only its folder, or remove the other file",
+        )
+
+
 def check_roots(roots: Sequence[Path]) -> None:
     """Raises: BadInput for a records folder that does not exist."""
     for root in roots:
@@ -81,20 +144,20 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
     Raises:
         BadInput: a root that does not exist.
-        RecordError: with file and line, for a record that does not validate or contradicts itself, or two records of
-            one cell that differ.
+        RecordError: with the file, for a record that does not validate or contradicts itself, or two records of one
+            cell that differ.
     """
     check_roots(roots)
     found: dict[str, Loaded] = {}
     for root in roots:
         for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            check_alone(record, Source.from_path(path))
+            _check_alone(record, path)
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
             before = found.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
                 continue
-            check_pair(before.record, Source.from_path(before.file), record, Source.from_path(path))
+            _check_pair(before, loaded)
             print(f"same record twice, counted once: {before.file} and {path}", file=sys.stderr)
     return [found[key] for key in sorted(found)]
 
@@ -121,6 +184,40 @@ def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     for c in cells:
         parts[step(c.record.cell) < last[c.record.cell.model[:3]]].append(c)
     return parts
+
+
+def read_steps(path: Path) -> list[StepMetrics]:
+    """The steps of a metrics.jsonl, in order. Of a step that was made anew the last attempt counts.
+
+    A line that stands twice counts once, and stderr says so.
+
+    Raises:
+        RecordError: with file and line, for a broken line, and for a step that stands twice with one attempt and other
+            values, or whose attempts go back.
+    """
+    last: dict[int, tuple[int, StepMetrics]] = {}
+    twice: list[int] = []
+    for number, line in enumerate(read(path, StepMetrics), 1):
+        first, before = last.setdefault(line.step, (number, line))
+        if number == first:
+            continue
+        if line == before:
+            twice.append(number)
+        elif line.attempt <= before.attempt:
+            names = sorted(
+                k for k in line.values.keys() | before.values.keys() if line.values.get(k) != before.values.get(k)
+            )
+            raise RecordError(
+                f"{path}:{number}: step {line.step} contradicts {path}:{first}",
+                found=f"attempt {line.attempt} here, {before.attempt} before it; other values of {', '.join(names)}",
+                expected="a line for each attempt at a step, later ones further down",
+                next_step="restore the file from a copy, or delete the line that is wrong",
+            )
+        else:
+            last[line.step] = number, line
+    if twice:
+        print(f"same line twice, counted once: {path}, line {', '.join(map(str, twice))}", file=sys.stderr)
+    return [last[step][1] for step in sorted(last)]
 
 
 def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[TrainingRun]:
@@ -153,11 +250,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
 
 
 def load_theory(roots: Sequence[Path]) -> list[Theory]:
-    """Every `theory.json` below the roots.
-
-    Raises:
-        RecordError: one that does not validate.
-    """
+    """Every `theory.json` below the roots. Raises RecordError: one that does not validate."""
     return [read_json(path, Theory) for root in roots for path in _below(root, "theory.json", ())]
 
 

@@ -3,56 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from stapo_repro import labels
 from stapo_repro.records.reading import Loaded
 from stapo_repro.tables import percent, shown
 from stapo_repro.templating import visible
-from stapo_results.schema import SETTINGS, Cell, CellRecord, ProblemResult
+from stapo_results.schema import SETTINGS, Cell, CellRecord
+from stapo_results.statistics import parse_verdicts, problem_means
 
 _WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
-
-
-@dataclass(frozen=True)
-class CellView:
-    """A cell of the page.
-
-    Attributes:
-        anchor: where it stands in the page.
-        title: benchmark and setting; the model is its group's.
-        mean: over problems, in percent.
-        properties: (name, value) in the order shown.
-        solved: problems by number of right samples, 0 to N (of problems with all samples).
-        lines: of each problem the anchor of its first response, its name, padding, mean and verdicts.
-        path, link: of the record: below its root, and from the page ("" where it does not lie below the page's folder).
-        run, run_anchor: the run that made it, and where it stands in the page ("": its record is not there).
-    """
-
-    cell: Cell
-    anchor: str
-    title: str
-    mean: str
-    properties: tuple[tuple[str, str], ...]
-    solved: tuple[int, ...]
-    lines: tuple[tuple[str, str, str, str], ...]
-    path: str
-    link: str
-    run: str
-    run_anchor: str
-
-
-@dataclass(frozen=True)
-class Model:
-    """All cells of one model."""
-
-    title: str
-    cells: tuple[CellView, ...]
 
 
 def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
@@ -63,12 +29,6 @@ def anchors(ids: Iterable[str], prefix: str) -> dict[str, str]:
         i: f"{prefix}-{s}" + (f"-{hashlib.sha256(i.encode()).hexdigest()[:8]}" if count[s] > 1 else "")
         for i, s in slugs.items()
     }
-
-
-def _mean(problem: ProblemResult) -> float | None:
-    """Share of right samples among those present; None without any."""
-    there = len(problem.verdicts) - problem.verdicts.count("-")
-    return problem.verdicts.count("1") / there if there else None
 
 
 def _model(c: Cell) -> str:
@@ -92,10 +52,10 @@ def _rank(c: Cell) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def by_model(views: Sequence[CellView]) -> list[Model]:
-    """The cells in the order of the tables, those of a model together."""
-    ordered = sorted(views, key=lambda v: _rank(v.cell))
-    return [Model(title, tuple(group)) for title, group in groupby(ordered, key=lambda v: _model(v.cell))]
+def by_model(views: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """(model, its cells), in the order of the tables."""
+    ordered = sorted(views, key=lambda v: _rank(v["cell"]))
+    return [(title, list(group)) for title, group in groupby(ordered, key=lambda v: _model(v["cell"]))]
 
 
 def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
@@ -118,43 +78,42 @@ def _properties(r: CellRecord) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in pairs if value)
 
 
-def view(loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str) -> CellView:
+def view(
+    loaded: Loaded, anchor: str, page_folder: Path, responses: Mapping[str, str], run_anchor: str
+) -> dict[str, Any]:
     """A cell as the page shows it.
 
     Args:
         responses: problem id -> anchor of its first response in the page, of those that are shown.
         run_anchor: of the run that made it; "" where that run has no record.
+
+    Returns:
+        For the template. `solved`: problems by number of right samples, 0 to N (of problems with all samples); `lines`:
+        of each problem the anchor of its first response, its name, padding, mean and verdicts.
     """
     r = loaded.record
-    solved = [0] * (r.n + 1)
-    for p in r.problems:
-        if "-" not in p.verdicts:
-            solved[p.verdicts.count("1")] += 1
-    means = [m for p in r.problems if (m := _mean(p)) is not None]
+    solved = Counter(p.verdicts.count("1") for p in r.problems if "-" not in p.verdicts)
+    means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
     width = min(_WIDEST, max((len(p.problem_id) for p in r.problems), default=0))
     lines = [
         (responses.get(p.problem_id, ""), p.problem_id, " " * max(0, width - len(visible(p.problem_id))),
-         f"{_percent(_mean(p)):>6}  {p.verdicts}")
-        for p in r.problems
+         f"{shown(percent(m)):>6}  {p.verdicts}")
+        for p, m in zip(r.problems, means, strict=True)
     ]  # fmt: skip
     setting = "T = {}, top-p = {}".format(*SETTINGS[r.cell.setting]) if r.cell.setting in SETTINGS else r.cell.setting
-    return CellView(
-        cell=r.cell,
-        anchor=anchor,
-        title=f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
-        mean=_percent(sum(means) / len(means)) if len(means) == len(r.problems) else "samples missing",
-        properties=_properties(r),
-        solved=tuple(solved),
-        lines=tuple(lines),
-        path=loaded.path,
-        link=link_to(loaded.file, page_folder),
-        run=r.run_id,
-        run_anchor=run_anchor,
-    )
-
-
-def _percent(fraction: float | None) -> str:
-    return "n/a" if fraction is None else shown(percent(fraction))
+    return {
+        "cell": r.cell,
+        "anchor": anchor,
+        "title": f"{labels.benchmark_label(r.cell.benchmark)} at {setting}",
+        "mean": "samples missing" if any(map(math.isnan, means)) else shown(percent(sum(means) / len(means))),
+        "properties": _properties(r),
+        "solved": [solved[k] for k in range(r.n + 1)],
+        "lines": lines,
+        "path": loaded.path,
+        "link": link_to(loaded.file, page_folder),
+        "run": r.run_id,
+        "run_anchor": run_anchor,
+    }
 
 
 def link_to(file: Path, page_folder: Path) -> str:

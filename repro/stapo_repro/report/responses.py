@@ -6,7 +6,7 @@ is checked against the cell's record: a response whose verdict is another one th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,8 +17,8 @@ from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, Sample, Verdict
 from stapo_results.store import read, read_json
 
-HEAD, TAIL = 3000, 1000  # characters of a response that are shown
-FOLDED = 400  # a longer one opens on request
+_HEAD, _TAIL = 3000, 1000  # characters of a response that are shown
+_FOLDED = 400  # a longer one opens on request
 SHOWN = 600  # responses in a page
 
 Key = tuple[str, str, int]  # cell, problem, sample
@@ -43,7 +43,7 @@ class Response:
 class ShownResponses:
     """What is shown of a cell's responses. `total` counts all that the record has."""
 
-    responses: tuple[Response, ...]
+    responses: list[Response]
     total: int
 
     @property
@@ -54,25 +54,17 @@ class ShownResponses:
 def shortened(text: str, head: int, tail: int) -> tuple[str, int, str]:
     """(beginning, number of characters left out, end); all of a text that fits stands in the beginning."""
     left_out = len(text) - head - tail
-    if left_out <= 0:
-        return text, 0, ""
-    return text[:head], left_out, text[-tail:] if tail else ""
-
-
-def _order(record: CellRecord) -> Iterator[Key]:
-    """Samples that are there: the first of every problem, then the second, ..."""
-    for i in range(record.n):
-        for p in record.problems:
-            if p.verdicts[i] != "-":
-                yield record.cell.id, p.problem_id, i
+    return (text, 0, "") if left_out <= 0 else (text[:head], left_out, text[len(text) - tail :])
 
 
 def choose(records: Sequence[CellRecord], most: int) -> dict[Key, str]:
     """The samples to show of some cells, in order -> the letter that the record has for each; `most` in all."""
-    each = most // len(records) if records else 0
-    letters = {(r.cell.id, p.problem_id): p.verdicts for r in records for p in r.problems}
-    keys = [key for r in records for key in islice(_order(r), each)]
-    return {key: letters[key[:2]][key[2]] for key in keys}
+    chosen: dict[Key, str] = {}
+    for r in records:
+        there = ((p, i) for i in range(r.n) for p in r.problems if p.verdicts[i] != "-")
+        for p, i in islice(there, most // len(records)):
+            chosen[r.cell.id, p.problem_id, i] = p.verdicts[i]
+    return chosen
 
 
 def _check(sample: Sample, verdict: Verdict | None, letter: str, folder: Path) -> Verdict:
@@ -92,18 +84,9 @@ def _response(s: Sample, v: Verdict) -> Response:
     judge = "" if v.judge == "not_asked" else f", judge: {v.judge}"
     rule = f"rule: {'right' if v.rule else 'wrong'} ({v.reason}){judge}"
     ends = {"stop": "ended by itself", "length": "cut at the limit", "error": "the engine failed"}[s.finish_reason]
-    head, left_out, tail = shortened(s.response, HEAD, TAIL)
-    return Response(
-        s.problem_id, s.sample_index, v.correct, f"{answer}; {rule}; {s.response_tokens} tokens, {ends}",
-        head, left_out, tail, len(s.response) > FOLDED,
-    )  # fmt: skip
-
-
-def _files(folders: Sequence[Path]) -> list[Path]:
-    """Each samples.jsonl below the folders once."""
-    check_roots(folders)
-    found = {path.resolve(): path for folder in folders for path in sorted(folder.rglob("samples.jsonl"))}
-    return list(found.values())
+    grading = f"{answer}; {rule}; {s.response_tokens} tokens, {ends}"
+    folded = len(s.response) > _FOLDED
+    return Response(s.problem_id, s.sample_index, v.correct, grading, *shortened(s.response, _HEAD, _TAIL), folded)
 
 
 def _pick(lines: Iterable[T], wanted: Mapping[Key, str]) -> dict[Key, T]:
@@ -116,16 +99,6 @@ def _pick(lines: Iterable[T], wanted: Mapping[Key, str]) -> dict[Key, T]:
     return found
 
 
-def _read_wanted(path: Path, wanted: dict[Key, str]) -> dict[Key, Response]:
-    samples = _pick(read(path, Sample), wanted)
-    verdicts = _pick(read(path.with_name("verdicts.jsonl"), Verdict), wanted)
-    return {
-        key: _response(s, _check(s, verdicts.get(key), wanted[key], path.parent))
-        for key in wanted
-        if (s := samples.get(key)) is not None
-    }
-
-
 def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) -> dict[str, ShownResponses]:
     """Responses by cell id, of those of `cells` that one of the run folders made.
 
@@ -136,25 +109,27 @@ def load(folders: Sequence[Path], cells: Sequence[Loaded], most: int = SHOWN) ->
         BadInput: a folder that does not exist.
         RecordError: a broken line, or a verdict that is not the record's.
     """
+    check_roots(folders)
     known = {c.record.cell.id: c.record for c in cells}
     held: dict[Path, list[CellRecord]] = {}
     taken: set[str] = set()
-    for path in _files(folders):
-        ids = [read_json(p, CellRecord).cell.id for p in sorted(path.parent.glob("cells/*.json"))]
-        held[path] = [known[i] for i in ids if i in known and i not in taken]
+    for folder in {p.resolve(): p.parent for f in folders for p in sorted(f.rglob("samples.jsonl"))}.values():
+        ids = [read_json(p, CellRecord).cell.id for p in sorted(folder.glob("cells/*.json"))]
+        held[folder] = [known[i] for i in ids if i in known and i not in taken]
         taken.update(ids)
     wanted = choose([r for records in held.values() for r in records], most)
-    found: dict[Key, Response] = {}
-    for path, records in held.items():
+    shown: dict[str, ShownResponses] = {}
+    for folder, records in held.items():
         ids = {r.cell.id for r in records}
         mine = {key: letter for key, letter in wanted.items() if key[0] in ids}
-        if mine:
-            found |= _read_wanted(path, mine)
-    return {
-        i: ShownResponses(tuple(found[k] for k in wanted if k[0] == i and k in found), _present(known[i]))
-        for i in sorted(taken & known.keys())
-    }
-
-
-def _present(record: CellRecord) -> int:
-    return sum(len(p.verdicts) - p.verdicts.count("-") for p in record.problems)
+        samples = _pick(read(folder / "samples.jsonl", Sample), mine) if mine else {}
+        verdicts = _pick(read(folder / "verdicts.jsonl", Verdict), mine) if mine else {}
+        found = {
+            key: _response(samples[key], _check(samples[key], verdicts.get(key), letter, folder))
+            for key, letter in mine.items()
+            if key in samples
+        }
+        for r in records:
+            total = sum(len(p.verdicts) - p.verdicts.count("-") for p in r.problems)
+            shown[r.cell.id] = ShownResponses([found[k] for k in found if k[0] == r.cell.id], total)
+    return shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stapo_repro.report.cells import link_to
 from stapo_repro.sharing.collect import shorten
@@ -15,19 +15,6 @@ from stapo_results.store import read_json
 from stapo_results.terminal import duration
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
-
-
-@dataclass(frozen=True)
-class RunView:
-    """A run of the page: where it stands there, its heading, and properties as (name, value)."""
-
-    id: str
-    anchor: str
-    title: str
-    status: str
-    properties: tuple[tuple[str, str], ...]
-    path: str
-    link: str
 
 
 def without_paths(text: str) -> str:
@@ -86,7 +73,7 @@ def _properties(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((name, without_paths(value)) for name, value in pairs if value)
 
 
-def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), prefix: str = "") -> list[RunView]:
+def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), prefix: str = "") -> list[dict[str, Any]]:
     """Every run record below the roots, in the order of its path; paths below a root are written from there.
 
     Args:
@@ -95,14 +82,15 @@ def load(roots: Sequence[Path], page_folder: Path, skip: Sequence[str] = (), pre
     Raises:
         RecordError: a broken record.
     """
-    out: list[RunView] = []
+    out: list[dict[str, Any]] = []
     for root in roots:
         for path in sorted(root.rglob("run.json")):
             where = path.relative_to(root)
             if where.parts[0] in skip:
                 continue
             run = Run(**shorten(read_json(path, Run).model_dump(), str(root.resolve())))
-            anchor = f"{prefix}-run{len(out)}"  # a run that was made twice has one id and two records
-            link = link_to(path, page_folder)
-            out.append(RunView(run.run_id, anchor, _title(run), run.status, _properties(run), where.as_posix(), link))
+            shown = {"id": run.run_id, "title": _title(run), "status": run.status, "properties": _properties(run)}
+            # a run that was made twice has one id and two records
+            place = {"anchor": f"{prefix}-run{len(out)}", "path": where.as_posix(), "link": link_to(path, page_folder)}
+            out.append(shown | place)
     return out

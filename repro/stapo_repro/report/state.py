@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stapo_repro import labels
 from stapo_repro.planner import plan as planner
-from stapo_repro.planner import render as planner_text
-from stapo_repro.planner.budget import load as load_budget
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
@@ -21,7 +20,6 @@ HARDWARE = "8gpu"  # the default of `stapo-repro run` for these cells; written o
 class ModelState:
     """One model of a size: how many of its cells have complete records, and how many trainings are finished."""
 
-    method: str
     run: int
     cells: int
     trainings: int
@@ -39,79 +37,50 @@ class Size:
 
     label: str
     miniature: bool
-    models: tuple[ModelState, ...]
-
-
-@dataclass(frozen=True)
-class MissingCell:
-    """A cell that is not run.
-
-    Attributes:
-        columns: what it lacks, hours of training and of evaluation, GPU hours, machine, disk, as texts.
-        command: that begins it.
-        words: how the hours come about.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    command: str
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Todo:
-    """All of them, on one kind of machine."""
-
-    machine: str
-    rows: tuple[MissingCell, ...]
-    gpu_hours: str
-    assumptions: tuple[str, ...]
-    paper: str
+    models: list[ModelState]
 
 
 def _model(section: Section, method: str, runs: Sequence[TrainingRun]) -> ModelState:
     rows = [r for r in section.rows if r.source == "ours" and r.method == method]
     values = [v for r in rows for b in section.benchmarks for v in r.values[b].values()]
     done = sum((r.method, r.size, r.status) == (method, section.size, "done") for r in runs)
-    cells = len(section.benchmarks) * len(SETTINGS)
-    return ModelState(labels.method_label(method), sum(v.complete for v in values), cells, done)
+    return ModelState(sum(v.complete for v in values), len(section.benchmarks) * len(SETTINGS), done)
 
 
 def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
     """The miniature and the paper's sizes, with the methods of the paper's table."""
     sections = [s for s in table.sections if s.id in ("miniature", *labels.PAPER_SIZES)]
     methods = (labels.BASE, *labels.METHODS)
-    return [
-        Size(labels.size_label(s.size), s.miniature, tuple(_model(s, m, runs) for m in methods)) for s in sections
-    ]  # fmt: skip
+    return [Size(labels.size_label(s.size), s.miniature, [_model(s, m, runs) for m in methods]) for s in sections]
 
 
-def _missing(row: planner.ModelPlan, machine: str) -> MissingCell:
+def _missing(row: planner.ModelPlan, machine: str) -> dict[str, Any]:
     lacks = row.lacks
     columns = (
         lacks.words(),
-        planner_text.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
-        planner_text.hours(row.evaluation, "there"),
-        planner_text.number(row.gpu_hours),
+        planner.hours(row.training, "-" if lacks.method == labels.BASE else "there"),
+        planner.hours(row.evaluation, "there"),
+        planner.number(row.gpu_hours),
         machine,
-        f"{planner_text.number(row.disk)} ({planner_text.number(row.least)})",
+        f"{planner.number(row.disk)} ({planner.number(row.least)})",
     )
     command = f"stapo-repro run {lacks.method}/{lacks.size} --hardware {HARDWARE} --dry-run"
-    return MissingCell(lacks.name, columns, command, tuple(w for p in row.parts for w in p.words))
+    words = [w for p in row.parts for w in p.words]
+    return {"name": lacks.name, "columns": columns, "command": command, "words": words}
 
 
-def todo(roots: Sequence[Path], skip: Sequence[str]) -> Todo:
-    """What every cell of the paper's table that is not run would take on eight GPUs.
+def todo(roots: Sequence[Path], skip: Sequence[str]) -> dict[str, Any]:
+    """What every cell of the paper's table that is not run would take on eight GPUs, as texts.
 
     Raises:
         RecordError: a broken record.
     """
     found = planner.build(planner.all_cells(), roots, hardware=HARDWARE, skip=skip)
-    budget, machine = load_budget(), f"{found.gpus} x {found.card}"
-    return Todo(
-        machine=machine,
-        rows=tuple(_missing(row, machine) for row in found.rows),
-        gpu_hours=planner_text.number(planner.total(r.gpu_hours for r in found.rows)),
-        assumptions=tuple(planner_text.assumptions(budget, found.card)),
-        paper=planner_text.paper_words(found),
-    )
+    machine = f"{found.machine.gpus} x {found.card}"
+    return {
+        "machine": machine,
+        "rows": [_missing(row, machine) for row in found.rows],
+        "gpu_hours": planner.number(planner.total(r.gpu_hours for r in found.rows)),
+        "assumptions": planner.assumptions(found.card),
+        "paper": planner.paper_words(),
+    }

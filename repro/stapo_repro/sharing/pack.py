@@ -1,21 +1,19 @@
 """Run folders to one bundle: records without a path of this machine, responses compressed, the same bytes each time.
 
-A bundle is a zip of record files with a manifest, and a SHA-256 over all of its bytes in the zip's comment. A zip,
-because anybody can look into it with what a system has. The hash at the end finds damage anywhere in the file, also
-between the members. It proves nothing about who made it.
+A bundle is a zip of record files; its first member is a manifest with the size and SHA-256 of each. A zip, because
+anybody can look into it with what a system has. The hashes find damage; they prove nothing about who made it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,13 +21,11 @@ from stapo_repro.ablation import build as ablation
 from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_results import store
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import BadInput
 from stapo_results.provenance import code_version
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, StepMetrics, Verdict
 
 MANIFEST = "manifest.json"
-MARK = b"stapo-bundle 1 sha256:"
-DIGITS = 64  # of the hash that follows the mark
 RESPONSES = ("samples.jsonl", "verdicts.jsonl", "judgements.jsonl")
 LINES: dict[str, type[BaseModel]] = {
     "metrics.jsonl": StepMetrics,
@@ -54,21 +50,23 @@ class Entry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The first member. `runs`: the folders that were packed; `cells`: ids of the cell records, sorted."""
+    """The first member: which code packed, and every file in its order."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
-    kind: Literal["stapo-bundle"] = "stapo-bundle"
     code_commit: str
     code_dirty: str
-    runs: list[str]
-    cells: list[str]
     files: list[Entry]
 
     @property
     def total(self) -> int:
         return sum(f.bytes for f in self.files)
+
+    @property
+    def runs(self) -> list[str]:
+        """The folders that were packed."""
+        return list(dict.fromkeys(f.path.split("/")[0] for f in self.files))
 
 
 def model_of(name: str) -> type[BaseModel] | None:
@@ -79,35 +77,10 @@ def model_of(name: str) -> type[BaseModel] | None:
     return Run if path.name == "run.json" else LINES.get(path.name)
 
 
-def plain_parts(path: str) -> int:
-    """How many parts of a path with "/", from its first on, have names that every system takes as they are."""
-    parts = path.split("/")
-    return next((i for i, part in enumerate(parts) if not _PLAIN.fullmatch(part)), len(parts))
-
-
 def is_plain(path: str) -> bool:
     """Whether a bundle may hold a file of this path: `pack` writes no other one, and `unpack` takes no other one."""
     parts = path.split("/")
-    return len(parts) > 1 and plain_parts(path) == len(parts)
-
-
-def digest(file: BinaryIO) -> str:
-    """Hex SHA-256 over all bytes of an open file but its last 64, which say what it should be."""
-    left = file.seek(0, 2) - DIGITS
-    file.seek(0)
-    found = hashlib.sha256()
-    while left > 0 and (block := file.read(min(left, 1 << 20))):
-        found.update(block)
-        left -= len(block)
-    return found.hexdigest()
-
-
-def renamed(error: RecordError, names: Mapping[str, str]) -> RecordError:
-    """The same error with the beginnings of files' names in a temporary folder replaced."""
-    what, found = error.what, str(error.found)
-    for old, new in names.items():
-        what, found = what.replace(old, new), found.replace(old, new)
-    return RecordError(what, found=found, expected=error.expected, next_step=error.next_step)
+    return len(parts) > 1 and all(map(_PLAIN.fullmatch, parts))
 
 
 def cell_ids(*trees: Path) -> list[str]:
@@ -146,39 +119,20 @@ def pack(runs: Sequence[Path], out: Path, responses: bool = True) -> Manifest:
         tree = Path(folder)
         for run, name in zip(runs, names, strict=True):
             # no reader of a bundle should have to trust a Parquet file
-            written = collect(run, tree / name, token_logs=False)
-            _check_names(run, [p.relative_to(tree / name).as_posix() for p in written])
+            collect(run, tree / name, token_logs=False)
             if responses:
                 _copy_responses(run, tree / name)
-        found = (p for p in tree.rglob("*") if p.is_file())
-        files = [
-            Entry(path=p.relative_to(tree).as_posix(), bytes=p.stat().st_size, sha256=store.sha256_file(p))
-            for p in found
-        ]
-        files.sort(key=lambda f: f.path)
+        cell_ids(tree)
+        files = sorted((p.relative_to(tree).as_posix(), p) for p in tree.rglob("*") if p.is_file())
+        if wrong := [name for name, _ in files if not is_plain(name)]:
+            raise BadInput("a bundle cannot hold this name", found=wrong[0],
+                           expected="letters from A to Z, digits and _.+=@- and blanks in each part, at most 200",
+                           next_step="rename the run's folder")  # fmt: skip
+        entries = [Entry(path=name, bytes=p.stat().st_size, sha256=store.sha256_file(p)) for name, p in files]
         commit, dirty = code_version()
-        try:
-            cells = cell_ids(tree)
-        except RecordError as e:  # the folder is gone when this is read
-            raise renamed(e, {f"{tree / name}/": f"{run}/" for run, name in zip(runs, names, strict=True)}) from None
-        manifest = Manifest(code_commit=commit, code_dirty=dirty, runs=sorted(names), cells=cells, files=files)
+        manifest = Manifest(code_commit=commit, code_dirty=dirty, files=entries)
         _write(tree, manifest, out)
     return manifest
-
-
-def _check_names(run: Path, files: Sequence[str]) -> None:
-    """Raises: BadInput for a run's folder, or one below it, with a name that no bundle has."""
-    for path in (f"{run.resolve().name}/{f}" for f in files):
-        if not is_plain(path):
-            parts = path.split("/")
-            below = parts[1 : plain_parts(path) + 1]
-            raise BadInput(
-                "a bundle cannot hold this name",
-                found=run.joinpath(*below),
-                expected="letters from A to Z, digits and _.+=@- and blanks, the first a letter, a digit or _, "
-                "the last no dot and no blank; at most 200 of them",
-                next_step="rename the run's folder",
-            )
 
 
 def _copy_responses(run: Path, target: Path) -> None:
@@ -207,16 +161,8 @@ def _member(name: str, size: int) -> zipfile.ZipInfo:
 
 def _write(tree: Path, manifest: Manifest, out: Path) -> None:
     text = (manifest.model_dump_json(indent=1) + "\n").encode()
-    with store.replacing(out) as file:
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.comment = MARK + b"0" * DIGITS
-            with archive.open(_member(MANIFEST, len(text)), "w") as target:
-                target.write(text)
-            for f in manifest.files:
-                with open(tree / f.path, "rb") as source, archive.open(_member(f.path, f.bytes), "w") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
-        file.flush()
-        with open(file.name, "rb") as written:
-            found = digest(written)
-        file.seek(-DIGITS, 2)
-        file.write(found.encode())
+    with store.replacing(out) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_member(MANIFEST, len(text)), text)
+        for f in manifest.files:
+            with open(tree / f.path, "rb") as source, archive.open(_member(f.path, f.bytes), "w") as target:
+                shutil.copyfileobj(source, target, 1 << 20)

@@ -1,13 +1,18 @@
-"""What the table is made of. Numbers are in percent or percentage points, with at most eight decimals."""
+"""What the table is made of, and how its numbers are printed. They are in percent or points, with up to eight decimals.
+
+Printed numbers are rounded half to even (53.125 prints 53.12, 53.135 prints 53.14), on the decimal value with at most
+eight digits, never on the binary one; what rounds to zero has no sign. One place, so that every form prints the same.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Literal
 
-from stapo_repro.tables.gains import Gain
-
 Status = Literal["run", "not run", "incomplete", "paper"]
+Reading = Literal["above both", "between", "below both"]
 
 
 @dataclass(frozen=True)
@@ -16,12 +21,11 @@ class AgainstPaper:
 
     Attributes:
         points: ours minus the paper's, in percentage points.
-        within: the paper's value lies in our 95 % interval; None where that is not judged, and `why` says why.
+        within: the paper's value lies in our 95 % interval; None where samples or problems are missing or other ones.
     """
 
     points: float
     within: bool | None
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Difference:
 
     Attributes:
         benchmark: or "avg", the unweighted mean over the section's benchmarks.
-        p: of `test` (see `differences.Comparison`); `p_sign_flip` of the sign flip in any case.
+        p: of `test`; `p_sign_flip` of the sign flip in any case. A sign flip of the problems' differences speaks about
+            the two models; the t test with the standard errors over problems and seeds about the two methods.
         family: the tests over which `p_holm` is adjusted.
         seeds: training seeds over which it is paired too; empty with one.
         missing: samples that one of the two lacks; the difference is then over those present.
@@ -98,6 +103,29 @@ class Difference:
     problems: int = 0
     missing: int = 0
     seeds: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """STAPO's printed value minus a baseline's, in percentage points, with bounds from the design.
+
+    Attributes:
+        points: exact difference of the two printed values.
+        se_sampling, se_unpaired: standard errors (see `statistics.Bounds`).
+        mde_sampling, mde_unpaired: minimal detectable differences at 80 % power and a two-sided 5 %.
+        reading: where the size of the gain lies beside those two.
+    """
+
+    size: str
+    setting: str
+    benchmark: str
+    baseline: str
+    points: float
+    se_sampling: float
+    se_unpaired: float
+    mde_sampling: float
+    mde_unpaired: float
+    reading: Reading
 
 
 @dataclass(frozen=True)
@@ -130,3 +158,27 @@ class Table:
     sections: list[Section]
     families: dict[str, int]
     gains: list[Gain]
+
+
+def percent(fraction: float) -> float | None:
+    """Percent with eight decimals (beyond that two machines may differ); None for NaN."""
+    return None if math.isnan(fraction) else round(100 * fraction, 8) + 0.0
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """The printed number; "n/a" for None."""
+    if value is None:
+        return "n/a"
+    rounded = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+    return str(rounded if rounded else abs(rounded))
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """The printed number with its sign; zero has none."""
+    text = shown(value, digits)
+    return f"+{text}" if value is not None and Decimal(text) > 0 else text
+
+
+def p_shown(p: float | None) -> str:
+    """A p-value to three digits; "<0.001" below that."""
+    return "<0.001" if p is not None and p < 0.001 else shown(p, 3)

@@ -82,21 +82,17 @@ ScoreKey = tuple[str, str, str, str]
 
 
 def _check_alike(cells: Sequence[Loaded]) -> None:
-    def compared(c: Loaded) -> dict[str, tuple[object, str]]:
-        """What must be the same -> (it, how it is shown)."""
-        ids = frozenset(p.problem_id for p in c.record.problems)
-        return {
-            "problems": (ids, f"{len(ids)}"),
-            "gold answers": (c.record.benchmark_sha256, c.record.benchmark_sha256[:16]),
-        }
-
-    first = compared(cells[0])
+    one = cells[0]
     for c in cells[1:]:
-        for what, (value, text) in compared(c).items():
-            if value != first[what][0]:
+        for what, (a, b) in {
+            "problems": [sorted(p.problem_id for p in x.record.problems) for x in (one, c)],
+            "gold answers": [x.record.benchmark_sha256 for x in (one, c)],
+        }.items():
+            if a != b:
+                shown = [f"{x.file}: {len(v) if isinstance(v, list) else v[:16]}" for x, v in ((one, a), (c, b))]
                 raise RecordError(
                     f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
-                    found=f"{cells[0].file}: {first[what][1]}, {c.file}: {text}",
+                    found=", ".join(shown),
                     expected=f"the same {what} for every seed",
                     next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
                 )
@@ -114,9 +110,7 @@ def score(cells: Sequence[Loaded]) -> Score:
     for c in sorted(cells, key=lambda c: c.record.cell.train_seed):
         for p in c.record.problems:
             rows[c.record.cell.train_seed][p.problem_id] += parse_verdicts(p.verdicts)
-    by_seed = {
-        s: dict(zip(ids, problem_means(list(r.values())).tolist(), strict=True)) for s, r in rows.items()
-    }  # fmt: skip
+    by_seed = {s: dict(zip(ids, problem_means(list(r.values())).tolist(), strict=True)) for s, r in rows.items()}
     sampling = [sampling_se(list(r.values())) for r in rows.values()]
     together = [[x for r in rows.values() for x in r[i]] for i in ids]
     pooled = clustered(together)

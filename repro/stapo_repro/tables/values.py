@@ -9,8 +9,7 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import COLUMNS, PaperTable
-from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
-from stapo_repro.tables.rounding import percent, shown
+from stapo_repro.tables.model import AgainstPaper, MethodRow, Value, percent, shown
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
@@ -71,28 +70,21 @@ def from_average(parts: Sequence[Score | None]) -> Value:
     )
 
 
-def _not_judged(value: Value, parts: Sequence[Score]) -> str:
-    """Why the paper's value is not held against our interval; "" where it is."""
-    if not value.complete:
-        return "samples or problems are missing"
-    if any(c.record.variant for p in parts for c in p.cells):
-        return "another copy of the benchmark"
+def _comparable(value: Value, parts: Sequence[Score]) -> bool:
+    """Whether the paper's value is held against our interval: nothing is missing, and the problems are the paper's."""
     known = registry()
-    if any(p.rows != known[p.cells[0].record.cell.benchmark].rows for p in parts):
-        return "another number of problems"
-    return "" if value.low is not None else "no interval"
+    same = all(p.rows == known[p.cells[0].record.cell.benchmark].rows for p in parts)
+    return value.complete and same and not any(c.record.variant for p in parts for c in p.cells)
 
 
 def against_paper(value: Value, printed: str, parts: Sequence[Score]) -> Value:
     """The value with its difference to the paper's printed one."""
     if value.mean is None or value.status != "run":
         return value
-    points = round(value.mean - float(printed), 8) + 0.0
-    if why := _not_judged(value, parts):
-        return replace(value, paper=AgainstPaper(points, None, why))
-    assert value.low is not None  # `_not_judged`
-    assert value.high is not None
-    return replace(value, paper=AgainstPaper(points, value.low <= float(printed) <= value.high))
+    within = None
+    if value.low is not None and value.high is not None and _comparable(value, parts):
+        within = value.low <= float(printed) <= value.high
+    return replace(value, paper=AgainstPaper(round(value.mean - float(printed), 8) + 0.0, within))
 
 
 def our_row(

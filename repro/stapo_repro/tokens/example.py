@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_repro.tables.render.markdown import escape
 from stapo_repro.templating import visible
-from stapo_repro.tokens.cases import Case, by_probability, case, percent
 from stapo_repro.tokens.logged_run import LoggedRun, load
+from stapo_repro.tokens.numbers import Case, by_probability, case, percent
 
 FOLDER = Path("miniature/train/stapo-s0")  # below results/records
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """The line of a worked sum that holds a token, up to it and after it, and the line above."""
-
-    above: str
-    start: str
-    end: str
-
-    @classmethod
-    def of(cls, c: Case) -> _Sum:
-        *_, above, start = ["", *c.before.split("\n")]
-        return cls(above, start, c.after.split("\n")[0])
-
-
-def choose(run: LoggedRun) -> tuple[Case, _Sum] | None:
+def choose(run: LoggedRun) -> tuple[Case, tuple[str, str, str]] | None:
     """The least probable silenced word that stands between a sum and its equals sign, in a second line or later.
 
-    None where the run silenced no such token.
+    Returns:
+        It with the line above, and its own line up to it and after it; None where the run silenced no such token.
     """
     for row in run.records(by_probability(run, run.silenced)):
-        found = case(run.vocabulary, row, run.part_names[0])
-        lines = _Sum.of(found)
-        if found.token.strip().isalpha() and lines.start.strip() and lines.end.startswith("=") and "=" in lines.above:
-            return found, lines
+        c = case(run.vocabulary, row, run.part_names[0])
+        *_, above, start = ["", *c.before.split("\n")]
+        end = c.after.split("\n")[0]
+        if c.token.strip().isalpha() and start.strip() and end.startswith("=") and "=" in above:
+            return c, (above, start, end)
     return None
 
 
@@ -55,7 +42,7 @@ def example_block(records: Path) -> str:
         return "No example: the committed miniature silenced no word in a sum."
     c, lines = found
     word = escape(visible(c.token).strip())
-    above, start, end, expected = map(_code, (lines.above, lines.start, lines.end, c.top[0][0]))
+    above, start, end, expected = map(_code, (*lines, c.top[0][0]))
     return (
         "**For example,** a tiny model learns to add, one column of digits a line (digit + digit + carry = result).\n"
         f"In an answer it wrote {above}, then {start} **{word}** {end}. The answer was right, so *{word}* earns the\n"

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from stapo_repro import labels
-from stapo_repro.records.steps import read_steps
-from stapo_repro.tokens.vocabulary import Vocabulary
+from stapo_repro.records.reading import read_steps
+from stapo_repro.templating import visible
 from stapo_results import store, token_log
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics
 
 if TYPE_CHECKING:
@@ -26,6 +26,48 @@ Columns = Mapping[str, np.ndarray]
 _ROW_COLUMNS = (
     "step", "mini_batch", "sample", "position", "token", "advantage", "logprob", "entropy", "rare", "silenced", "tau_h",
 )  # fmt: skip
+_MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+_OTHER_SPACE = re.compile(r"[^\S \n\t]")
+
+
+class Vocabulary:
+    """A tokenizer's vocabulary as text. A token that is a part of a character is shown as U+FFFD."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Raises: RecordError when there is no such file, or it is no tokenizer."""
+        next_step = "copy the model's tokenizer.json there: its ids cannot be read without it"
+        if not path.is_file():
+            raise RecordError("the token log has no tokenizer", found=f"no {path}", next_step=next_step)
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as e:  # noqa: BLE001  the library raises no narrower class
+            raise RecordError(f"{path}: not a tokenizer", found=str(e)[:200], next_step=next_step) from None
+
+    def one(self, token: int) -> str:
+        """The token alone; an id without a token as its number."""
+        if token not in self._known:
+            known = token >= 0 and self._tokenizer.id_to_token(token) is not None
+            self._known[token] = (
+                self._tokenizer.decode([token], skip_special_tokens=False) if known else f"⟨id {token}⟩"
+            )
+        return self._known[token]
+
+    def several(self, tokens: Sequence[int]) -> str:
+        """Consecutive tokens. A character that begins or ends outside of them is U+FFFD."""
+        if any(self.one(t) == f"⟨id {t}⟩" for t in tokens):
+            return "".join(map(self.one, tokens))
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+
+def marked(text: str) -> str:
+    """A text on one line with a mark for all white space: ␣ a space, ⏎ a line's end, ⇥ a tab, others their code."""
+    shown = _OTHER_SPACE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", visible(text))
+    return shown.translate(_MARKS) or "(empty)"
 
 
 @dataclass(frozen=True)
@@ -114,12 +156,6 @@ class LoggedRun:
         """What a caption says of a miniature."""
         return "A tiny model on additions, not a result of the paper. " if self.size == labels.MINI else ""
 
-    @property
-    def inputs_sha256(self) -> str:
-        """One hash over all that was read."""
-        lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(self.inputs.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()
-
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""
         return self.table.take(index).to_pylist()
@@ -130,26 +166,11 @@ def batch_keys(columns: Columns) -> np.ndarray:
     return columns["step"].astype(np.int64) << 16 | columns["mini_batch"].astype(np.int64)
 
 
-def parse_steps(text: str) -> tuple[int, int]:
-    """A:B as (A, B), both inside; an end that is left out is open.
+def load(folder: Path) -> LoggedRun:
+    """Read a run folder.
 
     Raises:
-        BadInput: it has another form, or A is above B.
-    """
-    found = re.fullmatch(r"(\d{0,9}):(\d{0,9})", text)
-    first, last = (int(found[1] or 0), int(found[2] or 2**31 - 1)) if found else (1, 0)
-    if first > last:
-        raise BadInput(
-            "--steps is no range of steps", found=text, expected="A:B with A <= B", next_step="--steps 100:200, or 100:"
-        )
-    return first, last
-
-
-def load(folder: Path, steps: str = "") -> LoggedRun:
-    """Read a run folder, of `steps` (A:B) only if it says any.
-
-    Raises:
-        BadInput: no token log there, or no step of it in the range.
+        BadInput: no token log there.
         RecordError: a damaged file (`token_log.read`), run record or line of the metrics.
     """
     log = token_log.read(folder)
@@ -160,18 +181,6 @@ def load(folder: Path, steps: str = "") -> LoggedRun:
             expected="a training run that logged its tokens, a collected record of one, or the folder of a probe",
             next_step="name such a folder, or score responses with stapo-train probe",
         )
-    table, histogram = log.tokens, log.histogram
-    if steps:
-        first, last = parse_steps(steps)
-        table, histogram = _between(table, first, last), _between(histogram, first, last)
-        if not histogram.num_rows:
-            logged = log.histogram.column("step").to_numpy()
-            raise BadInput(
-                f"{folder}: the token log has no step in the range",
-                found=f"--steps {steps}",
-                expected=f"steps of {logged.min()} to {logged.max()}" if logged.size else "a log with any step",
-                next_step="name another range",
-            )
     run_file, metrics_file = folder / "run.json", folder / "metrics.jsonl"
     own = folder / token_log.FOLDER
     read = [file for part in token_log.shards(own) for file in part]
@@ -180,17 +189,10 @@ def load(folder: Path, steps: str = "") -> LoggedRun:
         folder.resolve().name,
         store.read_json(run_file, Run) if run_file.is_file() else None,
         {m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
-        table,
-        {name: table.column(name).to_numpy() for name in _ROW_COLUMNS},
-        {name: histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
+        log.tokens,
+        {name: log.tokens.column(name).to_numpy() for name in _ROW_COLUMNS},
+        {name: log.histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
         log.header,
         Vocabulary.read(own / token_log.TOKENIZER),
         {p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
     )
-
-
-def _between(table: pa.Table, first: int, last: int) -> pa.Table:
-    import pyarrow as pa
-
-    step = table.column("step").to_numpy()
-    return table.filter(pa.array((first <= step) & (step <= last)))

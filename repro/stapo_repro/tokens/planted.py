@@ -10,18 +10,94 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from stapo_repro.tokens.logged_run import batch_keys
-from stapo_repro.tokens.shares import Interval, Share, Sums
-from stapo_results.errors import BadInput, RecordError
+from stapo_results.errors import RecordError
+from stapo_results.statistics import LEVEL, resampled_sums
 from stapo_results.token_log import TokenLog
 
 Array = NDArray[np.float64]
+Clusters = Literal["prompts", "mini-batches"]
 S2T, FULL, HIGH, RANDOM = "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"
 OTHERS = (RANDOM, HIGH)  # what S2T is compared with: masks that silence as many tokens
+_ENDS = (0.5 - LEVEL / 2, 0.5 + LEVEL / 2)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its 95 % interval; None where it is not defined, or nothing varies between the draws."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Share(Interval):
+    """part / whole as a fraction, with a 95 % percentile interval by a bootstrap over clusters.
+
+    Where the share is 0 or 1 the draws have no spread. The interval then ends at 1 - 0.025^(1 / clusters) from there,
+    the exact bound for the mean of as many draws from [0, 1] that all were 0, as in `statistics.clustered`.
+
+    Attributes:
+        part, whole: sums, such as tokens.
+        clusters: how many have any of the whole. With fewer than two there is no interval.
+        over: what the clusters are.
+    """
+
+    part: float
+    whole: float
+    clusters: int
+    over: Clusters
+
+
+class Sums:
+    """Named sums a cluster (C,), and the same sums of every draw of clusters (B,), the draws the same for all names."""
+
+    def __init__(self, cluster_N: NDArray[np.int64], columns: Mapping[str, ArrayLike], over: Clusters):
+        """Add up N values a column by cluster (numbered from 0) and draw.
+
+        Clusters that have nothing in any column are left out: they move no ratio.
+        """
+        count = int(cluster_N.max()) + 1 if len(cluster_N) else 0
+        sums = [np.bincount(cluster_N, weights=np.asarray(v, np.float64), minlength=count) for v in columns.values()]
+        sums_CK = np.stack(sums, axis=1)
+        sums_CK = sums_CK[sums_CK.any(axis=1)]
+        if not len(sums_CK):
+            sums_CK = np.zeros((1, len(sums)))
+        self._by_cluster: dict[str, Array] = dict(zip(columns, sums_CK.T, strict=True))
+        self._drawn: dict[str, Array] = dict(zip(columns, resampled_sums(sums_CK).T, strict=True))
+        self._over: Clusters = over
+
+    def share(self, part: str, whole: str) -> Share:
+        """One column's sum over another's. Draws without any of the whole do not count."""
+        a, b = self._by_cluster[part].sum(), self._by_cluster[whole].sum()
+        clusters = int(np.count_nonzero(self._by_cluster[whole]))
+        low = high = None
+        if clusters > 1:
+            low, high = map(float, np.nanquantile(self._ratio(part, whole), _ENDS))
+            if a in (0.0, b):
+                bound = 1.0 - _ENDS[0] ** (1.0 / clusters)
+                low, high = (0.0, bound) if a == 0.0 else (1.0 - bound, 1.0)
+        return Share(float(a / b) if b else None, low, high, float(a), float(b), clusters, self._over)
+
+    def difference(self, first: tuple[str, str], second: tuple[str, str]) -> Interval:
+        """One (part, whole) minus another, paired draw by draw."""
+        one, other = self.share(*first), self.share(*second)
+        if one.value is None or other.value is None:
+            return Interval(None, None, None)
+        draws = self._ratio(*first) - self._ratio(*second)
+        varies = min(one.clusters, other.clusters) > 1 and np.nanmax(draws) > np.nanmin(draws)
+        ends = map(float, np.nanquantile(draws, _ENDS)) if varies else (None, None)
+        return Interval(one.value - other.value, *ends)
+
+    def _ratio(self, part: str, whole: str) -> Array:
+        below = self._drawn[whole]
+        return np.divide(self._drawn[part], below, out=np.full(len(below), np.nan), where=below > 0)
 
 
 @dataclass(frozen=True)
@@ -76,19 +152,11 @@ class Compared:
 
 
 def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
-    """The rows that count, of one step or of all, checked against the log's counts.
+    """The rows that count of a log with planted words, of one step or of all, checked against the log's counts.
 
     Raises:
-        BadInput: the log marks no planted words.
         RecordError: rows were left out of the log, or a mini-batch's rows are not those that its counts say.
     """
-    if not log.header.watch:
-        raise BadInput(
-            "the token log marks no planted words",
-            found="no id under `watch` in the log's header",
-            expected="the ids of the miniature's meaningless words",
-            next_step="only a run of the miniature has them: stapo-repro miniature",
-        )
     rows, counts = log.tokens.filter(log.tokens["advantage"].to_numpy() > 0), log.histogram
     if step is not None:
         rows, counts = (table.filter(table["step"].to_numpy() == step) for table in (rows, counts))
@@ -119,23 +187,22 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
 
 def _check(log: TokenLog, batches: NDArray, batch: NDArray, v: Mapping, rare: Array, silenced: Array) -> None:
     have, gone = (np.bincount(batch, weights=v[name], minlength=len(batches)) for name in ("rare", "silenced"))
-    foreign = len(batch) and not np.isin(batch_keys(v), batches).all()
     wrong = np.flatnonzero((have != rare) | (gone > silenced))
-    if not (log.header.left_out or foreign or len(wrong)):
+    if not (log.header.left_out or len(wrong) or not np.isin(batch_keys(v), batches).all()):
         return
-    where = "a mini-batch without counts"
+    where = ""
     if len(wrong):
         step, number = int(batches[wrong[0]]) >> 16, int(batches[wrong[0]]) & 0xFFFF
-        where = f"step {step}, mini-batch {number}: {have[wrong[0]]:.0f} rows of {rare[wrong[0]]:.0f} rare tokens"
+        where = f"; step {step}, mini-batch {number}: {have[wrong[0]]:.0f} rows of {rare[wrong[0]]:.0f} rare tokens"
     raise RecordError(
         "the token log does not hold every rare and every planted token: shares of them would be wrong",
-        found=f"{log.header.left_out} rows left out" + (f"; {where}" if foreign or len(wrong) else ""),
+        found=f"{log.header.left_out} rows left out{where}",
         expected="a row for each of them",
         next_step="train again with larger token_log.most_rows and token_log.largest_gib, or leave out the run's log",
     )
 
 
-def quantile(values: Array, q: float) -> float:
+def _quantile(values: Array, q: float) -> float:
     """The linear-interpolated quantile as the selectors take it: -inf at q = 0, +inf at q = 1 (contracts of S2T)."""
     if q <= 0.0 or len(values) == 0:
         return -np.inf
@@ -151,11 +218,10 @@ def weights(tokens: Tokens, q: float) -> dict[str, Array]:
     out = {name: np.zeros(len(tokens.rare)) for name in (S2T, FULL, HIGH, RANDOM)}
     out[FULL][tokens.rare] = 1.0
     out[S2T][tokens.rare & (tokens.entropy < tokens.tau_h)] = 1.0
-    rare = np.flatnonzero(tokens.rare)
-    rare = rare[np.argsort(tokens.batch[rare], kind="stable")]
-    for rows in np.split(rare, np.flatnonzero(np.diff(tokens.batch[rare])) + 1) if len(rare) else ():
+    for batch in np.unique(tokens.batch[tokens.rare]):
+        rows = np.flatnonzero(tokens.rare & (tokens.batch == batch))
         entropy = tokens.entropy[rows]
-        out[HIGH][rows] = entropy > quantile(entropy, 1.0 - q)
+        out[HIGH][rows] = entropy > _quantile(entropy, 1.0 - q)
         out[RANDOM][rows] = int(q * len(rows) + 1e-9) / len(rows)  # the selector's rounding: 0.7 x 10 is 7
     return out
 
@@ -166,8 +232,7 @@ def as_trained(tokens: Tokens) -> Measured:
     The interval is over prompts. Where the rows do not hold all silenced tokens (20-Entropy silences frequent ones too)
     precision takes the counts, which know mini-batches and not prompts, and its interval is over those.
     """
-    sums = _sums(tokens, {"own": tokens.silenced.astype(np.float64)})
-    measured = _measured(sums, "own")
+    measured = _measured(_sums(tokens, {"own": tokens.silenced}), "own")
     if tokens.silenced.sum() == tokens.silenced_in.sum():
         return measured
     return replace(measured, precision=_by_batch(tokens, tokens.silenced & tokens.junk, tokens.silenced_in))
@@ -175,7 +240,7 @@ def as_trained(tokens: Tokens) -> Measured:
 
 def base_rates(tokens: Tokens) -> BaseRates:
     """Junk among all tokens with A > 0 (interval over mini-batches) and among the rare ones (over prompts)."""
-    rare = _measured(_sums(tokens, {"rare": tokens.rare.astype(np.float64)}), "rare").precision
+    rare = _measured(_sums(tokens, {"rare": tokens.rare}), "rare").precision
     return BaseRates(_by_batch(tokens, tokens.junk, tokens.correct), rare)
 
 
@@ -189,24 +254,22 @@ def compare(tokens: Tokens, q: float) -> Compared:
     )
 
 
-def _sums(tokens: Tokens, masks: Mapping[str, Array]) -> Sums:
+def _sums(tokens: Tokens, masks: Mapping[str, NDArray]) -> Sums:
     """By prompt: the junk, the rare junk, and of each mask the tokens, the junk and the rare junk that it silences."""
     columns: dict[str, NDArray] = {"junk": tokens.junk, "rare junk": tokens.junk & tokens.rare}
     for name, weight in masks.items():
         columns[name] = weight
         columns[f"{name} junk"] = weight * tokens.junk
         columns[f"{name} rare junk"] = weight * (tokens.junk & tokens.rare)
-    return Sums.of(tokens.prompt, columns, "prompts")
+    return Sums(tokens.prompt, columns, "prompts")
 
 
 def _measured(sums: Sums, name: str) -> Measured:
-    junk = f"{name} junk"
-    return Measured(
-        sums.share(junk, name), sums.share(junk, "junk"), sums.share(f"{name} rare junk", "rare junk")
-    )  # fmt: skip
+    pairs = ((f"{name} junk", name), (f"{name} junk", "junk"), (f"{name} rare junk", "rare junk"))
+    return Measured(*(sums.share(*pair) for pair in pairs))
 
 
 def _by_batch(tokens: Tokens, part: NDArray[np.bool_], whole: Array) -> Share:
     """Rows among the counts of mini-batches."""
     found = np.bincount(tokens.batch, weights=part, minlength=len(whole))
-    return Sums.of(np.arange(len(whole)), {"part": found, "whole": whole}, "mini-batches").share("part", "whole")
+    return Sums(np.arange(len(whole)), {"part": found, "whole": whole}, "mini-batches").share("part", "whole")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
+from matplotlib.ft2font import FT2Font
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path as Outline
 from matplotlib.textpath import text_to_path
@@ -18,72 +18,53 @@ from matplotlib.transforms import Affine2D
 from wordcloud import WordCloud
 
 from stapo_repro.figures.canvas import SMALL, Sketch, bare, nothing, sheet
-from stapo_repro.tokens.figures import KEPT, SILENCED
-from stapo_repro.tokens.logged_run import LoggedRun
-from stapo_repro.tokens.vocabulary import drawable
+from stapo_repro.tokens.logged_run import LoggedRun, marked
 
-BARS = 25
-FEWEST = 5
+SILENCED, KEPT = "#D55E00", "#0072B2"  # Okabe and Ito (2008)
+_BARS, _FEWEST, _LONGEST = 25, 5, 24  # bars; different words that make a cloud; characters of a token
 _WORDS, _WIDTH, _HEIGHT = 100, 800, 720  # of a cloud; its units are those of its font's size
 _SIZES = (320, 270, 230, 195, 165, 140, 120, 100, 85, 72, 60)  # of the most frequent word
 # left out of clouds, as the paper does; the bars count them
-COMMON = frozenset(
+_COMMON = frozenset(
     {
         *("a", "an", "the", "of", "in", "on", "at", "by", "for", "from", "to", "with", "into", "onto", "over", "under"),
         *("about", "as", "between", "through", "after", "before"),
     }
 )
-FONT = str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")  # the figures' own
+_FONT = str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")  # the figures' own
 
 
-@dataclass(frozen=True)
-class WordCounts:
-    """The rare tokens of one part.
-
-    Attributes:
-        part: what the part is called, such as "silenced".
-        counts: text -> occurrences, most frequent first; equal ones by text. Ids with one text count together.
-    """
-
-    part: str
-    counts: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
+@cache
+def _charmap() -> frozenset[int]:
+    return frozenset(FT2Font(_FONT).get_charmap())
 
 
-def count(run: LoggedRun) -> tuple[WordCounts, WordCounts]:
-    """(silenced, kept) rare tokens of the logged rows."""
-    first, second = run.part_names
-    return WordCounts(first, _counts(run, run.silenced)), WordCounts(second, _counts(run, run.kept))
+def _drawable(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts by what is drawn: `marked`, what the font lacks as its code point, cut after _LONGEST characters."""
+    found: dict[str, int] = {}
+    for text, n in counts.items():
+        word = "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(text))
+        word = word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"
+        found[word] = found.get(word, 0) + n
+    return found
 
 
-def _counts(run: LoggedRun, which: np.ndarray) -> dict[str, int]:
-    ids, counts = np.unique(run.rows["token"][which], return_counts=True)
-    by_text: dict[str, int] = {}
-    for token, n in zip(ids.tolist(), counts.tolist(), strict=True):
-        text = run.vocabulary.one(token)
-        by_text[text] = by_text.get(text, 0) + n
-    return dict(sorted(by_text.items(), key=lambda item: (-item[1], item[0])))
-
-
-def clouds(run: LoggedRun, parts: Sequence[WordCounts]) -> Sketch:
-    """A row for each part: its cloud, its most frequent tokens."""
+def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
+    """A row for each part (`numbers.words`): its cloud, its most frequent tokens."""
     title = run.heading("Rare tokens of correct responses")
     figure = sheet(title, 7.6)
     grid = figure.subplots(2, 2, width_ratios=(3, 2))
     said = []
-    for (left, right), part, colour in zip(grid, parts, (SILENCED, KEPT), strict=True):
-        left.set_title(f"{part.part[:1].upper()}{part.part[1:]}: {part.total:,} tokens, {len(part.counts):,} different")
-        drawn = _cloud(left, part, colour)
-        _bars(right, part, colour)
+    for (left, right), (part, counts), colour in zip(grid, parts.items(), (SILENCED, KEPT), strict=True):
+        left.set_title(f"{part[:1].upper()}{part[1:]}: {sum(counts.values()):,} tokens, {len(counts):,} different")
+        drawn = _cloud(left, counts, colour)
+        _bars(right, counts, colour)
         if drawn:
             said.append(f"{drawn[0]} of {drawn[1]} different ones")
     caption = (
         f"{run.caption_opening}Rare: p < {run.header.tau_p:g}, in a response with a positive advantage. A word is the "
         "larger the more often it occurs; articles and prepositions are left out of the clouds, not of the bars, which "
-        f"are the {BARS} most frequent. ␣ is a space, ⏎ the end of a line."
+        f"are the {_BARS} most frequent. ␣ is a space, ⏎ the end of a line."
     )
     if said:
         caption += f" The clouds hold {' and '.join(said)}."
@@ -94,7 +75,7 @@ def clouds(run: LoggedRun, parts: Sequence[WordCounts]) -> Sketch:
     return Sketch("tokens_clouds", title, figure, caption)
 
 
-def layout(counts: dict[str, int]) -> list[tuple[str, int, int, int]]:
+def _layout(counts: dict[str, int]) -> list[tuple[str, int, int, int]]:
     """(word, font size, left, top) of each of the first _WORDS words, in the largest letters in which all find a place.
 
     Where even the smallest letters leave some without a place, they are missing. The same each time.
@@ -103,7 +84,7 @@ def layout(counts: dict[str, int]) -> list[tuple[str, int, int, int]]:
     placed = []
     for size in _SIZES:
         made = WordCloud(
-            font_path=FONT, width=_WIDTH, height=_HEIGHT, random_state=0, prefer_horizontal=1.0, margin=16,
+            font_path=_FONT, width=_WIDTH, height=_HEIGHT, random_state=0, prefer_horizontal=1.0, margin=16,
             max_words=_WORDS, min_font_size=14, max_font_size=size,
         ).generate_from_frequencies(words)  # fmt: skip
         placed = [(word, points, at[1], at[0]) for (word, _), points, at, _, _ in made.layout_]
@@ -112,30 +93,18 @@ def layout(counts: dict[str, int]) -> list[tuple[str, int, int, int]]:
     return placed
 
 
-def _drawable_counts(part: WordCounts) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for text, n in part.counts.items():
-        word = drawable(text, FONT)
-        counts[word] = counts.get(word, 0) + n
-    return counts
-
-
-def _cloud(axes: Axes, part: WordCounts, colour: str) -> tuple[int, int] | None:
+def _cloud(axes: Axes, part: Mapping[str, int], colour: str) -> tuple[int, int] | None:
     """Draw it; returns (words drawn, different words), or None where the panel says that there are too few."""
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    chosen = WordCounts(part.part, {t: n for t, n in part.counts.items() if t.strip().lower() not in COMMON})
-    counts = _drawable_counts(chosen)
-    if len(counts) < FEWEST:
+    counts = _drawable({t: n for t, n in part.items() if t.strip().lower() not in _COMMON})
+    if len(counts) < _FEWEST:
         nothing(axes, f"only {len(counts)} different tokens: no cloud" if counts else "no such token")
         return None
-    placed = layout(counts)
+    placed = _layout(counts)
     for i, (word, size, left, top) in enumerate(placed):
         axes.add_patch(PathPatch(_outline(word, size, left, top), facecolor=colour, linewidth=0, gid=f"word-{i}"))
-    axes.set_xlim(0, _WIDTH)
-    axes.set_ylim(_HEIGHT, 0)
-    axes.set_aspect("equal")
-    axes.set_yticks([])
+    axes.set(xlim=(0, _WIDTH), ylim=(_HEIGHT, 0), aspect="equal", yticks=[])
     axes.grid(visible=False)
     return len(placed), len(counts)
 
@@ -145,8 +114,7 @@ def _outline(word: str, size: int, left: float, top: float) -> Outline:
 
     Pillow puts the top of the ink at `top` and the pen at `left`, or the ink where it begins left of the pen.
     """
-    font = FontProperties(fname=FONT)
-    vertices, codes = text_to_path.get_text_path(font, word, ismath=False)
+    vertices, codes = text_to_path.get_text_path(FontProperties(fname=_FONT), word, ismath=False)
     path = Outline(vertices, codes)
     scale = size / text_to_path.FONT_SCALE
     ink = path.get_extents()
@@ -154,9 +122,9 @@ def _outline(word: str, size: int, left: float, top: float) -> Outline:
     return path.transformed(Affine2D().scale(scale, -scale).translate(*to))
 
 
-def _bars(axes: Axes, part: WordCounts, colour: str) -> None:
+def _bars(axes: Axes, part: Mapping[str, int], colour: str) -> None:
     axes.set_title("occurrences", weight="normal")
-    shown = list(_drawable_counts(part).items())[:BARS]
+    shown = list(_drawable(part).items())[:_BARS]
     if not shown:
         nothing(axes, "no such token")
         return

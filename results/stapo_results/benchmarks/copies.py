@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,19 @@ def find_rows(source: str, *, revision: str, split: str) -> Rows:
         return from_file(source)
     hint = "give the path of a .jsonl or .parquet file, or check the id, --split and --revision"
     return from_hub(source, revision=revision, split=split, next_step=hint)
+
+
+def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> dict[str, Any]:
+    """A registry entry for a file with the fields problem and answer.
+
+    Args:
+        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
+        samples: N of avg@N; None: the paper's for this number of problems.
+        known: other fields of the entry (answer_type "integer" where it is left out).
+    """
+    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
+    problems = problems_of(name, None, from_file(path), OWN)
+    return to_entry(describe(problems, samples=samples, **(defaults | known)))
 
 
 def to_jsonl(benchmark: Benchmark) -> str:
@@ -58,7 +72,6 @@ def write_copy(
     columns: Mapping[str, str] | None = None,
     revision: str = "",
     split: str = "",
-    strict: bool = False,
 ) -> tuple[Path, Benchmark, bool]:
     """Write `<name>.jsonl` from the hub, or from another source, once it is known to be the benchmark.
 
@@ -74,12 +87,12 @@ def write_copy(
     """
     path = folder / (spec.file or f"{name}.jsonl")
     if path.exists():
-        return path, load(name, folder, strict=strict), False
+        return path, load(name, folder), False
     if not (source or spec.hub):
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --source FILE")
     found = find_rows(source or spec.hub, revision=revision or spec.revision, split=split or spec.split)
     mapping = OWN if is_file_name(found.source) else HUB | spec.columns
-    benchmark = checked(name, spec, found, {**mapping, **(columns or {})}, strict=strict)
+    benchmark = checked(name, spec, found, {**mapping, **(columns or {})})
     write_atomic(path, to_jsonl(benchmark))
     return path, benchmark, True
 

@@ -11,17 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stapo_results.benchmarks.identity import check_identity, text_hash
 from stapo_results.benchmarks.registry import (
     check_name,
     describe,
-    did_you_mean,
     own_entries,
     packaged,
     registry,
 )
 from stapo_results.benchmarks.sources import Rows, check_columns, from_file, from_hub, is_file_name, value_at
-from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec
+from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec, check_identity, text_hash
 from stapo_results.errors import BadInput
 
 OWN = {field: field for field in FIELDS}
@@ -51,21 +49,15 @@ def load(
             "unknown benchmark",
             found=name,
             expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-            next_step=f"{did_you_mean(name, specs)}stapo-eval benchmarks lists them; --add registers one of your own"
-            + (
-                ""
-                if data_dir
-                else "; --data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
-            ),
+            next_step="stapo-eval benchmarks lists them; --add registers one of your own; --data-dir names "
+            "the folder that registers more (the miniature's: BASE/benchmarks)",
         )
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
     if path is not None and (path.exists() or name in packaged() or not spec.hub):
         if not path.exists():
             fetch = f"stapo-eval benchmarks --write {data_dir} --names {name} fetches it from the hub"
-            raise BadInput(
-                f"{path}: no such file", next_step=fetch + _of_folder(data_dir) if spec.hub else "check --data-dir"
-            )
+            raise BadInput(f"{path}: no such file", next_step=fetch if spec.hub else "check --data-dir")
         found, columns = from_file(path), OWN
     elif spec.hub:
         hint = f"put {name}.jsonl (fields id, problem, answer) into a directory and give it as --data-dir DIR"
@@ -74,12 +66,6 @@ def load(
     else:
         raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --data-dir")
     return checked(name, spec, found, columns, accept_variant=accept_variant, strict=strict)
-
-
-def _of_folder(data_dir: str | os.PathLike | None) -> str:
-    """What a folder registers itself: --benchmarks all means the paper's six."""
-    own = [name for name in registry(data_dir) if name not in packaged()]
-    return f"; this folder registers --benchmarks {','.join(own)}" if own else ""
 
 
 def name_of_file(path: Path) -> str:
@@ -112,15 +98,6 @@ def checked(
     problems = problems_of(name, spec, found, columns)
     identity = check_identity(name, spec, problems, found.source, accept_variant=accept_variant, strict=strict)
     return Benchmark(name, spec, problems, identity, found.source)
-
-
-def _columns_hint(name: str, found: Rows) -> str:
-    columns = f"--names {name} --columns problem=COLUMN,answer=COLUMN"
-    note = "(of those found; dots lead into nested ones)"
-    if name not in packaged():
-        return f"stapo-eval benchmarks --add {found.source} --data-dir DIR {columns} {note}"
-    source = f" --source {found.source}" if is_file_name(found.source) else ""
-    return f"stapo-eval benchmarks --write DIR{source} {columns} {note}, then give --data-dir DIR"
 
 
 def _golds(value: object) -> tuple[str, ...] | None:
@@ -190,7 +167,8 @@ def problems_of(name: str, spec: Spec | None, found: Rows, columns: Mapping[str,
         BadInput: naming source and row, for a missing column or a value of another kind.
     """
     assert set(columns) <= set(FIELDS)
-    check_columns(found, columns, _columns_hint(name, found))
+    hint = f"stapo-eval benchmarks --write DIR (or --add) with --names {name} --columns problem=COLUMN,answer=COLUMN"
+    check_columns(found, columns, hint)
     known = spec.text_hashes.split() if spec else []
     free: dict[str, list[int]] = {}
     for i, h in enumerate(known):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,9 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from stapo_results.answers import normalise_gold
-from stapo_results.benchmarks.identity import golds_sha256, text_hash
-from stapo_results.benchmarks.sources import read_jsonl
-from stapo_results.benchmarks.spec import NAME, Problem, Spec
+from stapo_results.benchmarks.spec import NAME, Problem, Spec, golds_sha256, text_hash
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 
@@ -52,13 +49,6 @@ def _entries(text: str, where: str) -> dict[str, Spec]:
                 next_step="make the entry with `stapo-eval benchmarks --add FILE --data-dir DIR`",
             ) from None
     return specs
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ "did you mean NAME? " for a name that is spelt almost like one that there is, capitals aside; else ""."""
-    plain = {re.sub(r"[^a-z0-9]", "", k): k for k in known}
-    close = get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), plain, n=1, cutoff=0.75)
-    return f"did you mean {plain[close[0]]}? " if close else ""
 
 
 def check_name(name: str, where: str) -> None:
@@ -136,33 +126,10 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
         title=title,
         rows=len(problems),
         golds_sha256=golds_sha256(golds),
-        text_hashes="\n".join(" ".join(hashes[i : i + 12]) for i in range(0, len(hashes), 12)),
+        text_hashes=" ".join(hashes),
         samples=samples or default_samples(len(problems)),
         **{"answer_type": "integer" if integers else "math", **known},
     )
-
-
-def registry_entry(
-    path: str | os.PathLike,
-    name: str,
-    *,
-    samples: int | None = None,
-    **known: Any,
-) -> dict[str, Any]:
-    """A registry entry for a JSONL file with the fields id, problem, answer.
-
-    Args:
-        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
-        samples: N of avg@N (default: see `default_samples`).
-        known: other fields of the entry (answer_type "integer" where it is left out).
-    """
-    problems = []
-    for row in read_jsonl(path):
-        gold = row["answer"]
-        answer = tuple(map(str, gold)) if isinstance(gold, list) else str(gold)
-        problems.append(Problem("", str(row["problem"]), answer))
-    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
-    return to_entry(describe(problems, samples=samples, **(defaults | known)))
 
 
 def to_entry(spec: Spec) -> dict[str, Any]:
@@ -172,19 +139,5 @@ def to_entry(spec: Spec) -> dict[str, Any]:
 
 def write_registry(path: str | os.PathLike, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Write `registry.yaml` with the entries (see `registry_entry`) by name, the same bytes each time."""
-    write_atomic(path, _dump({"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}))
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def _dump(value: object) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=200)
+    value = {"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}
+    write_atomic(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120))

@@ -28,11 +28,7 @@ class Rows:
 
 
 def read_jsonl(path: str | os.PathLike) -> list[dict[str, Any]]:
-    """Objects of a JSONL file.
-
-    Raises:
-        BadInput: with file and line, for a line that is not a JSON object.
-    """
+    """Objects of a JSONL file. Raises BadInput: with file and line, for a line that is not a JSON object."""
     rows = []
     try:
         with open(path, encoding="utf-8") as f:

@@ -4,9 +4,16 @@ Every function takes plain arrays of fractions (0 to 1, not percent). A missing 
 N samples a problem. Nothing here reads a record or rounds a number.
 """
 
-from stapo_results.statistics.comparison import Paired, paired, paired_average
+from stapo_results.statistics.comparison import (
+    Bounds,
+    Design,
+    Paired,
+    difference_se,
+    minimal_detectable,
+    paired,
+    paired_average,
+)
 from stapo_results.statistics.estimates import LEVEL, Estimate, average, clustered, parse_verdicts, problem_means
-from stapo_results.statistics.power import Bounds, Design, difference_se, minimal_detectable
 from stapo_results.statistics.repeated import Variance, majority_at_k, pass_at_k, sampling_se, variance_components
 from stapo_results.statistics.resampling import RESAMPLES, bootstrap, holm, resampled_sums, sign_flip_p
 

@@ -1,4 +1,10 @@
-"""Differences of two models or settings on the same problems."""
+"""Differences of two models on the same problems; and what a design can tell from noise, from N and row counts alone.
+
+Let p_q be a model's chance on problem q, p their mean, and N the samples a problem. A problem's score has the variance
+p (1 - p) / N + Var(p_q) (1 - 1 / N), and Var(p_q) lies between 0 (problems alike) and p (1 - p) (each problem always
+right or always wrong). So a printed mean alone bounds its standard error between sqrt(p (1 - p) / (Q N)) and
+sqrt(p (1 - p) / Q). Values are fractions; dimensions: Q problems, N samples.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtri
 
 from stapo_results.errors import BadInput
 from stapo_results.statistics.estimates import LEVEL, mean_se, quantile_t, welch
 from stapo_results.statistics.resampling import RESAMPLES, sign_flip_p
+
+POWER = 0.8
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -64,13 +74,8 @@ def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -
 
     Args:
         strata: the differences (Q_b,) of each benchmark's problems.
-
-    Raises:
-        BadInput: no benchmark, or one without a problem.
     """
     arrays = [np.asarray(d, dtype=np.float64) for d in strata]
-    if not arrays or any(d.ndim != 1 or d.size == 0 for d in arrays):
-        raise BadInput("an average of differences needs one or more benchmarks with problems", found=len(arrays))
     k, problems = len(arrays), sum(d.size for d in arrays)
     if any(np.isnan(d).any() for d in arrays):
         return Paired(math.nan, math.nan, math.nan, math.nan, math.nan, problems)
@@ -83,3 +88,49 @@ def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -
         return Paired(difference, 0.0, difference, difference, p, problems)
     se, half = welch([se for _, se in parts], [d.size for d in arrays])
     return Paired(difference, se, difference - half, difference + half, p, problems)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Two models on one benchmark: their mean scores (fractions), its problems, and the samples a problem."""
+
+    first: float
+    second: float
+    problems: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Two standard errors of a difference between which an unpaired comparison lies.
+
+    Attributes:
+        sampling: problems alike in difficulty, so that only the sampling of answers is left.
+        unpaired: each problem always right or always wrong, and the models' problems independent of one another.
+    """
+
+    sampling: float
+    unpaired: float
+
+
+def difference_se(designs: Sequence[Design]) -> Bounds:
+    """Standard error of the difference of two models, averaged over benchmarks unweighted.
+
+    A comparison paired by problem may lie below `unpaired` by any amount, since what makes a problem hard for both
+    models drops out; below `sampling` only as far as problems are nearly certain for both.
+    """
+    spread = [(d.first * (1 - d.first) + d.second * (1 - d.second)) / d.problems for d in designs]
+    k = len(designs)
+    return Bounds(
+        sampling=math.sqrt(math.fsum(v / d.samples for v, d in zip(spread, designs, strict=True))) / k,
+        unpaired=math.sqrt(math.fsum(spread)) / k,
+    )
+
+
+def minimal_detectable(se: float, *, power: float = POWER, alpha: float = ALPHA) -> float:
+    """The true difference that a two-sided test at `alpha` finds with probability `power`.
+
+    (z(1 - alpha / 2) + z(power)) SE, by the normal approximation without the far tail (Bloom 1995, Evaluation Review
+    19(5)): 2.8016 SE at 0.05 and 0.8.
+    """
+    return float(ndtri(1 - alpha / 2) + ndtri(power)) * se

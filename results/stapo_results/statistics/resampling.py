@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stapo_results.errors import BadInput
 from stapo_results.statistics.estimates import LEVEL
 
 RESAMPLES = 10_000
@@ -39,15 +38,8 @@ def bootstrap(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: 
 
     Returns:
         (low, high); NaN twice when a problem mean is NaN or a stratum has fewer than two problems.
-
-    Raises:
-        BadInput: no strata, an empty one, or fewer than 100 resamples.
     """
     arrays = [np.asarray(s, dtype=np.float64) for s in strata]
-    if not arrays or any(a.ndim != 1 or a.size == 0 for a in arrays):
-        raise BadInput("the bootstrap needs one or more non-empty lists of problem means", found=f"{len(arrays)} lists")
-    if resamples < 100:
-        raise BadInput("too few bootstrap resamples", found=resamples, expected=">= 100, 10,000 in every table")
     if any(a.size < 2 or np.isnan(a).any() for a in arrays):
         return math.nan, math.nan
     stream = np.random.PCG64(seed)
@@ -69,8 +61,6 @@ def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: in
     all 0 moves no ratio of such sums.
     """
     values = np.asarray(values_CK, dtype=np.float64)
-    if values.ndim != 2 or len(values) == 0:
-        raise BadInput("clusters must be rows of quantities", found=f"shape {values.shape}", expected="(C, K), C > 0")
     clusters = len(values)
     stream = np.random.PCG64(seed)
     out = np.empty((resamples, values.shape[1]))
@@ -92,8 +82,6 @@ def sign_flip_p(differences_Q: ArrayLike, *, resamples: int = RESAMPLES, seed: i
     that it is never 0. NaN when a difference is NaN.
     """
     d = np.asarray(differences_Q, dtype=np.float64)
-    if d.ndim != 1 or d.size == 0:
-        raise BadInput("differences must be a list with one number a problem", found=f"shape {d.shape}")
     if np.isnan(d).any():
         return math.nan
     d = d[d != 0]
@@ -133,8 +121,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     out, running = [math.nan] * len(p_values), 0.0
     for rank, i in enumerate(order):
-        if not 0 <= p_values[i] <= 1:
-            raise BadInput("a p-value lies outside 0 to 1", found=p_values[i])
         running = max(running, (len(order) - rank) * p_values[i])
         out[i] = min(1.0, running)
     return out

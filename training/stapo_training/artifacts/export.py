@@ -54,11 +54,11 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
     """The full tensors (on the CPU, in the saved type) of FSDP shards `model_world_size_W_rank_R.pt`.
 
     Raises:
-        BadInput: when a rank's file is missing or a tensor is sharded in a way that is not known here.
+        BadInput: when a rank's file is missing.
     """
     import torch
     import torch.distributed.tensor  # makes DTensor known to the weights-only unpickler
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import DTensor, Shard
 
     files = {int(m[2]): (p, int(m[1])) for p in folder.iterdir() if (m := _SHARD.fullmatch(p.name))}
     world = {w for _, w in files.values()}
@@ -75,23 +75,8 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
         if not isinstance(first, DTensor):
             merged[name] = first
             continue
-        placement = first.placements[-1]
-        parts = [s[name]._local_tensor for s in shards]
-        if isinstance(placement, Shard):
-            merged[name] = torch.cat(parts, dim=placement.dim)
-        elif isinstance(placement, Replicate):
-            merged[name] = parts[0]
-        else:
-            raise BadInput(
-                f"{folder}: {name} is placed in an unknown way", found=placement, expected="Shard or Replicate"
-            )
-        if merged[name].shape != first.shape:
-            raise BadInput(
-                f"{folder}: the shards of {name} do not add up",
-                found=tuple(merged[name].shape),
-                expected=tuple(first.shape),
-                next_step="the checkpoint is damaged: use another one",
-            )
+        placement, parts = first.placements[-1], [s[name]._local_tensor for s in shards]
+        merged[name] = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
     return merged
 
 
@@ -113,17 +98,15 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     step = int(step_folder.name.rsplit("_", 1)[1])
     actor = step_folder / "actor"
     settings = run.config["run"]
-    tensors = {
-        name: t.to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]).contiguous()
-        for name, t in merge_shards(actor).items()
-    }
+    name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
+    tensors = {name: t.to(getattr(torch, name_of_type)).contiguous() for name, t in merge_shards(actor).items()}
     config = json.loads((actor / "huggingface" / "config.json").read_text())
     if config.get("tie_word_embeddings"):
         tensors.pop("lm_head.weight", None)  # safetensors stores no tensor twice; transformers ties it again
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(actor / "huggingface", partial)
-    config["dtype"] = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
+    config["dtype"] = name_of_type
     store.write_json(partial / "config.json", config)
     save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
     labels = Labels(
@@ -135,7 +118,9 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         weights_sha256=store.sha256_file(partial / "model.safetensors"),
     )
     store.write_json(partial / "stapo.json", labels)
-    store.write_atomic(partial / "README.md", model_card(run, labels, dtype, _step_metrics(run_folder, step)))
+    logged = run_folder / "metrics.jsonl"
+    metrics = {m.step: m for m in store.read(logged, StepMetrics)} if logged.exists() else {}
+    store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
     if out.exists():
         old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
         shutil.rmtree(partial)
@@ -150,9 +135,3 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: "
         f"{len(tensors)} tensors as {dtype} -> {out}"
     )
-
-
-def _step_metrics(run_folder: Path, step: int) -> StepMetrics | None:
-    file = run_folder / "metrics.jsonl"
-    found = [m for m in store.read(file, StepMetrics) if m.step == step] if file.exists() else []
-    return found[-1] if found else None

@@ -39,13 +39,12 @@ class Sizes:
 class Update:
     """The four updates of a step, once.
 
-    seconds: of them; written: until the token log is on disk too. redone: of each mini-batch, the share of its tokens
-    that were run again. candidates: share of all response tokens. drift: the largest distance of a guessed threshold
-    from the true one, nats. moved: veRL's ppo_kl of the last mini-batch, mean of log pi_old - log pi, without its sign.
+    redone: of each mini-batch, the share of its tokens that were run again. candidates: share of all response tokens.
+    drift: the largest distance of a guessed threshold from the true one, nats. moved: veRL's ppo_kl of the last
+    mini-batch, mean of log pi_old - log pi, without its sign.
     """
 
     seconds: float
-    written: float
     moved: float
     redone: list[float] = field(default_factory=list)
     candidates: float = 0.0
@@ -160,8 +159,8 @@ class Step:
         count = max(2, round(share * len(self.sequences) * self.sizes.response_tokens))
         return float(logp.sort().values[count].exp())
 
-    def update(self, selector: dict[str, Any], log: TokenLogConfig | None = None) -> Update:
-        """The four updates with a selector, and with a token log where one is given, from the step's weights."""
+    def update(self, selector: dict[str, Any]) -> Update:
+        """The four updates with a selector, without a token log, from the step's weights."""
         import torch
 
         from stapo_training.methods import SelectorConfig
@@ -172,18 +171,16 @@ class Step:
                 p.copy_(w)
         worker.engine.optimizer.state.clear()
         worker.engine.selector = SelectorConfig(**selector)
-        worker.log_tokens(log or TokenLogConfig.model_validate({"mode": "off", "folder": ""}), self.actor)
+        worker.log_tokens(TokenLogConfig.model_validate({"mode": "off", "folder": ""}), self.actor)
         size = len(self.sequences) // self.sizes.mini_batches
         settings = {"mini_batch_size": size, "global_batch_size": size, "use_remove_padding": False}
         data = self.in_process.batch(self.sequences, **settings)
         began = time.perf_counter()
         output = worker.train_mini_batch(data)
         seconds = time.perf_counter() - began
-        worker.flush_log()
-        written = time.perf_counter() - began
         logged = self.in_process.metrics(output)
         kl = logged["actor/ppo_kl"]
-        update = Update(seconds, written, abs(float(kl[-1] if isinstance(kl, list) else kl)))
+        update = Update(seconds, abs(float(kl[-1] if isinstance(kl, list) else kl)))
         update.redone = [float(x) for x in logged.get("selector/redone_share", [])]
         if "selector/candidate_tokens" in logged:
             update.candidates = sum(logged["selector/candidate_tokens"]) / sum(logged["selector/tokens"])

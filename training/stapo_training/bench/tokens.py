@@ -16,17 +16,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stapo_results import benching
 from stapo_results.schema import Bench, BenchRow, Run
+from stapo_training.bench.part import Measured, Part
 
-GOALS = {"cpu": (1.15, 0.2e9), "cuda": (1.3, 2**30)}
-"""device -> (multiple of the product alone, extra bytes) that our way may cost."""
 BASELINE = "product alone"
-OURS = "ours: score_tokens"
 _CHECKED = 16
 """Tokens whose numbers are compared with float64."""
 
@@ -97,7 +95,7 @@ def ways(sizes: Sizes, hidden: Any, weight: Any, chosen: Any) -> dict[str, Calla
     timed: dict[str, Callable[[], Outcome]] = {
         BASELINE: product,
         "product alone in our tiles": product_in_tiles,
-        OURS: lambda: score(ours.score_tokens),
+        "ours: score_tokens": lambda: score(ours.score_tokens),
         "full logits, then our score_logits": score_full,
         "full log_softmax, gather, entropy": log_softmax,
         "veRL: logprobs_from_logits, entropy_from_logits": lambda: verl.two_functions(hidden, weight, chosen),
@@ -158,8 +156,12 @@ def distance(outcome: Outcome, hidden: Any, weight: Any, chosen: Any) -> dict[st
     }
 
 
-def _rows(sizes: Sizes, device: str, say: Callable[[str], None]) -> list[BenchRow]:
-    """Everything measured; the baseline comes first."""
+def _measure(sizes: Sizes) -> Measured:
+    """Everything on the GPU where there is one, else on the CPU; the baseline comes first."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+    device = _device()
     inputs = make_inputs(sizes, device)
     timed = ways(sizes, *inputs)
     seconds: dict[str, list[float]] = {name: [] for name in timed}
@@ -170,60 +172,21 @@ def _rows(sizes: Sizes, device: str, say: Callable[[str], None]) -> list[BenchRo
         del outcome
         if (extra := extra_bytes(way, device)) is not None:
             values[name]["extra_bytes"] = float(extra)
-    for repeat in range(sizes.repeats):
+    for _ in range(sizes.repeats):
         for name, way in timed.items():
             seconds[name].append(measured(way, device)[0])
-        say(f"repeat {repeat + 1}/{sizes.repeats}")
-    return [benching.timed_row(n, own, seconds[BASELINE], values=values[n]) for n, own in seconds.items()]
+    rows = [benching.timed_row(n, own, seconds[BASELINE], values=values[n]) for n, own in seconds.items()]
+    return rows, {"device": device, "threads": str(torch.get_num_threads()), "torch": torch.__version__}
 
 
-def run(out: Path, repeats: int = 5, *, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
-    """Measure on the GPU where there is one, else on the CPU; print a table, write the record to `out`.
-
-    quick: small sizes, once.
-    """
+def _device() -> str:
     import torch
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = QUICK if quick else replace(GPU if device == "cuda" else Sizes(), repeats=repeats)
-    labels = {
-        "device": device,
-        "quick": str(quick).lower(),
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-    }
-    bench = benching.record(out, "tokens", asdict(sizes), BASELINE, lambda: (_rows(sizes, device, say), labels))
-    say(benching.text(table(bench)))
-    return bench
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def missed_goal(row: BenchRow, labels: dict[str, str]) -> str:
-    """The goals that our way missed; "" of the other ways, and of sizes that measure nothing."""
-    if row.name != OURS or labels["quick"] == "true":
-        return ""
-    ratio, extra = GOALS[labels["device"]]
-    over = [f"ratio {ratio}"] if row.ratio > ratio else []
-    over += [f"{extra / 1e6:.0f} MB"] if row.values.get("extra_bytes", 0.0) > extra else []
-    return f"over its goal ({', '.join(over)})" if over else ""
-
-
-def table(bench: Bench) -> benching.Table:
-    """The measured ratios, with what was aimed at."""
-    head = ["way", "seconds", "/ product alone (spread)", "extra MB", "log-prob. off", "entropy off", ""]
-    rows = [
-        [
-            r.name,
-            f"{r.seconds:.3f}",
-            benching.spread(r),
-            f"{r.values['extra_bytes'] / 1e6:,.0f}" if "extra_bytes" in r.values else "not measured",
-            f"{r.values['logprob_off']:.0e}" if "logprob_off" in r.values else "",
-            f"{r.values['entropy_off']:.0e}" if "entropy_off" in r.values else "",
-            missed_goal(r, bench.labels),
-        ]
-        for r in bench.rows
-    ]
-    return [head, *rows]
+def _value(name: str, form: str, scale: float = 1.0, absent: str = "") -> Callable[[BenchRow], str]:
+    return lambda r: format(r.values[name] * scale, form) if name in r.values else absent
 
 
 def _about(bench: Bench, run: Run) -> str:
@@ -236,6 +199,18 @@ def _about(bench: Bench, run: Run) -> str:
     )
 
 
-def page_block(folder: Path) -> str:
-    """The record as docs/theory.md shows it."""
-    return benching.page_block(folder, table, _about)
+PART = Part(
+    name="tokens",
+    baseline=BASELINE,
+    columns={
+        "way": lambda r: r.name,
+        "seconds": lambda r: f"{r.seconds:.3f}",
+        "/ product alone (spread)": benching.spread,
+        "extra MB": _value("extra_bytes", ",.0f", 1e-6, "not measured"),
+        "log-prob. off": _value("logprob_off", ".0e"),
+        "entropy off": _value("entropy_off", ".0e"),
+    },
+    sizes=lambda repeats, quick: QUICK if quick else replace(GPU if _device() == "cuda" else Sizes(), repeats=repeats),
+    measure=_measure,
+    about=_about,
+)

@@ -10,17 +10,14 @@ drift is that of the optimizer's steps, whose learning rate is one of the sizes;
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from stapo_results import benching
 from stapo_results.schema import Bench, BenchRow, Run
+from stapo_training.bench.part import Measured, Part
 from stapo_training.bench.step import Sizes, Step, Update, prepared
 
-GOALS = {"old": (1.02, None), "speculative": (1.08, 1.03)}
-"""(update, whole step) a way of selecting may cost as a multiple of JustRL's."""
 BASELINE = "justrl"
 QUICK = Sizes(hidden=64, layers=2, vocabulary=512, response_tokens=24, checkpointing=(False,), repeats=1)
 
@@ -61,59 +58,19 @@ def _row(name: str, own: list[Update], baseline: list[Update], step: Step) -> Be
     )
 
 
-def run(out: Path, repeats: int = 5, *, quick: bool = False, say: Callable[[str], None] = print) -> Bench:
-    """Measure, print a table, write the record to `out`. quick: small sizes, once."""
-    sizes = QUICK if quick else replace(Sizes(), repeats=repeats)
-
-    def measure() -> tuple[list[BenchRow], dict[str, str]]:
-        rows: list[BenchRow] = []
-        with prepared(sizes) as (step_with, labels):
-            for checkpointing in sizes.checkpointing:
-                step = step_with(checkpointing)
-                timed = ways(sizes, {s: step.tau_p(s) for s in sizes.shares})
-                step.update(timed[BASELINE])  # allocations and caches
-                updates: dict[str, list[Update]] = {name: [] for name in timed}
-                for repeat in range(sizes.repeats):
-                    for name, selector in timed.items():
-                        updates[name].append(step.update(selector))
-                    say(f"repeat {repeat + 1}/{sizes.repeats}, checkpointing {checkpointing}")
-                rows += [_row(name, own, updates[BASELINE], step) for name, own in updates.items()]
-        return rows, labels
-
-    bench = benching.record(out, "training", asdict(sizes), BASELINE, measure)
-    say(benching.text(table(bench)))
-    return bench
-
-
-def missed_goal(row: BenchRow) -> str:
-    """The goals that a row's ratios missed; "" where it has none, or missed none."""
-    update, step = GOALS.get(row.name.split()[0], (None, None))
-    over = [
-        f"{what} {goal}"
-        for what, goal, found in (("update", update, row.ratio), ("step", step, row.values["step_ratio"]))
-        if goal is not None and found > goal
-    ]
-    return f"over its goal ({', '.join(over)})" if over else ""
-
-
-def table(bench: Bench) -> benching.Table:
-    """The measured ratios, with what was aimed at."""
-    head = ["way of selecting", "gradient checkpointing", "update / JustRL's (spread)", "step / JustRL's"]
-    head += ["candidates", "run again", "guess off by, nats", ""]
-    rows = [
-        [
-            r.name,
-            "yes" if r.labels["checkpointing"] == "true" else "no",
-            benching.spread(r),
-            f"{r.values['step_ratio']:.3f}",
-            f"{r.values['candidate_share']:.2%}",
-            f"{r.values['redone_share']:.2%}",
-            f"{r.values['threshold_drift']:.1e}",
-            missed_goal(r),
-        ]
-        for r in bench.rows
-    ]
-    return [head, *rows]
+def _measure(sizes: Sizes) -> Measured:
+    rows: list[BenchRow] = []
+    with prepared(sizes) as (step_with, labels):
+        for checkpointing in sizes.checkpointing:
+            step = step_with(checkpointing)
+            timed = ways(sizes, {s: step.tau_p(s) for s in sizes.shares})
+            step.update(timed[BASELINE])  # allocations and caches
+            updates: dict[str, list[Update]] = {name: [] for name in timed}
+            for _ in range(sizes.repeats):
+                for name, selector in timed.items():
+                    updates[name].append(step.update(selector))
+            rows += [_row(name, own, updates[BASELINE], step) for name, own in updates.items()]
+    return rows, labels
 
 
 def _about(bench: Bench, run: Run) -> str:
@@ -126,6 +83,19 @@ def _about(bench: Bench, run: Run) -> str:
     )
 
 
-def page_block(folder: Path) -> str:
-    """The record as docs/methods/stapo.md shows it."""
-    return benching.page_block(folder, table, _about)
+PART = Part(
+    name="training",
+    baseline=BASELINE,
+    columns={
+        "way of selecting": lambda r: r.name,
+        "gradient checkpointing": lambda r: "yes" if r.labels["checkpointing"] == "true" else "no",
+        "update / JustRL's (spread)": benching.spread,
+        "step / JustRL's": lambda r: f"{r.values['step_ratio']:.3f}",
+        "candidates": lambda r: f"{r.values['candidate_share']:.2%}",
+        "run again": lambda r: f"{r.values['redone_share']:.2%}",
+        "guess off by, nats": lambda r: f"{r.values['threshold_drift']:.1e}",
+    },
+    sizes=lambda repeats, quick: QUICK if quick else replace(Sizes(), repeats=repeats),
+    measure=_measure,
+    about=_about,
+)

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from stapo_results.benchmarks import Benchmark
-from stapo_training.data.clean import Prompt
+from stapo_training.data.source import Prompt
 
 PREFIX = 120  # characters
 
@@ -49,7 +49,6 @@ class BenchmarkContamination(_Record):
     title: str
     problems: int
     golds_sha256: str
-    text_variants: list[str]
     contaminated: int
     whole: int
     prefix: int
@@ -97,7 +96,6 @@ def find(prompts: Sequence[Prompt], benchmarks: Mapping[str, Benchmark], *, excl
             title=benchmark.spec.title,
             problems=len(benchmark.problems),
             golds_sha256=benchmark.identity.golds_sha256,
-            text_variants=list(benchmark.identity.text_variants),
             contaminated=len(matches),
             whole=exact,
             prefix=len(matches) - exact,
@@ -116,34 +114,3 @@ def _matched(p: Prompt, kind: Kind) -> MatchedPrompt:
 def matched_ids(report: Contamination) -> set[str]:
     """problem_id of every training prompt that a benchmark problem matched."""
     return {r.problem_id for b in report.benchmarks.values() for m in b.matches for r in m.rows}
-
-
-def markdown(report: Contamination, source: str) -> str:
-    """contamination.md: the counts as a table, then which problem matched which row. It holds no problem's text."""
-    fate = "left out of the training file" if report.excluded else "in the training file"
-    lines = [
-        f"# Benchmark problems among the prompts of {source}",
-        "",
-        f"{report.training_prompts} distinct prompts were compared; {report.matched_prompts} match a benchmark problem "
-        f"and are {fate}. The counts below are of benchmark problems.",
-        "",
-        f"Whole: the keys are equal. Prefix: both keys have at least {PREFIX} characters and share the first {PREFIX}. "
-        "A key is the text in lower case without \\left, \\right, \\dfrac, \\tfrac and \\displaystyle, "
-        "reduced to a-z and 0-9.",
-        "",
-        "| benchmark | problems | contaminated | whole | prefix |",
-        "|---|--:|--:|--:|--:|",
-        *(
-            f"| {b.title} | {b.problems} | {b.contaminated} | {b.whole} | {b.prefix} |"
-            for b in report.benchmarks.values()
-        ),
-    ]
-    for b in report.benchmarks.values():
-        if b.matches:
-            lines += ["", f"## {b.title}", "", "| problem | match | training rows |", "|---|---|---|"]
-            lines += [f"| {m.problem_id} | {m.kind} | {', '.join(_shown(r) for r in m.rows)} |" for m in b.matches]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(row: MatchedPrompt) -> str:
-    return f"row {row.row}" + (f" ({row.source_id.replace('|', '/')})" if row.source_id else "")

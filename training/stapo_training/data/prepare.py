@@ -5,7 +5,7 @@ What it leaves in its folder:
     train.parquet        the prompts, in order of first occurrence
     val.parquet          AIME24 in the same columns
     conflicts.jsonl      prompts that were dropped because their golds differ
-    contamination.json, contamination.md   benchmark problems among the prompts (see `contamination`)
+    contamination.json   benchmark problems among the prompts (see `contamination`)
     data.json            counts, source and content hashes
     run.json             the run record
 """
@@ -20,10 +20,18 @@ from typing import Any
 
 from stapo_results import benchmarks, provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_training.data import clean, contamination, source
-from stapo_training.data.clean import Distinct, Prompt
-from stapo_training.data.folder import RECORD, Counts, DataRecord, FileInfo, SourceInfo, check_content, to_json
-from stapo_training.data.rows import content_sha256, verl_row, write_parquet
+from stapo_training.data import contamination, source
+from stapo_training.data.rows import (
+    RECORD,
+    Counts,
+    DataRecord,
+    FileInfo,
+    SourceInfo,
+    content_sha256,
+    to_json,
+    verl_row,
+    write_parquet,
+)
 
 DATA_SOURCE = "math_dapo"  # DAPO's own name for its rows
 VALIDATION = "aime24"
@@ -34,7 +42,7 @@ class DataOptions:
     """What is done to a prompt set.
 
     Attributes:
-        language: `all`, or `en`: prompts without an ideograph (`clean.has_cjk`).
+        language: `all`, or `en`: prompts without an ideograph (`source.has_cjk`).
         validation: the benchmark that becomes val.parquet.
     """
 
@@ -65,7 +73,7 @@ def prepare(
         names: the benchmarks to compare; by default every registered one, also those of a registry.yaml in the folder.
 
     Raises:
-        BadInput: for a source or benchmark that is missing or damaged, or another content in `out`.
+        BadInput: for a source or benchmark that is missing or damaged, or another preparation in `out`.
     """
     out = Path(out)
     if options.language not in ("en", "all"):
@@ -83,7 +91,6 @@ def prepare(
     record, files = _prepared(found, loaded, options)  # a damaged source leaves no folder
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished and all((out / name).exists() for name in files):
-            check_content(out, files, record)
             print(f"{out} is finished already")
         else:
             with folder.working("the start", resume="the same command makes it anew"):
@@ -101,40 +108,43 @@ def _prepared(
     found: source.Source, loaded: Mapping[str, benchmarks.Benchmark], options: DataOptions
 ) -> tuple[DataRecord, dict[str, str | list[dict[str, Any]]]]:
     """The record, and the content of each file: text, or rows of a Parquet file."""
-    merged = clean.distinct(source.read(found))
-    agreeing = [p for p in merged.prompts if not p.conflicting]
-    kept = [p for p in agreeing if options.language == "all" or not clean.has_cjk(p.problem)]
+    prompts = source.distinct(source.read(found))
+    agreeing = [p for p in prompts if not p.conflicting]
+    kept = [p for p in agreeing if options.language == "all" or not source.has_cjk(p.problem)]
     report = contamination.find(kept, loaded, excluded=options.exclude_contaminated)
     matched = contamination.matched_ids(report)
     train = [p for p in kept if not (options.exclude_contaminated and p.problem_id in matched)]
+    total = sum(p.copies for p in prompts)
     counts = Counts(
-        distinct=len(merged.prompts),
-        copies_dropped=merged.rows - len(merged.prompts),
-        conflicts_dropped=len(merged.prompts) - len(agreeing),
+        distinct=len(prompts),
+        copies_dropped=total - len(prompts),
+        conflicts_dropped=len(prompts) - len(agreeing),
         language_dropped=len(agreeing) - len(kept),
         contaminated=len(matched),
         contaminated_dropped=len(kept) - len(train),
-        answer_line=sum("Answer:" in p.problem for p in train),
     )
     if not train:
         raise BadInput("no prompt is left", found=counts, next_step="check the options")
-    train_rows, validation_rows = _train_rows(train), _validation_rows(loaded[options.validation])
+    rows = [
+        verl_row(p.problem, p.gold, data_source=DATA_SOURCE, split="train", index=i, problem_id=p.problem_id)
+        for i, p in enumerate(train)
+    ]
+    validation = _validation_rows(loaded[options.validation])
     record = DataRecord(
-        source=_source_info(found, merged),
+        source=SourceInfo(name=found.name, revision=found.revision, sha256=found.sha256, rows=total),
         language=options.language,
         exclude_contaminated=options.exclude_contaminated,
         counts=counts,
         contamination={name: b.contaminated for name, b in report.benchmarks.items()},
-        train=_file_info("train.parquet", train_rows),
-        validation=_file_info("val.parquet", validation_rows),
+        train=_file_info("train.parquet", rows),
+        validation=_file_info("val.parquet", validation),
     )
     _show(record, report)
     return record, {
-        "train.parquet": train_rows,
-        "val.parquet": validation_rows,
-        "conflicts.jsonl": "".join(_conflict(p) for p in merged.prompts if p.conflicting),
+        "train.parquet": rows,
+        "val.parquet": validation,
+        "conflicts.jsonl": "".join(_conflict(p) for p in prompts if p.conflicting),
         "contamination.json": to_json(report),
-        "contamination.md": contamination.markdown(report, found.name),
         RECORD: to_json(record),
     }
 
@@ -151,13 +161,6 @@ def _benchmarks(folder: Path, names: Sequence[str] | None) -> dict[str, benchmar
             next_step=f"stapo-eval benchmarks --write {folder} fetches them; docs/evaluation.md says which are right",
         )
     return {name: benchmarks.load(name, folder) for name in specs}
-
-
-def _train_rows(prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
-    return [
-        verl_row(p.problem, p.gold, data_source=DATA_SOURCE, split="train", index=i, problem_id=p.problem_id)
-        for i, p in enumerate(prompts)
-    ]
 
 
 def _validation_rows(benchmark: benchmarks.Benchmark) -> list[dict[str, Any]]:
@@ -178,20 +181,10 @@ def _file_info(name: str, rows: Sequence[dict[str, Any]]) -> FileInfo:
     )
 
 
-def _conflict(p: Prompt) -> str:
+def _conflict(p: source.Prompt) -> str:
     golds = [{"gold": gold, "row": row} for gold, row in p.golds.items()]
     line = {"problem_id": p.problem_id, "source_id": p.source_id, "golds": golds, "problem": p.problem}
     return json.dumps(line, ensure_ascii=False) + "\n"
-
-
-def _source_info(found: source.Source, merged: Distinct) -> SourceInfo:
-    return SourceInfo(
-        name=found.name,
-        revision=found.revision,
-        sha256=found.sha256,
-        rows=merged.rows,
-        wrappers=merged.wrappers,
-    )
 
 
 def _show(record: DataRecord, report: contamination.Contamination) -> None:

@@ -1,4 +1,4 @@
-"""Rows in veRL's columns: the prompt a model sees in training, the Parquet form, and a hash of the content."""
+"""A prepared folder: rows in veRL's columns, their Parquet form and content hash, and the record beside them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from stapo_results.store import write_atomic
 
+RECORD = "data.json"
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 # Between problem and instruction: a blank line in the training, one space in the evaluation (JustRL's two scripts).
@@ -66,3 +69,57 @@ def parquet_content_sha256(path: Path) -> str:
     import pyarrow.parquet as pq
 
     return content_sha256(pq.read_table(path).to_pylist())
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceInfo(_Record):
+    """`name` is a file's name or the hub's id; `revision` the hub's commit, "" for a local file."""
+
+    name: str
+    revision: str
+    sha256: str
+    rows: int
+
+
+class FileInfo(_Record):
+    """`content_sha256` is `rows.content_sha256`: it does not depend on the writer of the Parquet file."""
+
+    file: str
+    data_source: str
+    prompts: int
+    content_sha256: str
+
+
+class Counts(_Record):
+    """Distinct prompts, and how many each step took away, in the order of the steps.
+
+    `contaminated` counts the prompts that match a benchmark problem.
+    """
+
+    distinct: int
+    copies_dropped: int
+    conflicts_dropped: int
+    language_dropped: int
+    contaminated: int
+    contaminated_dropped: int
+
+
+class DataRecord(_Record):
+    """data.json: a function of source, benchmarks and options; it holds no time and no path."""
+
+    schema_version: Literal[1] = 1
+    source: SourceInfo
+    language: str
+    exclude_contaminated: bool
+    counts: Counts
+    contamination: dict[str, int]
+    train: FileInfo
+    validation: FileInfo
+
+
+def to_json(record: BaseModel) -> str:
+    """The text of a record as a file: the same bytes for the same record."""
+    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Rows of a prompt set, from a local file or a dataset on the hub, checked one by one.
+"""From a file or a dataset on the hub to distinct prompts: rows checked one by one, wrapper off, copies merged.
 
 Two forms are read:
 
@@ -8,15 +8,18 @@ flat  problem, answer; optionally id, and conflicting_answers (further golds tha
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_results.benchmarks import read_jsonl
+from stapo_results.answers import normalise_gold
+from stapo_results.benchmarks import normal_text, read_jsonl
 from stapo_results.errors import BadInput
 from stapo_results.store import sha256_file
+from stapo_training.data.rows import INSTRUCTION
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 
@@ -99,10 +102,9 @@ def read(source: Source) -> Iterator[SourceRow]:
         BadInput: naming file and row, for a file that cannot be read, a missing field, an empty prompt, or a gold that
             is not text.
     """
-    shown, rows = _jsonl(source.path) if source.path.suffix == ".jsonl" else _parquet(source.path)
-    number = 0
-    for number, row in enumerate(rows, 1):
-        where = f"{shown}{number}"
+    jsonl, number = source.path.suffix == ".jsonl", 0
+    for number, row in enumerate(read_jsonl(source.path) if jsonl else _parquet(source.path), 1):
+        where = f"{source.path}:{number}" if jsonl else f"{source.path}, row {number}"
         if "prompt" in row:
             yield _hub_row(row, number, where)
         elif "problem" in row:
@@ -113,38 +115,25 @@ def read(source: Source) -> Iterator[SourceRow]:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
 
-def _jsonl(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
-    return f"{path}:", iter(read_jsonl(path))
-
-
-def _parquet(path: Path) -> tuple[str, Iterator[dict[str, Any]]]:
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    done = 0
     try:
         file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as e:
+        names = _COLUMNS & set(file.schema_arrow.names)
+        if not names:
+            raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
+        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
+            yield from batch.to_pylist()
+            done += batch.num_rows
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
         raise BadInput(
-            f"{path} is not a Parquet file", found=str(e).splitlines()[0], next_step="download it again"
+            f"{path} is not a Parquet file, or is damaged after row {done}",
+            found=str(e).splitlines()[0],
+            next_step="download it again",
         ) from None
-    names = _COLUMNS & set(file.schema_arrow.names)
-    if not names:
-        raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        done = 0
-        try:
-            for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
-                yield from batch.to_pylist()
-                done += batch.num_rows
-        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
-            raise BadInput(
-                f"{path} is damaged after row {done}",
-                found=str(e).splitlines()[0],
-                next_step="download it again",
-            ) from None
-
-    return f"{path}, row ", rows()
 
 
 def _bad(where: str, what: str, found: object, expected: str) -> BadInput:
@@ -185,3 +174,94 @@ def _flat_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
     own_id = "" if row.get("id") is None else _text(row["id"], "id", where)
     golds = tuple(_text(g, "answer", where) for g in (row.get("answer"), *(others or [])))
     return SourceRow(number, where, own_id, _text(row["problem"], "problem", where), golds)
+
+
+# What DAPO puts around a problem: it asks for an "Answer:" line, which the boxed instruction contradicts.
+DAPO_PREFIX = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
+)
+DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+_TRACES = ("Solve the following math problem step by step.", "Remember to put your answer on its own line after")
+
+# Ideographs: Unicode's unified block, its extension A, the compatibility block.
+_CJK = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+
+
+@dataclass
+class Prompt:
+    """A distinct problem: its text as it stood first, each gold with the row where it stood first, and its copies."""
+
+    problem: str
+    row: int
+    source_id: str
+    golds: dict[str, int] = field(default_factory=dict)
+    copies: int = 0
+
+    @property
+    def gold(self) -> str:
+        """The first gold."""
+        return next(iter(self.golds))
+
+    @property
+    def conflicting(self) -> bool:
+        """Whether the golds differ by more than boxes, dollars and white space."""
+        return len(self.golds) > 1 and len({normalise_gold(g) for g in self.golds}) > 1
+
+    @property
+    def problem_id(self) -> str:
+        """`dapo-` and 12 hex digits of the normal text's SHA-256: the same in every copy, order and selection."""
+        return "dapo-" + hashlib.sha256(normal_text(self.problem).encode()).hexdigest()[:12]
+
+
+def unwrap(text: str, where: str) -> str:
+    """The problem, without DAPO's wrapper or this suite's own instruction at the end (of data prepared before).
+
+    Raises:
+        BadInput: naming the row, for half of DAPO's wrapper, another wording of it, or nothing inside it.
+    """
+    text = text.strip()
+    if text.startswith(DAPO_PREFIX) and text.endswith(DAPO_SUFFIX):
+        text = text[len(DAPO_PREFIX) : -len(DAPO_SUFFIX)].strip()
+    text = text.removesuffix(INSTRUCTION).strip()
+    if not text or any(trace in text for trace in _TRACES):
+        raise BadInput(
+            f"{where}: not a problem in DAPO's whole wrapper, nor one without it",
+            found=f"{text[:90]!r} ... {text[-70:]!r}" if len(text) > 160 else repr(text),
+            expected=f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem",
+            next_step="correct the row, or get the file again",
+        )
+    return text
+
+
+def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
+    """Merge rows whose problems agree up to white space and Unicode composition, in order of first occurrence.
+
+    Raises:
+        BadInput: for a damaged wrapper, or one id on two problems, naming the row.
+    """
+    prompts: dict[str, Prompt] = {}
+    seen: dict[str, Prompt] = {}  # by the text as it stands: the hub's copy holds each about 100 times
+    ids: dict[str, tuple[Prompt, str]] = {}
+    for row in rows:
+        if row.prompt not in seen:
+            problem = unwrap(row.prompt, row.where)
+            seen[row.prompt] = prompts.setdefault(normal_text(problem), Prompt(problem, row.number, row.id))
+        prompt = seen[row.prompt]
+        prompt.copies += 1
+        for gold in row.golds:
+            prompt.golds.setdefault(gold.strip(), row.number)
+        other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
+        if other is not prompt:
+            raise BadInput(
+                f"{row.where}: an id stands on two problems",
+                found=f"{row.id}, also in {where}",
+                expected="an id of its own for every problem",
+                next_step="correct the row, or get the file again",
+            )
+    return list(prompts.values())
+
+
+def has_cjk(text: str) -> bool:
+    """Whether a text holds a Chinese, Japanese or Korean ideograph: the rule of `--language en`, which drops those."""
+    return _CJK.search(text) is not None

@@ -1,11 +1,10 @@
-"""Building the miniature from a seed: base model, training problems, benchmarks and the corpus with known junk.
+"""Building the miniature from a seed: base model, training problems and benchmarks.
 
 What `build_base` leaves in its folder:
 
     model/        Hugging Face folder of the base model, with `stapo.json`
     data/         train.parquet (prompts of the RL training), val.parquet (mini-add in the same form)
     benchmarks/   mini-add.jsonl, mini-add-hard.jsonl, registry.yaml
-    corpus.parquet  the supervised corpus: prompt, solution, slip and which solution tokens are junk
     run.json      the run record
 """
 
@@ -22,7 +21,6 @@ import numpy as np
 
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
-from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.terminal import duration
@@ -138,7 +136,7 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
         seed: everything random derives from it.
 
     Raises:
-        BadInput: where `out` holds something else, or weights that were changed after the build.
+        BadInput: where `out` holds something else.
     """
     plan, recipe, out = plan or BasePlan(), recipe or Recipe(), Path(out)
     # lists, as JSON gives them back
@@ -147,7 +145,6 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
-            _check_weights(out / "model")
             print(f"base model: {out} is finished already")
             return
         with folder.working("the start", resume="the same command makes it anew"):
@@ -156,33 +153,9 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
             write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
             write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
             rows = draw_corpus(splits.corpus, plan, seed)
-            write_parquet(out / "corpus.parquet", [_corpus_row(turn, s) for turn, s in rows])
             labels = Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=folder.record.run_id)
             _make_model(out / "model", rows, recipe, labels)
     print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
-
-
-def _check_weights(model: Path) -> None:
-    expected = store.read_json(model / "stapo.json", Labels).weights_sha256
-    found = store.sha256_file(model / "model.safetensors")
-    if found != expected:
-        raise BadInput(
-            f"the weights in {model} were changed after the build",
-            found=f"sha256 {found[:16]}",
-            expected=expected[:16],
-            next_step="delete the folder and build it again",
-        )
-
-
-def _corpus_row(user: str, s: Solution) -> dict[str, Any]:
-    return {
-        "user": user,
-        "solution": s.text,
-        "answer": str(s.answer),
-        "slip": s.slip,
-        "slip_column": s.slip_column,
-        "junk": list(s.junk),
-    }
 
 
 def _make_model(folder: Path, rows: Sequence[tuple[str, Solution]], recipe: Recipe, labels: Labels) -> None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stapo_results.progress import report
-from stapo_results.terminal import Display
+from stapo_results.terminal import Display, report_progress
 
 if TYPE_CHECKING:
     import torch
@@ -128,8 +127,6 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
     """
     import torch
 
-    if len(examples) < recipe.steps * recipe.batch:
-        raise ValueError(f"{len(examples)} examples for {recipe.steps} steps of {recipe.batch}")
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(recipe.threads)
     torch.use_deterministic_algorithms(True)
@@ -144,7 +141,7 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
             for step in range(1, recipe.steps + 1):
                 batch = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
                 losses.append(_step(model, optimizer, *batch, learning_rate(step, recipe)))
-                report("base", step, recipe.steps, loss=round(losses[-1], 4))
+                report_progress("base", step, recipe.steps, loss=round(losses[-1], 4))
                 display.show(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}", step / recipe.steps)
         model.eval()
         return losses

@@ -1,24 +1,91 @@
-"""From texts to the ids that a model is asked about.
+"""A model's folder, and from texts to the ids that the model is asked about.
 
-The response's text is tokenised by itself and put behind the prompt's ids. Which ids the model really drew is not
-known from text: a word at the seam, or one that the model spelt in other pieces, comes out as the tokenizer would
-write it. Lines with ids of their own have no such loss.
+The folder is checked before anything is loaded: safetensors and a tokenizer, no code. A response's text is tokenised by
+itself and put behind the prompt's ids. Which ids the model really drew is not known from text: a word at the seam, or
+one that it spelt in other pieces, comes out as the tokenizer would write it. Lines with ids have no such loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_training.probe.model_files import ModelFolder, first_line
+from stapo_results.token_log import TOKENIZER
+from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
+from stapo_training.run.folder import first_line
 
 _AT_ONCE = 1024
 _MARK = "MESSAGE0"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """vocabulary: the width of the logits. positions: tokens that fit, None where the model sets no limit."""
+
+    path: Path
+    vocabulary: int
+    positions: int | None
+    tokenizer: Any
+
+    @property
+    def revisions(self) -> dict[str, str]:
+        """Hashes of the weights (of each file in the order of their names) and of the tokenizer."""
+        weights = " ".join(store.sha256_file(f) for f in sorted(self.path.glob("*.safetensors")))
+        return {"model": f"sha256:{weights}", "tokenizer": f"sha256:{store.sha256_file(self.path / TOKENIZER)}"}
+
+
+def find_model(path: Path) -> ModelFolder:
+    """Check a model's folder and load its tokenizer.
+
+    Raises:
+        BadInput: no such folder; it lacks a file, or has its weights pickled only; its code would have to be run; its
+            tokenizer has more tokens than the model has logits.
+    """
+    if not path.is_dir():
+        raise BadInput(
+            "--model is no folder",
+            found=path,
+            expected="a folder with config.json, tokenizer.json and *.safetensors",
+            next_step="stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR",
+        )
+    lacking = missing_files(path) + [name for name in (TOKENIZER,) if not (path / name).is_file()]
+    if lacking:
+        raise BadInput(
+            f"{path} lacks files of a model",
+            found=f"no {', '.join(lacking[:5])}",
+            expected="config.json, tokenizer.json and all *.safetensors (pickled weights are never read)",
+            next_step="complete the folder; weights in another form: save them with transformers' save_pretrained",
+        )
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        whole: Any = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = whole.get_text_config()
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as e:  # noqa: BLE001  a folder's files may be broken in any way; no code of its own is run
+        raise BadInput(
+            f"the configuration or the tokenizer in {path} cannot be loaded",
+            found=first_line(e),
+            expected="a model that transformers knows: code from a model's folder is never run",
+            next_step="copy the folder again, or take a model of another architecture",
+        ) from None
+    vocabulary: int = config.vocab_size
+    if len(tokenizer) > vocabulary:
+        raise BadInput(
+            f"the tokenizer in {path} is not the model's",
+            found=f"{len(tokenizer):,} tokens, {vocabulary:,} logits (config.json's vocab_size)",
+            expected="at most as many tokens as logits",
+            next_step="copy the model's own tokenizer.json into its folder",
+        )
+    positions = getattr(config, "max_position_embeddings", None)
+    return ModelFolder(path, vocabulary, None if positions is None else int(positions), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -32,31 +99,33 @@ class Tokens:
         return len(self.prompt) + len(self.response)
 
 
-def encode(rows: Sequence[Response], model: ModelFolder, *, end_of_turn: bool = True) -> tuple[list[Tokens], list[str]]:
+def encode(rows: Sequence[Response], model: ModelFolder) -> tuple[list[Tokens], list[str]]:
     """The ids of all responses in their order, checked against the model, and notes for the run's record.
 
-    Args:
-        end_of_turn: put the tokenizer's eos_token behind the text of a response that the model ended itself.
+    The tokenizer's eos_token stands behind the text of a response that the model ended itself.
 
     Raises:
         BadInput: naming file and line: no chat template for a chat, an empty prompt, an id beyond the vocabulary, a
             sequence beyond the model's positions.
     """
-    tokenizer = model.tokenizer
-    end = tokenizer.eos_token_id
-    if end_of_turn and end is None and any(r.stopped and r.tokens is None for r in rows):
+    end = model.tokenizer.eos_token_id
+    if end is None and any(r.stopped and r.tokens is None for r in rows):
         raise BadInput(
             f"the tokenizer in {model.path} names no eos_token",
             expected="the token that ends a response",
-            next_step="set eos_token in tokenizer_config.json, or give --no-eos: the texts then end without one",
+            next_step="set eos_token in tokenizer_config.json",
         )
-    prompts, found = _Prompts(tokenizer), []
-    for r, ids in zip(rows, _response_ids(rows, tokenizer), strict=True):
-        if r.tokens is None and end_of_turn and r.stopped and (not len(ids) or ids[-1] != end):
+    prompts, found = _Prompts(model.tokenizer), []
+    for r, ids in zip(rows, _response_ids(rows, model.tokenizer), strict=True):
+        if r.tokens is None and r.stopped and (not len(ids) or ids[-1] != end):
             ids = np.concatenate([ids, np.array([end], dtype=np.int32)])
         found.append(Tokens(prompts(r), ids))
         _check(found[-1], r, model)
-    return found, [*prompts.notes(), *_recounted(rows, found)]
+    note = (
+        f"{len(prompts.bare)} of {len(prompts.known)} prompts are scored without the special tokens that the dump left "
+        "out: they are not one user message in the model's chat template"
+    )
+    return found, [note] if prompts.bare else []
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
@@ -113,7 +182,7 @@ class _Prompts:
             raise BadInput(
                 f"{where}: the model's chat template refuses the chat",
                 found=first_line(e),
-                next_step="correct the messages (roles: " + ", ".join(m["role"] for m in messages) + ")",
+                next_step="correct the messages and their roles",
             ) from None
         return _ids(self.tokenizer, [text])[0]
 
@@ -132,14 +201,6 @@ class _Prompts:
         message = text[len(before) : len(text) - len(after)]
         ids = self._chat([{"role": "user", "content": message}], where)
         return ids if self._plain(ids) == text else None
-
-    def notes(self) -> list[str]:
-        if not self.bare:
-            return []
-        return [
-            f"{len(self.bare)} of {len(self.known)} prompts are scored without the special tokens that the dump left "
-            "out: they are not one user message in the model's chat template"
-        ]
 
 
 def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
@@ -162,33 +223,3 @@ def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
             expected=f"at most {model.positions:,} (max_position_embeddings in config.json)",
             next_step="leave out such lines",
         )
-
-
-def _recounted(rows: Sequence[Response], found: Sequence[Tokens]) -> Iterator[str]:
-    """Notes on prompts and responses whose texts gave another number of tokens than the evaluation counted."""
-    counted = [(r.counted, (len(t.prompt), len(t.response))) for r, t in zip(rows, found, strict=True) if r.counted]
-    for i, name in enumerate(("prompts", "responses")):
-        if other := sum(before[i] != now[i] for before, now in counted):
-            yield f"{other} of {len(counted)} {name} have another number of tokens than the evaluation counted"
-
-
-def watched(given: Sequence[str], model: ModelFolder) -> tuple[int, ...]:
-    """The ids of --watch: a number is an id, any other text has to be one token.
-
-    Raises:
-        BadInput: an id beyond the vocabulary, a text of several tokens.
-    """
-    ids = set()
-    for text in given:
-        number = text.isascii() and text.isdigit()
-        found = [int(text)] if number else _ids(model.tokenizer, [text])[0].tolist()
-        if len(found) != 1 or found[0] >= model.vocabulary:
-            pieces = [model.tokenizer.decode([i]) for i in found if i < model.vocabulary]
-            raise BadInput(
-                f"--watch {text!r} is not one token",
-                found=f"{len(found)} tokens: {pieces}" if pieces else f"id {text} of {model.vocabulary:,}",
-                expected="an id, or a text that is one token (most words begin with a space)",
-                next_step="give each token by its id",
-            )
-        ids.add(int(found[0]))
-    return tuple(sorted(ids))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from stapo_results.errors import BadInput
 
@@ -31,46 +28,22 @@ class Options:
     mini_batch: int = 512
     """Responses, in the order of the file, that share one entropy threshold."""
     mode: Literal["on", "full"] = "on"
-    """on: rows for rare and watched tokens, counts for all. full: rows for all."""
-    watch: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ID|TEXT ...")] = ()
-    """Tokens that get rows wherever the advantage is positive: ids, or texts of one token."""
+    """on: rows for rare tokens, counts for all. full: rows for all."""
     most_rows: int = 50_000
     """Rows of a mini-batch; of more, as many are kept, evenly spread. The counts have all."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """Of weights and hidden states; the statistics are float32."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU where there is one."""
     batch_tokens: int = 16_384
     """Tokens scored at a time, padding included."""
-    temperature: float = 1.0
-    """Divides the logits."""
-    threads: int = 0
-    """Of the CPU; 0 leaves it to torch."""
-    no_eos: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Put no end-of-turn token behind the texts of finished responses."""
-    all_positive: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Lines without correct, reward and advantage get the advantage 1."""
 
     def check(self) -> None:
-        """Raises BadInput for a number out of range, or a device that is not there."""
-        one_or_more = "1 or more"
+        """Raises BadInput for a number out of range."""
         for flag, value, right, expected in (
             ("--tau-p", self.tau_p, 0 < self.tau_p <= 1, "above 0, at most 1"),
             ("--q", self.q, 0 <= self.q <= 1, "0 to 1"),
-            ("--temperature", self.temperature, 0 < self.temperature < math.inf, "above 0"),
-            ("--mini-batch", self.mini_batch, self.mini_batch >= 1, one_or_more),
-            ("--batch-tokens", self.batch_tokens, self.batch_tokens >= 1, one_or_more),
-            ("--most-rows", self.most_rows, self.most_rows >= 1, one_or_more),
-            ("--threads", self.threads, self.threads >= 0, "0 (torch's own number) or more"),
+            ("--mini-batch", self.mini_batch, self.mini_batch >= 1, "1 or more"),
+            ("--batch-tokens", self.batch_tokens, self.batch_tokens >= 1, "1 or more"),
+            ("--most-rows", self.most_rows, self.most_rows >= 1, "1 or more"),
         ):
             if not right:
                 raise BadInput(f"{flag} is out of range", found=value, expected=expected, next_step=f"leave out {flag}")
-        if self.device == "cuda":
-            import torch
-
-            if not torch.cuda.is_available():
-                raise BadInput(
-                    "--device cuda, and torch finds no GPU",
-                    found=f"torch {torch.__version__}",
-                    next_step="leave out --device, or install torch for CUDA (requirements/gpu.txt)",
-                )

@@ -1,21 +1,37 @@
-"""What a response to be scored is, and its advantage among the responses to the same prompt."""
+"""The responses of a file, with their advantages. Everything is checked here, before a model is loaded.
+
+evaluation  samples.jsonl of `stapo-eval run` with verdicts.jsonl beside it
+plain       {"prompt" | "messages", "response" | "response_tokens", "correct" | "reward" | "advantage", ...}
+dump        veRL's trainer.rollout_data_dir: {"input", "output", "score", "step"}
+
+The first line decides which form a file has.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stapo_results import store
+from stapo_results.benchmarks import find_data_dir, load
+from stapo_results.benchmarks.sources import from_file
 from stapo_results.errors import BadInput
+from stapo_results.schema import Run, Sample, Verdict
+from stapo_training.data.rows import INSTRUCTION
 from stapo_training.selection.objectives import group_advantage
 
+_PAGE = "docs/tokens.md lists the fields of each form"
+_AGAIN = "finish the evaluation with its own command"
 MOST_SAMPLES = 2**15
 """Responses of one prompt: the token log's column `sample` is an int16."""
-
-Form = Literal["evaluation", "plain", "dump"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +41,10 @@ class Response:
     Attributes:
         where: file and line.
         prompt: the text that the model saw, or chat messages that its template is put around.
+        reward: None where the line gives the advantage itself.
+        stopped: the model ended the response itself, so that an end-of-turn token followed the text.
         stripped: special tokens were taken out of the prompt's text (veRL's dumps).
         tokens: the response's ids where the line has them; otherwise `text` is tokenised.
-        stopped: the model ended the response itself, so that an end-of-turn token followed the text.
-        signal: what the advantage is made from: (advantage | reward | correct | none, number).
-        counted: tokens of prompt and response as an evaluation recorded them.
     """
 
     where: str
@@ -37,81 +52,276 @@ class Response:
     sample: int
     prompt: str | list[dict[str, str]]
     text: str
-    signal: tuple[str, float]
+    reward: float | None
     stopped: bool = True
     stripped: bool = False
     tokens: tuple[int, ...] | None = None
-    counted: tuple[int, int] | None = None
     advantage: float = 0.0
 
 
 @dataclass(frozen=True)
 class Responses:
-    """The responses of a file in its order; `revisions`, `parent_run` and `notes` are for the run's record."""
+    """The responses of a file in its order; the rest is for the run's record."""
 
-    form: Form
+    form: str
     rows: list[Response]
-    revisions: dict[str, str]
+    revisions: dict[str, str] = field(default_factory=dict)
     parent_run: str = ""
     notes: tuple[str, ...] = ()
 
 
-def check_signals(rows: Sequence[Response], all_positive: bool) -> None:
-    """Raises BadInput unless all lines say the same kind of thing and each sample of a prompt stands once."""
-    kind = rows[0].signal[0]
+def _unicode(text: str) -> str:
+    """JSON can spell half a character, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(f"no Unicode text: half a character at {e.start}") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_unicode)]
+
+
+class Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Message(Line):
+    role: Text
+    content: Text
+
+
+class Plain(Line):
+    """A line of the plain form."""
+
+    prompt: Text | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    response: Text | None = None
+    response_tokens: list[Annotated[int, Field(ge=0)]] | None = None
+    finish_reason: str | None = None
+    correct: bool | None = None
+    reward: float | None = None
+    advantage: float | None = None
+    prompt_id: Text | int | None = None
+    sample: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Plain:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("one of prompt (text as the model saw it) and messages (a chat) is needed")
+        if self.response is None and self.response_tokens is None:
+            raise ValueError("response (text) or response_tokens (ids) is needed")
+        if self.advantage is None and self.reward is None and self.correct is None:
+            raise ValueError("advantage, reward or correct is needed: S2T looks at responses with a positive advantage")
+        return self
+
+
+class Dump(Line):
+    """A line of veRL's dump, as its trainers write it (`_write_generations` in veRL 0.9.1)."""
+
+    input: Text
+    output: Text
+    score: float
+    step: int = 0
+
+
+def read(data: Path, *, data_dir: Path | None = None) -> Responses:
+    """The responses of a file with their advantages.
+
+    Args:
+        data_dir: the benchmarks' files, for the evaluation form.
+
+    Raises:
+        BadInput: naming file and line.
+    """
+    if not data.is_file():
+        raise BadInput(
+            "--data is no file",
+            found=data,
+            expected="a file of responses, .jsonl or .parquet",
+            next_step="give the file; of an evaluation its samples.jsonl",
+        )
+    lines = from_file(data).rows
+    if not lines:
+        raise BadInput(f"{data} holds no response", next_step=_PAGE)
+    if {"cell", "problem_id"} <= lines[0].keys():
+        found = _evaluation(data, data_dir)
+    elif {"input", "output"} <= lines[0].keys():
+        found = Responses("dump", _dump(data, lines))
+    else:
+        found = Responses("plain", _plain(data, lines))
+    _check(found.rows)
+    return replace(found, rows=with_advantages(found.rows))
+
+
+def _parsed(model: type[Line], data: Path, number: int, line: Mapping[str, Any]) -> Any:
+    try:
+        return model.model_validate(line)
+    except ValidationError as e:
+        first = e.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BadInput(
+            f"{data}:{number}: not a response",
+            found=f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, "),
+            expected=f"the fields {', '.join(model.model_fields)}",
+            next_step=f"correct the line; {_PAGE}",
+        ) from None
+
+
+def _plain(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
+    rows, prompts, next_sample = [], {}, defaultdict(int)
+    for number, line in enumerate(lines, 1):
+        x: Plain = _parsed(Plain, data, number, line)
+        prompt = x.prompt if x.messages is None else [m.model_dump() for m in x.messages]
+        assert prompt is not None
+        name = f"prompt-{_digest(prompt)}" if x.prompt_id is None else str(x.prompt_id)
+        where = f"{data}:{number}"
+        first = prompts.setdefault(name, (where, prompt))
+        if first[1] != prompt:
+            raise BadInput(
+                f"{where}: the prompt_id {name} stands at two prompts",
+                found=f"another prompt at {first[0]}",
+                expected="one prompt an id: its responses are a group",
+                next_step="give each prompt its own prompt_id, or leave prompt_id out",
+            )
+        reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
+        rows.append(
+            Response(
+                where,
+                name,
+                next_sample[name] if x.sample is None else x.sample,
+                prompt,
+                x.response or "",
+                reward if x.advantage is None else None,
+                x.finish_reason in (None, "stop"),
+                tokens=None if x.response_tokens is None else tuple(x.response_tokens),
+                advantage=x.advantage or 0.0,
+            )
+        )
+        next_sample[name] += 1
+    return rows
+
+
+def _dump(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
+    """A group is a prompt's responses of one step: a later step's were drawn from another policy."""
+    rows, next_sample = [], defaultdict(int)
+    for number, line in enumerate(lines, 1):
+        x: Dump = _parsed(Dump, data, number, line)
+        name = f"step{x.step}-{_digest(x.input)}"
+        rows.append(Response(f"{data}:{number}", name, next_sample[name], x.input, x.output, x.score, stripped=True))
+        next_sample[name] += 1
+    return rows
+
+
+def _digest(prompt: object) -> str:
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _evaluation(samples: Path, data_dir: Path | None) -> Responses:
+    """The samples in the order of the file; those that the engine failed on are left out.
+
+    A group is a problem's samples in one decoding setting. The run record beside the file, where there is one, says
+    where the benchmarks were and what was in them.
+    """
+    file, beside = samples.with_name("verdicts.jsonl"), samples.with_name("run.json")
+    if not file.is_file():
+        raise BadInput(f"{samples} has no verdicts beside it", found=f"no {file}", next_step=_AGAIN)
+    verdicts = {(v.cell, v.problem_id, v.sample_index): v.correct for v in store.read(file, Verdict)}
+    run = store.read_json(beside, Run) if beside.is_file() else None
+    recorded = Path(str(run.config.get("data_dir") or "") if run else "")
+    folder = find_data_dir(data_dir or (recorded if recorded.parts and recorded.is_dir() else None))
+    texts: dict[str, Mapping[str, str]] = {}
+    revisions = {"verdicts": f"sha256:{store.sha256_file(file)}"}
+    rows, failed = [], 0
+    for number, s in enumerate(store.read(samples, Sample), 1):
+        where, parts = f"{samples}:{number}", s.cell.split("/")  # a model's name in front may hold slashes
+        if s.finish_reason == "error":
+            failed += 1
+            continue
+        right = verdicts.get((s.cell, s.problem_id, s.sample_index))
+        if right is None or len(parts) < 7:
+            raise BadInput(
+                f"{where}: the sample has no verdict, or no cell",
+                found=f"problem {s.problem_id}, sample {s.sample_index} of {s.cell}",
+                expected=f"a verdict a sample in {file.name}, METHOD/SIZE/sSEED/STEP/BENCHMARK/SETTING/eSEED",
+                next_step=_AGAIN,
+            )
+        benchmark, setting = parts[-3:-1]
+        if benchmark not in texts:
+            texts[benchmark], revisions[f"data:{benchmark}"] = _problems(benchmark, folder, run)
+        if s.problem_id not in texts[benchmark]:
+            raise BadInput(
+                f"{where}: the benchmark {benchmark} has no problem {s.problem_id}",
+                found=f"{len(texts[benchmark])} other problems in {folder or 'the copy of the hub'}",
+                expected="the copy that the evaluation was made with",
+                next_step="give its folder as --data-dir",
+            )
+        asked = f"{texts[benchmark][s.problem_id]} {INSTRUCTION}"  # with one space, as `stapo-eval` asks
+        rows.append(
+            Response(
+                where,
+                f"{benchmark}/{setting}/{s.problem_id}",
+                s.sample_index,
+                [{"role": "user", "content": asked}],
+                s.response,
+                1.0 if right else -1.0,
+                s.finish_reason == "stop",
+            )
+        )
+    if not rows:
+        raise BadInput(f"{samples} holds no response", found=f"{failed} samples that the engine failed on")
+    notes = (f"{failed} samples that the engine failed on are left out",) if failed else ()
+    return Responses("evaluation", rows, revisions, run.run_id if run else "", notes)
+
+
+def _problems(name: str, folder: Path | None, run: Run | None) -> tuple[dict[str, str], str]:
+    """The texts of a benchmark's problems by id, and the content that the record keeps."""
+    copy = load(name, folder, accept_variant=True)
+    recorded = run.revisions.get(f"data:{name}", copy.content) if run else copy.content
+    if recorded != copy.content:
+        raise BadInput(
+            f"{copy.source} is not the copy of {name} that the evaluation was made with",
+            found=copy.content,
+            expected=recorded,
+            next_step="give the folder of that copy as --data-dir",
+        )
+    return {p.id: p.problem for p in copy.problems}, copy.content
+
+
+def _check(rows: Sequence[Response]) -> None:
+    """Raises BadInput unless all lines or none give advantages, and each sample of a prompt stands once."""
     seen: dict[tuple[str, int], str] = {}
     for r in rows:
-        if r.signal[0] != kind:
+        if (r.reward is None) != (rows[0].reward is None):
             raise BadInput(
-                f"{r.where}: lines of one file differ in what their advantage is made from",
-                found=f"{r.signal[0]}, and {kind} at {rows[0].where}",
-                expected="advantage, reward or correct, the same one on every line",
+                f"{r.where}: some lines have an advantage and some have none",
+                found=f"otherwise at {rows[0].where}",
+                expected="an advantage on every line, or on none",
                 next_step="complete the lines, or split the file",
             )
-        if (first := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where:
+        if (first := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where or r.sample >= MOST_SAMPLES:
             raise BadInput(
-                f"{r.where}: sample {r.sample} of {r.prompt_id} stands twice",
-                found=f"also at {first}",
-                expected="each sample of a prompt once",
+                f"{r.where}: a sample stands twice, or its number is too large",
+                found=f"sample {r.sample:,} of {r.prompt_id}, first at {first}",
+                expected=f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}",
                 next_step="leave out one of the lines, or the field sample",
             )
-        if r.sample >= MOST_SAMPLES:
-            raise BadInput(
-                f"{r.where}: the sample's number is too large",
-                found=f"sample {r.sample:,} of {r.prompt_id}",
-                expected=f"0 to {MOST_SAMPLES - 1:,}",
-                next_step="split the file, or leave out the field sample",
-            )
-    if kind == "none" and not all_positive:
-        raise BadInput(
-            f"{rows[0].where}: nothing says how good the response is",
-            found="no advantage, reward or correct",
-            expected="one of them: S2T looks at tokens of responses with a positive advantage",
-            next_step="add one, or give --all-positive: every response then has the advantage 1",
-        )
-    if kind != "none" and all_positive:
-        raise BadInput(
-            "--all-positive is for responses of which nothing is known",
-            found=f"{kind} at {rows[0].where}",
-            expected="lines without advantage, reward and correct",
-            next_step="leave out --all-positive",
-        )
 
 
 def with_advantages(rows: Sequence[Response]) -> list[Response]:
     """The same rows with their advantages, from the rewards of each prompt's responses as GRPO does.
 
-    A prompt with one response, or whose rewards are all equal, tells nothing: 0.
+    A prompt with one response, or whose rewards are all equal, tells nothing: 0. Advantages that lines give stay.
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for i, r in enumerate(rows):
         groups[r.prompt_id].append(i)
-    advantage = {i: r.signal[1] for i, r in enumerate(rows)}
+    found = list(rows)
     for members in groups.values():
-        if rows[members[0]].signal[0] in ("reward", "correct"):
-            reward_G = torch.tensor([rows[i].signal[1] for i in members], dtype=torch.float64)
-            # rounding in the mean of equal rewards, divided by 1e-6, would be an advantage
-            equal = bool((reward_G == reward_G[0]).all())
-            values = [0.0] * len(members) if equal else group_advantage(reward_G).tolist()
-            advantage |= dict(zip(members, values, strict=True))
-    return [replace(r, advantage=advantage[i]) for i, r in enumerate(rows)]
+        rewards = [r for i in members if (r := rows[i].reward) is not None]
+        # rounding in the mean of equal rewards, divided by 1e-6, would be an advantage
+        if len(set(rewards)) > 1:
+            values = group_advantage(torch.tensor(rewards, dtype=torch.float64)).tolist()
+            for i, value in zip(members, values, strict=True):
+                found[i] = replace(rows[i], advantage=value)
+    return found

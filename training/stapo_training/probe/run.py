@@ -7,24 +7,20 @@ OUT/token_log/tokenizer.json  the model's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, runs, store, token_log
+from stapo_results import provenance, runs, store, terminal, token_log
 from stapo_results.schema import Run
-from stapo_results.terminal import Display, duration
+from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
-from stapo_training.probe import encoding, forms, model_files
-from stapo_training.probe.encoding import Tokens
-from stapo_training.probe.mini_batch import scored_mini_batch
-from stapo_training.probe.model_files import ModelFolder
+from stapo_training.probe import encoding, responses
+from stapo_training.probe.encoding import ModelFolder, Tokens
 from stapo_training.probe.options import Options
 from stapo_training.probe.responses import Response
-from stapo_training.probe.scoring import Scorer
+from stapo_training.probe.scoring import Scorer, scored_mini_batch
 from stapo_training.token_log.rows import joined_counts, joined_rows, logged
 
 _PLACES = ("model", "data", "data_dir", "out")
@@ -66,8 +62,6 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
         RunFailed: the model gives numbers that are not finite.
     """
     options.check()
-    if options.threads:
-        torch.set_num_threads(options.threads)
     runs.check_folder(options.out, "--out")
     plan = _plan(options)
     log = options.out / FOLDER
@@ -85,20 +79,17 @@ def probe(options: Options, say: Callable[[str], None] = print) -> None:
                 for note in folder.record.notes:
                     say(f"note: {note}")
                 _score(plan, missing)
-        say(_summary(options.out))
+        say(f"next: stapo-repro tokens {options.out}")
 
 
 def _plan(o: Options) -> ProbePlan:
-    model = model_files.find(o.model)
-    watch = encoding.watched(o.watch, model)
-    source = forms.read(o.data, data_dir=o.data_dir, all_positive=o.all_positive)
-    tokens, notes = encoding.encode(source.rows, model, end_of_turn=not o.no_eos)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if o.device == "auto" else o.device
-    header = LogHeader(
-        mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary, watch=watch
-    )
+    model = encoding.find_model(o.model)
+    source = responses.read(o.data, data_dir=o.data_dir)
+    tokens, notes = encoding.encode(source.rows, model)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    header = LogHeader(mode=o.mode, selector="silence_spurious", tau_p=o.tau_p, q=o.q, vocabulary=model.vocabulary)
     config = asdict(o) | {p: None if getattr(o, p) is None else str(getattr(o, p)) for p in _PLACES}
-    config |= {"watch": list(watch), "device": device, "threads": torch.get_num_threads(), "form": source.form}
+    config |= {"device": device, "threads": torch.get_num_threads(), "form": source.form}
     data = {"data": f"sha256:{store.sha256_file(o.data)}"}
     run = provenance.new_run(
         "probe",
@@ -114,48 +105,21 @@ def _plan(o: Options) -> ProbePlan:
 
 def _score(plan: ProbePlan, steps: Sequence[int]) -> None:
     o, total = plan.options, len(plan.responses)
-    before, scored = total - plan.count(steps), 0
+    done = total - plan.count(steps)
     scorer = Scorer(plan.model, dtype=o.dtype, device=plan.device)
     scorer.check(plan.tokens[0])
-    began = time.monotonic()
-
-    def show(in_hand: int) -> None:
-        new = scored + in_hand
-        done = before + new
-        progress.report("probe", done, total)
-        left = (time.monotonic() - began) / new * (total - done)
-        display.show(f"{done:,} of {total:,} responses, about {duration(left)} left", done / total)
-
     with Display() as display:
         for step in steps:
-            responses, tokens = plan.responses[plan.members(step)], plan.tokens[plan.members(step)]
-            scores = scorer.score(tokens, batch_tokens=o.batch_tokens, temperature=o.temperature, done=show)
-            part = logged(
-                scored_mini_batch(step, responses, tokens, scores, plan.header), o.mode, plan.header.watch, o.most_rows
-            )
-            rows, _ = joined_rows([part.rows], o.most_rows)
+            rows, tokens = plan.responses[plan.members(step)], plan.tokens[plan.members(step)]
+
+            def show(in_hand: int, before: int = done) -> None:
+                terminal.report_progress("probe", before + in_hand, total)
+                display.show(f"{before + in_hand:,} of {total:,} responses", (before + in_hand) / total)
+
+            scores = scorer.score(tokens, batch_tokens=o.batch_tokens, done=show)
+            batch = scored_mini_batch(step, rows, tokens, scores, plan.header)
+            part = logged(batch, o.mode, plan.header.watch, o.most_rows)
+            kept, _ = joined_rows([part.rows], o.most_rows)
             header = plan.header.model_copy(update={"left_out": part.left_out})
-            token_log.write(o.out / FOLDER, step, rows, joined_counts([part.counts]), header)
-            scored += len(responses)
-            show(0)
-
-
-def _summary(out: Path) -> str:
-    """The log in a few lines, and the next command."""
-    log = token_log.read(out)
-    assert log is not None
-    h = {name: log.histogram[name].to_numpy() for name in ("sign", "rare", "silenced", "tokens")}
-    tokens, positive = h["tokens"], h["sign"] > 0
-    counts = {
-        "response tokens": tokens.sum(),
-        "in responses with a positive advantage": tokens[positive].sum(),
-        f"of these with p < {log.header.tau_p:g} (rare)": tokens[h["rare"]].sum(),
-        "of these silenced by S2T": tokens[h["silenced"]].sum(),
-    }
-    width = max(len(f"{n:,}") for n in counts.values())
-    lines = [f"{n:>{width},}  {name}" for name, n in counts.items()]
-    if log.header.left_out:
-        lines.append(f"{log.header.left_out:,} rows were left out by --most-rows; the counts have them")
-    if not positive.any():
-        lines.append("no response has a positive advantage, so that no token is rare (docs/tokens.md, Advantages)")
-    return "\n".join([*lines, f"next: stapo-repro tokens {out}"])
+            token_log.write(o.out / FOLDER, step, kept, joined_counts([part.counts]), header)
+            done += len(rows)

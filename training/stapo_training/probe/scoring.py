@@ -1,4 +1,4 @@
-"""A model's own numbers at the tokens of responses: one forward pass a sequence, no (T, V) logits."""
+"""A model's own numbers at the tokens of responses (one forward pass a sequence, no (T, V) logits), and S2T on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import numpy as np
 import torch
 
 from stapo_results.errors import BadInput
-from stapo_training.probe.encoding import Tokens
-from stapo_training.probe.model_files import ModelFolder, first_line
+from stapo_results.token_log import LogHeader
+from stapo_training.probe.encoding import ModelFolder, Tokens
+from stapo_training.probe.responses import Response
+from stapo_training.run.folder import first_line
+from stapo_training.selection.selectors import silence_spurious
 from stapo_training.selection.token_distribution import TokenDistribution, score_tokens
+from stapo_training.selection.token_stats import TokenStats
+from stapo_training.token_log.rows import MiniBatch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOP = 5
@@ -95,7 +100,6 @@ class Scorer:
         rows: Sequence[Tokens],
         *,
         batch_tokens: int,
-        temperature: float = 1.0,
         done: Callable[[int], None] = lambda responses: None,
     ) -> TokenDistribution:
         """The next-token distributions at all response tokens, one response after the other, on the CPU.
@@ -105,25 +109,19 @@ class Scorer:
 
         Args:
             batch_tokens: of a batch with its padding.
-            temperature: divides the logits.
             done: called after each batch with how many of `rows` are finished.
         """
         assert self.weight_VD is not None
         lengths_B = np.array([len(r.response) for r in rows])
         first_B = np.cumsum(lengths_B) - lengths_B
         total, k = int(lengths_B.sum()), min(TOP, len(self.weight_VD))
-        out = TokenDistribution(
-            torch.empty(total),
-            torch.empty(total),
-            torch.empty(total),
-            torch.empty(total, k, dtype=torch.long),
-            torch.empty(total, k),
-        )
+        a_T, b_T, c_T = (torch.empty(total) for _ in range(3))
+        out = TokenDistribution(a_T, b_T, c_T, torch.empty(total, k, dtype=torch.long), torch.empty(total, k))
         answered = [i for i in range(len(rows)) if lengths_B[i]]
         finished = len(rows) - len(answered)
         for batch in batches([len(rows[i]) - 1 for i in answered], batch_tokens):
             members = [answered[i] for i in batch]
-            found = self._batch([rows[i] for i in members], temperature, k)
+            found = self._batch([rows[i] for i in members], k)
             places = torch.from_numpy(np.concatenate([first_B[i] + np.arange(lengths_B[i]) for i in members]))
             for field in fields(out):
                 getattr(out, field.name)[places] = getattr(found, field.name).cpu()
@@ -131,7 +129,7 @@ class Scorer:
             done(finished)
         return out
 
-    def _batch(self, rows: Sequence[Tokens], temperature: float, k: int) -> TokenDistribution:
+    def _batch(self, rows: Sequence[Tokens], k: int) -> TokenDistribution:
         assert self.weight_VD is not None
         # the last token of a response predicts nothing
         inputs = [np.concatenate([r.prompt, r.response[:-1]]) for r in rows]
@@ -144,5 +142,52 @@ class Scorer:
         hidden_TD = torch.cat(parts).contiguous()
         del hidden_BTD, parts
         chosen_T = torch.from_numpy(np.concatenate([r.response for r in rows])).long().to(self.device)
-        temperature_T = None if temperature == 1.0 else torch.full((len(chosen_T),), temperature, device=self.device)
-        return score_tokens(hidden_TD, self.weight_VD, chosen_T, bias_V=self.bias_V, temperature_T=temperature_T, k=k)
+        return score_tokens(hidden_TD, self.weight_VD, chosen_T, bias_V=self.bias_V, k=k)
+
+
+def scored_mini_batch(
+    step: int, responses: Sequence[Response], tokens: Sequence[Tokens], scores: TokenDistribution, header: LogHeader
+) -> MiniBatch:
+    """Responses, their ids and scores with S2T's selection.
+
+    There is no update and no old policy: every ratio is 1, and the clip cuts nothing.
+
+    Raises:
+        RunFailed: a log-probability or an entropy is not finite.
+    """
+    response_B = np.array([len(t.response) for t in tokens])
+    total = int(response_B.sum())
+    advantage_N = np.repeat(np.array([r.advantage for r in responses], np.float32), response_B)
+    stats = TokenStats(
+        logprob_N=scores.logprob_T,
+        entropy_N=scores.entropy_T,
+        advantage_N=torch.from_numpy(advantage_N),
+        response_N=torch.ones(total, dtype=torch.bool),
+    )
+    if problem := stats.problem(f"mini-batch {step}"):
+        problem.next_step = "check the model's weights, or score with --dtype fp32"
+        raise problem
+    selection = silence_spurious(stats, tau_p=header.tau_p, q=header.q)
+    rare_N, logprob_N = selection.candidate_N.numpy(), scores.logprob_T.numpy()
+    return MiniBatch(
+        step=step,
+        number=1,
+        prompt_id_B=[r.prompt_id for r in responses],
+        sample_B=[r.sample for r in responses],
+        ids=np.concatenate([ids for t in tokens for ids in (t.prompt, t.response)]),
+        end_B=np.cumsum([len(t) for t in tokens]),
+        response_B=response_B,
+        response_N=np.ones(total, bool),
+        advantage_N=advantage_N,
+        logprob_N=logprob_N,
+        entropy_N=scores.entropy_T.numpy(),
+        logprob_now_N=logprob_N,
+        ratio_N=np.ones(total, np.float32),
+        clipped_N=np.zeros(total, bool),
+        collision_N=scores.collision_T.numpy(),
+        rare_N=rare_N,
+        silenced_N=~selection.keep_N.numpy(),
+        top_id_NK=scores.top_id_TK.numpy().astype(np.int32),
+        top_logprob_NK=scores.top_logprob_TK.numpy(),
+        tau_h=selection.threshold if rare_N.any() else None,
+    )

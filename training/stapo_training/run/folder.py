@@ -16,7 +16,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_results import progress, store
+from stapo_results import store, terminal
 from stapo_results.errors import RunFailed, StapoError
 from stapo_results.schema import StepMetrics
 from stapo_training.run.watch.alarms import Alarm
@@ -93,7 +93,7 @@ class TrainingFolder:
     def report(self, step: int, total: int, values: dict[str, float], seconds: float) -> None:
         """One line for the log and the driver's progress display."""
         shown = {k: values[k] for k in ("reward", "entropy", "silenced_share", "accuracy") if k in values}
-        progress.report("train", step, total, **shown)
+        terminal.report_progress("train", step, total, **shown)
         text = "  ".join(f"{k} {v:.2%}" if k.endswith("share") else f"{k} {v:.3f}" for k, v in shown.items())
         print(f"step {step}/{total}  {text}  {seconds:.1f} s", flush=True)
 

@@ -16,7 +16,8 @@ from stapo_training.artifacts import weights
 from stapo_training.run.configuration import absolute, compose, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
 from stapo_training.run.preflight import dry_run as dry
-from stapo_training.run.preflight.checks import Preflight, check_settings, examine, validate
+from stapo_training.run.preflight.checks import Preflight, check_settings, examine
+from stapo_training.run.preflight.registration import validate
 from stapo_training.run.watch import loggers, status
 
 _MAY_DIFFER = ("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory")
@@ -76,7 +77,7 @@ def _dry_run(config: Any, overrides: Sequence[str], found: Preflight) -> int:
     if not checks.problems:
         record = new_record(config, found.files)
         checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", may_differ, foreign=foreign))
-    dry.show(config, overrides, found, registered or {}, resume_command(overrides))
+    dry.show(config, found, registered or {}, resume_command(overrides))
     checks.refuse()
     print("\nAll checks passed; nothing was started (--dry-run).")
     return 0

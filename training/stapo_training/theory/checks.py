@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
 from stapo_results.schema import TheoryRow
-from stapo_training.selection.objectives import clipped_surrogate, k3
-from stapo_training.theory import entropy_change as change
+from stapo_training.selection.objectives import clipped_surrogate
+from stapo_training.theory import formulas
 from stapo_training.theory.cases import Batch
-from stapo_training.theory.distribution import Distributions, entropy, softmax, target_logprob, two_level
-from stapo_training.theory.gradient import (
-    c_v,
+from stapo_training.theory.formulas import (
+    Distributions,
+    entropy,
     lower_factor,
     norm_factor,
     norm_factors,
-    printed_factor,
+    softmax,
+    target_logprob,
+    two_level,
     upper_factor,
     weight,
 )
-from stapo_training.theory.statements import STATEMENTS, Tally
+from stapo_training.theory.report import STATEMENTS, Statement
 
 LOW, HIGH = 0.2, 0.28
 """The clip range of JustRL and STAPO."""
-BETA, REFERENCE_RATIO = 0.04, 0.5
-"""GRPO's KL coefficient (DeepSeekMath), and pi_ref / pi of the cases with a KL term."""
-TEMPERATURE = 0.7
 TAU_P = 0.002
 STEP = 1e-4
 _SMALLEST = 1e-250
@@ -40,15 +39,12 @@ def relative(claimed_N: torch.Tensor, found_N: torch.Tensor) -> torch.Tensor:
     return (claimed_N - found_N).abs() / found_N.abs().clamp(min=_SMALLEST)
 
 
-def gradient_norm2(b: Batch, *, beta: float = 0.0, temperature: float = 1.0) -> torch.Tensor:
-    """||grad_a J||^2 (N,) by autograd of one token's objective: clipped surrogate less beta times the k3 estimate."""
+def gradient_norm2(b: Batch) -> torch.Tensor:
+    """||grad_a J||^2 (N,) by autograd of one token's clipped surrogate."""
     a_NV = b.logits_NV.clone().requires_grad_()
-    logprob_N = target_logprob(a_NV / temperature, b.target_N)
+    logprob_N = target_logprob(a_NV, b.target_N)
     old_N = logprob_N.detach() - b.ratio_N.log()
     objective_N = -clipped_surrogate(logprob_N, old_N, b.advantage_N, LOW, HIGH)
-    if beta:
-        reference_N = logprob_N.detach() + torch.tensor(REFERENCE_RATIO).double().log()
-        objective_N = objective_N - beta * k3(logprob_N, reference_N)
     (gradient_NV,) = torch.autograd.grad(objective_N.sum(), a_NV)
     return gradient_NV.square().sum(-1)
 
@@ -63,11 +59,10 @@ def entropy_slope(logits_1V: torch.Tensor) -> torch.Tensor:
 class Targets:
     """The N target tokens of a batch: log p, 1 - p, the distribution's entropy, the norm's factor and weight w.
 
-    `single` is the batch's one distribution (1, V), `rows` the same once a target (N, V).
+    `single` is the batch's one distribution (1, V).
     """
 
     single: Distributions
-    rows: Distributions
     logprob_N: torch.Tensor
     gap_N: torch.Tensor
     entropy_N: torch.Tensor
@@ -88,7 +83,57 @@ def targets(b: Batch) -> Targets:
     logprob_N = d.logprob_NV.gather(-1, k).squeeze(-1)
     w_N = weight(logprob_N, logprob_N - b.ratio_N.log(), b.advantage_N, LOW, HIGH)
     gap_N = d.complement_NV.gather(-1, k).squeeze(-1)
-    return Targets(softmax(b.logits_NV[:1]), d, logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
+    return Targets(softmax(b.logits_NV[:1]), logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
+
+
+@dataclass
+class Tally:
+    """What the cases of one statement came to: how many, how many failed, the worst of them."""
+
+    statement: Statement
+    cases: int = 0
+    failures: int = 0
+    largest: float = 0.0
+    where: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def add(
+        self, violation_N: torch.Tensor, where: Callable[[int], str], numbers_N: dict[str, torch.Tensor] | None = None
+    ) -> None:
+        """Count N violations (0 or less: none); `numbers_N` are kept of the worst one.
+
+        Raises:
+            ValueError: for a violation that is not a number, which would count as none.
+        """
+        if violation_N.numel() == 0:
+            return
+        if violation_N.isnan().any():
+            raise ValueError(f"{self.statement.key}: not a number, {where(int(violation_N.isnan().nonzero()[0]))}")
+        self.cases += violation_N.numel()
+        self.failures += int((violation_N > self.statement.tolerance).sum())
+        row = int(violation_N.argmax())
+        if float(violation_N[row]) > self.largest:
+            self.largest, self.where = float(violation_N[row]), where(row)
+            self.numbers = {k: float(v[row]) for k, v in (numbers_N or {}).items()}
+
+    def row(self) -> TheoryRow:
+        """The record's row; numbers to four digits, a violation to two (below that it is rounding)."""
+        s = self.statement
+        return TheoryRow(
+            statement=s.key,
+            place=s.place,
+            reading=s.reading,
+            claim=s.claim,
+            measure=s.measure,
+            tolerance=s.tolerance,
+            cases=self.cases,
+            failures=self.failures,
+            largest=float(f"{self.largest:.2g}"),
+            where=self.where,
+            numbers={k: float(f"{v:.4g}") for k, v in self.numbers.items()},
+            verdict="not run" if not self.cases else "fails" if self.failures else "holds",
+            needs=s.needs,
+        )
 
 
 class Point(NamedTuple):
@@ -114,50 +159,27 @@ class StatementChecks:
         """Check one batch against everything but the statements about pairs and two-valued distributions."""
         t = targets(b)
         self._decomposition(b, t)
-        self._float32(b)
         self._bounds(b, t)
-        self._entropy_of_step(b, t)
-        self._entropy_of_sample(b, t)
-        self._taxonomy(b, t)
-        self._mean_norm(b, t)
-        for i in (t.logprob_N.exp() < TAU_P).nonzero().flatten().tolist():
+        self._entropy(b, t)
+        rare_N = t.logprob_N.exp() < TAU_P
+        self._some("taxonomy_rare", t.surprise_N, rare_N, b, t.numbers())
+        self._some("taxonomy_common", -t.surprise_N, ~rare_N, b, t.numbers())
+        for i in rare_N.nonzero().flatten().tolist():
             logp, h, factor = (float(x[i]) for x in (t.logprob_N, t.entropy_N, t.factor_N))
             self.rare.append(Point(b.vocabulary, logp, h, factor, b.where(i)))
+        p_V, factor_V = t.single.probability_NV[0], norm_factors(t.single)[0]
+        common_V = p_V >= TAU_P
+        if common_V.any():
+            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
+            self.common.append(Point(b.vocabulary, 0.0, float(t.single.entropy_N), mean, b.whole()))
 
     def _decomposition(self, b: Batch, t: Targets) -> None:
-        printed_N, found_N, with_kl_N = (
-            t.weight_N.square() * t.factor_N,
-            gradient_norm2(b),
-            gradient_norm2(b, beta=BETA),
-        )
+        found_N = gradient_norm2(b)
         one_epsilon_N = weight(t.logprob_N, t.logprob_N - b.ratio_N.log(), b.advantage_N, LOW, LOW)
-        tempered_N = norm_factor(softmax(b.logits_NV / TEMPERATURE), b.target_N)
-        for key, claimed_N, norm2_N in (
-            ("decomposition", printed_N, found_N),
-            ("decomposition_one_epsilon", one_epsilon_N.square() * t.factor_N, found_N),
-            ("decomposition_kl", printed_N, with_kl_N),
-            ("decomposition_kl_weight", (t.weight_N + BETA * (REFERENCE_RATIO - 1)).square() * t.factor_N, with_kl_N),
-            (
-                "decomposition_temperature",
-                t.weight_N.square() * tempered_N,
-                gradient_norm2(b, temperature=TEMPERATURE),
-            ),
-        ):
-            numbers = t.numbers(claimed=claimed_N, found=norm2_N)
-            self.tallies[key].add(relative(claimed_N, norm2_N), b.where, numbers)
-
-    def _float32(self, b: Batch) -> None:
-        """The printed form from float32 statistics, against the factor of the same float32 logits in float64."""
-        logits_NV, k = b.logits_NV.float(), b.target_N.unsqueeze(-1)
-        p_NV = logits_NV.softmax(-1)
-        claimed_N = printed_factor(p_NV.gather(-1, k).squeeze(-1), p_NV.square().sum(-1)).double()
-        exact = softmax(logits_NV)
-        found_N, gap_N = norm_factor(exact, b.target_N), exact.complement_NV.gather(-1, k).squeeze(-1)
-        tally, violation_N = self.tallies["decomposition_float32"], relative(claimed_N, found_N)
-        before = tally.numbers.get("largest 1-p that fails", 0.0)
-        tally.add(violation_N, b.where, {"1-p": gap_N, "claimed": claimed_N, "found": found_N})
-        failing = gap_N[violation_N > tally.statement.tolerance]
-        tally.numbers["largest 1-p that fails"] = max([before, *failing.tolist()])
+        for key, w_N in (("decomposition", t.weight_N), ("decomposition_one_epsilon", one_epsilon_N)):
+            claimed_N = w_N.square() * t.factor_N
+            numbers = t.numbers(claimed=claimed_N, found=found_N)
+            self.tallies[key].add(relative(claimed_N, found_N), b.where, numbers)
 
     def _bounds(self, b: Batch, t: Targets) -> None:
         w2_N = t.weight_N.square()
@@ -171,22 +193,13 @@ class StatementChecks:
             numbers = t.numbers(bound=bound_N, squared_norm=norm2_N)
             self.tallies[key].add(excess_N / norm2_N.clamp(min=_SMALLEST), b.where, numbers)
 
-    def _mean_norm(self, b: Batch, t: Targets) -> None:
-        p_V, factor_V = t.single.probability_NV[0], norm_factors(t.single)[0]
-        claimed, found = t.single.impurity_N, (p_V * factor_V).sum(-1, keepdim=True)
-        numbers = {"H": t.single.entropy_N, "claimed": claimed, "found": found}
-        self.tallies["mean_norm"].add(relative(claimed, found), b.whole, numbers)
-        common_V = p_V >= TAU_P
-        if common_V.any():
-            mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
-            self.common.append(Point(b.vocabulary, 0.0, float(t.single.entropy_N), mean, b.whole()))
-
-    def _entropy_of_step(self, b: Batch, t: Targets) -> None:
+    def _entropy(self, b: Batch, t: Targets) -> None:
         logits_1V = b.logits_NV[:1]
+        slope_1V = entropy_slope(logits_1V)
         advantage_1V = torch.randn(logits_1V.shape, generator=self.generator, dtype=torch.float64)
-        terms_1V, step_1V = change.lemma_terms(t.single, advantage_1V), change.natural_step(t.single, advantage_1V)
-        moved_1V = entropy_slope(logits_1V) * step_1V
-        claimed = terms_1V.sum(-1)
+        terms_1V = formulas.lemma_terms(t.single, advantage_1V)
+        step_1V = formulas.natural_step(t.single, advantage_1V)
+        moved_1V, claimed = slope_1V * step_1V, terms_1V.sum(-1)
         information_1V = t.single.logprob_NV.abs() + t.single.entropy_N.unsqueeze(-1)
         parts_1V = t.single.probability_NV * information_1V * step_1V.abs()
         size = parts_1V.sum(-1).clamp(min=_SMALLEST)  # of what the terms are differences of
@@ -196,26 +209,12 @@ class StatementChecks:
             self.tallies[key].add((claimed - found).abs() / size, b.whole, numbers)
         self.tallies["entropy_token"].add((terms_1V - moved_1V).abs().amax(-1) / size, b.whole)
 
-    def _entropy_of_sample(self, b: Batch, t: Targets) -> None:
-        p_N, surprise_N = t.logprob_N.exp(), t.surprise_N
-        alive_N, decided_N = p_N > _SMALLEST, surprise_N.abs() > 1e-9
-        claimed_N = -p_N * surprise_N
-        found_N = entropy_slope(b.logits_NV[:1])[0, b.target_N] / p_N.clamp(min=_SMALLEST)
+        p_N = t.logprob_N.exp()
+        spoken_of_N = (p_N > _SMALLEST) & (t.surprise_N.abs() > 1e-9)
+        claimed_N = -p_N * t.surprise_N
+        found_N = slope_1V[0, b.target_N] / p_N.clamp(min=_SMALLEST)
         numbers = t.numbers(claimed=claimed_N, found=found_N)
-        self._some("entropy_sampled", relative(claimed_N, found_N), alive_N & decided_N, b, numbers)
-
-        found_N = change.sampled_gradient_change(t.rows, b.target_N, torch.ones_like(p_N))
-        other_N = (t.rows.probability_NV.square() * change.surprise(t.rows)).sum(-1)
-        size_N = (claimed_N.abs() + other_N.abs()).clamp(min=_SMALLEST)
-        against_N = torch.where(found_N.sign() == -surprise_N.sign(), 0.0, found_N.abs() / size_N)
-        numbers = t.numbers(claimed=claimed_N, found=found_N)
-        self._some("entropy_sign", against_N, alive_N & decided_N, b, numbers)
-        self._some("entropy_sign_rare", against_N, alive_N & (surprise_N < -1e-9), b, numbers)
-
-    def _taxonomy(self, b: Batch, t: Targets) -> None:
-        rare_N = t.logprob_N.exp() < TAU_P
-        self._some("taxonomy_rare", t.surprise_N, rare_N, b, t.numbers())
-        self._some("taxonomy_common", -t.surprise_N, ~rare_N, b, t.numbers())
+        self._some("entropy_sampled", relative(claimed_N, found_N), spoken_of_N, b, numbers)
 
     def _some(self, key: str, violation_N: torch.Tensor, of_it_N: torch.Tensor, b: Batch, numbers_N: dict) -> None:
         """Count only the cases that a statement speaks of."""
@@ -231,7 +230,7 @@ class StatementChecks:
         grid = torch.cartesian_prod(counts.double(), masses)
         entropy_M, collision_M, impurity_M = two_level(vocabulary, grid[:, 0], grid[:, 1])
         self.tallies["upper_bound_two_levels"].add(
-            (c_v(vocabulary) * entropy_M.square() - impurity_M) / impurity_M,
+            (formulas.c_v(vocabulary) * entropy_M.square() - impurity_M) / impurity_M,
             lambda i: f"{grid[i, 0]:.0f} tokens with {grid[i, 1]:.3g} of the mass, V = {vocabulary:,}",
             {"H": entropy_M, "sum of pi^2": collision_M},
         )

@@ -1,12 +1,37 @@
-"""The theory check's record as text: for a terminal, and for docs/theory.md. Needs no torch."""
+"""The statements that are checked (statements.yaml), and their record as text. Needs no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+
+import yaml
 
 from stapo_results import store
 from stapo_results.schema import Theory, TheoryQuadrant, TheoryRow
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim in the project's words; statements.yaml says what each field is."""
+
+    key: str
+    place: str
+    reading: str
+    claim: str
+    measure: str
+    tolerance: float = 1e-9
+    needs: str = ""
+
+
+def _load() -> dict[str, Statement]:
+    text = resources.files("stapo_training.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
+    return {key: Statement(key, **entry) for key, entry in yaml.safe_load(text).items()}
+
+
+STATEMENTS = _load()
 
 COLUMNS = {
     "median p": "probability_median",
@@ -27,7 +52,7 @@ def report(result: Theory) -> str:
     """The record as text for a terminal: a line a statement, where the failing ones fail, the run's quadrants."""
     head = f"{'statement':26} {'reading':23} {'place':29} {'cases':>7} {'fail':>6} {'largest':>8}  verdict"
     lines = ["", head, "-" * len(head)]
-    for r in result.rows:
+    for r in _checked(result):
         counts = f"{r.cases:7,} {r.failures:6,} {r.largest:8.1e}  {r.verdict}"
         lines.append(f"{r.statement:26} {r.reading:23} {r.place:29} {counts}")
     for r in _failing(result):
@@ -43,7 +68,7 @@ def page_block(folder: Path) -> str:
     result = store.read_json(folder / "theory.json", Theory)
     rows = [
         [f"`{r.statement}`", r.claim, r.reading, f"{r.cases:,}", f"{r.failures:,}", f"{r.largest:.1e}", r.verdict]
-        for r in result.rows
+        for r in _checked(result)
     ]
     sizes = ", ".join(f"{v:,}" for v in result.vocabularies)
     lines = [
@@ -51,14 +76,21 @@ def page_block(folder: Path) -> str:
         "",
         *_table(["statement", "claim", "reading", "cases", "failing", "largest violation", "verdict"], rows),
     ]
+    if others := [f"`{r.statement}`" for r in result.rows if r.statement not in STATEMENTS]:
+        lines += ["", f"The record also has statements that an earlier version checked: {', '.join(others)}."]
     for r in _failing(result):
         worst = f"Worst: {r.where} ({_numbers(r.numbers)})"
         lines += ["", f"`{r.statement}` fails ({r.reading}). {worst}. It needs: {r.needs}."]
     return "\n".join([*lines, *_run_tokens(result)])
 
 
+def _checked(result: Theory) -> list[TheoryRow]:
+    """The rows of what is checked today: an older record may have more."""
+    return [r for r in result.rows if r.statement in STATEMENTS]
+
+
 def _failing(result: Theory) -> list[TheoryRow]:
-    return [r for r in result.rows if r.verdict == "fails"]
+    return [r for r in _checked(result) if r.verdict == "fails"]
 
 
 def _run_tokens(result: Theory) -> list[str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from stapo_results import progress, provenance, runs, store
+from stapo_results import provenance, runs, store, terminal
 from stapo_results.schema import Theory, TheoryRow
-from stapo_results.terminal import duration
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
 from stapo_training.theory.checks import StatementChecks
@@ -30,28 +28,18 @@ class TheoryPlan:
     vocabularies: tuple[int, ...] = VOCABULARIES
 
 
-def check(plan: TheoryPlan, say: Callable[[str], None] = print) -> list[TheoryRow]:
+def check(plan: TheoryPlan) -> list[TheoryRow]:
     """Every statement over the plan's cases."""
     checks = StatementChecks(plan.seed)
-    for done, vocabulary in enumerate(plan.vocabularies):
-        progress.report("theory", done, len(plan.vocabularies))
-        began, count = time.perf_counter(), 0
+    for done, vocabulary in enumerate(plan.vocabularies, 1):
         for batch in batches(vocabulary, plan.seed, plan.draws if vocabulary < _LARGE else 1):
             checks.add(batch)
-            count += len(batch.target_N)
         checks.two_levels(vocabulary)
-        say(f"vocabulary {vocabulary:,}: {count} cases, {duration(time.perf_counter() - began)}")
-    progress.report("theory", len(plan.vocabularies), len(plan.vocabularies))
+        terminal.report_progress("theory", done, len(plan.vocabularies))
     return checks.rows()
 
 
-def run(
-    plan: TheoryPlan,
-    *,
-    source: Path | None = None,
-    out: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> Theory:
+def run(plan: TheoryPlan, *, source: Path | None = None, out: Path | None = None) -> Theory:
     """Check, print the tables, and write run.json and theory.json to `out` where one is given.
 
     One thread, so that sums are taken in one order and the same command gives the same bytes. An earlier record in
@@ -69,16 +57,16 @@ def run(
         seed=plan.seed,
         draws=plan.draws,
         vocabularies=list(plan.vocabularies),
-        rows=check(plan, say),
+        rows=check(plan),
         source_run=found.run_id,
         source_about=found.about,
         source=found.numbers,
         quadrants=found.quadrants,
         missing=found.missing,
     )
-    say(report(result))
+    print(report(result))
     if out:
         store.write_json(out / "theory.json", result)
         provenance.close_run(record, out / "run.json", "done", time.perf_counter() - began)
-        say(f"\nwritten {out}/theory.json, run.json")
+        print(f"\nwritten {out}/theory.json, run.json")
     return result

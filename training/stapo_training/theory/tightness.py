@@ -6,18 +6,20 @@ norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolve
 
 from __future__ import annotations
 
+import math
 import statistics
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
 
 from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, TheoryQuadrant
 from stapo_results.store import read_json
-from stapo_training.selection.selectors import quantile
-from stapo_training.theory.gradient import lower_factor, printed_factor, upper_factor
+from stapo_training.theory.formulas import lower_factor, printed_factor, upper_factor
 from stapo_training.token_log.rows import gradient_norm
 
 RESOLUTION = 1e-3
@@ -26,24 +28,8 @@ ROUNDING = 1e-5
 """A bound is broken when it is beyond the factor by more than this: what float32 statistics may be off by."""
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """N logged tokens, float64: log-probability, entropy (nats), advantage, collision probability, gradient norm,
-    S2T's entropy threshold of its mini-batch (NaN: it has none), and which mini-batch that is."""
-
-    logprob_N: torch.Tensor
-    entropy_N: torch.Tensor
-    advantage_N: torch.Tensor
-    collision_N: torch.Tensor
-    norm_N: torch.Tensor
-    tau_h_N: torch.Tensor
-    batch_N: torch.Tensor
-
-    def take(self, index: torch.Tensor) -> Tokens:
-        return Tokens(*(getattr(self, f.name)[index] for f in fields(self)))
-
-    def __len__(self) -> int:
-        return len(self.logprob_N)
+Columns = dict[str, np.ndarray]
+"""Logged tokens, float64 (N,): the log's columns; norm; and lower, factor, upper in units of |w|^2."""
 
 
 @dataclass
@@ -87,19 +73,18 @@ def measure(folder: Path) -> RunBounds:
         out.missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
         return out
     header = log.header
-    tokens = _tokens(log)
-    _refuse_impossible(tokens, folder, header.vocabulary)
-    positive = tokens.take(tokens.advantage_N > 0)
+    tokens = _columns(log, folder)
+    positive = _take(tokens, tokens["advantage"] > 0)
     out.numbers = {
         "vocabulary": float(header.vocabulary),
         "tau_p": header.tau_p,
         "q": header.q,
-        "tokens": float(len(tokens)),
-        "tokens with A > 0": float(len(positive)),
+        "tokens": float(_count(tokens)),
+        "tokens with A > 0": float(_count(positive)),
     }
     if header.policy == "old":
         out.missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
-    elif positive.tau_h_N.isnan().all():
+    elif np.isnan(positive["tau_h"]).all():
         out.missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
     else:
         _add_quadrants(out, positive, header)
@@ -112,49 +97,65 @@ def _about(run: Run) -> dict[str, str]:
     return {"kind": run.kind, **named, "code_commit": run.code_commit + ("+dirty" if run.code_dirty else "")}
 
 
-def _tokens(log: token_log.TokenLog) -> Tokens:
+def _columns(log: token_log.TokenLog, folder: Path) -> Columns:
     wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
-    c = {name: log.tokens[name].to_numpy() for name in wanted}
-    norm = gradient_norm(c["advantage"], c["ratio"], c["clipped"], c["logprob"], c["collision"])
-    batch = c["step"].astype("int64") << 16 | c["mini_batch"]
-    columns = (c["logprob"], c["entropy"], c["advantage"], c["collision"], norm, c["tau_h"], batch)
-    return Tokens(*(torch.from_numpy(x.astype("float64")) for x in columns))
-
-
-def _refuse_impossible(t: Tokens, folder: Path, vocabulary: int) -> None:
-    widest = float(torch.tensor(float(vocabulary)).log())
-    limits = {
-        "logprob": (t.logprob_N, -torch.inf, ROUNDING),
-        "entropy": (t.entropy_N, -ROUNDING, widest + ROUNDING),
-        "advantage": (t.advantage_N, -torch.inf, torch.inf),
-        "collision": (t.collision_N, 0.0, 1 + ROUNDING),
+    raw = {name: log.tokens[name].to_numpy() for name in wanted}
+    c: Columns = {
+        name: raw[name].astype("float64") for name in ("logprob", "entropy", "advantage", "collision", "tau_h")
     }
-    for name, (values_N, low, high) in limits.items():
-        wrong_N = ~(torch.isfinite(values_N) & (values_N >= low) & (values_N <= high))
+    vocabulary, widest = log.header.vocabulary, math.log(log.header.vocabulary)
+    limits = {
+        "logprob": (-np.inf, ROUNDING),
+        "entropy": (-ROUNDING, widest + ROUNDING),
+        "advantage": (-np.inf, np.inf),
+        "collision": (0.0, 1 + ROUNDING),
+    }
+    for name, (low, high) in limits.items():
+        wrong_N = ~(np.isfinite(c[name]) & (c[name] >= low) & (c[name] <= high))
         if wrong_N.any():
             raise BadInput(
                 f"{int(wrong_N.sum())} tokens of the token log have a value of {name} that no softmax gives",
-                found=f"{values_N[wrong_N][:3].tolist()} in {folder / token_log.FOLDER}",
+                found=f"{c[name][wrong_N][:3].tolist()} in {folder / token_log.FOLDER}",
                 expected=f"{low:.5g} to {high:.5g} (vocabulary {vocabulary:,})",
                 next_step="see whether the model had diverged; if not, the log is damaged",
             )
+    gap_N, entropy_N = (torch.from_numpy(x) for x in (-np.expm1(np.minimum(c["logprob"], 0.0)), c["entropy"]))
+    return c | {
+        "norm": gradient_norm(raw["advantage"], raw["ratio"], raw["clipped"], raw["logprob"], raw["collision"]),
+        "batch": raw["step"].astype("int64") << 16 | raw["mini_batch"],
+        "lower": lower_factor(gap_N, entropy_N).numpy(),
+        "factor": printed_factor(1 - gap_N, torch.from_numpy(c["collision"])).numpy(),
+        "upper": upper_factor(gap_N, entropy_N, vocabulary).numpy(),
+    }
 
 
-def _add_quadrants(out: RunBounds, positive: Tokens, header: token_log.LogHeader) -> None:
+def _take(c: Columns, chosen_N: np.ndarray) -> Columns:
+    return {name: x[chosen_N] for name, x in c.items()}
+
+
+def _count(c: Columns) -> int:
+    return len(c["logprob"])
+
+
+def _add_quadrants(out: RunBounds, positive: Columns, header: token_log.LogHeader) -> None:
     # a mini-batch without a rare token has no threshold: its tokens are not below one
-    rare_N, low_N = positive.logprob_N.exp() < header.tau_p, positive.entropy_N < positive.tau_h_N
+    rare_N, low_N = np.exp(positive["logprob"]) < header.tau_p, positive["entropy"] < positive["tau_h"]
     parts = {"p < tau_p, H < tau_h": rare_N & low_N, "p < tau_p, H >= tau_h": rare_N & ~low_N}
     if header.mode == "full":
         parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
     else:  # they would hold the watched words alone
         out.missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
-    tokens = {name: positive.take(part_N) for name, part_N in parts.items()}
-    out.quadrants = [_quadrant(name, t, header.vocabulary) for name, t in tokens.items()]
-    finite_N = positive.tau_h_N.isfinite()
-    thresholds = dict(zip(positive.batch_N[finite_N].tolist(), positive.tau_h_N[finite_N].tolist(), strict=True))
+    tokens = {name: _take(positive, part_N) for name, part_N in parts.items()}
+    out.quadrants = [_quadrant(name, c) for name, c in tokens.items()]
+    known = _take(positive, np.isfinite(positive["tau_h"]))
+    thresholds = dict(zip(known["batch"].tolist(), known["tau_h"].tolist(), strict=True))
     out.numbers["tau_h, median"] = statistics.median(thresholds.values())
+    # of the pairs (rare token of low entropy, rare token of high entropy): in which the first one's norm is larger at
+    # the same |w|, and in which the bounds alone settle that
     spurious, kept = list(tokens.values())[:2]
-    out.numbers |= _ordered(spurious, kept, header.vocabulary)
+    if pairs := _count(spurious) * _count(kept):
+        for name, first, second in (("pairs_by_norm", "factor", "factor"), ("pairs_by_bounds", "lower", "upper")):
+            out.numbers[name] = float(np.searchsorted(np.sort(kept[second]), spurious[first]).sum()) / pairs
     out.numbers = {k: float(f"{v:.6g}") for k, v in out.numbers.items()}
     if header.left_out:
         out.missing.append(f"{header.left_out} rows that the log's bounds left out")
@@ -162,51 +163,30 @@ def _add_quadrants(out: RunBounds, positive: Tokens, header: token_log.LogHeader
         out.missing.append(f"the clip of the loss {header.loss}: norms are those of the surrogate without one")
 
 
-def _factors(t: Tokens, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(lower bound, factor, upper bound) (N,) in units of |w|^2."""
-    gap_N = -t.logprob_N.clamp(max=0.0).expm1()
-    return (
-        lower_factor(gap_N, t.entropy_N),
-        printed_factor(1 - gap_N, t.collision_N),
-        upper_factor(gap_N, t.entropy_N, vocabulary),
-    )
-
-
-def _quadrant(name: str, t: Tokens, vocabulary: int) -> TheoryQuadrant:
-    if not len(t.logprob_N):
+def _quadrant(name: str, c: Columns) -> TheoryQuadrant:
+    if not _count(c):
         return TheoryQuadrant(quadrant=name, tokens=0)
-    lower_N, factor_N, upper_N = _factors(t, vocabulary)
+    factor_N = c["factor"]
     resolved_N = factor_N >= RESOLUTION
-    broken_N = (lower_N > factor_N + ROUNDING) | (upper_N < factor_N - ROUNDING)
     values = {
-        "probability_median": t.logprob_N.exp().median(),
-        "entropy_median": t.entropy_N.median(),
-        "norm_mean": t.norm_N.mean(),
-        "entropy_rises_share": (t.logprob_N + t.entropy_N < 0).double().mean(),
-        "broken_bounds": broken_N.sum(),
+        "probability_median": _quantile(np.exp(c["logprob"]), 0.5, "lower"),
+        "entropy_median": _quantile(c["entropy"], 0.5, "lower"),
+        "norm_mean": c["norm"].mean(),
+        "entropy_rises_share": (c["logprob"] + c["entropy"] < 0).mean(),
+        "broken_bounds": ((c["lower"] > factor_N + ROUNDING) | (c["upper"] < factor_N - ROUNDING)).sum(),
         "unresolved": (~resolved_N).sum(),
     }
     if resolved_N.any():
-        lower_R, upper_R = (x[resolved_N] / factor_N[resolved_N] for x in (lower_N, upper_N))
+        lower_R, upper_R = (c[bound][resolved_N] / factor_N[resolved_N] for bound in ("lower", "upper"))
         values |= {
-            "lower_median": lower_R.median(),
-            "lower_q05": torch.tensor(quantile(lower_R, 0.05)),
-            "upper_median": upper_R.median(),
-            "upper_q95": torch.tensor(quantile(upper_R, 0.95)),
-            "lower_says_nothing_share": (lower_R <= 0).double().mean(),
+            "lower_median": _quantile(lower_R, 0.5, "lower"),
+            "lower_q05": _quantile(lower_R, 0.05),
+            "upper_median": _quantile(upper_R, 0.5, "lower"),
+            "upper_q95": _quantile(upper_R, 0.95),
+            "lower_says_nothing_share": (lower_R <= 0).mean(),
         }
-    rounded = {k: float(f"{float(v):.6g}") for k, v in values.items()}
-    return TheoryQuadrant(quadrant=name, tokens=len(t.logprob_N), values=rounded)
+    return TheoryQuadrant(quadrant=name, tokens=_count(c), values={k: float(f"{v:.6g}") for k, v in values.items()})
 
 
-def _ordered(spurious: Tokens, kept: Tokens, vocabulary: int) -> dict[str, float]:
-    """Of the pairs (rare token of low entropy, rare token of high entropy): the share in which the first one's norm is
-    larger at the same |w|, and the share in which the bounds alone settle that. Empty without a pair."""
-    pairs = len(spurious.logprob_N) * len(kept.logprob_N)
-    if not pairs:
-        return {}
-    lower_N, factor_N, _ = _factors(spurious, vocabulary)
-    _, other_M, upper_M = _factors(kept, vocabulary)
-    by_norm = torch.searchsorted(other_M.sort().values, factor_N).sum()
-    by_bounds = torch.searchsorted(upper_M.sort().values, lower_N).sum()
-    return {"pairs_by_norm": float(by_norm) / pairs, "pairs_by_bounds": float(by_bounds) / pairs}
+def _quantile(values_N: np.ndarray, q: float, method: Literal["linear", "lower"] = "linear") -> float:
+    return float(np.quantile(values_N, q, method=method))

@@ -1,10 +1,9 @@
 r"""Rule grading: is the extracted answer the gold answer? Pure functions, in the order in which an answer is graded.
 
 1. **Text to form.** `text/` cleans the answer (`cleaning`: Unicode, sizes, spacing) and cuts it into tokens (`tokens`,
-   with the tables of `vocabulary` and `units`); `numbers` reads plain numbers at once. `forms/` reads the tokens into
+   with the tables of `vocabulary` and `units`); it reads plain numbers at once. `forms/` reads the tokens into
    one of eight forms (`types`): a value with its unit, a list or set, a tuple or interval, a relation, a matrix, a
-   ratio, a number in a base, words. `reading` does it with the help of `split`, `relations`, `quantity`, `words` and
-   `expression`.
+   ratio, a number in a base, words. `reading` does it with `split`, `relations`, `quantity` and `expression`.
 2. **Form to value.** A value is the tree of an expression. `values/` says what a tree is (`trees`) and what it is
    worth (`evaluate`: exact fractions, else 60 digits).
 3. **Values compared.** `compare/forms` pairs the parts of two forms, `compare/scalars` compares their values with unit,
@@ -18,6 +17,6 @@ and memory on a hostile answer and runs in the worker processes of `grading.pool
 `library` asks math-verify 0.9.0 about. `justrl` is the rule of a preset of its own.
 """
 
-from stapo_eval.grading.rules.verdict import Gold, Options, Preset, check_preset, full, grader_version, quick
+from stapo_eval.grading.rules.verdict import Gold, Options, Preset, check_preset, full, grader_version, in_one, quick
 
-__all__ = ["Gold", "Options", "Preset", "check_preset", "full", "grader_version", "quick"]
+__all__ = ["Gold", "Options", "Preset", "check_preset", "full", "grader_version", "in_one", "quick"]

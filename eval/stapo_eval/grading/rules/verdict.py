@@ -10,12 +10,10 @@ from importlib import metadata
 from typing import Literal, get_args
 
 from stapo_eval.grading.rules.compare.forms import same
-from stapo_eval.grading.rules.compare.logic import assigned, both
-from stapo_eval.grading.rules.compare.scalars import Terms
+from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both
 from stapo_eval.grading.rules.forms.reading import read
 from stapo_eval.grading.rules.forms.types import Collection, Form, Scalar
-from stapo_eval.grading.rules.text.cleaning import clean, joined, key
-from stapo_eval.grading.rules.text.numbers import is_whole, number, same_whole
+from stapo_eval.grading.rules.text.cleaning import clean, is_whole, joined, key, number, same_whole
 from stapo_eval.grading.rules.text.tokens import LONGEST, Meaningless, Unreadable
 from stapo_eval.grading.rules.text.units import QUALIFIERS, parse_unit
 from stapo_results.errors import BadInput
@@ -24,15 +22,15 @@ Gold = str | tuple[str, ...]
 Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 
+def in_one(gold: Gold) -> str:
+    """A gold answer as one text; several are joined by commas."""
+    return gold if isinstance(gold, str) else ", ".join(gold)
+
+
 def check_preset(preset: str) -> None:
     """Raises BadInput for a preset that does not exist."""
-    if preset not in get_args(Preset):
-        raise BadInput(
-            "this grader preset does not exist",
-            found=preset,
-            expected=" | ".join(get_args(Preset)),
-            next_step="use --preset ours",
-        )
+    if preset not in (known := get_args(Preset)):
+        raise BadInput("this grader preset does not exist", found=preset, expected=" | ".join(known))
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,7 @@ class Options:
     def __post_init__(self) -> None:
         check_preset(self.preset)
         if self.unordered and self.ordered:
-            raise BadInput(
-                "a list cannot be both ordered and unordered",
-                found="unordered: true, ordered: true",
-                expected="one of them at most",
-                next_step="leave one of them out",
-            )
+            raise BadInput("a list cannot be both ordered and unordered", next_step="leave one of them out")
 
 
 def _items(text: str) -> list[str] | None:
@@ -225,7 +218,7 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
         return True
     if decided is not None:
         return decided
-    whole = gold if isinstance(gold, str) else ", ".join(gold)
+    whole = in_one(gold)
     if _changes_meaning(whole, answer):
         return False
     from stapo_eval.grading.rules import library

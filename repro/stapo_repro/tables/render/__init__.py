@@ -1,14 +1,12 @@
 """The written forms of the table. All from one `Table` by one `view`, LF, no time stamp.
 
-view      which texts stand in which cell, for every form that people read (view_statistics: across runs)
+view      which texts stand in which cell, for every form that people read
 markdown  files and the blocks of README and docs
 latex     booktabs, and a document to compile it with
-html      a page of its own
-data      JSON with everything, CSV in long form
+forms     an HTML page of its own, JSON with everything, CSV in long form
 """
 
-from stapo_repro.tables.render.data import to_csv, to_json
-from stapo_repro.tables.render.html import to_page
+from stapo_repro.tables.render.forms import to_csv, to_json, to_page
 from stapo_repro.tables.render.latex import document, to_latex
 from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, to_markdown
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 
 from stapo_repro.tables import Table
-from stapo_repro.tables.render.view import Cell, Grid, Piece, introduction, stamp, state_of_paper_cells
-from stapo_repro.tables.render.view_statistics import all_grids
+from stapo_repro.tables.render.view import Cell, Grid, Piece, all_grids, introduction, stamp, state_of_paper_cells
 
 # Brackets and stars too: after a line's end they are its argument. Double quotes are set as one character.
 _SPECIAL = {

@@ -6,8 +6,17 @@ import re
 from collections.abc import Sequence
 
 from stapo_repro.tables import Section, Table
-from stapo_repro.tables.render.view import Cell, Grid, Piece, introduction, main_grid, stamp, state_of_paper_cells
-from stapo_repro.tables.render.view_statistics import difference_grid, gains_grid
+from stapo_repro.tables.render.view import (
+    Cell,
+    Grid,
+    Piece,
+    difference_grid,
+    gains_grid,
+    introduction,
+    main_grid,
+    stamp,
+    state_of_paper_cells,
+)
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 

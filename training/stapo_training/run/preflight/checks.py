@@ -1,15 +1,12 @@
 """What can be known to fail before a training starts anything expensive.
 
-`examine` makes every check that needs no veRL and collects what stands in the way; `validate` asks veRL itself and a
-worker's process. Arithmetic: `memory`, `fit`; looking at the machine: `machine`; files: `inputs`.
+`examine` makes every check that needs no veRL and collects what stands in the way. Arithmetic: `memory`; looking at the
+machine: `machine`; files: `inputs`; asking veRL itself: `registration`.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-import warnings
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,11 @@ import psutil
 
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
-from stapo_results.shapes import KNOWN
+from stapo_results.shapes import KNOWN, Shape
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.methods import selector_from
-from stapo_training.run.preflight import inputs, machine, registration
-from stapo_training.run.preflight.fit import check_fit, plan_from
-from stapo_training.run.preflight.memory import GIB, MemoryPlan, Moment
+from stapo_training.run.preflight import inputs, machine, memory
 from stapo_training.run.watch import loggers
 from stapo_training.run.watch.alarms import alarms_from
 from stapo_training.token_log.writer import token_log_from
@@ -42,8 +37,8 @@ class Preflight:
     prompts: int | None = None
     card: str | None = None
     card_gib: float | None = None
-    plan: MemoryPlan | None = None
-    moments: list[Moment] | None = None
+    shape: Shape | None = None
+    memory: memory.Need | None = None
     checkpoints: machine.Checkpoints | None = None
 
 
@@ -82,13 +77,12 @@ def examine(config: Any) -> Preflight:
     # a hub model that is not cached may still have known facts, so that its run is planned
     model = model or (config.actor_rollout_ref.model.path if config.actor_rollout_ref.model.path in KNOWN else None)
     if model and config.run.check_memory:
-        shape = checks.attempt("shape", inputs.find_shape, model)
-        found.plan = plan_from(config, shape) if shape else None
+        found.shape = checks.attempt("shape", inputs.find_shape, model)
     host = _look_at_machine(config, found)
-    if found.plan and (found.plan.cpu or found.card_gib):
-        found.moments = checks.attempt("memory", check_fit, found.plan, found.card_gib, host)
+    if found.shape and (found.card_gib or config.trainer.device == "cpu"):
+        found.memory = checks.attempt("memory", memory.check, config, found.shape, found.card_gib, host)
     out = Path(config.run.out)
-    found.checkpoints = machine.plan_checkpoints(config, found.plan.shape.parameters if found.plan else 0, out)
+    found.checkpoints = machine.plan_checkpoints(config, found.shape.parameters if found.shape else 0, out)
     checks.attempt("disk", machine.check_disk, found.checkpoints, out)
     return found
 
@@ -96,9 +90,8 @@ def examine(config: Any) -> Preflight:
 def _look_at_machine(config: Any, found: Preflight) -> float:
     """Fills in the card; returns the GiB of memory of the smallest node (infinite where it is not known)."""
     checks = found.checks
-    checks.attempt("ports", machine.check_ports, config)
     if config.trainer.device == "cpu":
-        return psutil.virtual_memory().available / GIB
+        return psutil.virtual_memory().available / memory.GIB
     address = config.ray_kwargs.ray_init.get("address")
     nodes = checks.attempt("cluster", machine.cluster_nodes, address) if address else [machine.this_node()]
     if nodes is not None:
@@ -189,28 +182,3 @@ def check_sizes(config: Any) -> None:
             expected=f"at least data.max_prompt_length + data.max_response_length = {longest}",
             next_step=f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={longest}",
         )
-
-
-def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
-    """veRL's own validation; with `ask_worker`, what a worker's process has registered (empty otherwise).
-
-    Raises:
-        BadInput: when veRL refuses the configuration, or something is not registered.
-    """
-    from hydra.errors import HydraException
-
-    with registration.asked(config) if ask_worker else nullcontext() as answer:
-        # veRL warns of every engine that is not installed; the one that is needed is asked for by name
-        warnings.filterwarnings("ignore", message=".* engine is not available")
-        from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
-
-        try:
-            with redirect_stdout(sys.stderr):  # veRL prints notices
-                verl_run.validate(config)
-        except (AssertionError, ValueError, TypeError, NotImplementedError, HydraException) as e:
-            raise BadInput(
-                "veRL refuses the configuration",
-                found=str(e) or type(e).__name__,
-                next_step="correct the value it names; stapo-train run ... --config-only shows every key",
-            ) from e
-        return answer() if answer else {}

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from huggingface_hub import constants, try_to_load_from_cache
 
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_training.artifacts.weights import is_hub_id, missing_files
-from stapo_training.data.folder import RECORD, DataRecord
-from stapo_training.data.rows import parquet_content_sha256
+from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
 
 _COLUMNS = {"data_source", "prompt", "reward_model", "extra_info"}
 
@@ -41,9 +40,17 @@ def check_model(config: Any) -> str:
     Raises:
         BadInput: naming what is missing and how to get it.
     """
-    model = str(config.actor_rollout_ref.model.path)
+    model, revision = str(config.actor_rollout_ref.model.path), config.run.model_revision
     if is_hub_id(model):
-        _check_hub(model, config.run.model_revision)
+        if constants.HF_HUB_OFFLINE and _cached_config(model, revision) is None:
+            raise BadInput(
+                "the model is not in the cache, and the hub is switched off",
+                found=f"HF_HUB_OFFLINE is set, no {model} in {constants.HF_HUB_CACHE}",
+                expected="a cached model, or a hub that may be asked",
+                next_step=f"HF_HUB_OFFLINE=0 hf download {model}"
+                + (f" --revision {revision}" if revision else "")
+                + "   (on every node, or into a shared HF_HOME)",
+            )
         return model
     folder = Path(model)
     lacking = missing_files(folder)
@@ -52,7 +59,7 @@ def check_model(config: Any) -> str:
     if lacking:
         raise BadInput(
             "the model is not there" if not folder.exists() else "the model is incomplete",
-            found=f"no {', no '.join(lacking[:4])} in {folder}" if folder.exists() else f"no folder {folder}",
+            found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
             next_step=how_to_make(config)
             if config.run.size == "mini"
@@ -61,18 +68,10 @@ def check_model(config: Any) -> str:
     return model
 
 
-def _check_hub(model: str, revision: str | None) -> None:
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    cached = isinstance(try_to_load_from_cache(model, "config.json", revision=revision), str)
-    if not cached and constants.HF_HUB_OFFLINE:
-        at = f" --revision {revision}" if revision else ""
-        raise BadInput(
-            "the model is not in the cache, and the hub is switched off",
-            found=f"HF_HUB_OFFLINE={os.environ.get('HF_HUB_OFFLINE', '1')}, no {model} in {constants.HF_HUB_CACHE}",
-            expected="a cached model, or a hub that may be asked",
-            next_step=f"HF_HUB_OFFLINE=0 hf download {model}{at}   (on every node, or into a shared HF_HOME)",
-        )
+def _cached_config(model: str, revision: str | None = None) -> Path | None:
+    """config.json of a hub model in the cache."""
+    cached = try_to_load_from_cache(model, "config.json", revision=revision) if is_hub_id(model) else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def find_shape(model: str) -> Shape:
@@ -81,31 +80,21 @@ def find_shape(model: str) -> Shape:
     Raises:
         BadInput: when none of the three is there.
     """
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    file = Path(model) / "config.json"
-    if not file.exists():
-        try:
-            cached = try_to_load_from_cache(model, "config.json")
-        except HFValidationError:  # a path, not an id
-            cached = None
-        if not isinstance(cached, str):
-            if model in KNOWN:
-                return shape_from(KNOWN[model], model)
-            raise BadInput(
-                f"the size of {model} is not known before it is downloaded",
-                expected=f"a local folder, a model in the hub's cache, or one of {', '.join(KNOWN)}",
-                next_step=f"hf download {model}",
-            )
-        file = Path(cached)
+    file = Path(model) / "config.json" if (Path(model) / "config.json").exists() else _cached_config(model)
+    if file is None and model in KNOWN:
+        return shape_from(KNOWN[model], model)
+    if file is None:
+        raise BadInput(
+            f"the size of {model} is not known before it is downloaded",
+            expected=f"a local folder, a model in the hub's cache, or one of {', '.join(KNOWN)}",
+            next_step=f"hf download {model}",
+        )
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as e:
-        raise BadInput(f"{file} is not JSON", found=str(e), next_step="take the model's folder again") from None
-    if not isinstance(value, dict):
-        raise BadInput(f"{file} is not a JSON object", next_step="take the model's folder again")
-    return shape_from(value, model)
+        return shape_from(json.loads(file.read_text(encoding="utf-8")), model)
+    except (json.JSONDecodeError, AttributeError) as e:
+        raise BadInput(
+            f"{file} is not JSON of a model", found=str(e), next_step="take the model's folder again"
+        ) from None
 
 
 def how_to_make(config: Any, path: Path | None = None) -> str:
@@ -140,23 +129,16 @@ def check_data(kind: str, path: Path, make: str) -> int:
         raise BadInput(f"data.{kind} is not there", found=str(path), expected="a Parquet file", next_step=make)
     try:
         table = pq.ParquetFile(path)
+        names, rows = set(table.schema_arrow.names), table.metadata.num_rows
     except pa.ArrowInvalid as e:
+        raise BadInput(f"{path} is no Parquet file", found=str(e).splitlines()[0], next_step=make) from None
+    if not rows or not names >= _COLUMNS:
         raise BadInput(
-            f"{path} is no Parquet file",
-            found=str(e).splitlines()[0],
-            expected="a whole Parquet file",
-            next_step=f"make it again: {make}",
-        ) from None
-    if lacking := _COLUMNS - set(table.schema_arrow.names):
-        raise BadInput(
-            f"{path}: columns are missing",
-            found=", ".join(table.schema_arrow.names),
-            expected=f"also {', '.join(sorted(lacking))}",
-            next_step=f"make it with {make}",
+            f"{path} holds no row" if not rows else f"{path}: columns are missing",
+            found=f"{rows} rows of {', '.join(sorted(names))}",
+            expected=f"rows with {', '.join(sorted(_COLUMNS))}",
+            next_step=make,
         )
-    rows = table.metadata.num_rows
-    if not rows:
-        raise BadInput(f"{path} holds no row", found=0, expected="at least 1", next_step=f"make it again: {make}")
     _check_content(path)
     return rows
 

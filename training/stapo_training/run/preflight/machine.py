@@ -1,11 +1,11 @@
-"""What is there: GPUs of this machine or of a Ray cluster's nodes, host memory, free disk, free ports."""
+"""What is there: GPUs of this machine or of a Ray cluster's nodes, host memory, free disk."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,41 +33,29 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: its cards, its free memory in GiB. `slots`: GPUs that Ray may give away, None outside a cluster."""
+    """One machine: the cards that a run may use, its free memory in GiB."""
 
     host: str
-    gpus: tuple[Gpu, ...]
+    gpus: Sequence[Gpu]
     memory: float
-    slots: int | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.gpus) if self.slots is None else self.slots
 
 
-def parse_smi(text: str) -> tuple[Gpu, ...]:
-    """The cards in nvidia-smi's CSV of `_FIELDS`; one that does not say its memory (a shared or a broken one) is left
-    out."""
-    gpus = []
-    for line in text.splitlines():
-        parts = [p.strip() for p in line.split(",")]
-        if len(parts) == 4 and parts[0].isdigit() and parts[2].isdigit() and parts[3].isdigit():
-            gpus.append(Gpu(int(parts[0]), parts[1], int(parts[2]) / 1024, int(parts[3]) / 1024))
-    return tuple(gpus)
+def parse_smi(text: str) -> list[Gpu]:
+    """The cards in nvidia-smi's CSV of `_FIELDS`, but those that do not say their memory (shared or broken)."""
+    rows = [[p.strip() for p in line.split(",")] for line in text.splitlines()]
+    numbers = [r for r in rows if len(r) == 4 and r[0].isdigit() and r[2].isdigit() and r[3].isdigit()]
+    return [Gpu(int(i), name, int(total) / 1024, int(used) / 1024) for i, name, total, used in numbers]
 
 
-def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
+def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
     """The cards that CUDA_VISIBLE_DEVICES leaves (None: not set). CUDA ignores what follows an unknown number."""
     if chosen is None:
-        return gpus
-    left = []
-    for name in chosen.split(","):
-        found = [g for g in gpus if str(g.index) == name.strip()]
-        if not found:
-            # a UUID names a card that nvidia-smi's index does not: such a list is taken at its length
-            return gpus[: len(chosen.split(","))] if name.strip().startswith(("GPU-", "MIG-")) else tuple(left)
-        left += found
-    return tuple(left)
+        return list(gpus)
+    names, by_index = [name.strip() for name in chosen.split(",")], {str(g.index): g for g in gpus}
+    if names[0].startswith(("GPU-", "MIG-")):  # nvidia-smi's index names no UUID: the list counts at its length
+        return list(gpus[: len(names)])
+    known = [name in by_index for name in names]
+    return [by_index[name] for name in names[: known.index(False) if False in known else None]]
 
 
 def this_node() -> Node:
@@ -77,7 +65,7 @@ def this_node() -> Node:
 
 
 def cluster_nodes(address: str) -> list[Node]:
-    """The living nodes of a running Ray cluster, each asked for its cards and free memory.
+    """The living nodes of a running Ray cluster, each asked for its cards (no more than Ray gives away) and memory.
 
     Raises:
         BadInput: when no cluster answers at `address`.
@@ -108,7 +96,8 @@ def _ask(ray: Any, node: dict[str, Any]) -> Node:
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     # no GPU is reserved, so Ray hides them all: nvidia-smi lists them nevertheless
     text, memory = ray.get(ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300)
-    return Node(node["NodeManagerHostname"], parse_smi(text), memory / GIB, slots=int(node["Resources"].get("GPU", 0)))
+    offered = int(node["Resources"].get("GPU", 0))
+    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB)
 
 
 def _describe() -> tuple[str, int]:
@@ -123,65 +112,25 @@ def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
         asked_nodes, per_node: trainer.nnodes and trainer.n_gpus_per_node.
 
     Raises:
-        BadInput: fewer cards than asked, a card whose memory is not known, or one that something else uses.
+        BadInput: fewer cards than asked, or one that something else uses.
     """
-    enough = [n for n in nodes if n.count >= per_node]
-    if len(enough) < asked_nodes:
-        found = ", ".join(f"{n.host}: {n.count}" for n in nodes) or "no node"
-        raise BadInput(
-            "no GPU found" if not any(n.count for n in nodes) else "too few GPUs",
-            found=f"{found} (nvidia-smi, CUDA_VISIBLE_DEVICES, or Ray's count)",
-            expected=f"{asked_nodes} node(s) with {per_node} GPU(s) each",
-            next_step="start on such machines or choose another hardware=; without a GPU: size=mini hardware=cpu",
-        )
-    used = [n for n in enough if len(n.gpus) >= per_node]
+    used = [n for n in nodes if len(n.gpus) >= per_node]
     if len(used) < asked_nodes:
         raise BadInput(
-            "nvidia-smi does not list the GPUs that Ray offers",
-            found=", ".join(f"{n.host}: {len(n.gpus)} listed, {n.count} offered" for n in enough),
-            expected=f"{per_node} on each of {asked_nodes} node(s)",
-            next_step="run nvidia-smi on that node; a cluster of the wrong machines is stopped with ray stop",
+            "too few GPUs" if any(n.gpus for n in nodes) else "no GPU found",
+            found=", ".join(f"{n.host}: {len(n.gpus)}" for n in nodes) + " (nvidia-smi, CUDA_VISIBLE_DEVICES, Ray)",
+            expected=f"{asked_nodes} node(s) with {per_node} GPU(s) each",
+            next_step="start on such machines or choose another hardware=; without a GPU: size=mini hardware=cpu",
         )
     busy = [(n.host, g) for n in used for g in n.gpus if g.used > _BUSY_GIB]
     if busy:  # Ray gives cards away by number, without looking at who uses them
         raise BadInput(
             "another program uses a GPU",
-            found="; ".join(
-                f"{host} GPU {g.index} ({g.name}): {g.used:.1f} of {g.total:.1f} GiB" for host, g in busy[:4]
-            ),
+            found="; ".join(f"{host} GPU {g.index}: {g.used:.1f} of {g.total:.1f} GiB" for host, g in busy[:4]),
             expected="every GPU that Ray may choose free",
             next_step="nvidia-smi names the process: end it, or hide the card with CUDA_VISIBLE_DEVICES",
         )
     return min(g.total for n in used for g in n.gpus)
-
-
-def check_ports(config: Any) -> None:
-    """Raises BadInput when something listens on a configured port of this machine."""
-    init, metrics = config.ray_kwargs.ray_init, config.actor_rollout_ref.rollout.prometheus
-    ports = {f"ray_kwargs.ray_init.{k}": v for k, v in init.items() if str(k).endswith("port") and v}
-    if metrics.enable:
-        ports["actor_rollout_ref.rollout.prometheus.port"] = metrics.port
-    taken = {key: int(port) for key, port in ports.items() if _taken(int(port))}
-    if taken:
-        key, port = next(iter(taken.items()))
-        raise BadInput(
-            "a port is in use",
-            found=", ".join(f"{k}={p}" for k, p in taken.items()),
-            expected="a free port",
-            next_step=f"choose another: {key}={port + 1}",
-        )
-
-
-def _taken(port: int) -> bool:
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind(("127.0.0.1", port))
-        except OSError as e:
-            if e.errno == errno.EADDRINUSE:
-                return True
-            raise
-    return False
 
 
 @dataclass(frozen=True)
@@ -208,7 +157,9 @@ def plan_checkpoints(config: Any, parameters: int, folder: Path) -> Checkpoints:
     made = -(-int(config.run.steps) // every) if every > 0 else 0  # the last step is always saved
     log = config.actor_rollout_ref.token_log
     logs = _LOGS_GIB + (0.0 if log.mode == "off" else log.largest_gib)
-    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, logs, free_disk(folder))
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    free = psutil.disk_usage(str(there)).free / GIB
+    return Checkpoints(size * parameters / GIB, made, min(made, keep) if keep else made, logs, free)
 
 
 def check_disk(c: Checkpoints, where: object) -> None:
@@ -225,10 +176,3 @@ def check_disk(c: Checkpoints, where: object) -> None:
             expected=f"at least {need:.2f} GiB: two checkpoints of {c.each:.2f} GiB and {c.logs:g} GiB of logs",
             next_step="free some space or choose another run.out",
         )
-
-
-def free_disk(folder: Path) -> float:
-    """GiB free where `folder` is or will be."""
-    while not folder.exists():
-        folder = folder.parent
-    return psutil.disk_usage(str(folder)).free / GIB

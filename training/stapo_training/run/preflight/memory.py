@@ -2,14 +2,16 @@
 
 Bytes follow what veRL 0.9.1 does (verl/workers/engine/fsdp/transformer_impl.py, FSDP2): fp32 weights, gradients and
 AdamW moments sharded over all ranks, bf16 copies gathered a layer at a time, the root (embedding and head) gathered
-whole. What cannot be computed (contexts, buffers, processes) is a part marked "assumed". No GPU has confirmed the sums.
+whole. What cannot be computed (contexts, buffers, processes) is assumed. No GPU has confirmed the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
 
+from stapo_results.errors import BadInput
 from stapo_results.shapes import Shape
 
 GIB = 2**30
@@ -21,169 +23,164 @@ RANK_PROCESSES_GIB = 8.0  # a rank's trainer and rollout processes in host memor
 CPU_PROCESSES_GIB = 4.0  # veRL's 8 to 9 processes without a GPU: 3.7 to 4.1 GiB measured on the miniature
 CPU_RANK_GIB = 0.5  # each further training process
 
+_SMALLER = "actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=TOKENS"
+_OFFLOAD = "actor_rollout_ref.actor.fsdp_config.{}=true"
+
 
 @dataclass(frozen=True)
-class Moment:
-    """What is in memory at one time of a step: parts by name, in GiB, against a limit in GiB."""
+class Need:
+    """One moment of a run: GiB needed and GiB there, and the settings that lower it."""
 
-    name: str
-    parts: Mapping[str, float]
+    moment: str
+    gib: float
     limit: float
+    lower: str
 
     @property
-    def total(self) -> float:
-        return sum(self.parts.values())
-
-    @property
-    def fits(self) -> bool:
-        return self.total <= self.limit
-
-    def table(self) -> str:
-        """The parts and their sum, one a line, largest first."""
-        rows = [*sorted(self.parts.items(), key=lambda x: -x[1]), (f"sum, of {self.limit:.1f} GiB there", self.total)]
-        return "".join(f"\n    {gib:8.2f} GiB  {name}" for name, gib in rows)
+    def room(self) -> float:
+        return self.limit - self.gib
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
-    """A model's shape and the settings that decide a run's memory.
+def needs(config: Any, shape: Shape, card: float | None, host: float) -> list[Need]:
+    """Every moment of a resolved configuration (veRL's FSDP engine) that can be the highest.
 
-    micro_tokens: tokens of one micro-batch on one rank in the update; logprob_tokens: in the log-probability passes.
-    sequence_tokens: the longest prompt and response together.
-    tensor_parallel, utilization, sleeps, sequences, batched_tokens: of the rollout (vLLM's names).
-    width, rollout_width: bytes of an activation and of a gathered weight in the trainer, and in the rollout.
-    vocabulary_copies: tensors of (tokens, vocabulary) at the loss. 1 with flash-attention's cross entropy, whose
-    gradient replaces the logits; 3 without (logits, what log_softmax keeps, gradient); 0 with fused kernels.
-    entropy_copies: further ones where the entropy is taken whole: 0 when compiled, fused or chunked, 2 otherwise.
-    entropy_chunk: tokens whose entropy is taken at a time, in fp32 (0: not in chunks).
-    """
-
-    shape: Shape
-    ranks: int
-    ranks_per_node: int
-    micro_tokens: int
-    logprob_tokens: int
-    sequence_tokens: int
-    tensor_parallel: int
-    utilization: float
-    sleeps: bool
-    sequences: int
-    batched_tokens: int
-    cpu: bool = False
-    checkpointing: bool = True
-    param_offload: bool = False
-    optimizer_offload: bool = False
-    offload_policy: bool = False
-    reference: bool = False
-    width: int = 2
-    rollout_width: int = 2
-    vocabulary_copies: int = 1
-    entropy_copies: int = 0
-    entropy_chunk: int = 0
-
-    def moments(self, card: float | None, host: float) -> list[Moment]:
-        """Every moment that can be the highest. `card` and `host`: GiB of a GPU (None: not known) and of a machine."""
-        if self.cpu:
-            return cpu_moments(self, host)
-        return [*([] if card is None else gpu_moments(self, card)), *host_moments(self, host)]
-
-
-def gpu_moments(p: MemoryPlan, card: float) -> list[Moment]:
-    """A GPU's memory at the moments of a step that can be its highest.
+    The passes for log-probabilities, packed to the same limit, hold less than the update and are left out.
 
     Args:
-        card: GiB of the card.
+        card, host: GiB of a GPU (None: not known) and of a machine.
     """
-    s, tokens, rank = p.shape, p.micro_tokens, p.shape.parameters / p.ranks / GIB
+    if config.trainer.device == "cpu":
+        return _of_cpu(config, shape, host)
+    return [*([] if card is None else _of_card(config, shape, card)), *_of_host(config, shape, host)]
+
+
+def check(config: Any, shape: Shape, card: float | None, host: float) -> Need:
+    """The moment with the least room; where the card is known, of the card.
+
+    Raises:
+        BadInput: too little memory, with both numbers and the settings that lower it.
+    """
+    found = needs(config, shape, card, host)
+    tight = min(found, key=lambda n: n.room)
+    if tight.room < 0:
+        raise BadInput(
+            f"too little memory ({tight.moment})",
+            found=f"{tight.gib:.1f} GiB needed",
+            expected=f"at most {tight.limit:.1f} GiB",
+            next_step=f"{tight.lower}; or more GPUs (hardware=), or a smaller size=",
+        )
+    return tight
+
+
+def _update_tokens(config: Any) -> int:
+    """Of a micro-batch on one rank: the packing limit, or whole sequences split over Ulysses ranks."""
+    a = config.actor_rollout_ref.actor
+    sequences = int(a.ppo_micro_batch_size_per_gpu or 1) * _sequence(config)
+    split = int(a.fsdp_config.ulysses_sequence_parallel_size or 1)
+    return int(a.ppo_max_token_len_per_gpu) if a.use_dynamic_bsz else -(-sequences // split)
+
+
+def _sequence(config: Any) -> int:
+    """Tokens of the longest prompt and response together."""
+    return int(config.data.max_prompt_length) + int(config.data.max_response_length)
+
+
+def width(dtype: str) -> int:
+    """Bytes of a number, by veRL's name of its type."""
+    return 4 if dtype in ("float32", "fp32") else 2
+
+
+def reference(config: Any) -> bool:
+    """Whether the run keeps a reference model."""
+    return bool(config.actor_rollout_ref.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+
+
+def ranks(config: Any) -> int:
+    """Training processes, one a GPU."""
+    return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+
+
+def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
+    a = config.actor_rollout_ref
+    fsdp, rollout = a.actor.fsdp_config, a.rollout
+    rank, w, checkpointing = (
+        s.parameters / ranks(config) / GIB,
+        width(fsdp.dtype),
+        a.model.enable_gradient_checkpointing,
+    )
     # FSDP2's offload policy keeps the state in host memory, and AdamW runs there
-    weights = {} if p.offload_policy else {"weights, fp32": MASTER * rank}
-    gradients = {} if p.offload_policy else {"gradients, fp32": GRADIENT * rank}
-    adam = {} if p.offload_policy else {"AdamW moments, fp32": MOMENTS * rank}
-    state, idle_adam = weights | gradients | adam, {} if p.optimizer_offload else adam
-    context, rollout = {"contexts and buffers, assumed": CONTEXT_GIB}, {"rollout": p.utilization * card}
-    outside = context | ({"rollout asleep, assumed": ASLEEP_GIB} if p.sleeps else rollout)
+    weights, gradients, adam = (0.0 if fsdp.offload_policy else size * rank for size in (MASTER, GRADIENT, MOMENTS))
+    idle = weights + (0.0 if fsdp.optimizer_offload else adam)
+    share = float(rollout.gpu_memory_utilization) * card
+    outside = CONTEXT_GIB + (ASLEEP_GIB if rollout.free_cache_engine else share)
     # the root stays gathered through forward and backward; of the layers, one works while the next is fetched
-    outside_update = {"gathered weights": p.width * (s.root_parameters + 2 * s.layer_parameters) / GIB} | outside
-    layer = s.saved_bytes_per_token(p.width)
-    kept = {"activations": tokens * s.layers * (p.width * s.hidden if p.checkpointing else layer) / GIB}
-    token = s.vocab * p.width / GIB  # of a tensor (tokens, vocabulary)
-    # entropy_from_logits_with_chunking: the chunk in fp32, its probabilities, their product with it
-    chunk = {"entropy of a chunk": 3 * 4 * p.entropy_chunk * s.vocab / GIB} if p.entropy_chunk else {}
-    logits = {"logits": p.vocabulary_copies * tokens * token} | chunk
-    scoring = {
-        "a layer's activations": p.logprob_tokens * layer / GIB,
-        "logits, entropy": (min(p.vocabulary_copies, 1) + p.entropy_copies) * p.logprob_tokens * token,
-    } | chunk
-    backward = {
-        "a layer's activations": tokens * layer / GIB if p.checkpointing else 0.0,
-        "a layer's activation gradients": tokens * 2 * p.width * (s.intermediate + s.hidden) / GIB,
-        "gradients not yet scattered": (p.width + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB,
-    }
-    generation = ({} if p.param_offload else weights) | idle_adam | rollout | context
-    moments = {
-        "update, at the loss": state | kept | logits | outside_update,
-        "update, backward through a layer": state | kept | backward | outside_update,
-        "log-probabilities": weights | idle_adam | scoring | outside_update,
-        "generation": generation,
-    }
-    if not p.offload_policy:
-        moments["optimizer step"] = state | {"AdamW's scratch": MASTER * rank} | outside
+    gathered = w * (s.root_parameters + 2 * s.layer_parameters) / GIB
+    tokens = _update_tokens(config)
+    layer, vocabulary = s.saved_bytes_per_token(w) / GIB, s.vocab * w / GIB  # of a token
+    kept = tokens * s.layers * (w * s.hidden / GIB if checkpointing else layer)
+    fused = bool(a.model.get("use_fused_kernels", False))
+    # tensors (tokens, vocabulary) at the loss: flash-attention's cross entropy puts the gradient where the logits were;
+    # without it there are logits, what log_softmax keeps, gradient
+    copies = 0 if fused else 1 if find_spec("flash_attn") else 3
+    chunked = bool(fsdp.entropy_from_logits_with_chunking) and not fused
+    # the chunk in fp32, its probabilities, their product with it
+    chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) * s.vocab / GIB if chunked else 0.0
+    backward = tokens * (layer if checkpointing else 0.0) + tokens * 2 * w * (s.intermediate + s.hidden) / GIB
+    backward += (w + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB  # gradients not yet scattered
+    loss = copies * tokens * vocabulary + chunk
+    state = weights + gradients + adam
+    r, parallel = width(rollout.dtype), int(rollout.tensor_model_parallel_size)
+    work = int(rollout.max_num_batched_tokens) * r * (4 * s.hidden + 3 * s.intermediate // parallel)
+    work += 4 * int(rollout.max_num_seqs) * s.vocab
+    cache = _sequence(config) * s.kv_bytes_per_token(r) / parallel
+    policy, optimizer = _OFFLOAD.format("offload_policy"), _OFFLOAD.format("optimizer_offload")
+    less = "a lower actor_rollout_ref.rollout.gpu_memory_utilization"
+    return [
+        Need("update", state + kept + max(loss, backward) + gathered + outside, card, f"{_SMALLER}, or {policy}"),
         # the trainer saves when the rollout is awake again, and veRL loads an offloaded shard to write it
-        moments["saving a checkpoint"] = generation | weights
-    return [*(Moment(name, parts, card) for name, parts in moments.items()), rollout_moment(p, p.utilization * card)]
+        Need("sampling and saving", idle + share + CONTEXT_GIB, card, f"{optimizer}, or {less}"),
+        Need("optimizer step", state + (0.0 if fsdp.offload_policy else MASTER * rank) + outside, card, policy),
+        Need(
+            "the rollout's share",
+            (r * s.parameters / parallel + work + cache) / GIB,
+            share,
+            "a larger actor_rollout_ref.rollout.tensor_model_parallel_size or gpu_memory_utilization",
+        ),
+    ]
 
 
-def rollout_moment(p: MemoryPlan, limit: float) -> Moment:
-    """What vLLM must hold inside its share of the card: weights, working space, the cache of one longest sequence."""
-    s, width, parallel = p.shape, p.rollout_width, p.tensor_parallel
-    work = p.batched_tokens * width * (4 * s.hidden + 3 * s.intermediate // parallel) + 4 * p.sequences * s.vocab
-    parts = {
-        "weights": width * s.parameters / parallel / GIB,
-        "working space": work / GIB,
-        "KV cache of one longest sequence": p.sequence_tokens * s.kv_bytes_per_token(width) / parallel / GIB,
-    }
-    return Moment("the rollout's share", parts, limit)
-
-
-def host_moments(p: MemoryPlan, limit: float) -> list[Moment]:
+def _of_host(config: Any, s: Shape, limit: float) -> list[Need]:
     """A GPU node's memory while the weights are loaded, and while the run is going on.
 
     veRL reads the weights as fp32 on the first rank, or on every rank when embedding and head are tied
     (get_init_weight_context_manager). FSDP2's reference model always lives in host memory.
     """
-    node, readers = p.shape.parameters / GIB, p.ranks_per_node if p.shape.tied else 1
-    processes = {"processes, assumed": RANK_PROCESSES_GIB * p.ranks_per_node}
-    kept = {
-        "weights": MASTER * (p.param_offload or p.offload_policy),
-        "gradients": GRADIENT * p.offload_policy,
-        "AdamW moments": MOMENTS * (p.optimizer_offload or p.offload_policy),
-        "reference model": MASTER * p.reference,
-    }
-    sharded = {name: size * node * p.ranks_per_node / p.ranks for name, size in kept.items() if size}
+    fsdp, per_node = config.actor_rollout_ref.actor.fsdp_config, int(config.trainer.n_gpus_per_node)
+    node, processes = s.parameters / GIB, RANK_PROCESSES_GIB * per_node
+    kept = MASTER * (fsdp.param_offload or fsdp.offload_policy) + GRADIENT * fsdp.offload_policy
+    kept += MOMENTS * (fsdp.optimizer_offload or fsdp.offload_policy) + MASTER * reference(config)
+    reading = MASTER * node * (per_node if s.tied else 1)
+    offload = _OFFLOAD.format("offload_policy").replace("true", "false")
     return [
-        Moment("loading, host memory", {"weights being read": MASTER * node * readers} | processes, limit),
-        Moment("training, host memory", sharded | processes, limit),
+        Need("loading, host memory", reading + processes, limit, "machines with more memory"),
+        Need("training, host memory", kept * node * per_node / ranks(config) + processes, limit, offload),
     ]
 
 
-def cpu_moments(p: MemoryPlan, limit: float) -> list[Moment]:
+def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
 
     Three tensors of (tokens, vocabulary) live at the loss: logits, their exponentials, the gradient.
     """
-    s, tokens = p.shape, p.ranks * p.micro_tokens
-    resident = {
-        "weights, gradients, moments": (MASTER + GRADIENT + MOMENTS + MASTER * p.reference) * s.parameters / GIB,
-        "rollout's weights": 4 * s.parameters / GIB,
-        "processes": CPU_PROCESSES_GIB + CPU_RANK_GIB * (p.ranks - 1),
-    }
-    layer = s.saved_bytes_per_token(p.width)
-    kept = p.width * s.hidden * s.layers + layer if p.checkpointing else layer * s.layers
-    update = {"activations": tokens * kept / GIB, "logits": 3 * 4 * tokens * s.vocab / GIB}
-    cache = {"rollout's cache": p.sequences * p.sequence_tokens * s.kv_bytes_per_token(4) / GIB}
-    return [Moment("update", resident | update, limit), Moment("generation", resident | cache, limit)]
-
-
-def tightest(moments: Iterable[Moment]) -> Moment:
-    """The moment with the least room."""
-    return min(moments, key=lambda m: m.limit - m.total)
+    a, n = config.actor_rollout_ref, ranks(config)
+    w, tokens = width(a.actor.fsdp_config.dtype), n * _update_tokens(config)
+    resident = (MASTER + GRADIENT + MOMENTS + MASTER * reference(config) + 4) * s.parameters / GIB  # 4: the rollout's
+    resident += CPU_PROCESSES_GIB + CPU_RANK_GIB * (n - 1)
+    layer = s.saved_bytes_per_token(w)
+    kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
+    cache = int(a.rollout.max_num_seqs) * _sequence(config) * s.kv_bytes_per_token(4) / GIB
+    checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
+    return [
+        Need("update", resident + tokens * (kept + 3 * 4 * s.vocab) / GIB, limit, f"{checkpointing}, or {_SMALLER}"),
+        Need("sampling", resident + cache, limit, "a lower actor_rollout_ref.rollout.max_num_seqs"),
+    ]

@@ -1,4 +1,4 @@
-"""Asks a fresh process, with the environment that Ray's workers get, whether everything of ours is registered."""
+"""What veRL says of a run: its own validation, and whether a fresh worker's process has everything of ours."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import IO, Any
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from typing import Any
 
 from stapo_results.errors import BadInput
 
@@ -24,6 +24,37 @@ _HINTS = {
 }
 
 
+def validate(config: Any, *, ask_worker: bool) -> dict[str, str]:
+    """veRL's own validation; with `ask_worker`, what a worker's process has registered (empty otherwise).
+
+    Raises:
+        BadInput: when veRL refuses the configuration, or something is not registered.
+    """
+    from hydra.errors import HydraException
+
+    process = ask(config) if ask_worker else None
+    try:
+        # veRL warns of every engine that is not installed; the one that is needed is asked for by name
+        warnings.filterwarnings("ignore", message=".* engine is not available")
+        from stapo_training.verl_ext import run as verl_run  # imports veRL: tens of seconds
+
+        with redirect_stdout(sys.stderr):  # veRL prints notices
+            verl_run.validate(config)
+        return answer(process) if process else {}
+    except (AssertionError, ValueError, TypeError, NotImplementedError, HydraException) as e:
+        if isinstance(e, BadInput):
+            raise
+        raise BadInput(
+            "veRL refuses the configuration",
+            found=str(e) or type(e).__name__,
+            next_step="correct the value it names; stapo-train run ... --config-only shows every key",
+        ) from e
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
 def worker_environment(config: Any, own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a Ray worker on a freshly started node.
 
@@ -33,37 +64,32 @@ def worker_environment(config: Any, own: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in own.items() if not k.startswith(_OURS)} | {k: str(v) for k, v in given.items()}
 
 
-@contextmanager
-def asked(config: Any) -> Iterator[Callable[[], dict[str, str]]]:
-    """Asks on entry; the value is a function that waits for the answer. The process does not outlive the block.
-
-    The function returns what is registered under which class, and raises BadInput naming the part that is missing.
-    """
+def ask(config: Any) -> subprocess.Popen:
+    """The process that is asked; it imports while its caller does something else, and the caller ends it."""
     from omegaconf import OmegaConf
 
-    with ExitStack() as files:
-        # files, not pipes: nobody has to read while the process writes
-        question, stdout, stderr = (files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
-        json.dump({"config": OmegaConf.to_container(config, resolve=True)}, question)
-        question.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stapo_training.verl_ext.registered"],
-            env=worker_environment(config, os.environ),
-            stdin=question,
-            stdout=stdout,
-            stderr=stderr,
-        )
-        try:
-            yield lambda: _answer(process, stdout, stderr)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "stapo_training.verl_ext.registered"],
+        env=worker_environment(config, os.environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"config": OmegaConf.to_container(config, resolve=True)}))
+    process.stdin.flush()
+    return process
 
 
-def _answer(process: subprocess.Popen, stdout: IO[str], stderr: IO[str]) -> dict[str, str]:
+def answer(process: subprocess.Popen) -> dict[str, str]:
+    """What is registered under which class.
+
+    Raises:
+        BadInput: naming the part that is missing.
+    """
     try:
-        process.wait(_SECONDS)
+        out, err = process.communicate(timeout=_SECONDS)
     except subprocess.TimeoutExpired:
         raise BadInput(
             "a worker's process did not finish its imports",
@@ -71,16 +97,12 @@ def _answer(process: subprocess.Popen, stdout: IO[str], stderr: IO[str]) -> dict
             expected="seconds; a minute on a slow shared file system",
             next_step="python -X importtime -c 'import stapo_training.verl_ext.trainer' shows what takes so long",
         ) from None
-    stdout.seek(0)
-    lines = stdout.read().splitlines()
-    answer = json.loads(lines[-1]) if lines else {}
-    if "found" in answer:
-        return answer["found"]
-    stderr.seek(0)
-    last = (stderr.read().strip().splitlines() or ["no output"])[-1]
+    said = json.loads(out.splitlines()[-1]) if out else {}
+    if "found" in said:
+        return said["found"]
     raise BadInput(
-        f"not registered in a worker's process: {answer.get('lacking', 'veRL itself does not start')}",
-        found=answer.get("error", last),
+        f"not registered in a worker's process: {said.get('lacking', 'veRL itself does not start')}",
+        found=said.get("error", (err.strip().splitlines() or ["no output"])[-1]),
         expected="the configured name, importable with ray_kwargs.ray_init.runtime_env.env_vars",
-        next_step=_HINTS.get(answer.get("lacking", ""), "install this suite on every node: pip install -e '.[train]'"),
+        next_step=_HINTS.get(said.get("lacking", ""), "install this suite on every node: pip install -e '.[train]'"),
     )

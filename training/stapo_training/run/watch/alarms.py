@@ -7,7 +7,7 @@ written to alarms.jsonl, so that a condition that lasts is one line and not a th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -66,15 +66,17 @@ def silenced_reference(selector: str, reference: float | None) -> float | None:
     return None if selector in _WITHOUT_REFERENCE else reference
 
 
+_REMEMBERED = ("entropy", "truncated_share")
+Series = Mapping[str, tuple[float, ...]]
+
+
 @dataclass(frozen=True)
 class Watch:
-    """What alarms remember of a run: the first `window` entropies and truncated shares, the last entropies, and which
-    kinds are on. Begins empty; `observe` gives the next one, so a resumed run folds over the steps on disk."""
+    """What alarms remember of a run: the first and the last `window` entropies and truncated shares, and which kinds
+    are on. Begins empty; `observe` gives the next one, so a resumed run folds over the steps on disk."""
 
-    first_entropy: tuple[float, ...] = ()
-    last_entropy: tuple[float, ...] = ()
-    first_truncated: tuple[float, ...] = ()
-    last_truncated: tuple[float, ...] = ()
+    first: Series = field(default_factory=lambda: dict.fromkeys(_REMEMBERED, ()))
+    last: Series = field(default_factory=lambda: dict.fromkeys(_REMEMBERED, ()))
     on: frozenset[str] = frozenset()
 
 
@@ -101,7 +103,10 @@ def observe(
     Returns:
         The state after the step, and an alarm for each condition that began with it.
     """
-    watch = _remember(watch, values, limits.window)
+    n = limits.window
+    new = {k: (values[k],) if k in values else () for k in _REMEMBERED}
+    first, last = ({k: old[k] + new[k] for k in _REMEMBERED} for old in (watch.first, watch.last))
+    watch = Watch({k: v[:n] for k, v in first.items()}, {k: v[-n:] for k, v in last.items()}, watch.on)
     lines: dict[Kind, str] = _entropy_lines(watch, limits)
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
@@ -112,12 +117,12 @@ def observe(
             f"{100 * share:.3g} % of the tokens silenced, over {limits.silenced_share:g} times this size's "
             f"{100 * silenced_reference:.3g} % (run.silenced_share_reference)"
         )
-    if len(watch.first_truncated) == limits.window:
-        before, after = fmean(watch.first_truncated), fmean(watch.last_truncated)
+    if len(watch.first["truncated_share"]) == n:
+        before, after = fmean(watch.first["truncated_share"]), fmean(watch.last["truncated_share"])
         if after > before + limits.truncation:
             lines["truncation"] = (
-                f"{after:.1%} of the responses cut at the length limit (last {limits.window} steps), "
-                f"{before:.1%} in the first {limits.window} steps"
+                f"{after:.1%} of the responses cut at the length limit (last {n} steps), "
+                f"{before:.1%} in the first {n} steps"
             )
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
         lines["disk"] = (
@@ -128,24 +133,12 @@ def observe(
     return replace(watch, on=frozenset(lines)), begun
 
 
-def _remember(watch: Watch, values: Mapping[str, float], n: int) -> Watch:
-    entropy = (values["entropy"],) if "entropy" in values else ()
-    truncated = (values["truncated_share"],) if "truncated_share" in values else ()
-    return replace(
-        watch,
-        first_entropy=(*watch.first_entropy, *entropy)[:n],
-        last_entropy=(*watch.last_entropy, *entropy)[-n:],
-        first_truncated=(*watch.first_truncated, *truncated)[:n],
-        last_truncated=(*watch.last_truncated, *truncated)[-n:],
-    )
-
-
 def _entropy_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
     n = limits.window
     # both means need a whole window of their own: a run's first steps are their own reference
-    if len(watch.first_entropy) < n:
+    if len(watch.first["entropy"]) < n:
         return {}
-    reference, recent = fmean(watch.first_entropy), fmean(watch.last_entropy)
+    reference, recent = fmean(watch.first["entropy"]), fmean(watch.last["entropy"])
     text = f"entropy {recent:.4g} nats a token (last {n} steps), {{}} {reference:.4g} (first {n} steps)"
     if recent < limits.entropy_collapse * reference:
         return {"entropy_collapse": text.format(f"below {limits.entropy_collapse:g} of")}

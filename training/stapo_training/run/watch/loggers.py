@@ -29,13 +29,11 @@ def check(names: str | Sequence[str], environment: Mapping[str, str] = os.enviro
             )
         package = _PACKAGES[name]
         if package and importlib.util.find_spec(package) is None:
-            raise BadInput(
-                f"trainer.logger={name} needs a package that is not installed",
-                found=f"no module {package}",
-                expected=package,
-                next_step=f"python -m pip install {package}",
-            )
-    if "wandb" in chosen and not _wandb_can_start(environment):
+            next_step = f"python -m pip install {package}"
+            raise BadInput(f"trainer.logger={name} needs a package", found=f"no module {package}", next_step=next_step)
+    netrc = Path(environment.get("HOME", "~")).expanduser() / ".netrc"
+    offline = environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+    if "wandb" in chosen and not (offline or environment.get("WANDB_API_KEY") or netrc.exists()):
         raise BadInput(
             "trainer.logger=wandb has no account and would wait for a password",
             found="neither WANDB_API_KEY, nor WANDB_MODE=offline, nor ~/.netrc",
@@ -43,15 +41,6 @@ def check(names: str | Sequence[str], environment: Mapping[str, str] = os.enviro
             next_step="WANDB_MODE=offline before the command, or: wandb login",
         )
     return chosen
-
-
-def _wandb_can_start(environment: Mapping[str, str]) -> bool:
-    home = Path(environment.get("HOME", "~")).expanduser()
-    return (
-        bool(environment.get("WANDB_API_KEY"))
-        or environment.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
-        or any((home / name).exists() for name in (".netrc", "_netrc"))
-    )
 
 
 def locations(out: Path, attempt: int) -> dict[str, str]:

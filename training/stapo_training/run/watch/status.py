@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from statistics import fmean
 from typing import Any, Literal
 
 from stapo_results import store
@@ -17,6 +18,7 @@ from stapo_training.run.watch.alarms import Alarm
 State = Literal["running", "finished", "interrupted", "failed"]
 
 _RECENT = 10  # steps of the middle column, and of the mean step time
+_SHOWN = 5  # validations and alarms, the last ones
 
 _ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("reward", "reward (-1 to 1)", "{:.3f}".format),
@@ -80,33 +82,37 @@ def write(
 def render(s: Status) -> str:
     """The page as Markdown, a pure function of `s`."""
     trained = [m for m in s.steps if m.step > 0]
-    parts = [f"# {s.name}", _headline(s, trained[-1].step if trained else 0)]
-    if trained:
-        parts.append(_table(trained))
-    parts += [p for p in (_validation(s.steps), _alarms(s), _checkpoint(s)) if p]
-    if s.state == "finished":
-        parts.append("Next: `stapo-train export --checkpoint` (this folder) `--out DIR`.")
-    else:
-        parts.append(f"The same command goes on after an interruption:\n\n    {s.command}")
-    parts.append(f"Written {_clock(s.now)}. A running training rewrites this page after every step.")
-    return "\n\n".join(parts) + "\n"
+    accuracy = [f"{m.values['accuracy']:.1%} at step {m.step}" for m in s.steps if "accuracy" in m.values]
+    still_on = [a for kind, a in {a.kind: a for a in s.alarms}.items() if kind in s.alarms_on]
+    alarms = [f"- step {a.step}, {a.kind}{' (still on)' * (a in still_on)}: {a.line}" for a in s.alarms]
+    last = s.checkpoints[-1] if s.checkpoints else None
+    saved = f"step {last.step} ({size(last.bytes)}; {len(s.checkpoints)} on disk)" if last else "none yet"
+    finished = "Next: `stapo-train export --checkpoint` (this folder) `--out DIR`."
+    parts = [
+        f"# {s.name}",
+        _headline(s, trained[-1].step if trained else 0),
+        _table(trained) if trained else "",
+        f"Validation: {', '.join(accuracy[-_SHOWN:]) or 'none yet'}.",
+        "\n".join([f"Alarms: {len(alarms) or 'none'}.", "", *alarms[-_SHOWN:]]).rstrip(),
+        f"Checkpoint: {saved}; {size(s.disk_free)} of disk free.",
+        finished if s.state == "finished" else f"The same command goes on after an interruption:\n\n    {s.command}",
+        f"Written {_clock(s.now)}. A running training rewrites this page after every step.",
+    ]
+    return "\n\n".join(p for p in parts if p) + "\n"
 
 
 def _headline(s: Status, step: int) -> str:
     if s.state == "finished":
         return f"**Finished**: {s.total} steps."
-    if s.state == "failed":
-        return f"**Failed** after step {step} of {s.total}: {s.reason}"
-    if s.state == "interrupted":
-        return f"**Interrupted** after step {step} of {s.total}."
+    if s.state != "running":
+        return f"**{s.state.capitalize()}** after step {step} of {s.total}{f': {s.reason}' if s.reason else '.'}"
     if not s.step_seconds:
         return f"**Running**: step {step} of {s.total}; the time of a step is not known yet."
-    recent = s.step_seconds[-_RECENT:]
-    each = sum(recent) / len(recent)
+    each = fmean(s.step_seconds[-_RECENT:])
     left = each * (s.total - step)
     return (
-        f"**Running**: step {step} of {s.total}, {duration(each)} a step (mean of the last {len(recent)}), "
-        f"about {duration(left)} left: done about {_clock(s.now + timedelta(seconds=left))}."
+        f"**Running**: step {step} of {s.total}, {duration(each)} a step, about {duration(left)} left: done about "
+        f"{_clock(s.now + timedelta(seconds=left))}."
     )
 
 
@@ -119,44 +125,8 @@ def _table(trained: Sequence[StepMetrics]) -> str:
     for key, label, shown in _ROWS:
         found = [[m.values[key] for m in steps if key in m.values] for steps in columns.values()]
         if any(found):
-            cells = [shown(sum(v) / len(v)) if v else "missing" for v in found]
-            lines.append(f"| {label} | {' | '.join(cells)} |")
+            lines.append(f"| {label} | {' | '.join(shown(fmean(v)) if v else 'missing' for v in found)} |")
     return "\n".join(lines)
-
-
-def _validation(steps: Sequence[StepMetrics]) -> str:
-    found = [(m.step, m.values["accuracy"]) for m in steps if "accuracy" in m.values]
-    if not found:
-        return "Validation: none yet."
-    step, value = found[-1]
-    text = f"Validation: {value:.1%} correct at step {step}"
-    if len(found) > 1:
-        best = max(found, key=lambda f: f[1])
-        text += f" ({found[0][1]:.1%} at step {found[0][0]}, best {best[1]:.1%} at step {best[0]})"
-    return text + "."
-
-
-def _alarms(s: Status) -> str:
-    if not s.alarms:
-        return "Alarms: none."
-    latest = {a.kind: a for a in s.alarms}  # the last beginning of each kind
-    lines = []
-    for a in latest.values():
-        now = ("still on: " if a.kind in s.alarms_on else "over: ") if s.state == "running" else ""
-        lines.append(f"- {now}step {a.step}, {a.kind}: {a.line}")
-    more = f" ({len(s.alarms)} in all, see alarms.jsonl)" if len(s.alarms) > len(latest) else ""
-    return f"Alarms{more}:\n\n" + "\n".join(lines)
-
-
-def _checkpoint(s: Status) -> str:
-    disk = f"{size(s.disk_free)} of disk free"
-    if not s.checkpoints:
-        return f"Checkpoint: none yet, an interruption starts again from step 0; {disk}."
-    last = s.checkpoints[-1]
-    return (
-        f"Checkpoint: step {last.step} ({size(last.bytes)}; {len(s.checkpoints)} on disk); {disk}, "
-        f"room for {s.disk_free // last.bytes} more."
-    )
 
 
 def size(count: int) -> str:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from stapo_eval.grading.rules.compare.logic import assigned, both
-from stapo_eval.grading.rules.compare.scalars import Terms, is_quotient, ratios, scalars
+from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both, is_quotient, ratios, scalars
 from stapo_eval.grading.rules.forms.relations import FLIPPED, flipped, is_range
 from stapo_eval.grading.rules.forms.types import (
     MOST_ITEMS,
@@ -53,8 +52,6 @@ def same(gold: Form, answer: Form, terms: Terms) -> bool | None:
     for one, other in ((gold, answer), (answer, gold)):
         if isinstance(one, Ratio) and isinstance(other, Scalar) and len(one.parts) == 2:
             return is_quotient(one, other)
-        if isinstance(one, Words) and isinstance(other, Scalar):  # "C" in text against the letter C
-            return other.tree[0] == "sym" and one.words == (str(other.tree[1]).lower(),)
     return False
 
 
@@ -171,12 +168,9 @@ def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
         if not isinstance(bare_gold, Relation) and not isinstance(bare_answer, Relation):
             return _collections(bare_gold, bare_answer, terms)
         return _collections(gold, answer, terms)
-    if isinstance(answer, Relation) and set(answer.operators) == {"="} and bare_answer is answer:
+    if isinstance(answer, Relation) and set(answer.operators) == {"="} and not any(map(_variables, answer.sides)):
         # "2^{10} = 1024": a computed chain, whose sides all have to be the gold
-        if not any(_variables(side) for side in answer.sides):
-            return both([same(gold, side, terms) for side in answer.sides])
-        if answer.names[-1] and len(answer.sides) == 2:  # "5 = x"
-            return same(gold, answer.sides[0], terms)
+        return both([same(gold, side, terms) for side in answer.sides])
     if isinstance(bare_gold, Relation) or isinstance(bare_answer, Relation):
         return False
     return same(bare_gold, bare_answer, terms)
@@ -197,8 +191,6 @@ def _two_relations(gold: Relation, answer: Relation, terms: Terms) -> bool | Non
                     return True
             elif renamed := _renamed(gold, answer):
                 return same(renamed, answer.sides[-1], terms)
-        elif gold.names[0] and answer.names[-1] == gold.names[0] and same(gold.sides[-1], answer.sides[0], terms):
-            return True
         return _equations(gold, answer)
     if gold.operators == answer.operators and len(gold.sides) == len(answer.sides) == 2:
         difference_g, difference_a = _difference(gold), _difference(answer)
@@ -238,8 +230,6 @@ def _difference(r: Relation) -> Tree | None:
 
 
 def _equations(gold: Relation, answer: Relation) -> bool | None:
-    if len(gold.sides) != 2 or len(answer.sides) != 2:
-        return False
     g, a = _difference(gold), _difference(answer)
     if g is None or a is None:
         return False

@@ -1,11 +1,12 @@
-"""Are two values, ratios or times of day the same? See `compare.forms`."""
+"""Are two values, ratios or times of day the same? True, False, or None for "cannot tell"."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
-from stapo_eval.grading.rules.compare.logic import both
 from stapo_eval.grading.rules.forms.types import Ratio, Scalar
 from stapo_eval.grading.rules.text.units import Unit
 from stapo_eval.grading.rules.values import evaluate, identity
@@ -108,3 +109,37 @@ def _degrees(unit: Unit | None) -> bool:
 def _below_one(tree: Tree) -> bool:
     x = evaluate.constant(tree)
     return isinstance(x, Fraction) and 0 < abs(x) < 1
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def both(results: Sequence[bool | None]) -> bool | None:
+    """All of them, in three-valued logic."""
+    return False if False in results else None if None in results else True
+
+
+def assigned(golds: Sequence[A], answers: Sequence[B], same: Callable[[A, B], bool | None]) -> bool | None:
+    """Whether a one-to-one assignment exists (augmenting paths). None: it hangs on pairs that `same` left open."""
+    if len(golds) != len(answers):
+        return False
+    table = [[same(g, a) for a in answers] for g in golds]
+    if _assigns(table, sure=True):
+        return True
+    return None if any(x is None for row in table for x in row) and _assigns(table, sure=False) else False
+
+
+def _assigns(table: list[list[bool | None]], *, sure: bool) -> bool:
+    owner: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, same in enumerate(table[row]):
+            if (same or (same is None and not sure)) and column not in seen:
+                seen.add(column)
+                if column not in owner or place(owner[column], seen):
+                    owner[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(table)))

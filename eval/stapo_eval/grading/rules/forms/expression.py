@@ -133,8 +133,6 @@ class Parser(Operands):
                 tree = tree if exponent is None else ("^", tree, exponent)
             elif self.skip("op", "!"):
                 tree = ("fact2" if self.skip("op", "!") else "fact", tree)
-                if tree[0] == "fact2" and self.is_next("op", "!"):
-                    raise Meaningless("a factorial of a factorial has brackets")
             elif self.skip("deg"):
                 tree = ("deg", tree)
             elif self.skip("pct"):

@@ -3,18 +3,9 @@ r"""From a cleaned text to the form of the answer (see `types`). Of values only 
 from __future__ import annotations
 
 from stapo_eval.grading.rules.forms.quantity import quantity
-from stapo_eval.grading.rules.forms.relations import (
-    ANYTHING,
-    ORDERS,
-    all_but,
-    as_range,
-    conjoined,
-    name_of,
-    spread_name,
-)
+from stapo_eval.grading.rules.forms.relations import ANYTHING, ORDERS, all_but, as_range, conjoined, name_of
 from stapo_eval.grading.rules.forms.split import depths_of, french, is_half_open, resolved, sign_variants, split
 from stapo_eval.grading.rules.forms.types import (
-    EMPTY,
     MOST_ITEMS,
     REALS,
     Collection,
@@ -100,7 +91,7 @@ class _Reader:
             return forms[0]
         if not forms:
             raise Meaningless("nothing")
-        return conjoined(forms, between) or Collection(spread_name(forms), either=set(between) == {"or"})
+        return conjoined(forms, between) or Collection(forms, either=set(between) == {"or"})
 
     def items(self, parts: list[list[Token]]) -> tuple[Form, ...]:
         """The forms of the parts of a list; a part with a plus-minus sign is several."""
@@ -155,8 +146,6 @@ class _Reader:
         left, right, inner = tokens[0].value, tokens[-1].value, tokens[1:-1]
         if left == "set":
             return self.set_of(inner)
-        if left == "{":
-            return self.answer(inner) if inner else None
         return self.tuple_of(left, right, inner) if left in ("(", "[", "<") else None
 
     def set_of(self, inner: list[Token]) -> Form:
@@ -164,8 +153,6 @@ class _Reader:
         for i, t in enumerate(inner[:6]):
             if t.kind == "colon" and i and inner[0].kind == "sym" and any(u.kind == "rel" for u in inner[i:]):
                 return self.list_of(inner[i + 1 :])
-        if not inner:
-            return EMPTY
         return Collection(
             self.items([p for part in split(inner, "sep")[0] for p in split(part, "row")[0]]), braces=True
         )
@@ -195,8 +182,6 @@ class _Reader:
         at = next((i for i, t in enumerate(tokens) if t.kind == "close"), len(tokens))
         name = "".join(t.value for t in tokens[2:at])
         at += 1
-        if not tokens[-1].matches("close", "{"):
-            return None
         end = next((i for i in range(len(tokens) - 1, -1, -1) if tokens[i].value == "end"), None)
         if end is None:
             raise Meaningless("no end")
@@ -220,8 +205,6 @@ class _Reader:
         if any(not s for s in sides[1:]) or "~" in operators:
             raise Unreadable("relation")
         if "mod" in operators:
-            if operators.index("mod") != len(operators) - 1:
-                raise Meaningless("residue")
             return Sequence("mod", "mod", (self.item(sides[-2]), self.item(sides[-1])))
         if not sides[0] and operators[0] in ORDERS:  # "\\ge 7" is a range, of what it does not say
             sides = [[Token("word", ANYTHING)], *sides[1:]]

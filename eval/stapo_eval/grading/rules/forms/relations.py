@@ -29,16 +29,6 @@ _NO_NAME = {"num", "macro", "inf", "deg", "pct", "fn", "pm", "cup"}  # kinds of 
 _CLOSING = {"(": ")", "[": "]"}
 
 
-def spread_name(forms: tuple[Form, ...]) -> tuple[Form, ...]:
-    """ "x = 2, 3" names both."""
-    first, *rest = forms
-    if not isinstance(first, Relation) or first.operators != ("=",) or not first.names[0]:
-        return forms
-    if any(isinstance(f, Relation) for f in rest):
-        return forms
-    return (first, *(replace(first, sides=(first.sides[0], f), names=(first.names[0], "")) for f in rest))
-
-
 def name_of(tokens: list[Token]) -> str:
     r"""The text of a side that only names a quantity: x, f(x), \angle ABC, [ABC], m + n, "Area"; else ""."""
     inverse = next(

@@ -1,0 +1,70 @@
+"""`stapo-eval run`, `judge` and `export`: what makes a run folder, and what goes on with one."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from stapo_eval.options import JudgeOptions, RunOptions
+from stapo_results import provenance
+from stapo_results.errors import BadInput
+
+
+@dataclass(frozen=True)
+class RunCommand(RunOptions):
+    """Sample, grade and judge: avg@N of one model over benchmarks and decoding settings.
+
+    The same command again goes on where it was stopped, or returns at once if it had finished.
+    """
+
+    resume: bool = True
+    """Go on with an unfinished run folder; --no-resume refuses one."""
+
+    def __call__(self) -> int:
+        from stapo_eval.run import run
+
+        if not self.resume and self.out and (Path(self.out) / "run.json").exists():
+            raise BadInput(f"{self.out} already holds a run", next_step="leave out --no-resume, or give another --out")
+        options = RunOptions(**{f.name: getattr(self, f.name) for f in fields(RunOptions)})
+        run(options, command=shlex.join(provenance.command_line()))
+        return 0
+
+
+@dataclass(frozen=True)
+class JudgeCommand(JudgeOptions):
+    """Judge the samples of a run folder, or judge them again with another model or scope; nothing is generated.
+
+    The same command again goes on where it was stopped: no recorded reply is asked for twice.
+    """
+
+    def __call__(self) -> int:
+        from stapo_eval.judge.rejudge import rejudge
+
+        rejudge(self, command=shlex.join(provenance.command_line()))
+        return 0
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write a finished run in another harness's format, for its viewers and comparisons."""
+
+    run: str
+    """Folder of a finished `stapo-eval run`."""
+    to: Literal["lighteval"]
+    """lighteval: results JSON and details parquet."""
+    out: str
+    """Folder to write into."""
+    data_dir: str = ""
+    """Directory with the benchmarks; if empty, that of the run, else $STAPO_DATA_DIR, else the hub."""
+    benchmarks: str = ""
+    """Files of benchmarks that the run was given by path, joined by commas."""
+
+    def __call__(self) -> int:
+        from stapo_eval.interop import lighteval_log
+
+        run, cells = lighteval_log.read(Path(self.run), self.data_dir, self.benchmarks)
+        for path in lighteval_log.write(run, cells, Path(self.out)):
+            print(path)
+        return 0
