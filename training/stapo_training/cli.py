@@ -147,6 +147,38 @@ class Probe(Options):
 
 
 @dataclass(frozen=True)
+class Methods:
+    """List every method: its paper, what it masks or weighs, its numbers and their sources, and where it was trained."""
+
+    records: Path = Path("results/records")
+    """Folder with records."""
+
+    def __call__(self) -> int:
+        from stapo_training.registry import listing
+
+        print(listing(self.records))
+        return 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """Hold a method's objective in the real veRL worker against its calculation by hand, on a fixed mini-batch.
+
+    Micro-batches of one, of four and packed, on one rank and on two; half a minute. Exit code 1 when one differs.
+    """
+
+    method: Annotated[str, tyro.conf.Positional]
+    """An overlay's name."""
+    overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Hydra overrides, KEY=VALUE."""
+
+    def __call__(self) -> int:
+        from stapo_training.exact import check
+
+        return check(self.method, self.overrides)
+
+
+@dataclass(frozen=True)
 class Configs:
     """Write the generated pages of the documentation: decided defaults, resolved methods, sizes and machines."""
 
@@ -167,6 +199,8 @@ _COMMANDS = {
     "export": Export,
     "probe": Probe,
     "theory": TheoryCommand,
+    "methods": Methods,
+    "check": Check,
     "bench": BenchCommand,
     "configs": Configs,
 }

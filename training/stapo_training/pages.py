@@ -162,12 +162,14 @@ def resolved_block() -> str:
     methods, sizes, machines = (configuration.choices(g) for g in ("method", "size", "hardware"))
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
     by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
-    fixed = [m for m in methods if not by_method[m].actor_rollout_ref.actor.use_dynamic_bsz]
+    tightest = place("qwen3-14b", "8gpu")  # where the fewest tokens fit a method may ask for more
+    usual = batching(compose(tightest))
+    own = [m for m in methods if batching(compose([f"method={m}", *tightest])) != usual]
     places = [({"size": s, "hardware": h}, c) for (s, h), c in by_place.items()]
     micro = [
         here
         | {"every other method": batching(c)}
-        | {m: batching(compose([f"method={m}", *place(*here.values())])) for m in fixed}
+        | {m: batching(compose([f"method={m}", *place(*here.values())])) for m in own}
         for here, c in places
     ]
     parts = [

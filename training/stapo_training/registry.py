@@ -69,3 +69,23 @@ def definition_of(config: Any) -> Definition:
         selector=selector.name,
         **{k: v for k, v in selector.parameters.items() if k != "seed"},
     )
+
+
+def listing(records: Path) -> str:
+    """All methods as text: what each is, its numbers with their sources, and the runs of it among the records."""
+    from stapo_results import store
+    from stapo_results.schema import Run
+
+    trained: dict[str, list[str]] = {}
+    for path in sorted(records.glob("**/train/*/run.json")):
+        run = store.read_json(path, Run)
+        method = run.config.get("run", {}).get("method", "")
+        trained.setdefault(method, []).append(f"{path.parent.relative_to(records)} ({run.status})")
+    parts = []
+    for name, m in methods().items():
+        numbers = m.definition.model_dump(exclude_defaults=True)
+        lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
+        lines += [f"  {k} {v}" for k, v in numbers.items() if k not in m.sources]
+        lines += [f"  {k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()]
+        parts.append("\n".join([*lines, f"  trained here: {', '.join(trained.get(name, [])) or 'not run'}"]))
+    return "\n\n".join(parts)

@@ -18,7 +18,7 @@ from stapo_results.errors import BadInput
 from stapo_results.shapes import KNOWN, Shape
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
-from stapo_training.methods import selector_from
+from stapo_training.methods import advantage_from, selector_from
 from stapo_training.run.preflight import inputs, machine, memory
 from stapo_training.run.watch import loggers
 from stapo_training.run.watch.alarms import alarms_from
@@ -46,6 +46,8 @@ def check_settings(config: Any) -> Checks:
     """The checks that need no machine, no data and no model."""
     a, checks = config.actor_rollout_ref, Checks()
     checks.attempt("selector", selector_from, a.selector, a.actor)
+    checks.attempt("advantage", advantage_from, a)
+    checks.attempt("dynamic sampling", _check_groups, config)
     checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
     checks.attempt("sizes", check_sizes, config)
     checks.attempt("one machine", _check_cpu, config)
@@ -148,17 +150,20 @@ def check_sizes(config: Any) -> None:
         BadInput: with both numbers and the key.
     """
     a = config.actor_rollout_ref
-    ranks, batch = config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
+    world, batch = config.trainer.n_gpus_per_node * config.trainer.nnodes, config.data.train_batch_size
+    sharded = a.actor.fsdp_config.ulysses_sequence_parallel_size  # that many ranks share their sequences
     mini, n, dynamic = a.actor.ppo_mini_batch_size, a.rollout.n, a.actor.use_dynamic_bsz
     mini_key = "actor_rollout_ref.actor.ppo_mini_batch_size"
     parts = {
         f"data.train_batch_size by {mini_key}": (batch, mini),
-        f"a mini-batch's sequences ({mini_key} x rollout.n) by the ranks": (mini * n, ranks),
+        "the ranks by actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size": (world, sharded),
         "the ranks by actor_rollout_ref.rollout.tensor_model_parallel_size": (
-            ranks,
+            world,
             a.rollout.tensor_model_parallel_size,
         ),
     }
+    ranks = max(1, world // sharded)  # data-parallel
+    parts[f"a mini-batch's sequences ({mini_key} x rollout.n) by the ranks"] = mini * n, ranks
     for key, micro in (
         ("rollout.log_prob_micro_batch_size_per_gpu", a.rollout.log_prob_micro_batch_size_per_gpu),
         ("actor.ppo_micro_batch_size_per_gpu", a.actor.ppo_micro_batch_size_per_gpu),
@@ -174,6 +179,7 @@ def check_sizes(config: Any) -> None:
                 next_step="change one of the two",
             )
     longest = config.data.max_prompt_length + config.data.max_response_length
+    _check_covariance(a.actor, longest)
     limit = a.actor.ppo_max_token_len_per_gpu * a.actor.fsdp_config.ulysses_sequence_parallel_size
     if dynamic and limit < longest:
         raise BadInput(

@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from stapo_results.schema import Record
 from stapo_training.methods import validated
 
-Kind = Literal["not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk"]
+Kind = Literal[
+    "not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk", "failed_rollouts"
+]
 
 UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
 """A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
@@ -124,6 +126,8 @@ def observe(
                 f"{after:.1%} of the responses cut at the length limit (last {n} steps), "
                 f"{before:.1%} in the first {n} steps"
             )
+    if failed := int(values.get("failed_rollouts", 0)):
+        lines["failed_rollouts"] = f"{failed} responses failed; their prompts are trained with fewer than rollout.n"
     if disk_free is not None and checkpoint_bytes and disk_free < limits.disk * checkpoint_bytes:
         lines["disk"] = (
             f"{disk_free / 2**30:.2f} GiB of disk free, room for {disk_free // checkpoint_bytes} more "

@@ -1,0 +1,45 @@
+"""`stapo-train check`: what is compared, and how it is said (`verl_ext.exactness` does the comparing)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+
+from stapo_training.registry import definition_of, methods
+from stapo_training.run.configuration import compose
+
+_PLACE = ("size=mini", "hardware=cpu", "run.base=unused", "run.out=unused")
+
+
+def check(method: str, overrides: Sequence[str]) -> int:
+    """Print every difference; 1 when one is larger than rounding explains.
+
+    Raises:
+        BadInput: for an unknown method, or a configuration that cannot be worked out by hand.
+    """
+    chosen = [f"method={method}", *overrides]
+    own = definition_of(compose([*chosen, *_PLACE]))
+    known = methods().get(method)
+    definition = own if known is None else known.definition
+    os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
+    warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
+    if known is None:
+        print(f"{method} is not in the registry: it is held against its own overlay's numbers")
+    elif own != definition:
+        different = [k for k in type(own).model_fields if getattr(own, k) != getattr(definition, k)]
+        print("\n".join(f"{k}: {getattr(own, k)}, in the registry {getattr(definition, k)}" for k in different))
+    from stapo_training.verl_ext import exactness  # imports veRL
+
+    print("ranks  micro-batch   loss      gradient norm  gradient  kept tokens")
+    cases = []
+    for case in exactness.check(chosen, definition):
+        cases.append(case)
+        numbers = f"{case.loss:<9.1e} {case.norm:<14.1e} {case.gradient:<9.1e} {case.tokens:+d}"
+        print(f"{case.ranks:<6} {case.split:<13} {numbers}{'' if case.exact else '  DIFFERS'}", flush=True)
+    largest = max(max(c.loss, c.norm, c.gradient) for c in cases)
+    exact = all(c.exact for c in cases)
+    print(
+        f"{method}: largest relative difference {largest:.1e}, " + ("exact" if exact else f"above {exactness.LIMIT:g}")
+    )
+    return 0 if exact else 1
