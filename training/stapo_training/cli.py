@@ -148,7 +148,7 @@ class Probe(Options):
 
 @dataclass(frozen=True)
 class Methods:
-    """List every method: its paper, what it masks or weighs, its numbers and their sources, and where it was trained."""
+    """List every method: its paper, what it masks or weighs, its numbers, their sources, where it was trained."""
 
     records: Path = Path("results/records")
     """Folder with records."""

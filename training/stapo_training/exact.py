@@ -18,12 +18,13 @@ def check(method: str, overrides: Sequence[str]) -> int:
     Raises:
         BadInput: for an unknown method, or a configuration that cannot be worked out by hand.
     """
+    # before the composition, which imports veRL for its configuration
+    os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
+    warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
     chosen = [f"method={method}", *overrides]
     own = definition_of(compose([*chosen, *_PLACE]))
     known = methods().get(method)
     definition = own if known is None else known.definition
-    os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
-    warnings.filterwarnings("ignore")  # veRL's, of engines that are not installed
     if known is None:
         print(f"{method} is not in the registry: it is held against its own overlay's numbers")
     elif own != definition:

@@ -188,3 +188,31 @@ def check_sizes(config: Any) -> None:
             expected=f"at least data.max_prompt_length + data.max_response_length = {longest}",
             next_step=f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={longest}",
         )
+
+
+def _check_covariance(actor: Any, longest: int) -> None:
+    """Clip-Cov and KL-Cov rank the tokens of one micro-batch: in a single sequence all covariances are 0."""
+    if actor.policy_loss.loss_mode not in ("clip_cov", "kl_cov"):
+        return
+    key, found, least = "ppo_micro_batch_size_per_gpu", actor.ppo_micro_batch_size_per_gpu, 2
+    if actor.use_dynamic_bsz:
+        limit = actor.ppo_max_token_len_per_gpu * actor.fsdp_config.ulysses_sequence_parallel_size
+        key, found, least = "ppo_max_token_len_per_gpu", limit, 2 * longest
+    if found < least:
+        raise BadInput(
+            f"{actor.policy_loss.loss_mode} needs two sequences in every micro-batch",
+            found=f"actor_rollout_ref.actor.{key}={found}",
+            expected=f"at least {least}",
+            next_step=f"set actor_rollout_ref.actor.{key}={least}, if the memory has room for it",
+        )
+
+
+def _check_groups(config: Any) -> None:
+    groups = config.algorithm.get("filter_groups")
+    if groups and groups.enable and groups.metric not in ("acc", "score"):
+        raise BadInput(
+            "algorithm.filter_groups.metric names nothing that the reward gives",
+            found=groups.metric,
+            expected="acc | score",
+            next_step="algorithm.filter_groups.metric=acc",
+        )
