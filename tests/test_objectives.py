@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from stapo_training.selection import objectives as o
-from stapo_training.selection.selectors import protect_low_probability
-from stapo_training.selection.token_stats import TokenStats
 
 # Sequence A: advantage 1, three tokens; B: advantage -1, two tokens. The old probability is 0.4 everywhere.
 P = [0.6, 0.4, 0.1, 0.2, 0.8]
@@ -96,32 +94,6 @@ def test_lopti_trains_rare_tokens_first_and_the_others_in_an_update_of_their_own
 def test_w_reinforce_weighs_right_responses_by_a_tenth() -> None:
     found = o.weighted_reinforce_advantage(torch.tensor([1.0, -1.0, 1.0]))
     assert found.tolist() == pytest.approx([0.1, -1.0, 0.1])
-
-
-def test_lp_reg_protects_the_rare_tokens_of_wrong_responses_that_min_p_keeps() -> None:
-    # wrong tokens: p = 0.001, 0.002, 0.3, 0.9; the lowest half of them: 0.001 and 0.002
-    s = _stats([0.001, 0.002, 0.3, 0.9, 0.0001], [-1, -1, -1, -1, 1])
-    largest = torch.tensor([0.9, 0.05, 0.5, 0.9, 0.9]).log()  # 0.001 < 0.02 x 0.9; 0.002 >= 0.02 x 0.05
-    protected = protect_low_probability(s, largest_logprob_N=largest, share=0.5, kappa=0.02)
-    assert protected.tolist() == [False, True, False, False, False]
-    proxy = torch.tensor([0.5, 0.004, 0.5, 0.5, 0.5]).log()
-    penalty = o.low_probability_penalty(s.logprob_N, proxy, protected, beta=2.0)
-    # only the protected token: 2 (exp(ln 2) - ln 2 - 1)
-    assert penalty.tolist() == pytest.approx([0, 2 * (1 - math.log(2)), 0, 0, 0], abs=1e-6)
-
-
-def test_lp_reg_without_a_wrong_response() -> None:
-    s = _stats([0.001], [1])
-    assert protect_low_probability(s, largest_logprob_N=torch.zeros(1)).tolist() == [False]
-
-
-def _stats(p: list[float], a: list[int], r: list[int] | None = None) -> TokenStats:
-    return TokenStats(
-        torch.tensor(p).log(),
-        torch.zeros(len(p)),
-        torch.tensor(a, dtype=torch.float32),
-        torch.tensor(r if r is not None else [1] * len(p), dtype=torch.bool),
-    )
 
 
 def verl_loss(keep: list[int], high: float, mode: str, rows: list[int] | None = None) -> float:

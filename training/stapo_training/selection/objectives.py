@@ -72,16 +72,3 @@ def weighted_reinforce_advantage(reward_G: torch.Tensor, weight: float = 0.1) ->
     W-REINFORCE (Zhu et al. 2025, 2506.01347; lambda = 0.1 in its published script, whose rewards are 0 and 1).
     """
     return torch.where(reward_G > 0, weight, -1.0)
-
-
-def low_probability_penalty(
-    logprob_N: torch.Tensor, proxy_logprob_N: torch.Tensor, protected_N: torch.Tensor, beta: float = 1.0
-) -> torch.Tensor:
-    """Lp-Reg's penalty, beta x k3 towards the proxy on protected tokens, 0 elsewhere: (N,).
-
-    The proxy is the old policy without the tokens that min-p cuts off, normalised again, so that its log-probability of
-    a survivor is log pi_old - log(mass of the survivors) (Huang et al. 2025, 2510.03222; beta 1 in its script). The
-    tokens are those of `selectors.protect_low_probability`.
-    """
-    zero_N = torch.zeros_like(logprob_N)
-    return torch.where(protected_N, beta * k3(logprob_N, proxy_logprob_N), zero_N)

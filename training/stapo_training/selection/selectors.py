@@ -146,23 +146,3 @@ def top_entropy(stats: TokenStats, *, share: float, pool: Pool = alone, threshol
         threshold = float(pooled.topk(count).values[-1]) if pooled.numel() else -INFINITY
     keep_N = stats.response_N & (stats.entropy_N.double() >= threshold)
     return Selection(keep_N, stats.response_N.clone(), threshold)
-
-
-def protect_low_probability(
-    stats: TokenStats, *, largest_logprob_N: torch.Tensor, share: float = 0.01, kappa: float = 0.02, pool: Pool = alone
-) -> torch.Tensor:
-    """Lp-Reg: the response tokens (N,) that its penalty keeps from being extinguished.
-
-    Low-probability regularisation (Huang et al. 2025, 2510.03222; values of its published Qwen3-14B script): tokens of
-    wrong responses (advantage < 0) whose log-probability is among the lowest `share` of all tokens of wrong responses,
-    floor(share x tokens) but at least one, and which survive min-p: probability >= kappa x that of the most probable
-    token. largest_logprob_N is the log-probability of the latter. Ties with the last one ranked are protected too.
-    """
-    wrong_N = stats.response_N & (stats.advantage_N < 0)
-    pooled = pool(stats.logprob_N[wrong_N])
-    if pooled.numel() == 0:
-        return wrong_N
-    count = max(1, int(share * pooled.numel() + 1e-9))
-    lowest = float(pooled.topk(count, largest=False).values[-1])
-    survives_N = (stats.logprob_N - largest_logprob_N).double().exp() >= kappa
-    return wrong_N & (stats.logprob_N.double() <= lowest) & survives_N

@@ -13,7 +13,6 @@ import socket
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,9 +110,11 @@ def _forked(ranks: int, work: Callable, *args: Any) -> Any:
         os.environ |= {name: str(ranks) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         torch.set_num_threads(1)
+        nothing = os.open(os.devnull, os.O_WRONLY)  # what libraries log is no part of the table
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
         try:
-            with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
-                result = work(*args)
+            result = work(*args)
         except BaseException:  # noqa: BLE001  # it is raised again in the parent
             result = traceback.format_exc()
         if rank == 0:
