@@ -275,7 +275,7 @@ def main() -> None:
 
     def isolated(name: str, advantage: AdvantageConfig, by_hand: list[torch.Tensor], **settings) -> None:
         """One case an update: advantages reweighted, or split into two updates."""
-        w.engine.selector, w.advantage = SelectorConfig(name="keep_all"), advantage
+        w.engine.selector, w.advantage = SelectorConfig.model_validate({"name": "keep_all"}), advantage
         found, keep = step(w, batch, rank, ranks, **settings), np.ones(len(hands[1.0].advantage), bool)
         w.advantage = AdvantageConfig()
         hand = [hands[1.0].gradient(keep, "vanilla", 0.0, a)[1] for a in by_hand]

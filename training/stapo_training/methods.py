@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -119,8 +119,8 @@ class AdvantageConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    reweight: float = Field(0.0, ge=0, le=1)
-    isolate: float = Field(0.0, ge=0, le=1)
+    reweight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    isolate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 def advantage_from(config: Any) -> AdvantageConfig:

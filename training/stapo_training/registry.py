@@ -54,20 +54,21 @@ def definition_of(config: Any) -> Definition:
             next_step="leave algorithm.rollout_correction to the method's overlay",
         )
     without_std = "" if algorithm.norm_adv_by_std_in_grpo else "_without_std"
-    return Definition(
-        loss=loss,
-        clip=(actor.tau_pos, actor.tau_neg) if loss == "sapo" else (actor.clip_ratio_low, actor.clip_ratio_high),
-        truncation=actor.clip_ratio_c
-        if loss in ("clipped", "dppo_tv", "dppo_kl") and actor.clip_ratio_c < 1e9
-        else None,
-        aggregation=actor.loss_agg_mode,
-        kl=actor.kl_loss_coef if actor.use_kl_loss else 0.0,
-        advantage=algorithm.adv_estimator + without_std,
-        reweight=advantage.reweight,
-        isolate=advantage.isolate,
-        weights=weights,
-        selector=selector.name,
-        **{k: v for k, v in selector.parameters.items() if k != "seed"},
+    truncates = loss in ("clipped", "dppo_tv", "dppo_kl") and actor.clip_ratio_c < 1e9
+    return Definition.model_validate(
+        {
+            "loss": loss,
+            "clip": (actor.tau_pos, actor.tau_neg) if loss == "sapo" else (actor.clip_ratio_low, actor.clip_ratio_high),
+            "truncation": actor.clip_ratio_c if truncates else None,
+            "aggregation": actor.loss_agg_mode,
+            "kl": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+            "advantage": algorithm.adv_estimator + without_std,
+            "reweight": advantage.reweight,
+            "isolate": advantage.isolate,
+            "weights": weights,
+            "selector": selector.name,
+        }
+        | {k: v for k, v in selector.parameters.items() if k != "seed"}
     )
 
 
