@@ -19,6 +19,7 @@ def _trainer() -> Any:
 
     made: Any = object.__new__(StapoTrainer)
     made.global_steps, made._fetched = 7, (0, 0)
+    made.config = OmegaConf.create({"algorithm": {"filter_groups": None}})
     return made
 
 
@@ -33,6 +34,21 @@ def test_prompts_fetched_one_by_one_within_a_step_have_different_ids() -> None:
     ids.append(tu.get(trainer._fetch_one_gen_batch(), "uid"))
     found = [str(x[0]) for x in ids]
     assert found == ["00000007-000000", "00000007-000001", "00000007-000002", "00000008-000000"]
+
+
+def test_dynamic_sampling_ends_when_no_prompt_has_both_right_and_wrong_responses() -> None:
+    trainer = _trainer()
+    trainer.config = OmegaConf.create(
+        {"algorithm": {"filter_groups": {"enable": True}}, "data": {"train_batch_size": 2}}
+    )
+    trainer.train_dataset = range(3)
+    prompt = np.array([[{"role": "user", "content": "1+1"}]], dtype=object)
+    trainer.train_dataloader_it = iter([{"raw_prompt": prompt} for _ in range(9)])
+    for _ in range(5):
+        trainer._fetch_one_gen_batch()
+    with pytest.raises(RunFailed) as caught:
+        trainer._fetch_one_gen_batch()
+    assert "6 prompts" in str(caught.value.found)
 
 
 def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
@@ -102,6 +118,7 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
     monkeypatch.setattr(step_tokens, "get_generation_config", lambda model: own)
     loop: Any = object.__new__(agent_loop.SeededAgentLoop)
     loop.rollout_config = SimpleNamespace(seed=1, name="vllm")
+    loop.config = OmegaConf.create({"algorithm": {"filter_groups": None}})
     loop._stops = agent_loop.stop_tokens(tokenizer, "model")
     asked = []
 

@@ -132,6 +132,19 @@ def advantage_from(config: Any) -> AdvantageConfig:
     advantage = validated(
         AdvantageConfig, config.advantage, "actor_rollout_ref.advantage", "choose a method=... overlay"
     )
+    actor = config.actor
+    if advantage.isolate or advantage.reweight:
+        for key, found, allowed in (
+            ("policy_loss.loss_mode", actor.policy_loss.loss_mode, PER_TOKEN_LOSSES),
+            ("entropy_coeff", actor.entropy_coeff, (0,)),
+        ):
+            if found not in allowed:
+                raise BadInput(
+                    f"actor_rollout_ref.actor.{key} does not go with actor_rollout_ref.advantage, which is a token's own",
+                    found=found,
+                    expected=" | ".join(map(str, allowed)),
+                    next_step=f"set actor_rollout_ref.actor.{key}={allowed[0]}",
+                )
     if advantage.isolate:
         alone = (
             ("selector.name", config.selector.name, "keep_all"),

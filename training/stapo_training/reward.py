@@ -20,8 +20,8 @@ from stapo_results.errors import BadInput
 VERIFIERS = ("strict_box", "fallback", "answer_line")
 MISJUDGED = ("box_right_scored_wrong", "box_wrong_scored_right")
 """What the reward says of each sample, and each step's metrics count."""
-_TAIL = 2000
-"""Characters of a response's end in which the box is looked for that may contradict the score."""
+_LONGEST = 2000
+"""Characters of the last box that may contradict the score."""
 
 
 def verifier_from(config: Any) -> str:
@@ -63,7 +63,8 @@ def compute_score(
     if verifier not in VERIFIERS:
         raise ValueError(f"verifier {verifier!r} is none of {', '.join(VERIFIERS)}")
     found = verifiers.score(solution_str, str(ground_truth), verifier)
-    box = last_boxed(solution_str[-_TAIL:])
+    start = max(0, solution_str.rfind("\\boxed"))
+    box = last_boxed(solution_str[start : start + _LONGEST])
     right = box is not None and normalise_gold(box) == normalise_gold(str(ground_truth))
     misjudged = (right and not found["acc"], box is not None and not right and found["acc"])
     return found | dict(zip(MISJUDGED, misjudged, strict=True))

@@ -23,7 +23,7 @@ class Definition(BaseModel):
 
     clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
-    reference model. weights: of the sampler's mismatch.
+    reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +34,7 @@ class Definition(BaseModel):
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
     kl: float = 0.0
     advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
+    positive: float = 0.1
     reweight: float = 0.0
     isolate: float = 0.0
     weights: Literal["none", "tis", "icepop"] = "none"
@@ -71,7 +72,7 @@ class Tokens:
 def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     """(N,): each response's advantage at each of its tokens, before reweighting."""
     if d.advantage == "w_reinforce":
-        return objectives.weighted_reinforce_advantage(tokens.reward_S)[tokens.sequence_N]
+        return torch.tensor([d.positive if r > 0 else -1.0 for r in tokens.reward_S])[tokens.sequence_N]
     found_S = torch.zeros_like(tokens.reward_S)
     for group in tokens.group_S.unique():
         mine = tokens.group_S == group
@@ -105,11 +106,11 @@ def losses(d: Definition, tokens: Tokens) -> list[list[tuple[torch.Tensor, float
     """Of each update of the mini-batch its loss, and the same of the tokens' absolute losses, which says how large a
     difference is; several where the method draws one of them."""
     advantage_N = advantages(d, tokens)
-    if d.reweight:
-        advantage_N = objectives.reweighted_advantage(advantage_N, tokens.old_N, d.reweight)
+    old_p_N = tokens.old_N.exp()
+    advantage_N = advantage_N * (1 - d.reweight * (1 - old_p_N))
     updates = [advantage_N]
     if d.isolate:
-        updates = list(objectives.isolated_advantages(advantage_N, tokens.old_N, d.isolate))
+        updates = [advantage_N * torch.where(old_p_N < d.isolate, 1.0, 0.0), advantage_N * (old_p_N >= d.isolate)]
     keep_N = torch.from_numpy(kept(d, tokens, advantage_N)[0])
     kl_N = d.kl * objectives.k3(tokens.logprob_N, tokens.reference_N)
 

@@ -41,6 +41,9 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         split = "val" if kwargs["stapo_validate"] else "train"
         step, sample = int(kwargs["global_steps"]), int(kwargs["session_id"])
         problem = str(kwargs["extra_info"]["problem_id"])
+        groups = self.config.algorithm.get("filter_groups")
+        if groups and groups.enable and split == "train":  # a step may meet a problem twice
+            problem = f"{problem} {kwargs['uid']}"
         seed = derive_seed(self.rollout_config.seed, step, problem, split, sample)
         params = dict(sampling_params, seed=seed, stop_token_ids=self._stops)
         if self.rollout_config.name == CPU_ROLLOUT:

@@ -32,8 +32,9 @@ def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bo
     ends_B = data["responses"].offsets()
     lengths_B, last_token_B = ends_B.diff(), data["responses"].values()[ends_B[1:] - 1]
     share = step_metrics.truncated_share(lengths_B.numpy(), last_token_B.numpy(), limit, stops)
-    rewards = [extra["reward_extra_info"] for extra in data.pop("extra_fields").tolist()]
-    misjudged = {name: float(sum(r[name] for r in rewards)) for name in MISJUDGED}
+    rewards = [extra.get("reward_extra_info", {}) for extra in data.pop("extra_fields").tolist()]
+    # another reward function than ours says nothing of boxes
+    misjudged = {name: float(sum(r[name] for r in rewards)) for name in MISJUDGED if all(name in r for r in rewards)}
     return numbers | misjudged | {"truncated_share": share}
 
 

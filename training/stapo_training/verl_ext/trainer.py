@@ -127,6 +127,13 @@ class StapoTrainer(PPOTrainerSync):
         batch = super()._fetch_one_gen_batch()
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = step, first + len(batch)
+        groups, prompts = self.config.algorithm.get("filter_groups"), first + len(batch)
+        if groups and groups.enable and prompts > len(self.train_dataset) + self.config.data.train_batch_size:
+            raise RunFailed(
+                f"step {step}: too few prompts have both right and wrong responses to fill a batch",
+                found=f"{prompts} prompts asked, all of the data and a batch",
+                next_step="look at reward in metrics.jsonl; algorithm.filter_groups.enable=false trains without them",
+            )
         tu.assign_non_tensor_stack(batch, "uid", [f"{step:08d}-{first + row:06d}" for row in range(len(batch))])
         return batch
 

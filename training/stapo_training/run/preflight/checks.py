@@ -200,7 +200,7 @@ def _check_covariance(actor: Any, longest: int) -> None:
         key, found, least = "ppo_max_token_len_per_gpu", limit, 2 * longest
     if found < least:
         raise BadInput(
-            f"{actor.policy_loss.loss_mode} needs two sequences in every micro-batch",
+            f"{actor.policy_loss.loss_mode} needs micro-batches that can hold two sequences",
             found=f"actor_rollout_ref.actor.{key}={found}",
             expected=f"at least {least}",
             next_step=f"set actor_rollout_ref.actor.{key}={least}, if the memory has room for it",
@@ -209,10 +209,10 @@ def _check_covariance(actor: Any, longest: int) -> None:
 
 def _check_groups(config: Any) -> None:
     groups = config.algorithm.get("filter_groups")
-    if groups and groups.enable and groups.metric not in ("acc", "score"):
+    if groups and groups.enable and groups.metric not in ("acc", "score", "reward"):
         raise BadInput(
             "algorithm.filter_groups.metric names nothing that the reward gives",
             found=groups.metric,
-            expected="acc | score",
+            expected="acc | score | reward",
             next_step="algorithm.filter_groups.metric=acc",
         )

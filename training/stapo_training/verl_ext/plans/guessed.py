@@ -34,7 +34,7 @@ def refuse_dropout(module: torch.nn.Module) -> None:
     """
     for name, part in module.named_modules():
         p = part.p if isinstance(part, torch.nn.modules.dropout._DropoutNd) else getattr(part, "attention_dropout", 0.0)
-        if p > 0:
+        if isinstance(p, int | float) and p > 0:
             raise RunFailed(
                 "selector.form=speculative runs sequences twice, and dropout would make the two differ",
                 found=f"dropout {p:g} in {name or type(part).__name__}",
