@@ -140,7 +140,7 @@ def advantage_from(config: Any) -> AdvantageConfig:
         ):
             if found not in allowed:
                 raise BadInput(
-                    f"actor_rollout_ref.actor.{key} does not go with actor_rollout_ref.advantage, which is a token's own",
+                    f"actor_rollout_ref.actor.{key} does not go with actor_rollout_ref.advantage (token by token)",
                     found=found,
                     expected=" | ".join(map(str, allowed)),
                     next_step=f"set actor_rollout_ref.actor.{key}={allowed[0]}",
