@@ -128,8 +128,8 @@ class StapoTrainer(PPOTrainerSync):
         step, first = self._fetched if self._fetched[0] == self.global_steps else (self.global_steps, 0)
         self._fetched = step, first + len(batch)
         groups, prompts = self.config.algorithm.get("filter_groups"), first + len(batch)
-        rows: Any = self.train_dataset
-        if groups and groups.enable and prompts > len(rows) + self.config.data.train_batch_size:
+        dataset: Any = self.train_dataset if groups and groups.enable else None
+        if dataset is not None and prompts > len(dataset) + self.config.data.train_batch_size:
             raise RunFailed(
                 f"step {step}: too few prompts have both right and wrong responses to fill a batch",
                 found=f"{prompts} prompts asked, all of the data and a batch",
