@@ -203,11 +203,8 @@ def _check_loss(selector: SelectorConfig, actor: Any) -> None:
     sharded = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size)
     conditions: list[tuple[str, Any, tuple]] = [
         ("use_fused_kernels", actor.use_fused_kernels, (False,)),
-        (
-            "fsdp_config.ulysses_sequence_parallel_size",
-            sharded,
-            (1,),
-        ),  # no test has run a selector on parts of sequences
+        # no test has run a selector on parts of sequences
+        ("fsdp_config.ulysses_sequence_parallel_size", sharded, (1,)),
     ]
     if selector.plan in ("guessed", "local"):
         conditions += [

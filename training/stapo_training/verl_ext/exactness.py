@@ -115,21 +115,28 @@ def _forked(ranks: int, work: Callable, *args: Any) -> Any:
         os.dup2(nothing, 2)
         try:
             result = work(*args)
-        except BaseException:  # noqa: BLE001  # it is raised again in the parent
-            result = traceback.format_exc()
+        except Exception:  # noqa: BLE001  # it is raised again in the parent
+            sender.send(traceback.format_exc())  # of any rank: the others may wait for it for ever
+            return
         if rank == 0:
             sender.send(result)
 
     processes = [fork.Process(target=run, args=(rank,), daemon=True) for rank in range(ranks)]
     for p in processes:
         p.start()
-    while not receiver.poll(0.2):
-        if not all(p.is_alive() for p in processes) and not receiver.poll(5):
-            raise RunFailed("a worker of the check died", next_step="look for its error above")
-    result = receiver.recv()
-    for p in processes:
-        p.terminate()
-        p.join()
+    try:
+        while not receiver.poll(0.2):
+            if codes := [p.exitcode for p in processes if p.exitcode]:
+                raise RunFailed(
+                    "a worker of the check died without a word",
+                    found=f"exit code {codes[0]}",
+                    next_step="free memory (2 GiB are needed) and give the same command again",
+                )
+        result = receiver.recv()
+    finally:
+        for p in processes:
+            p.terminate()
+            p.join()
     if isinstance(result, str):
         raise RunFailed(f"a worker of the check failed:\n{result}", next_step="correct what the traceback names")
     return result
@@ -173,9 +180,8 @@ def _rows(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]
         current = logp[-1].detach()
 
         def other(policy: torch.Tensor, far: float, n: int = response) -> torch.Tensor:
-            return (policy + far * torch.randn(n, generator=g)).clamp(
-                max=-0.01
-            )  # log-probabilities near the given ones
+            """Log-probabilities near the given ones."""
+            return (policy + far * torch.randn(n, generator=g)).clamp(max=-0.01)
 
         old = other(current, 0.25)
         rows.append(
