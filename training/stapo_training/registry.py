@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results.errors import BadInput
 from stapo_training.methods import advantage_from, selector_from
-from stapo_training.selection.by_hand import Definition
+from stapo_training.selection.by_hand import KNOWN_SELECTORS, Definition
 
 FILE = Path(__file__).with_name("registry.yaml")
 
@@ -68,7 +68,7 @@ def definition_of(config: Any) -> Definition:
             "weights": weights,
             "selector": selector.name,
         }
-        | {k: v for k, v in selector.parameters.items() if k != "seed"}
+        | (selector.parameters if selector.name in KNOWN_SELECTORS else {"own": selector.parameters})
     )
 
 

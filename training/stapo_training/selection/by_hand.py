@@ -15,7 +15,18 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from stapo_training.selection import objectives
+from stapo_training.selection import objectives, selectors
+from stapo_training.selection.token_stats import TokenStats
+
+KNOWN_SELECTORS = (
+    "keep_all",
+    "top_entropy",
+    "silence_spurious",
+    "silence_low_probability",
+    "silence_high_entropy",
+    "silence_random",
+)
+"""Those whose mask `kept` works out by itself."""
 
 
 class Definition(BaseModel):
@@ -24,6 +35,7 @@ class Definition(BaseModel):
     clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
     reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
+    own: the parameters of a selector that is not worked out here; its own function then takes the whole mini-batch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,6 +54,7 @@ class Definition(BaseModel):
     tau_p: float = 0.002
     q: float = 0.75
     share: float = 0.2
+    own: dict[str, float] | None = None
 
     @property
     def within_micro_batch(self) -> bool:
@@ -88,6 +101,11 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
     every = np.ones(len(p), bool)
     if d.selector == "keep_all":
         return every, ~every
+    if d.own is not None:
+        entropy_N, key_N = torch.from_numpy(h), torch.from_numpy(tokens.key_N)
+        stats = TokenStats(tokens.logprob_N.detach(), entropy_N, advantage_N, torch.from_numpy(every), key_N)
+        chosen = getattr(selectors, d.selector)(stats, **d.own)
+        return chosen.keep_N.numpy(), chosen.candidate_N.numpy()
     if d.selector == "top_entropy":
         return h >= np.sort(h)[::-1][int(np.ceil(d.share * len(h) - 1e-9)) - 1], every
     c = (advantage_N.numpy() > 0) & (p < d.tau_p)
