@@ -33,7 +33,7 @@ SPLITS = {
 def sequences() -> list[dict[str, torch.Tensor]]:
     """Sixteen sequences of different lengths, half of them with a positive advantage; the old policy's statistics are
     off by enough that its threshold puts tokens on the wrong side."""
-    g = torch.Generator().manual_seed(7)
+    g, noise = torch.Generator().manual_seed(7), torch.Generator().manual_seed(8)
     made = []
     for i in range(16):
         prompt, response = 4 + i % 3, 5 + (3 * i) % 7
@@ -48,6 +48,7 @@ def sequences() -> list[dict[str, torch.Tensor]]:
                 "response_mask": torch.ones(response, dtype=torch.long),
                 "advantages": torch.full((response,), [1.62, -0.54, 0.35, -1.21][i % 4]),
                 "old_log_probs": -6.1 + 0.25 * torch.randn(response, generator=g),
+                "rollout_log_probs": -6.1 + 0.25 * torch.randn(response, generator=noise),
                 "ref_log_prob": -6.0 + 0.25 * torch.randn(response, generator=g),
                 "entropy": 5.82 + 0.03 * torch.randn(response, generator=g),
             }
@@ -85,6 +86,7 @@ class ByHand:
         ]
         self.advantage = torch.cat([s["advantages"] for s in batch])
         self.old = torch.cat([s["old_log_probs"] for s in batch])
+        self.sampler = torch.cat([s["rollout_log_probs"] for s in batch]).numpy()
         self.reference = torch.cat([s["ref_log_prob"] for s in batch])
         self.old_entropy = torch.cat([s["entropy"] for s in batch]).double().numpy()
         self.key = np.concatenate([_keys(s) for s in batch])
@@ -134,11 +136,15 @@ class ByHand:
         at = np.flatnonzero(np.ones(len(a)) if mode == "full" else rare | ((a > 0) & np.isin(self.token, WATCHED)))
         at = at[np.lexsort((self.position[at], self.number[at]))]
         ratio = np.exp(current - old)
+        below = h < np.quantile(h[rare], q)
+        mismatch = np.where(a > 0, np.abs(old - self.sampler), -1)
+        mismatched = mismatch >= np.sort(mismatch)[-int((rare & below).sum())]
         clipped = ((a > 0) & (ratio > 1 + CLIP[1])) | ((a < 0) & (ratio < 1 - CLIP[0]))
         expected = {
             "sample": self.number, "prompt_id": np.array([f"p{n:02d}" for n in self.number]), "position": self.position,
             "token": self.token, "advantage": a, "logprob": logp, "entropy": h, "ratio": ratio, "clipped": clipped,
-            "collision": self.collision, "rare": rare, "silenced": ~keep, "top_tokens": self.top_id,
+            "collision": self.collision, "rare": rare, "silenced": ~keep, "mismatched": mismatched,
+            "old_logprob": old, "sampler_logprob": self.sampler, "top_tokens": self.top_id,
             "top_logprobs": self.top_logp, "tau_h": np.full(len(a), np.quantile(h[rare], q)),
         }  # fmt: skip
         wrong = []
@@ -157,12 +163,12 @@ class ByHand:
             )
         factor = 1 - 2 * np.exp(current.astype(float)) + self.collision
         norm = np.where(clipped, 0, np.abs(ratio * a)) * np.sqrt(factor)
-        below = h < np.quantile(h[rare], q)
         for sign in (-1, 1):
-            for flags in np.ndindex(2, 2, 2):
-                here = (np.sign(a) == sign) & (rare == flags[0]) & (below == flags[1]) & (~keep == flags[2])
-                there = counted["sign"] == sign
-                for name, value in zip(("rare", "below", "silenced"), flags, strict=True):
+            for flags in np.ndindex(2, 2, 2, 2):
+                here, there = np.sign(a) == sign, counted["sign"] == sign
+                of_hand = {"rare": rare, "below": below, "silenced": ~keep, "mismatched": mismatched}
+                for (name, values), value in zip(of_hand.items(), flags, strict=True):
+                    here = here & (values == bool(value))
                     there = there & (counted[name] == bool(value))
                 if counted["tokens"][there].sum() != here.sum():
                     wrong.append(f"{sign} {flags}: {counted['tokens'][there].sum()} counted, {here.sum()} by hand")

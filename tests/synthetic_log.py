@@ -75,6 +75,7 @@ def _rows(rows: list[Token]) -> dict[str, list]:
         "advantage": [t.advantage for t in rows], "logprob": [math.log(0.001 if t.rare else 0.3) for t in rows],
         "entropy": [t.entropy for t in rows], "ratio": [1.0] * n, "clipped": [False] * n, "collision": [0.5] * n,
         "rare": [t.rare for t in rows], "silenced": [t.silenced for t in rows], "tau_h": [t.tau_h for t in rows],
+        "old_logprob": [-1.0] * n, "sampler_logprob": [math.nan] * n, "mismatched": [False] * n,
         "top_tokens": [[9, 4]] * n, "top_logprobs": [[-0.1, -3.0]] * n, "before": [[1, 2, 3]] * n, "after": [[6]] * n,
     }  # fmt: skip
 
@@ -92,4 +93,11 @@ def _counts(rows: list[Token], others: list[Others]) -> dict[str, list]:
     names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "tokens")
     columns = {name: [line[i] for line in sorted(lines)] for i, name in enumerate(names)}
     n = len(lines)
-    return {**columns, "rises": [False] * n, "log10_p": [36] * n, "entropy": [0] * n, "norm_sum": [0.5] * n}
+    return {
+        **columns,
+        "mismatched": [False] * n,
+        "rises": [False] * n,
+        "log10_p": [36] * n,
+        "entropy": [0] * n,
+        "norm_sum": [0.5] * n,
+    }

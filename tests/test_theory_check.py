@@ -124,7 +124,7 @@ def training_run(
         p, h, a, c = zip(*part, strict=True) if part else ([], [], [], [])
         known = {"logprob": [math.log(x) for x in p], "entropy": h, "advantage": a, "collision": c}
         known |= {"step": [step] * len(p), "ratio": [1.0] * len(p), "tau_h": [tau_h] * len(p)}
-        empty = {"prompt_id": "", "clipped": False, "rare": False, "silenced": False}
+        empty = {"prompt_id": "", "clipped": False, "rare": False, "silenced": False, "mismatched": False}
         empty |= {name: [] for name in ("top_tokens", "top_logprobs", "before", "after")}
         rows = {name: known.get(name, [empty.get(name, 0)] * len(p)) for name in token_log.TOKENS}
         token_log.write(folder / "token_log", step, rows, {name: [] for name in token_log.HISTOGRAM}, header)

@@ -51,6 +51,9 @@ def two_sequences() -> MiniBatch:
         top_id_NK=np.array([[4, 9], [8, 5], [6, 1], [0, 0], [0, 0]]),
         top_logprob_NK=np.zeros((5, 2), "float32"),
         tau_h=0.2,
+        old_logprob_N=p.astype("float32"),
+        sampler_logprob_N=np.array([-0.7, -6.9, -1.0, -6.9, -0.7], "float32"),
+        mismatched_N=np.array([False, False, True, False, False]),
     )
 
 
@@ -62,6 +65,7 @@ def test_rows_have_the_tokens_place_and_context() -> None:
     assert [x.tolist() for x in found["after"]] == [[6], [8]]
     assert [x.tolist() for x in found["top_tokens"]] == [[8, 5], [0, 0]]
     assert found["silenced"].tolist() == [True, False]
+    assert found["sampler_logprob"].tolist() == [np.float32(-6.9)] * 2
     assert (found["step"].tolist(), found["mini_batch"].tolist(), found["tau_h"]) == ([3, 3], [2, 2], [0.2, 0.2])
 
 
@@ -84,14 +88,14 @@ def test_context_ends_at_the_sequence_and_after_its_limits() -> None:
 
 def test_counts_are_by_sign_flags_and_bins_with_the_sum_of_gradient_norms() -> None:
     found = token_rows.counts(two_sequences())
-    names = ("sign", "rare", "below", "silenced", "rises", "tokens", "norm_sum")
+    names = ("sign", "rare", "below", "silenced", "mismatched", "rises", "tokens", "norm_sum")
     # clipped: no gradient. The token with A < 0: |0.5 x -1| sqrt(1 - 2 x 0.001 + 0.9). log p + H: log 0.5 + 0.7 = 0.007
     # falls; log 0.25 + 0.3, and the two with log 0.001, rise. The fifth is not a response token.
     assert sorted(zip(*(found[k].tolist() for k in names), strict=True)) == [
-        (-1, False, True, False, True, 1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
-        (1, False, False, False, False, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
-        (1, False, False, False, True, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
-        (1, True, True, True, True, 1, 0.0),
+        (-1, False, True, False, False, True, 1, pytest.approx(0.5 * math.sqrt(1.898), rel=1e-6)),
+        (1, False, False, False, False, False, 1, pytest.approx(2 * math.sqrt(0.5), rel=1e-6)),
+        (1, False, False, False, True, True, 1, pytest.approx(2 * math.sqrt(1 - 0.5 + 0.4), rel=1e-6)),
+        (1, True, True, True, False, True, 1, 0.0),
     ]
     likely = (found["sign"] == 1) & ~found["rare"]
     # p = 0.25: log10 = -0.60, H = 0.3; p = 0.5: log10 = -0.30, H = 0.7

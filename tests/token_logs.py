@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ def row(**change: Any) -> dict[str, Any]:
     own = {
         "step": 1, "mini_batch": 1, "prompt_id": "p0", "sample": 0, "position": 5, "token": ids("7")[0],
         "advantage": 1.0, "logprob": -7.0, "entropy": 0.1, "ratio": 1.0, "clipped": False, "collision": 0.9,
+        "old_logprob": -7.0, "sampler_logprob": math.nan, "mismatched": False,
         "rare": True, "silenced": True, "tau_h": 0.5, "top_tokens": ids("345678")[:5],
         "top_logprobs": [-0.1, -3.0, -4.0, -5.0, -6.0], "before": ids("What is 12 + 30?"), "after": ids("\n\n4"),
     }  # fmt: skip
@@ -68,6 +70,7 @@ def histogram(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
         "rare": [r["rare"] for r in rows],
         "below": (entropy < tau).tolist(),
         "silenced": [r["silenced"] for r in rows],
+        "mismatched": [r["mismatched"] for r in rows],
         "rises": [r["logprob"] + r["entropy"] < 0 for r in rows],
         "log10_p": log10_p.tolist(),
         "entropy": in_nats.tolist(),

@@ -21,6 +21,8 @@ BEYOND: dict[str, str] = {
     "cispo": "CISPO",
     "clip_cov": "Clip-Cov",
     "kl_cov": "KL-Cov",
+    "tis": "TIS",
+    "icepop": "IcePop",
 }
 METHOD_LABELS = {BASE: "Base model", **BEYOND, **ABLATION, **METHODS}
 
@@ -57,6 +59,8 @@ COLOURS: dict[str, str] = {
     "cispo": "#77BBAA",
     "clip_cov": "#999933",
     "kl_cov": "#EE7788",
+    "tis": "#666666",
+    "icepop": "#AA4400",
 }
 
 

@@ -6,8 +6,9 @@
 
 A token is *rare* when its response has a positive advantage and its probability is below tau_p: S2T's candidates,
 whatever the method does with them. Of rare tokens, those with an entropy below tau_h (`tau_h`: the q-quantile of the
-mini-batch's rare tokens) are what S2T silences; `silenced` says what this method did. In mode "on" the rows are the
-rare tokens and those of the ids in `LogHeader.watch` whose response has a positive advantage; in mode "full" all.
+mini-batch's rare tokens) are what S2T silences; `silenced` says what this method did. Sampler and trainer give a
+sampled token slightly different probabilities: `mismatched` marks where these differ most. In mode "on" the rows are
+the rare tokens and those of the ids in `LogHeader.watch` whose response has a positive advantage; in mode "full" all.
 
 Each file is written in one step and holds its schema version and `LogHeader` in its metadata. Several steps may stand
 in one file (`stapo-repro collect` joins them): `step` is a column.
@@ -52,6 +53,9 @@ TOKENS: dict[str, str] = {
     "logprob": "float32",  # nats, under the policy that the selector judges by, as is entropy
     "entropy": "float32",
     "ratio": "float32",  # p / p_old as the update saw it
+    "old_logprob": "float32",  # nats, what the trainer gave the token before the step's first update
+    "sampler_logprob": "float32",  # and what the sampler gave it, with the same weights; NaN where that is not known
+    "mismatched": "bool",  # of its mini-batch's largest |old - sampler|: as many tokens with A > 0 as S2T would silence
     "clipped": "bool",  # the clip leaves the token no gradient (False where `LogHeader.loss` is not vanilla)
     "collision": "float32",  # sum of squared probabilities under the current policy, as are the top tokens
     "rare": "bool",
@@ -69,6 +73,7 @@ HISTOGRAM: dict[str, str] = {
     "rare": "bool",
     "below": "bool",  # entropy below tau_h
     "silenced": "bool",
+    "mismatched": "bool",
     "rises": "bool",  # log p + H < 0: a gradient step on it raises the entropy where A > 0 (the lemma)
     "log10_p": "int16",  # index of the bin
     "entropy": "int16",
@@ -77,7 +82,9 @@ HISTOGRAM: dict[str, str] = {
 }
 
 # values that hardly repeat: a dictionary of them only costs room, and their bytes compress better column by column
-_MEASURED = ("logprob", "entropy", "ratio", "collision", "top_logprobs", "norm_sum")
+_MEASURED = (
+    "logprob", "entropy", "ratio", "old_logprob", "sampler_logprob", "collision", "top_logprobs", "norm_sum",
+)  # fmt: skip
 
 
 class LogHeader(BaseModel):
@@ -92,7 +99,7 @@ class LogHeader(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     mode: Literal["on", "full"]
     selector: str
     tau_p: float
@@ -258,11 +265,11 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHea
     except (pa.ArrowInvalid, OSError, ValidationError) as e:
         line = str(e).strip().splitlines()[0]
         raise RecordError(
-            f"{file}: not a file of the token log", found=line, expected="Parquet of schema 1", next_step=again
+            f"{file}: not a file of the token log", found=line, expected="Parquet of schema 2", next_step=again
         ) from None
     if not table.schema.equals(schema(columns)):
         raise RecordError(
-            f"{file}: other columns than schema version 1 has",
+            f"{file}: other columns than schema version 2 has",
             found=", ".join(f"{f.name} {f.type}" for f in table.schema),
             expected=", ".join(f"{f.name} {f.type}" for f in schema(columns)),
             next_step="read it with the version of this project that wrote it",

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
+from stapo_training import registry
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
 from stapo_training.methods import selector_from
@@ -190,6 +191,7 @@ def render(docs: Path) -> dict[Path, bytes]:
     records = docs.resolve().parent / "results" / "records"
     files: dict[Path, bytes] = {}
     for page, name, block in (
+        ("README.md", "methods", _table(registry.rows(records))),
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
         ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),

@@ -19,12 +19,14 @@ _WEIGHTS = {(None, 2.0): "none", ("token", 2.0): "tis", ("token", "0.5_5.0"): "i
 
 
 class Method(BaseModel):
-    """One entry. `sources` names where each number of `definition` that is not JustRL's comes from."""
+    """One entry. `page` is one of docs/methods; `sources` says where each number of `definition` that is not JustRL's comes
+    from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
     paper: str
+    page: str
     does: str
     definition: Definition = Definition()
     sources: dict[str, str]
@@ -72,17 +74,22 @@ def definition_of(config: Any) -> Definition:
     )
 
 
-def listing(records: Path) -> str:
-    """All methods as text: what each is, its numbers with their sources, and the runs of it among the records."""
+def _trained(records: Path) -> dict[str, list[str]]:
+    """By method, the committed runs of it with their status."""
     from stapo_results import store
     from stapo_results.schema import Run
 
-    trained: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for path in sorted(records.glob("**/train/*/run.json")):
         run = store.read_json(path, Run)
         method = run.config.get("run", {}).get("method", "")
-        trained.setdefault(method, []).append(f"{path.parent.relative_to(records)} ({run.status})")
-    parts = []
+        found.setdefault(method, []).append(f"{path.parent.relative_to(records)} ({run.status})")
+    return found
+
+
+def listing(records: Path) -> str:
+    """All methods as text: what each is, its numbers with their sources, and the runs of it among the records."""
+    trained, parts = _trained(records), []
     for name, m in methods().items():
         numbers = m.definition.model_dump(exclude_defaults=True)
         lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
@@ -90,3 +97,20 @@ def listing(records: Path) -> str:
         lines += [f"  {k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()]
         parts.append("\n".join([*lines, f"  trained here: {', '.join(trained.get(name, [])) or 'not run'}"]))
     return "\n\n".join(parts)
+
+
+def rows(records: Path) -> list[dict[str, str]]:
+    """All methods as rows of a Markdown table, the same facts as in `listing`; links are those of docs/."""
+    trained = _trained(records)
+    return [
+        {
+            "`method=`": f"[{name}](methods/{m.page}.md)",
+            "paper": f"{m.title}, {m.paper}" if m.title not in m.paper else m.paper,
+            "what it does": m.does,
+            "its numbers, and where they come from": "; ".join(
+                f"{k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()
+            ),
+            "runs among the records": f"{len(trained.get(name, []))}" if name in trained else "not run",
+        }
+        for name, m in methods().items()
+    ]

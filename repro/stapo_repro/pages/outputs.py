@@ -1,8 +1,8 @@
 """Which files the commands `tables`, `figures` and `report` write, as paths and bytes.
 
-Two experiments have tables and figures of their own: the main one (all of results/records but the ablation) and the
-ablation (results/records/ablation alone). Their cells share ids, since the ablation trains JustRL and STAPO with seed 0
-anew, so they are never read together.
+Two experiments have tables and figures of their own: the main one (all of results/records but the ablation and the
+short runs of further methods) and the ablation (results/records/ablation alone). Their cells share ids, since the ablation
+trains JustRL and STAPO with seed 0 anew, so they are never read together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
-from stapo_repro.tokens import example, planted_page
+from stapo_repro.tokens import example, mismatch_page, planted_page
 from stapo_results import generated
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def roots(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Path], tu
     if records:
         return list(records), ()
     if name == "main":
-        return [_RECORDS], (ablation.FOLDER,)
+        return [_RECORDS], (ablation.FOLDER, mismatch_page.FOLDER)
     folder = _RECORDS / ablation.FOLDER
     return [folder] if folder.is_dir() else [], ()  # none yet: every number says "not run"
 
@@ -117,8 +117,10 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         {"main": main_tables, "ablation": ablation_tables}[part](files, records, out)
     planted_tables(files, of, records, out)
     if not out:
-        page = checkout() / "docs" / "statistics.md"
-        generated.renew(files, page, "audit", findings.page_block(run.load_and_audit()))
+        docs = checkout() / "docs"
+        generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
+        logged = load_training_runs([_RECORDS], (ablation.FOLDER,))
+        generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
     return files
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Columns = Mapping[str, np.ndarray]
 _ROW_COLUMNS = (
     "step", "mini_batch", "sample", "position", "token", "advantage", "logprob", "entropy", "rare", "silenced", "tau_h",
+    "old_logprob", "sampler_logprob", "mismatched",
 )  # fmt: skip
 _MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
 _OTHER_SPACE = re.compile(r"[^\S \n\t]")

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from stapo_repro.figures.canvas import save, style
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.templating import template, visible
-from stapo_repro.tokens import figures, numbers
+from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
 from stapo_repro.tokens.logged_run import LoggedRun, marked
 from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, percent
 
@@ -43,8 +43,9 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         drawn = [save(sketch) for sketch in figures.sketches(run)]
     steps, spread, said = numbers.thresholds(run), numbers.all_thresholds(run), _statement(run, counts)
     notices = _notices(run, counts)
+    disagreement = mismatch.measured(run)
     found = {
-        "schema_version": 3,
+        "schema_version": 4,
         "run_id": run.record.run_id if run.record is not None else None,
         "inputs": dict(sorted(run.inputs.items())),
         "facts": run.header.model_dump(mode="json"),
@@ -52,6 +53,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         "threshold": {"all": asdict(spread) if spread else None, "steps": [asdict(t) for t in steps]},
         "taxonomy": [asdict(q) for q in quadrants],
         "silenced": [asdict(c) for c in counts],
+        "mismatch": None if disagreement is None else asdict(disagreement),
         "ranked": {
             part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
             for part, w in numbers.words(run).items()
@@ -75,6 +77,9 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         glyphs=glyphs,
         taxonomy_header=_TAXONOMY,
         taxonomy=[_taxonomy_row(q) for q in quadrants],
+        mismatch=[]
+        if disagreement is None
+        else zip(mismatch_page.HEAD, mismatch_page.cells(disagreement), strict=True),
         cases=[(c, marked(c.token), _case_cells(c), _case_place(c)) for c in cases],
         case_header=_CASE_HEADER,
         parts=run.part_names,
@@ -89,7 +94,9 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     }
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     files |= {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
-    return files, [said, *notices]
+    pair = "" if disagreement is None else ", ".join(mismatch_page.cells(disagreement)[1:3])
+    told = f"mismatch of sampler and trainer: S2T's tokens among the largest of all, of the rare: {pair or 'not known'}"
+    return files, [said, told, *notices]
 
 
 def _shown(value: object) -> object:

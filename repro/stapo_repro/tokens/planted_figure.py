@@ -9,8 +9,9 @@ from stapo_repro.figures.canvas import GREY, Sketch, bare, interval, legend, met
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.tables import percent, shown
 from stapo_repro.tokens import planted
-from stapo_repro.tokens.planted import Measured, Share
+from stapo_repro.tokens.planted import Measured
 from stapo_repro.tokens.planted_page import SELECTORS, PlantedSection, section
+from stapo_repro.tokens.shares import Share
 
 # a mask has the style of the method that trains with it
 _METHOD = {

@@ -11,7 +11,7 @@ from stapo_repro.tables import percent, shown, signed
 from stapo_repro.tables.render.markdown import escape, grid
 from stapo_repro.tokens import planted
 from stapo_repro.tokens.logged_run import Vocabulary
-from stapo_repro.tokens.planted import Interval, Share
+from stapo_repro.tokens.shares import Interval, Share
 from stapo_results import token_log
 from stapo_results.errors import RecordError
 

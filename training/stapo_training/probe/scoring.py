@@ -190,4 +190,7 @@ def scored_mini_batch(
         top_id_NK=scores.top_id_TK.numpy().astype(np.int32),
         top_logprob_NK=scores.top_logprob_TK.numpy(),
         tau_h=selection.threshold if rare_N.any() else None,
+        old_logprob_N=logprob_N,
+        sampler_logprob_N=np.full(total, np.nan, np.float32),
+        mismatched_N=np.zeros(total, bool),
     )

@@ -29,7 +29,8 @@ class MiniBatch:
     ids: all B sequences' token ids, prompt first, packed; end_B: where each sequence ends in it. response_B: lengths
     of the responses. The vectors over N: response_N is False for padding and for tokens that the environment wrote;
     logprob_N and entropy_N (nats) are those that the selector judges by; logprob_now_N, ratio_N, clipped_N and
-    collision_N are the current policy's. top_id_NK and top_logprob_NK need values only where a row is written.
+    collision_N are the current policy's; sampler_logprob_N is NaN where it is not known. top_id_NK and top_logprob_NK
+    need values only where a row is written.
     """
 
     step: int
@@ -52,6 +53,9 @@ class MiniBatch:
     top_id_NK: np.ndarray
     top_logprob_NK: np.ndarray
     tau_h: float | None
+    old_logprob_N: np.ndarray
+    sampler_logprob_N: np.ndarray
+    mismatched_N: np.ndarray
 
 
 def clipped(advantage_N: np.ndarray, ratio_N: np.ndarray, low: float, high: float, dual: float = np.inf) -> np.ndarray:
@@ -105,6 +109,9 @@ def rows(m: MiniBatch, chosen_N: np.ndarray) -> Columns:
         "logprob": m.logprob_N[at_R],
         "entropy": m.entropy_N[at_R],
         "ratio": m.ratio_N[at_R],
+        "old_logprob": m.old_logprob_N[at_R],
+        "sampler_logprob": m.sampler_logprob_N[at_R],
+        "mismatched": m.mismatched_N[at_R],
         "clipped": m.clipped_N[at_R],
         "collision": m.collision_N[at_R],
         "rare": m.rare_N[at_R],
@@ -129,7 +136,8 @@ def counts(m: MiniBatch) -> Columns:
     # in float64, as the selector compares: a threshold between two float32 numbers is one of them in float32
     below = m.entropy_N[r].astype(np.float64) < (-np.inf if m.tau_h is None else m.tau_h)
     rises = entropy_rises(m.logprob_N[r], m.entropy_N[r])
-    keys = (np.sign(m.advantage_N[r]), m.rare_N[r], below, m.silenced_N[r], rises, log10_p, entropy)
+    flags = (m.rare_N[r], below, m.silenced_N[r], m.mismatched_N[r], rises)
+    keys = (np.sign(m.advantage_N[r]), *flags, log10_p, entropy)
     norm = gradient_norm(m.advantage_N[r], m.ratio_N[r], m.clipped_N[r], m.logprob_now_N[r], m.collision_N[r])
     return _counted(m.step, m.number, keys, np.ones(len(norm), int), norm)
 
@@ -171,24 +179,22 @@ def logged(m: MiniBatch, mode: str, watch: Sequence[int], most: int) -> Part:
     return Part(rows(m, chosen_N), counts(m), left_out, int((m.response_N & ~known_N).sum()))
 
 
-_KEYS = ("sign", "rare", "below", "silenced", "rises", "log10_p", "entropy")
-_SIZES = (3, 2, 2, 2, 2, len(token_log.LOG10_P_EDGES) - 1, len(token_log.ENTROPY_EDGES) - 1)
+_FLAGS = ("rare", "below", "silenced", "mismatched", "rises")
+_KEYS = ("sign", *_FLAGS, "log10_p", "entropy")
+_SIZES = (3, *(2 for _ in _FLAGS), len(token_log.LOG10_P_EDGES) - 1, len(token_log.ENTROPY_EDGES) - 1)
 
 
 def _counted(step: int, number: int, keys: Sequence[np.ndarray], tokens: np.ndarray, norm: np.ndarray) -> Columns:
     """Tokens and norms (N,) summed over equal keys: vectors (N,) by _KEYS."""
     sign, *rest = (k.astype(np.int64) for k in keys)
-    cell = np.ravel_multi_index((sign + 1, *rest), _SIZES)  # one number a token: it sorts faster than seven
+    cell = np.ravel_multi_index((sign + 1, *rest), _SIZES)  # one number a token: it sorts faster than eight
     found, group = np.unique(cell, return_inverse=True)
-    sign, rare, below, silenced, rises, log10_p, entropy = np.unravel_index(found, _SIZES)
+    sign, *flags, log10_p, entropy = np.unravel_index(found, _SIZES)
     return {
         "step": np.full(len(found), step),
         "mini_batch": np.full(len(found), number),
         "sign": sign - 1,
-        "rare": rare.astype(bool),
-        "below": below.astype(bool),
-        "silenced": silenced.astype(bool),
-        "rises": rises.astype(bool),
+        **{name: flag.astype(bool) for name, flag in zip(_FLAGS, flags, strict=True)},
         "log10_p": log10_p,
         "entropy": entropy,
         "tokens": np.bincount(group, tokens, len(found)).astype(int),

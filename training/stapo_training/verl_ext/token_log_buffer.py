@@ -68,9 +68,13 @@ class TokenLogBuffer:
         """
         judged = passed if self.judged is None else self.judged
         s = self.selector
-        tau_h = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool).threshold
+        chosen = selectors.silence_spurious(judged, tau_p=s.tau_p, q=s.q, pool=pool)
         any_rare = pool(self._rare(judged).sum()[None]).sum() > 0
         old_N = data["old_log_probs"].values().float().to(passed.logprob_N.device)
+        sampler = data.get("rollout_log_probs")  # veRL leaves it out without rollout.calculate_log_probs
+        sampler_N = torch.full_like(old_N, float("nan")) if sampler is None else sampler.values().float().to(old_N)
+        mismatch_N = (old_N - sampler_N).abs()
+        positive_N = judged.response_N & (judged.advantage_N > 0) & mismatch_N.isfinite()
         ratio_N, advantage_N = _numpy((passed.logprob_N - old_N).exp()), _numpy(judged.advantage_N)
         cut_N = np.zeros(len(ratio_N), bool) if self.clip is None else clipped(advantage_N, ratio_N, *self.clip)
         ids = data["input_ids"]
@@ -95,9 +99,24 @@ class TokenLogBuffer:
             silenced_N=_numpy(judged.response_N & ~keep_N),
             top_id_NK=_numpy(self.top_id_NK),
             top_logprob_NK=_numpy(self.top_logprob_NK),
-            tau_h=tau_h if any_rare else None,
+            tau_h=chosen.threshold if any_rare else None,
+            old_logprob_N=_numpy(old_N),
+            sampler_logprob_N=_numpy(sampler_N),
+            mismatched_N=_numpy(largest(mismatch_N, positive_N, judged.response_N & ~chosen.keep_N, pool)),
         )
         return logged(m, self.config.mode, self.config.watch, self.config.most_rows)
+
+
+def largest(
+    values_N: torch.Tensor, among_N: torch.Tensor, as_many_as_N: torch.Tensor, pool: selectors.Pool
+) -> torch.Tensor:
+    """(N,): of the tokens `among_N` those with the largest values, over all ranks as many as `as_many_as_N` has; more
+    where several are equal at the end."""
+    count = int(pool(as_many_as_N.sum()[None]).sum())
+    every_M = pool(values_N[among_N])
+    if not count or not len(every_M):
+        return torch.zeros_like(among_N)
+    return among_N & (values_N >= every_M.topk(min(count, len(every_M))).values[-1])
 
 
 def _numpy(values: torch.Tensor) -> np.ndarray:

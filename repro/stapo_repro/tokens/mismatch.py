@@ -1,0 +1,94 @@
+"""Are the tokens that S2T silences those on which sampler and trainer disagree?
+
+Mismatch: |log p of the trainer - log p of the sampler| of a sampled token, both with the weights that sampled it. Masks
+are of tokens with A > 0, mini-batch by mini-batch. Dimension N: the rare ones, which all have a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stapo_repro.tokens.logged_run import LoggedRun, batch_keys
+from stapo_repro.tokens.shares import Array, Interval, Share, Sums
+from stapo_results.statistics.ranks import rank_correlation
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many of the tokens that S2T would silence are also of an equal number with the largest mismatch.
+
+    Attributes:
+        share: with its interval over prompts.
+        chance: what a mask of that size without any knowledge would share.
+    """
+
+    share: Share
+    chance: float
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A run's numbers.
+
+    Attributes:
+        correct: overlap with the largest mismatches of all tokens with A > 0 (`token_log`, column mismatched).
+        rare: overlap with the largest mismatches of the rare tokens; where several are equal at its end, each counts in
+            part.
+        entropy, probability: Spearman's correlation of the mismatch with each, over the rare tokens.
+        median, largest: mismatch of the rare tokens, nats.
+    """
+
+    correct: Overlap
+    rare: Overlap
+    entropy: Interval
+    probability: Interval
+    median: float
+    largest: float
+
+
+def measured(run: LoggedRun) -> Mismatch | None:
+    """None where the log does not know the sampler's probabilities, or has no token that S2T would silence."""
+    r = run.rows
+    known = r["rare"] & np.isfinite(r["sampler_logprob"])
+    s2t_N = run.below[known]
+    if not s2t_N.any():
+        return None
+    value_N = np.abs(r["old_logprob"].astype(np.float64) - r["sampler_logprob"])[known]
+    _, prompt_N = np.unique(run.table.column("prompt_id").to_numpy()[known], return_inverse=True)
+    batches, batch_N = np.unique(batch_keys(r)[known], return_inverse=True)
+    among_rare_N, chance_rare_N = np.zeros(len(value_N)), np.zeros(len(value_N))
+    for batch in range(len(batches)):
+        mine = np.flatnonzero(batch_N == batch)
+        count = int(s2t_N[mine].sum())
+        among_rare_N[mine] = _largest(value_N[mine], count)
+        chance_rare_N[mine] = count / len(mine)
+    c = run.counts
+    positive = (c["sign"] == 1) & np.isin(batch_keys(c), batches)
+    at = np.searchsorted(batches, batch_keys(c)[positive])
+    every, flagged = (np.bincount(at, c["tokens"][positive] * f, len(batches)) for f in (1, c["mismatched"][positive]))
+    columns = {"S2T": s2t_N, "correct": s2t_N & r["mismatched"][known], "rare": s2t_N * among_rare_N}
+    sums = Sums(prompt_N, columns, "prompts")
+    return Mismatch(
+        correct=Overlap(sums.share("correct", "S2T"), float((flagged / every)[batch_N][s2t_N].mean())),
+        rare=Overlap(sums.share("rare", "S2T"), float(chance_rare_N[s2t_N].mean())),
+        entropy=_interval(rank_correlation(value_N, r["entropy"][known], prompt_N)),
+        probability=_interval(rank_correlation(value_N, r["logprob"][known], prompt_N)),
+        median=float(np.median(value_N)),
+        largest=float(value_N.max()),
+    )
+
+
+def _largest(values_N: Array, count: int) -> Array:
+    """The chance (N,) of being among the `count` largest: 1, 0, or equal parts for those that are equal at its end."""
+    if not count:
+        return np.zeros(len(values_N))
+    end = np.sort(values_N)[-count]
+    above, equal = values_N > end, values_N == end
+    return above + equal * (count - above.sum()) / equal.sum()
+
+
+def _interval(found: Sequence[float]) -> Interval:
+    return Interval(*(None if np.isnan(x) else float(x) for x in found))

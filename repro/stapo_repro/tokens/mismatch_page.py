@@ -1,0 +1,62 @@
+"""The numbers of `mismatch` as cells of a table, and the block of docs/tokens.md with those of all committed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stapo_repro import labels
+from stapo_repro.records.reading import TrainingRun
+from stapo_repro.tables import percent, shown
+from stapo_repro.tables.render.markdown import escape, grid
+from stapo_repro.tokens.logged_run import load
+from stapo_repro.tokens.mismatch import Mismatch, Overlap, measured
+from stapo_repro.tokens.shares import Interval
+from stapo_results import token_log
+
+FOLDER = "methods"
+"""Below results/records: short runs of the methods beyond the paper's, which no other table or figure shows."""
+METHODS = ("stapo", "tis", "icepop")
+HEAD = (
+    "S2T's tokens",
+    "Of them with the largest mismatch of all tokens, A > 0",
+    "Of them with the largest mismatch of the rare tokens",
+    "Rank correlation with entropy",
+    "Rank correlation with probability",
+    "Mismatch of the rare tokens, nats: median (largest)",
+)
+
+
+def cells(m: Mismatch) -> tuple[str, ...]:
+    """A run's texts, in the order of HEAD."""
+    return (
+        f"{m.correct.share.whole:,.0f}",
+        *(_overlap(o) for o in (m.correct, m.rare)),
+        *(_correlation(c) for c in (m.entropy, m.probability)),
+        f"{m.median:.1e} ({m.largest:.1e})",
+    )
+
+
+def _overlap(o: Overlap) -> str:
+    s = o.share
+    assert s.value is not None  # `measured` gives None without any token
+    ends = "" if s.low is None or s.high is None else f" [{shown(percent(s.low), 1)}, {shown(percent(s.high), 1)}]"
+    return f"{shown(percent(s.value), 1)} %{ends}; by chance {shown(percent(o.chance), 1)} %"
+
+
+def _correlation(c: Interval) -> str:
+    ends = "" if c.low is None or c.high is None else f" [{shown(c.low)}, {shown(c.high)}]"
+    return f"{shown(c.value)}{ends}"
+
+
+def page_block(runs: Sequence[TrainingRun]) -> str:
+    """What stands between the markers of docs/tokens.md: the runs of METHODS whose log knows the sampler."""
+    rows = []
+    for run in sorted((r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.seed)):
+        found = measured(load(run.folder)) if (run.folder / token_log.FOLDER).is_dir() else None
+        if found is not None:
+            note = (" (miniature)" if run.size == labels.MINI else "") + (", SYNTHETIC" if run.synthetic else "")
+            label = f"{labels.method_label(run.method)}, seed {run.seed}{note}"
+            rows.append([escape(label), *map(escape, cells(found))])
+    if missing := [labels.method_label(m) for m in METHODS if all(r.method != m for r in runs)]:
+        rows += [[escape(m), "not run", *("" for _ in HEAD[1:])] for m in missing]
+    return "\n".join(grid(["Run", *HEAD], rows))
