@@ -19,8 +19,10 @@ _WEIGHTS = {(None, 2.0): "none", ("token", 2.0): "tis", ("token", "0.5_5.0"): "i
 
 
 class Method(BaseModel):
-    """One entry. `page` is one of docs/methods; `sources` says where each number of `definition` that is not JustRL's comes
-    from."""
+    """One entry.
+
+    page: of docs/methods. sources: where each number of `definition` that is not JustRL's comes from.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,8 +1,8 @@
 """Which files the commands `tables`, `figures` and `report` write, as paths and bytes.
 
 Two experiments have tables and figures of their own: the main one (all of results/records but the ablation and the
-short runs of further methods) and the ablation (results/records/ablation alone). Their cells share ids, since the ablation
-trains JustRL and STAPO with seed 0 anew, so they are never read together.
+short runs of further methods) and the ablation (results/records/ablation alone). Their cells share ids: the ablation
+trains JustRL and STAPO with seed 0 anew. So they are never read together.
 """
 
 from __future__ import annotations
