@@ -13,7 +13,7 @@ import torch
 from stapo_training.pages import compose
 
 
-def _loss(method: str, old: list, new: list, advantage: list, sequences: int) -> float:
+def _loss(method: str, old: list, new: list, advantage: list, sequences: int, **more: torch.Tensor) -> float:
     """The method's loss on B sequences (lists of probabilities) of a mini-batch of `sequences` on one rank."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.utils.config import omega_conf_to_dataclass
@@ -34,6 +34,7 @@ def _loss(method: str, old: list, new: list, advantage: list, sequences: int) ->
         response_mask=torch.ones_like(old_log_prob),
         loss_agg_mode=actor.loss_agg_mode,
         config=actor,
+        **more,
     )
     return float(value)
 
@@ -65,6 +66,46 @@ def test_dppo_kl_cuts_what_diverged_by_more_than_its_threshold() -> None:
     # binary KL of 0.5 to 0.7: 0.0872 > 0.05, cut; 0.01 to 0.05: 0.0247; 0.5 to 0.3: 0.0872, cut; 0.3 to 0.2: 0.0282
     found = _loss("dppo-kl", OLD, [[0.7, 0.05], [0.3, 0.2]], ADVANTAGE, sequences=2)
     assert found == pytest.approx((14.978661 - 1.072959) / 2 / 15360, rel=1e-5)
+
+
+def test_lp_regs_proxy_is_what_min_p_leaves() -> None:
+    from stapo_training.selection.token_stats import proxy_logprob
+
+    p = torch.tensor([[0.6, 0.29, 0.1, 0.01], [0.25, 0.25, 0.25, 0.25]])
+    # at least 0.02 x 0.6 = 0.012: all but the last, 0.99 of the mass; of the second row all
+    found = proxy_logprob(p[[0, 0, 1]].log(), torch.tensor([2, 3, 0]), 0.02)
+    assert found.exp().tolist() == pytest.approx([0.1 / 0.99, 0.0, 0.25])
+    # at temperature 0.5 the squares count: 0.6^2, 0.29^2 and 0.1^2 = 0.0278 x 0.36 are left
+    (found,) = proxy_logprob(p[:1].log(), torch.tensor([2]), 0.02, torch.tensor([0.5])).exp().tolist()
+    assert found == pytest.approx(0.01 / (0.36 + 0.0841 + 0.01))
+
+
+def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -> None:
+    # A < 0: p 0.1, proxy 0.2: ratio 0.5, -(-1)(0.5) + (2 - ln 2 - 1) = 0.806853; one above its proxy: 1 x 1
+    # proxy 0: one that is not to be regularised: 0.5; A > 0: ratio 20, cut at 10: -10
+    proxy = torch.tensor([[0.2, 0.1], [0.0, 0.0]]).log()
+    old, new = [[0.2, 0.3], [0.1, 0.01]], [[0.1, 0.3], [0.05, 0.2]]
+    found = _loss("lp-reg", old, new, [[-1.0, -1.0], [-1.0, 1.0]], sequences=2, rollout_is_weights=proxy)
+    assert found == pytest.approx((0.806853 + 1 + 0.5 - 10) / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "actor_rollout_ref.proxy.min_p=0",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
+        "algorithm.rollout_correction.rollout_is=token",
+        "algorithm.rollout_correction.bypass_mode=true",
+        "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+    ],
+)
+def test_what_does_not_go_with_lp_reg_is_refused(override: str) -> None:
+    from stapo_results.errors import BadInput
+    from stapo_training.methods import proxy_from
+
+    config = compose(["method=lp-reg", override])
+    with pytest.raises(BadInput, match=override.partition("=")[0].replace(".", r"\.")):
+        proxy_from(config.actor_rollout_ref, config.algorithm)
 
 
 @pytest.mark.parametrize(("method", "weights"), [("tis", [2.0, 1.0, 0.2, 2.0]), ("icepop", [3.0, 1.0, 0.0, 0.0])])

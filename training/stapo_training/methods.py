@@ -162,6 +162,55 @@ def advantage_from(config: Any) -> AdvantageConfig:
     return advantage
 
 
+class ProxyConfig(BaseModel):
+    """`actor_rollout_ref.proxy` of the Hydra configuration: Lp-Reg's proxy distribution.
+
+    min_p: tokens less probable than this share of the most probable one are noise; 0: no proxy.
+    lowest: the share of the mini-batch's tokens with A < 0, from the least probable up, that may be drawn to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_p: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lowest: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+
+def proxy_from(config: Any, algorithm: Any = None) -> ProxyConfig:
+    """The validated part of `actor_rollout_ref`; `algorithm` too when given.
+
+    Raises:
+        BadInput: naming the key, the value found and what is allowed.
+    """
+    proxy = validated(ProxyConfig, config.proxy, "actor_rollout_ref.proxy", "choose a method=... overlay")
+    actor = config.actor
+    has, loss = proxy.min_p > 0, actor.policy_loss.loss_mode
+    conditions = [
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", loss, "lp_reg" if has or loss == "lp_reg" else loss)
+    ]
+    if loss == "lp_reg":
+        conditions += [
+            ("actor_rollout_ref.proxy.min_p", proxy.min_p, proxy.min_p or 0.02),
+            ("actor_rollout_ref.actor.use_fused_kernels", actor.use_fused_kernels, False),
+            ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+             max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size), 1),
+        ]  # fmt: skip
+        if algorithm is not None:  # its weights have no place in this loss, and bypass_mode leaves out the proxy's pass
+            correction = algorithm.rollout_correction
+            conditions += [
+                (f"algorithm.rollout_correction.{key}", correction[key], expected)
+                for key, expected in (("rollout_is", None), ("bypass_mode", False))
+            ]
+    for key, found, expected in conditions:
+        if found != expected:
+            raise BadInput(
+                f"{key} does not go with Lp-Reg (policy_loss.loss_mode=lp_reg with proxy.min_p above 0)",
+                found=found,
+                expected=expected,
+                next_step=f"set {key}={'null' if expected is None else expected}, or choose another method=...",
+            )
+    return proxy
+
+
 def validated(kind: type[M], config: Mapping[str, Any], where: str, next_step: str) -> M:
     """A part of the Hydra configuration as its model.
 

@@ -70,6 +70,9 @@ def definition_of(config: Any) -> Definition:
             "reweight": advantage.reweight,
             "isolate": advantage.isolate,
             "weights": weights,
+            "min_p": a.proxy.min_p,
+            "lowest": a.proxy.lowest,
+            "toward_proxy": actor.policy_loss.ppo_kl_coef if loss == "lp_reg" else 0.0,
             "selector": selector.name,
         }
         | (selector.parameters if selector.name in KNOWN_SELECTORS else {"own": selector.parameters})

@@ -35,12 +35,15 @@ class Definition(BaseModel):
     clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
     reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
+    min_p, lowest, toward_proxy: Lp-Reg's proxy, the share of the tokens with A < 0 that are drawn to it, the weight.
     own: the parameters of a selector that is not worked out here; its own function then takes the whole mini-batch.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"] = "clipped"
+    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
+        "clipped"
+    )
     clip: tuple[float, float] = (0.2, 0.28)
     truncation: float | None = None
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
@@ -50,6 +53,9 @@ class Definition(BaseModel):
     reweight: float = 0.0
     isolate: float = 0.0
     weights: Literal["none", "tis", "icepop"] = "none"
+    min_p: float = 0.0
+    lowest: float = 0.01
+    toward_proxy: float = 0.0
     selector: str = "keep_all"
     tau_p: float = 0.002
     q: float = 0.75
@@ -66,6 +72,8 @@ class Definition(BaseModel):
 class Tokens:
     """The statistics of a mini-batch: logprob_N carries the gradient; entropy_N and key_N are float64.
 
+    every_NV: the log-probabilities of all tokens of the vocabulary; chosen_N: those that were sampled.
+
     reward_S: +1 or -1; group_S: the prompt of each sequence; sequence_N: the sequence of each token. longest: response
     tokens that a sequence may have.
     """
@@ -76,6 +84,8 @@ class Tokens:
     rollout_N: torch.Tensor
     entropy_N: np.ndarray
     key_N: np.ndarray
+    every_NV: torch.Tensor
+    chosen_N: torch.Tensor
     sequence_N: torch.Tensor
     reward_S: torch.Tensor
     group_S: torch.Tensor
@@ -183,10 +193,22 @@ def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torc
         valid_N = torch.where(a_N > 0, moved_N <= high, moved_N >= -low)
         return -a_N * ratio_N.detach().clamp(max=d.truncation) * tokens.logprob_N * valid_N
 
+    def lp_reg() -> torch.Tensor:
+        negative_N, p_NV = a_N < 0, tokens.every_NV.double().exp()
+        lowest = tokens.old_N[negative_N].sort().values[: int(d.lowest * int(negative_N.sum()))]
+        may_N = negative_N & (tokens.old_N <= lowest[-1] if len(lowest) > 1 else torch.zeros_like(negative_N))
+        kept_NV = p_NV >= d.min_p * p_NV.amax(1, keepdim=True)
+        chosen_N = torch.nn.functional.one_hot(tokens.chosen_N, p_NV.shape[1]).bool()
+        proxy_N = (p_NV * (kept_NV & chosen_N)).sum(1) / (p_NV * kept_NV).sum(1)
+        drawn_N = may_N & (tokens.logprob_N.detach().exp() < proxy_N)
+        toward_N = d.toward_proxy * objectives.k3(tokens.logprob_N, proxy_N.clamp(min=1e-30).log().float())
+        return torch.where(drawn_N, -a_N * ratio_N + toward_N, clipped_N)
+
     if d.within_micro_batch:
         return _by_covariance(d, tokens, a_N, ratio_N, clipped_N)
     forms: dict[str, Callable[[], torch.Tensor]] = {
         "clipped": clipped, "cispo": cispo, "gspo": gspo, "sapo": sapo, "gmpo": gmpo, "dppo_tv": dppo, "dppo_kl": dppo,
+        "lp_reg": lp_reg,
     }  # fmt: skip
     return [forms[d.loss]()]
 

@@ -5,6 +5,7 @@ Pure functions on tensors; verl_ext/mini_batch.py feeds them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -75,6 +76,18 @@ def entropy_and_collision(
     """`entropy`, and the sum of squared probabilities (N,), float32: a sixth more time."""
     collision_N = torch.empty(len(logits_NV), dtype=torch.float32, device=logits_NV.device)
     return _moments(logits_NV, temperature_N, collision_N), collision_N
+
+
+def proxy_logprob(
+    logits_NV: torch.Tensor, chosen_N: torch.Tensor, min_p: float, temperature_N: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The chosen tokens' log-probabilities (N,) among the tokens whose probability is at least `min_p` of the largest
+    one's; -inf for a token that is not among them (Lp-Reg's proxy, Huang et al. 2025, 2510.03222)."""
+    z = logits_NV.float()
+    if temperature_N is not None:
+        z = z / temperature_N.unsqueeze(-1)
+    z = z.masked_fill(z < z.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
+    return z.gather(-1, chosen_N.unsqueeze(-1)).squeeze(-1) - z.logsumexp(-1)
 
 
 def _moments(

@@ -31,6 +31,9 @@ PLANS: dict[str, type[Plan]] = {
     "guessed": GuessedPlan,
 }
 
+PROXY = "proxy_log_probs"
+"""The field of the responses' log-probabilities among the tokens that min-p keeps."""
+
 _VeRLEngine: Any = FSDPEngineWithLMHead  # veRL's registering decorator hides the class's type
 
 
@@ -46,6 +49,8 @@ class SelectingEngine(_VeRLEngine):
     mini_batch = 0
     """Where the training stands, for messages and the token log; the worker sets both."""
     token_log: TokenLogConfig | None = None
+    min_p: float = 0.0
+    """Above 0 the old-log-prob pass leaves PROXY: `ProxyConfig`."""
     clip: Clip | None = None
     """What the policy loss clips, for the token log (`TokenLogBuffer`)."""
 
@@ -69,12 +74,16 @@ class SelectingEngine(_VeRLEngine):
         sharded = self.use_ulysses_sp
         unsharded = partial(self._gather_and_unpad_packed, pad_size=output_args["pad_size"]) if sharded else None
         packed = partial(PackedLogits, output.logits, output_args, offsets, gather=unsharded)
+        response = micro_batch["response_mask"].offsets()
+        if ours and self.min_p:
+            here = packed(response_positions(offsets, response), micro_batch["responses"].values())
+            result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.min_p), response)
         if ours:
             every = torch.arange(int(offsets[-1]), device=offsets.device)
             flat = packed(every, every).entropy()
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
         if isinstance(logits_processor_func, RecordingLoss):
-            position_M = response_positions(offsets, micro_batch["response_mask"].offsets())
+            position_M = response_positions(offsets, response)
             logits_processor_func.observe(
                 micro_batch[ROW],
                 result["log_probs"].values().detach()[position_M].float(),

@@ -31,6 +31,7 @@ from stapo_training.selection import by_hand
 from stapo_training.selection.by_hand import Definition, Tokens
 from stapo_training.selection.token_stats import token_keys
 from stapo_training.verl_ext import in_process, platform
+from stapo_training.verl_ext.engine import PROXY
 
 assert platform  # registers the CPU
 
@@ -45,6 +46,10 @@ _SPLITS: dict[str, dict[str, Any]] = {
 _WHOLE: dict[str, dict[str, Any]] = {
     "16 sequences": {"micro_batch_size_per_gpu": SEQUENCES, "use_dynamic_bsz": False},
 }
+
+
+_MORE = 75
+"""Times as many tokens as Lp-Reg's share says: 1 % of the mini-batch's are none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,11 @@ def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as folder:
         _forked(1, _make_model, Path(folder))
         base = ["size=mini", "hardware=cpu", *overrides, f"run.base={folder}", f"run.out={folder}/unused"]
-        longest = compose(base).data.max_response_length
+        config = compose(base)
+        longest = config.data.max_response_length
+        if definition.loss == "lp_reg":
+            base.append(f"actor_rollout_ref.proxy.lowest={_MORE * config.actor_rollout_ref.proxy.lowest}")
+            definition = definition.model_copy(update={"lowest": _MORE * definition.lowest})
         hand = _forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
             splits = _WHOLE if definition.within_micro_batch else _SPLITS
@@ -164,7 +173,7 @@ def _rows(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model").float()
     g = torch.Generator().manual_seed(7)
-    rows, logp, entropy, keys = [], [], [], []
+    rows, logp, every, entropy, keys = [], [], [], [], []
     for i in range(SEQUENCES):
         prompt, response = 4 + i % 3, 5 + (3 * i) % 7
         ids = torch.randint(5, 200, (prompt,), generator=g)
@@ -174,6 +183,7 @@ def _rows(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]
             ids = torch.cat([ids, (likely if torch.rand((), generator=g) < 0.5 else any_token)[None]])
         logits = model(ids[None]).logits[0, prompt - 1 : -1]
         row_logp = torch.log_softmax(logits, -1)
+        every.append(row_logp.detach())
         logp.append(row_logp[torch.arange(response), ids[prompt:]])
         entropy.append(-(row_logp.exp() * row_logp).sum(-1).detach())
         keys.append(token_keys(ids, torch.tensor([0, len(ids)]), torch.tensor([0, response]), seed=0))
@@ -212,6 +222,8 @@ def _rows(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]
             rollout_N=rollout_N,
             entropy_N=torch.cat(entropy).double().numpy(),
             key_N=torch.cat(keys).numpy(),
+            every_NV=torch.cat(every),
+            chosen_N=torch.cat([r["responses"] for r in rows]),
             sequence_N=sequence_N,
             reward_S=reward_S,
             group_S=torch.arange(SEQUENCES) // GROUP,
@@ -256,6 +268,8 @@ def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any
         gradients.clear()
         sizes = {"global_batch_size": SEQUENCES, "mini_batch_size": SEQUENCES, "use_remove_padding": False}
         data = in_process.batch(mine, **sizes | settings)
+        if worker.proxy.min_p:
+            data[PROXY] = in_process.old_log_prob_pass(worker, data)[PROXY]
         metrics = in_process.metrics(worker.train_mini_batch(data))
         kept = metrics.get("selector/kept_tokens")
         result[split] = {

@@ -17,7 +17,7 @@ from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_from_nested
 
-from stapo_training.methods import advantage_from, selector_from
+from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.verl_ext.worker import SelectingTrainingWorker
 
 
@@ -37,7 +37,8 @@ def build(config: Any) -> SelectingTrainingWorker:
     worker.reset()
     worker.set_loss_fn(partial(ppo_loss, config=actor))
     worker.engine.selector = selector_from(config.selector, config.actor)
-    worker.advantage = advantage_from(config)
+    worker.advantage, worker.proxy = advantage_from(config), proxy_from(config)
+    worker.engine.min_p = worker.proxy.min_p
     return worker
 
 
@@ -68,9 +69,13 @@ def metrics(output: Any) -> dict[str, Any]:
 
 def old_policy(worker: SelectingTrainingWorker, data: TensorDict) -> tuple[torch.Tensor, torch.Tensor]:
     """veRL's old-log-prob pass: (log-probabilities, entropies) of the responses, jagged."""
+    output, mask = old_log_prob_pass(worker, data), data["response_mask"]
+    return response_from_nested(output["log_probs"], mask), response_from_nested(output["entropy"], mask)
+
+
+def old_log_prob_pass(worker: SelectingTrainingWorker, data: TensorDict) -> TensorDict:
+    """All fields that veRL's old-log-prob pass leaves."""
     data = data.copy()
     tu.assign_non_tensor(data, calculate_entropy=True, compute_loss=False)
     output: Any = worker.infer_batch(data)
-    output = output if isinstance(output, TensorDict) else output.get()
-    mask = data["response_mask"]
-    return response_from_nested(output["log_probs"], mask), response_from_nested(output["entropy"], mask)
+    return output if isinstance(output, TensorDict) else output.get()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stapo_training.selection.token_distribution import TokenDistribution, score_logits
-from stapo_training.selection.token_stats import entropy, entropy_and_collision
+from stapo_training.selection.token_stats import entropy, entropy_and_collision, proxy_logprob
 
 _AT_A_TIME = 2**26
 """Logits that are picked out at a time: 128 MiB in bfloat16."""
@@ -56,6 +56,13 @@ class PackedLogits:
         for rows, temperature in self._parts(self._at(chosen_M)):
             found.append(score_logits(rows, next(tokens), temperature_T=temperature, k=k))
         return torch.cat([f.top_id_TK for f in found]), torch.cat([f.top_logprob_TK for f in found])
+
+    @torch.no_grad()
+    def proxy_logprob(self, min_p: float) -> torch.Tensor:
+        """The tokens' log-probabilities (M,) among the tokens that min-p keeps; -inf for the others."""
+        tokens = iter(self.token_M.split(self._rows))
+        parts = self._parts(self.position_M)
+        return torch.cat([proxy_logprob(rows, next(tokens), min_p, temperature) for rows, temperature in parts])
 
     @property
     def _unit(self) -> bool:

@@ -20,11 +20,11 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
-from stapo_training.methods import AdvantageConfig, advantage_from, selector_from
+from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
 from stapo_training.selection.objectives import isolated_advantages, reweighted_advantage
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import losses, rollout
-from stapo_training.verl_ext.engine import SelectingEngine
+from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.mini_batch import gather, old_statistics, set_values
 from stapo_training.verl_ext.plans.guessed import refuse_dropout
 
@@ -70,7 +70,7 @@ class SelectingTrainingWorker(TrainingWorker):
             dist.init_process_group("gloo")
         super().__init__(config)
         self._writer: Writer | None = None
-        self.advantage = AdvantageConfig()
+        self.advantage, self.proxy = AdvantageConfig(), ProxyConfig()
 
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
@@ -138,8 +138,24 @@ class SelectingTrainingWorker(TrainingWorker):
         self.flush_log()
         return super().save_checkpoint(*args, **kwargs)
 
+    def _regularize(self, data: Any) -> None:
+        """Hand Lp-Reg's loss the proxy of the mini-batch's tokens that it may regularise, -inf for the others.
+
+        It comes in the one field that veRL gives a loss besides its own (`losses.lp_reg`).
+        """
+        old_N, proxy_N, a_N = (data[k].values() for k in ("old_log_probs", PROXY, "advantages"))
+        group = self.engine.get_data_parallel_group()
+        negative_N = (a_N < 0) & data["response_mask"].values().bool()
+        every_M = gather(old_N[negative_N], group)
+        count = int(self.proxy.lowest * len(every_M))
+        end = every_M.topk(count, largest=False).values[-1] if count > 1 else -torch.inf
+        set_values(data, PROXY, torch.where(negative_N & (old_N <= end), proxy_N, -torch.inf))
+        data["rollout_is_weights"] = data[PROXY]
+
     def train_batch(self, data: Any) -> Any:
         """The optimizer steps of one mini-batch: one, or Lopti's two."""
+        if self.proxy.min_p:
+            self._regularize(data)
         eta = self.advantage.isolate
         if not eta:
             return self._one_step(data)
@@ -211,7 +227,8 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.engine.selector = selector = selector_from(self.config.selector, actor)
             if selector.selects and selector.plan == "guessed":
                 refuse_dropout(self.actor.engine.module)
-            self.actor.advantage = advantage_from(self.config)
+            self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
+            self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from stapo_results.errors import BadInput
 from stapo_results.shapes import KNOWN, Shape
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
-from stapo_training.methods import advantage_from, selector_from
+from stapo_training.methods import advantage_from, proxy_from, selector_from
 from stapo_training.run.preflight import inputs, machine, memory
 from stapo_training.run.watch import loggers
 from stapo_training.run.watch.alarms import alarms_from
@@ -47,6 +47,7 @@ def check_settings(config: Any) -> Checks:
     a, checks = config.actor_rollout_ref, Checks()
     checks.attempt("selector", selector_from, a.selector, a.actor)
     checks.attempt("advantage", advantage_from, a)
+    checks.attempt("proxy", proxy_from, a, config.algorithm)
     checks.attempt("dynamic sampling", _check_groups, config)
     checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
     checks.attempt("sizes", check_sizes, config)
