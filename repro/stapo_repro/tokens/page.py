@@ -15,7 +15,7 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from stapo_repro.figures.canvas import save, style
+from stapo_repro.figures.canvas import Drawn, save, style
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.templating import template, visible
 from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
@@ -42,7 +42,6 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     with style():
         drawn = [save(sketch) for sketch in figures.sketches(run)]
     steps, spread, said = numbers.thresholds(run), numbers.all_thresholds(run), _statement(run, counts)
-    notices = _notices(run, counts)
     disagreement = mismatch.measured(run)
     found = {
         "schema_version": 4,
@@ -60,15 +59,35 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         },
         "cases": [asdict(c) for c in cases],
     }
+    texts = {
+        "index.html": _html(run, counts, quadrants, cases, disagreement, drawn, said),
+        "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
+    }
+    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    files |= {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
+    pair = "" if disagreement is None else ", ".join(mismatch_page.cells(disagreement)[1:3])
+    told = f"mismatch of sampler and trainer: S2T's tokens among the largest of all, of the rare: {pair or 'not known'}"
+    return files, [said, told, *_notices(run, counts)]
+
+
+def _html(
+    run: LoggedRun,
+    counts: Sequence[StepCount],
+    quadrants: Sequence[Quadrant],
+    cases: Sequence[Case],
+    disagreement: mismatch.Mismatch | None,
+    drawn: Sequence[Drawn],
+    said: str,
+) -> str:
     glyphs = Glyphs()
     sheet = "".join(
         resources.files(package).joinpath("templates", name).read_text(encoding="utf-8")
         for package, name in (("stapo_repro.report", "style.css"), ("stapo_repro.tokens", "tokens.css"))
     )
     allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    html = template("stapo_repro.tokens", "tokens.html.jinja", _shown).render(
+    return template("stapo_repro.tokens", "tokens.html.jinja", _shown).render(
         title=run.heading("Tokens"),
-        notices=notices,
+        notices=_notices(run, counts),
         tau_p=f"{run.header.tau_p:g}",
         q=f"{run.header.q:g}",
         cards=_cards(run, counts),
@@ -88,15 +107,6 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         style=Markup(sheet),
         policy=f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'",
     )
-    texts = {
-        "index.html": html,
-        "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
-    }
-    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    files |= {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
-    pair = "" if disagreement is None else ", ".join(mismatch_page.cells(disagreement)[1:3])
-    told = f"mismatch of sampler and trainer: S2T's tokens among the largest of all, of the rare: {pair or 'not known'}"
-    return files, [said, told, *notices]
 
 
 def _shown(value: object) -> object:
