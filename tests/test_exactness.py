@@ -29,6 +29,13 @@ def test_a_wrong_clip_is_caught() -> None:
     assert done.stdout.count("DIFFERS") == 6
 
 
+def test_the_check_of_lp_reg_draws_tokens_to_the_proxy() -> None:
+    command = [SCRIPT, "check", "lp-reg", "actor_rollout_ref.proxy.min_p=0.03"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert done.stdout.count("DIFFERS") == 6
+
+
 OFF_BY_ONE = """
 import torch
 from stapo_training.exact import check

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro.tokens import page
+from stapo_repro.records.reading import TrainingRun
+from stapo_repro.tokens import mismatch_page, page
 from stapo_repro.tokens.logged_run import load
 from stapo_repro.tokens.mismatch import Mismatch, measured
 from stapo_results.statistics.ranks import rank_correlation
@@ -41,6 +42,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
     m = found(tmp_path, ROWS, frequent=26, flagged=1)
     assert [(o.share.part, o.share.whole) for o in (m.correct, m.rare)] == [(2, 3), (2, 3)]
     assert (m.correct.chance, m.rare.chance) == (pytest.approx(3 / 30), 3 / 4)
+    assert (m.correct.least, m.rare.least) == (0, 2 / 3)  # three and three of four share two
     # draws of prompts aa, ab, ba, bb: a has 1 of 2, b 1 of 1
     assert (m.correct.share.low, m.correct.share.high) == (0.5, 1.0)
     # entropies 1 2 3 4 against mismatches 4 1 3 2: 1 - 6 (9 + 1 + 0 + 4) / (4 x 15); all are equally probable
@@ -66,8 +68,18 @@ def test_without_the_samplers_probabilities_nothing_is_said(tmp_path: Path) -> N
 
 def test_the_page_and_the_command_say_it(tmp_path: Path) -> None:
     files, said = page.analyse(load(logs.write(tmp_path, ROWS)))
-    assert "66.7 % [50.0, 100.0]; by chance 75.0 %" in said[1]
-    assert "66.7 % [50.0, 100.0]; by chance 75.0 %" in files["index.html"].decode()
+    assert "66.7 % (50.0 to 100.0); by chance 75.0 %, at least 66.7 %" in said[1]
+    assert "66.7 % (50.0 to 100.0); by chance 75.0 %, at least 66.7 %" in files["index.html"].decode()
+
+
+def test_the_block_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path: Path) -> None:
+    logs.write(tmp_path / "a", ROWS)
+    logs.write(tmp_path / "b", [logs.row()])
+    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("ab")]
+    _, _, stapo, second, *missing = mismatch_page.page_block(runs).splitlines()
+    assert stapo.startswith("| STAPO, seed 0 (miniature) | 3 | 66.7 % (50.0 to 100.0); by chance ")
+    assert second.startswith("| STAPO, seed 1 (miniature) | no token that S2T would silence")
+    assert [line.split(" | ")[:2] for line in missing] == [["| TIS", "not run"], ["| IcePop", "not run"]]
 
 
 def test_the_largest_of_all_ranks_are_flagged() -> None:

@@ -298,9 +298,9 @@ def _truncated(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-9])
 
 
-def _of_a_later_version(file: Path) -> None:
-    later = {b"stapo_token_log": b'{"schema_version":2}'}
-    pq.write_table(pq.read_table(file).replace_schema_metadata(later), file)
+def _of_another_version(file: Path) -> None:
+    other = {b"stapo_token_log": b'{"schema_version":1}'}
+    pq.write_table(pq.read_table(file).replace_schema_metadata(other), file)
 
 
 def _without_header(file: Path) -> None:
@@ -316,13 +316,16 @@ def _with_other_settings(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_truncated, _of_a_later_version, _without_header, _with_another_column, _with_other_settings]
+    "damage", [_truncated, _of_another_version, _without_header, _with_another_column, _with_other_settings]
 )
 def test_a_damaged_or_foreign_file_is_refused_by_name(written: Path, damage: Callable[[Path], None]) -> None:
     file = written / "token_log/00000002.parquet"
     damage(file)
-    with pytest.raises(RecordError, match=r"00000002\.parquet"):
+    with pytest.raises(RecordError, match=r"00000002\.parquet") as caught:
         token_log.read(written)
+    assert (caught.value.found == "schema version 1") == (
+        damage is _of_another_version
+    )  # whole: nothing is to be deleted
 
 
 def test_a_mini_batch_without_rare_tokens_has_no_threshold(tmp_path: Path) -> None:

@@ -311,7 +311,9 @@ MASKS = ("justrl-fullmask", "stapo-high-entropy", "stapo-random")
 @pytest.mark.parametrize("method", sorted(set(methods()) - {"stapo"}))  # stapo: `whole`
 def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) -> None:
     out = tmp_path / "run"
-    train(skilled_base, out, f"method={method}", "run.steps=5")
+    # of so few tokens the lowest 1 % are none that its proxy keeps
+    more = ["actor_rollout_ref.proxy.lowest=1.0"] if method == "lp-reg" else []
+    train(skilled_base, out, f"method={method}", "run.steps=5", *more)
     steps = [m.values for m in store.read(out / "metrics.jsonl", StepMetrics)][
         1:
     ]  # the schema refuses what is not finite
@@ -323,6 +325,7 @@ def test_every_method_trains(skilled_base: Path, tmp_path: Path, method: str) ->
         assert all(0.75 < share <= 0.8 for share in shares)
     else:
         assert (max(shares) > 0) == (method in MASKS)
+    assert (max(v.get("actor/lp_reg_share", 0) for v in steps) > 0) == (method == "lp-reg")
     assert ("actor/kl_loss" in steps[-1]) == (method == "grpo")
     log = token_log.read(out)
     if log is not None:  # Lopti keeps none

@@ -13,7 +13,9 @@ import torch
 from stapo_training.pages import compose
 
 
-def _loss(method: str, old: list, new: list, advantage: list, sequences: int, **more: torch.Tensor) -> float:
+def _loss(
+    method: str, old: list, new: list, advantage: list, sequences: int, *more: str, **fields: torch.Tensor
+) -> float:
     """The method's loss on B sequences (lists of probabilities) of a mini-batch of `sequences` on one rank."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
     from verl.utils.config import omega_conf_to_dataclass
@@ -21,7 +23,7 @@ def _loss(method: str, old: list, new: list, advantage: list, sequences: int, **
     from stapo_training.verl_ext import losses
 
     assert losses  # registers
-    actor: Any = omega_conf_to_dataclass(compose([f"method={method}"]).actor_rollout_ref.actor)
+    actor: Any = omega_conf_to_dataclass(compose([f"method={method}", *more]).actor_rollout_ref.actor)
     actor.global_batch_info.update(
         dp_size=1, batch_num_tokens=None, global_batch_size=sequences, loss_scale_factor=actor.loss_scale_factor
     )
@@ -34,7 +36,7 @@ def _loss(method: str, old: list, new: list, advantage: list, sequences: int, **
         response_mask=torch.ones_like(old_log_prob),
         loss_agg_mode=actor.loss_agg_mode,
         config=actor,
-        **more,
+        **fields,
     )
     return float(value)
 
@@ -80,13 +82,31 @@ def test_lp_regs_proxy_is_what_min_p_leaves() -> None:
     assert found == pytest.approx(0.01 / (0.36 + 0.0841 + 0.01))
 
 
+def test_lp_reg_may_regularise_the_lowest_share_of_wrong_responses_over_all_ranks() -> None:
+    from stapo_training.selection.objectives import lowest_of_wrong
+
+    old, advantage = torch.tensor([-9.0, -8.0, -7.0, -6.0, -1.0]), torch.tensor([1.0, -1.0, -1.0, -1.0, -1.0])
+
+    def both(v: torch.Tensor) -> torch.Tensor:
+        return torch.cat([v, torch.tensor([-7.5, -7.0, -2.0, -2.0])])
+
+    # of eight tokens with A < 0 the share 0.4 is three: -8, -7.5 and both of -7, one of them here
+    assert lowest_of_wrong(old, advantage, 0.4, both).tolist() == [False, True, True, False, False]
+    assert lowest_of_wrong(old, advantage, 0.25, both).tolist() == [False, True, False, False, False]
+    assert not lowest_of_wrong(old, advantage, 0.24, both).any()  # one token
+
+
 def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -> None:
     # A < 0: p 0.1, proxy 0.2: ratio 0.5, -(-1)(0.5) + (2 - ln 2 - 1) = 0.806853; one above its proxy: 1 x 1
     # proxy 0: one that is not to be regularised: 0.5; A > 0: ratio 20, cut at 10: -10
     proxy = torch.tensor([[0.2, 0.1], [0.0, 0.0]]).log()
     old, new = [[0.2, 0.3], [0.1, 0.01]], [[0.1, 0.3], [0.05, 0.2]]
-    found = _loss("lp-reg", old, new, [[-1.0, -1.0], [-1.0, 1.0]], sequences=2, rollout_is_weights=proxy)
+    given = (old, new, [[-1.0, -1.0], [-1.0, 1.0]], 2)
+    found = _loss("lp-reg", *given, rollout_is_weights=proxy)
     assert found == pytest.approx((0.806853 + 1 + 0.5 - 10) / 4, abs=1e-6)
+    half = "actor_rollout_ref.actor.policy_loss.ppo_kl_coef=0.5"
+    found = _loss("lp-reg", *given, half, rollout_is_weights=proxy)
+    assert found == pytest.approx((0.5 + 0.306853 / 2 + 1 + 0.5 - 10) / 4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +117,7 @@ def test_lp_reg_draws_a_token_to_its_proxy_and_leaves_the_others_to_the_clip() -
         "algorithm.rollout_correction.rollout_is=token",
         "algorithm.rollout_correction.bypass_mode=true",
         "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+        "actor_rollout_ref.model.use_fused_kernels=true",
     ],
 )
 def test_what_does_not_go_with_lp_reg_is_refused(override: str) -> None:

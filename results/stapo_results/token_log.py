@@ -17,6 +17,7 @@ in one file (`stapo-repro collect` joins them): `step` is a column.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ RARE_SELECTORS = ("silence_spurious", "silence_low_probability", "silence_high_e
 """The selectors that choose among the rare tokens, which all have a row: a log's silenced rows are all that they
 silenced. What another selector silenced is in the histogram alone."""
 _KEY = b"stapo_token_log"
+_VERSION = 2
 
 LOG10_P_EDGES = np.arange(-12.0, 0.01, 0.25)
 """Edges of the histogram's bins of log10 p; bin i begins at edge i. What lies below the first edge is in bin 0."""
@@ -261,15 +263,26 @@ def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHea
     try:
         # without pyarrow's threads: beside torch they abort every second process at its end (pyarrow 26, torch 2.13)
         table = pq.ParquetFile(io.BytesIO(file.read_bytes()), pre_buffer=False).read(use_threads=False)
-        header = LogHeader.model_validate_json((table.schema.metadata or {}).get(_KEY, b"no header"))
+        text = (table.schema.metadata or {}).get(_KEY, b"no header")
+        if (found := re.search(rb'"schema_version": ?(\d+)', text)) and int(found[1]) != _VERSION:
+            raise RecordError(
+                f"{file}: a token log of another version",
+                found=f"schema version {int(found[1])}",
+                expected=f"schema version {_VERSION}",
+                next_step="read it with the version of this project that wrote it, or train again in a new folder",
+            )
+        header = LogHeader.model_validate_json(text)
     except (pa.ArrowInvalid, OSError, ValidationError) as e:
         line = str(e).strip().splitlines()[0]
         raise RecordError(
-            f"{file}: not a file of the token log", found=line, expected="Parquet of schema 2", next_step=again
+            f"{file}: not a file of the token log",
+            found=line,
+            expected=f"Parquet of schema {_VERSION}",
+            next_step=again,
         ) from None
     if not table.schema.equals(schema(columns)):
         raise RecordError(
-            f"{file}: other columns than schema version 2 has",
+            f"{file}: other columns than schema version {_VERSION} has",
             found=", ".join(f"{f.name} {f.type}" for f in table.schema),
             expected=", ".join(f"{f.name} {f.type}" for f in schema(columns)),
             next_step="read it with the version of this project that wrote it",

@@ -190,10 +190,14 @@ def proxy_from(config: Any, algorithm: Any = None) -> ProxyConfig:
     if loss == "lp_reg":
         conditions += [
             ("actor_rollout_ref.proxy.min_p", proxy.min_p, proxy.min_p or 0.02),
-            ("actor_rollout_ref.actor.use_fused_kernels", actor.use_fused_kernels, False),
-            ("actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
-             max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.ulysses_sequence_parallel_size), 1),
-        ]  # fmt: skip
+            ("actor_rollout_ref.model.use_fused_kernels", actor.use_fused_kernels, False),
+            ("actor_rollout_ref.actor.ulysses_sequence_parallel_size", actor.ulysses_sequence_parallel_size, 1),
+            (
+                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
+                actor.fsdp_config.ulysses_sequence_parallel_size,
+                1,
+            ),
+        ]
         if algorithm is not None:  # its weights have no place in this loss, and bypass_mode leaves out the proxy's pass
             correction = algorithm.rollout_correction
             conditions += [

@@ -107,6 +107,8 @@ def method_row(config: Any) -> dict[str, str]:
     extra = {
         "sapo": f" tau {actor.tau_pos:g}/{actor.tau_neg:g}",
         "clip_cov": f" share {loss.clip_cov_ratio:g}, {loss.clip_cov_lb:g} to {loss.clip_cov_ub:g}",
+        "lp_reg": f" min-p {config.actor_rollout_ref.proxy.min_p:g}, lowest {config.actor_rollout_ref.proxy.lowest:g}, "
+        f"weight {loss.ppo_kl_coef:g}",
         "kl_cov": f" share {loss.kl_cov_ratio:g}, weight {loss.ppo_kl_coef:g}",
     }.get(loss.loss_mode, "")
     forms = {"tau_p": "p < {:g}", "q": "q {:g}", "share": "{:g}"}

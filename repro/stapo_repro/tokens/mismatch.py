@@ -23,10 +23,12 @@ class Overlap:
     Attributes:
         share: with its interval over prompts.
         chance: what a mask of that size without any knowledge would share.
+        least: what any two masks of these sizes share.
     """
 
     share: Share
     chance: float
+    least: float
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,13 @@ def measured(run: LoggedRun) -> Mismatch | None:
     value_N = np.abs(r["old_logprob"].astype(np.float64) - r["sampler_logprob"])[known]
     _, prompt_N = np.unique(run.table.column("prompt_id").to_numpy()[known], return_inverse=True)
     batches, batch_N = np.unique(batch_keys(r)[known], return_inverse=True)
-    among_rare_N, chance_rare_N = np.zeros(len(value_N)), np.zeros(len(value_N))
+    among_rare_N, chance_rare_N, least = np.zeros(len(value_N)), np.zeros(len(value_N)), 0
     for batch in range(len(batches)):
         mine = np.flatnonzero(batch_N == batch)
         count = int(s2t_N[mine].sum())
         among_rare_N[mine] = _largest(value_N[mine], count)
         chance_rare_N[mine] = count / len(mine)
+        least += max(0, 2 * count - len(mine))
     c = run.counts
     positive = (c["sign"] == 1) & np.isin(batch_keys(c), batches)
     at = np.searchsorted(batches, batch_keys(c)[positive])
@@ -72,8 +75,8 @@ def measured(run: LoggedRun) -> Mismatch | None:
     columns = {"S2T": s2t_N, "correct": s2t_N & r["mismatched"][known], "rare": s2t_N * among_rare_N}
     sums = Sums(prompt_N, columns, "prompts")
     return Mismatch(
-        correct=Overlap(sums.share("correct", "S2T"), float((flagged / every)[batch_N][s2t_N].mean())),
-        rare=Overlap(sums.share("rare", "S2T"), float(chance_rare_N[s2t_N].mean())),
+        correct=Overlap(sums.share("correct", "S2T"), float((flagged / every)[batch_N][s2t_N].mean()), 0.0),
+        rare=Overlap(sums.share("rare", "S2T"), float(chance_rare_N[s2t_N].mean()), least / int(s2t_N.sum())),
         entropy=_interval(rank_correlation(value_N, r["entropy"][known], prompt_N)),
         probability=_interval(rank_correlation(value_N, r["logprob"][known], prompt_N)),
         median=float(np.median(value_N)),

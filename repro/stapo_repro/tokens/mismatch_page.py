@@ -39,12 +39,13 @@ def cells(m: Mismatch) -> tuple[str, ...]:
 def _overlap(o: Overlap) -> str:
     s = o.share
     assert s.value is not None  # `measured` gives None without any token
-    ends = "" if s.low is None or s.high is None else f" [{shown(percent(s.low), 1)}, {shown(percent(s.high), 1)}]"
-    return f"{shown(percent(s.value), 1)} %{ends}; by chance {shown(percent(o.chance), 1)} %"
+    ends = "" if s.low is None or s.high is None else f" ({shown(percent(s.low), 1)} to {shown(percent(s.high), 1)})"
+    least = f", at least {shown(percent(o.least), 1)} %" if o.least else ""
+    return f"{shown(percent(s.value), 1)} %{ends}; by chance {shown(percent(o.chance), 1)} %{least}"
 
 
 def _correlation(c: Interval) -> str:
-    ends = "" if c.low is None or c.high is None else f" [{shown(c.low)}, {shown(c.high)}]"
+    ends = "" if c.low is None or c.high is None else f" ({shown(c.low)} to {shown(c.high)})"
     return f"{shown(c.value)}{ends}"
 
 
@@ -53,10 +54,10 @@ def page_block(runs: Sequence[TrainingRun]) -> str:
     rows = []
     for run in sorted((r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.seed)):
         found = measured(load(run.folder)) if (run.folder / token_log.FOLDER).is_dir() else None
-        if found is not None:
-            note = (" (miniature)" if run.size == labels.MINI else "") + (", SYNTHETIC" if run.synthetic else "")
-            label = f"{labels.method_label(run.method)}, seed {run.seed}{note}"
-            rows.append([escape(label), *map(escape, cells(found))])
+        note = (" (miniature)" if run.size == labels.MINI else "") + (", SYNTHETIC" if run.synthetic else "")
+        nothing = ("no token that S2T would silence, or no sampler's probability", *("" for _ in HEAD[1:]))
+        texts = nothing if found is None else cells(found)
+        rows.append([escape(f"{labels.method_label(run.method)}, seed {run.seed}{note}"), *map(escape, texts)])
     if missing := [labels.method_label(m) for m in METHODS if all(r.method != m for r in runs)]:
         rows += [[escape(m), "not run", *("" for _ in HEAD[1:])] for m in missing]
     return "\n".join(grid(["Run", *HEAD], rows))

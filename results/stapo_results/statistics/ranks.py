@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stapo_results.statistics.estimates import LEVEL
-from stapo_results.statistics.resampling import _uniform_indices
+from stapo_results.statistics.resampling import uniform_indices
 
 _RESAMPLES = 1_000  # each draw ranks all values anew
 
@@ -30,7 +30,7 @@ def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> tu
     stream = np.random.PCG64(0)
     draws = np.empty(_RESAMPLES)
     for b in range(_RESAMPLES):
-        times_C = np.bincount(_uniform_indices(stream, len(clusters), len(clusters)), minlength=len(clusters))
+        times_C = np.bincount(uniform_indices(stream, len(clusters), len(clusters)), minlength=len(clusters))
         draws[b] = _weighted(x, y, times_C[cluster].astype(np.float64))
     low, high = np.nanquantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return rho, float(low), float(high)

@@ -19,7 +19,7 @@ _DRAWS_AT_ONCE = 1 << 16  # they stay in the processor's cache: a third faster t
 _EXACT_FLIPS = 16  # up to 2**16 sign patterns are counted out, beyond that they are drawn
 
 
-def _uniform_indices(stream: np.random.PCG64, n: int, size: int) -> NDArray[np.int64]:
+def uniform_indices(stream: np.random.PCG64, n: int, size: int) -> NDArray[np.int64]:
     """`size` indices in [0, n) from the raw stream (multiply and shift; the bias is below n / 2**32)."""
     raw = stream.random_raw(size)
     raw >>= np.uint64(32)
@@ -48,7 +48,7 @@ def bootstrap(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES, seed: 
         block = max(1, _DRAWS_AT_ONCE // a.size)
         for start in range(0, resamples, block):
             rows = min(block, resamples - start)
-            index = _uniform_indices(stream, a.size, rows * a.size).reshape(rows, a.size)
+            index = uniform_indices(stream, a.size, rows * a.size).reshape(rows, a.size)
             totals[start : start + rows] += a.take(index).mean(axis=1)
     low, high = np.quantile(totals / len(arrays), [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return float(low), float(high)
@@ -67,7 +67,7 @@ def resampled_sums(values_CK: ArrayLike, *, resamples: int = RESAMPLES, seed: in
     block = max(1, _DRAWS_AT_ONCE // clusters)
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
-        index = _uniform_indices(stream, clusters, rows * clusters).reshape(rows, clusters)
+        index = uniform_indices(stream, clusters, rows * clusters).reshape(rows, clusters)
         index += np.arange(rows)[:, None] * clusters
         times = np.bincount(index.ravel(), minlength=rows * clusters).reshape(rows, clusters)
         # not a matrix product: a library of those sums in an order that depends on how many threads it has

@@ -201,8 +201,8 @@ def _token_losses(d: Definition, tokens: Tokens, a_N: torch.Tensor) -> list[torc
         chosen_N = torch.nn.functional.one_hot(tokens.chosen_N, p_NV.shape[1]).bool()
         proxy_N = (p_NV * (kept_NV & chosen_N)).sum(1) / (p_NV * kept_NV).sum(1)
         drawn_N = may_N & (tokens.logprob_N.detach().exp() < proxy_N)
-        toward_N = d.toward_proxy * objectives.k3(tokens.logprob_N, proxy_N.clamp(min=1e-30).log().float())
-        return torch.where(drawn_N, -a_N * ratio_N + toward_N, clipped_N)
+        k3_N = objectives.k3(tokens.logprob_N, proxy_N.clamp(min=1e-30).log().float()).clamp(max=10.0)
+        return torch.where(drawn_N, -a_N * ratio_N + d.toward_proxy * k3_N, clipped_N)
 
     if d.within_micro_batch:
         return _by_covariance(d, tokens, a_N, ratio_N, clipped_N)

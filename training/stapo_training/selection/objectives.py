@@ -7,6 +7,8 @@ S sequences; `sequence_N` says which sequence a token belongs to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -64,6 +66,21 @@ def isolated_advantages(
     """
     low_N = old_logprob_N.exp() < eta
     return advantage_N * low_N, advantage_N * ~low_N
+
+
+def lowest_of_wrong(
+    old_logprob_N: torch.Tensor, advantage_N: torch.Tensor, share: float, pool: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """The tokens (N,) with A < 0 that are among the `share` of them with the lowest old probability; ties all count.
+
+    Lp-Reg (Huang et al. 2025, 2510.03222): those it may regularise. As in its code, where the share is less than two
+    tokens there are none. pool: a rank's values -> those of all ranks.
+    """
+    wrong_N = advantage_N < 0
+    every_M = pool(old_logprob_N[wrong_N])
+    count = int(share * len(every_M))
+    end = every_M.topk(count, largest=False).values[-1] if count > 1 else -torch.inf
+    return wrong_N & (old_logprob_N <= end)
 
 
 def weighted_reinforce_advantage(reward_G: torch.Tensor, weight: float = 0.1) -> torch.Tensor:

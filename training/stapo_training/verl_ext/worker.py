@@ -21,7 +21,7 @@ from stapo_results import token_log
 from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
-from stapo_training.selection.objectives import isolated_advantages, reweighted_advantage
+from stapo_training.selection.objectives import isolated_advantages, lowest_of_wrong, reweighted_advantage
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
@@ -145,11 +145,10 @@ class SelectingTrainingWorker(TrainingWorker):
         """
         old_N, proxy_N, a_N = (data[k].values() for k in ("old_log_probs", PROXY, "advantages"))
         group = self.engine.get_data_parallel_group()
-        negative_N = (a_N < 0) & data["response_mask"].values().bool()
-        every_M = gather(old_N[negative_N], group)
-        count = int(self.proxy.lowest * len(every_M))
-        end = every_M.topk(count, largest=False).values[-1] if count > 1 else -torch.inf
-        set_values(data, PROXY, torch.where(negative_N & (old_N <= end), proxy_N, -torch.inf))
+        may_N = lowest_of_wrong(
+            old_N, a_N * data["response_mask"].values(), self.proxy.lowest, lambda v: gather(v, group)
+        )
+        set_values(data, PROXY, torch.where(may_N, proxy_N, -torch.inf))
         data["rollout_is_weights"] = data[PROXY]
 
     def train_batch(self, data: Any) -> Any:
