@@ -59,7 +59,8 @@ def lp_reg(
     ratio = (log_prob - old_log_prob).clamp(-20, 20).exp()
     within = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
     drawn = log_prob.detach() < rollout_is_weights
-    toward = kl_penalty(log_prob, rollout_is_weights.masked_fill(~drawn, 0.0), "low_var_kl")
+    k3: Any = kl_penalty  # annotated with an older tensor type
+    toward = k3(log_prob, rollout_is_weights.masked_fill(~drawn, 0.0), "low_var_kl")
     losses = torch.where(
         drawn,
         -advantages * ratio + config.policy_loss.ppo_kl_coef * toward,
