@@ -36,6 +36,19 @@ def cells(m: Mismatch) -> tuple[str, ...]:
     )
 
 
+def lines(m: Mismatch | None) -> list[str]:
+    """What the command prints."""
+    if m is None:
+        return ["mismatch of sampler and trainer: not known"]
+    _, correct, rare, entropy, probability, size = cells(m)
+    return [
+        f"mismatch of sampler and trainer, nats: {size}, median (largest) of the rare tokens",
+        f"  S2T's tokens that are among as many with the largest mismatch of all: {correct}",
+        f"  ... of the rare tokens: {rare}",
+        f"  rank correlation of mismatch with entropy {entropy}, with probability {probability}",
+    ]
+
+
 def _overlap(o: Overlap) -> str:
     s = o.share
     assert s.value is not None  # `measured` gives None without any token

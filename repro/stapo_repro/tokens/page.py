@@ -65,9 +65,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     }
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
     files |= {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
-    pair = "" if disagreement is None else ", ".join(mismatch_page.cells(disagreement)[1:3])
-    told = f"mismatch of sampler and trainer: S2T's tokens among the largest of all, of the rare: {pair or 'not known'}"
-    return files, [said, told, *_notices(run, counts)]
+    return files, [said, *mismatch_page.lines(disagreement), *_notices(run, counts)]
 
 
 def _html(
