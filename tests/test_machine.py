@@ -1,6 +1,7 @@
 """Preflight looks at the machine: cards, ports, disk, and what a worker's process has registered."""
 
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +24,11 @@ def mini(base: Path, out: Path, *more: str):
 
 
 def test_nvidia_smis_lines_and_what_is_no_card() -> None:
-    text = "0, NVIDIA H20, 97871, 4\n1, NVIDIA H20, 97871, 512\n2, NVIDIA H20, [N/A], [N/A]\nNo devices were found\n"
+    text = "0, NVIDIA H20, 97871, 4, 580.65.06\n1, NVIDIA H20, 97871, 512, 580.65.06\n"
+    text += "2, NVIDIA H20, [N/A], [N/A], 580.65.06\nNo devices were found\n"
     assert machine.parse_smi(text) == [
-        Gpu(0, "NVIDIA H20", 97871 / 1024, 4 / 1024),
-        Gpu(1, "NVIDIA H20", 97871 / 1024, 0.5),
+        Gpu(0, "NVIDIA H20", 97871 / 1024, 4 / 1024, "580.65.06"),
+        Gpu(1, "NVIDIA H20", 97871 / 1024, 0.5, "580.65.06"),
     ]
 
 
@@ -56,6 +58,27 @@ def test_missing_and_busy_cards_are_refused(nodes: list[Node], found: str) -> No
     with pytest.raises(BadInput) as e:
         machine.check_gpus(nodes, 1, 2)
     assert found in str(e.value.found)
+
+
+def test_a_node_that_lacks_something_is_refused_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(machine, "_SHM", tmp_path / "nothing")
+    monkeypatch.setattr(machine.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    new = replace(H100, driver="580.65.06")
+    with pytest.raises(BadInput) as e:
+        machine.check_nodes([Node("a", (new,), 64, machine.lacking()), Node("b", (new,), 64)])
+    for lack in ("a: no a C compiler", "a: no Python.h", "a: no 1 GiB of "):
+        assert lack in str(e.value.found)
+    for cure in ("apt-get install gcc", f"python3.{sys.version_info[1]}-dev", "--shm-size=16g"):
+        assert cure in e.value.next_step
+    machine.check_nodes([Node("without a card", (), 64, machine.lacking()), Node("b", (new,), 64)])
+
+
+def test_an_old_driver_is_refused_node_by_node() -> None:
+    with pytest.raises(BadInput) as e:
+        machine.check_nodes([Node(h, (replace(H100, driver=d),), 64) for h, d in (("a", "580.1"), ("b", "570.86.10"))])
+    assert (e.value.found, e.value.expected) == ("b: 570.86.10", "580 or newer on every node")
 
 
 @pytest.mark.slow

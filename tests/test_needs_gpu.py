@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECK = ROOT / ".ci" / "needs-gpu"
+_LISTS = "[ $1 = -L ] && echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)' || echo '{}'"
 
 
 def _check(path: Path) -> subprocess.CompletedProcess[str]:
@@ -34,8 +35,16 @@ def test_without_a_driver_it_names_the_command_that_works(tmp_path: Path) -> Non
 
 
 def test_a_gpu_is_enough(tmp_path: Path) -> None:
-    done = _check(_smi(tmp_path / "bin", "echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)'"))
+    done = _check(_smi(tmp_path / "bin", _LISTS.format("580.65.06")))
     assert (done.returncode, done.stdout) == (0, "1 GPUs\n")
+
+
+@pytest.mark.parametrize("version", ["570.86.10", "[N/A]"])
+def test_an_old_driver_is_refused_before_anything_is_installed(tmp_path: Path, version: str) -> None:
+    done = _check(_smi(tmp_path / "bin", _LISTS.format(version)))
+    assert done.returncode == 2
+    assert f"found:    {version}" in done.stderr
+    assert "expected: 580 or newer" in done.stderr
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def _look_at_machine(config: Any, found: Preflight) -> float:
     if nodes is not None:
         asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
         found.card_gib = checks.attempt("GPUs", machine.check_gpus, nodes, *asked)
+        checks.attempt("nodes", machine.check_nodes, nodes)
         names = {g.name for n in nodes for g in n.gpus}
         found.card = card_named(min(names)) if names else None
     if found.card_gib is None and config.run.card is not None:

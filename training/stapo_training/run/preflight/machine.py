@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
+import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,35 +19,41 @@ from stapo_results.errors import BadInput
 from stapo_results.provenance import nvidia_smi
 from stapo_training.run.preflight.memory import GIB, MASTER, MOMENTS
 
-_FIELDS = "index,name,memory.total,memory.used"
+_FIELDS = "index,name,memory.total,memory.used,driver_version"
+DRIVER = 580
+"""The oldest driver that runs CUDA 13, for which requirements/gpu.txt has its packages; .ci/needs-gpu has it too."""
+_SHM = Path("/dev/shm")
+_SHM_GIB = 1.0  # a container's default is 64 MiB: NCCL and vLLM's workers share memory there
 _BUSY_GIB = 2.0  # a driver and a display hold less
 _LOGS_GIB = 1.0  # metrics and what veRL and Ray log
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card: total and used memory in GiB."""
+    """One card: total and used memory in GiB, the version of its driver."""
 
     index: int
     name: str
     total: float
     used: float
+    driver: str = ""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: the cards that a run may use, its free memory in GiB."""
+    """One machine: the cards that a run may use, its free memory in GiB; what it lacks, each with its cure."""
 
     host: str
     gpus: Sequence[Gpu]
     memory: float
+    lacks: Sequence[tuple[str, str]] = ()
 
 
 def parse_smi(text: str) -> list[Gpu]:
     """The cards in nvidia-smi's CSV of `_FIELDS`, but those that do not say their memory (shared or broken)."""
     rows = [[p.strip() for p in line.split(",")] for line in text.splitlines()]
-    numbers = [r for r in rows if len(r) == 4 and r[0].isdigit() and r[2].isdigit() and r[3].isdigit()]
-    return [Gpu(int(i), name, int(total) / 1024, int(used) / 1024) for i, name, total, used in numbers]
+    numbers = [r for r in rows if len(r) == 5 and r[0].isdigit() and r[2].isdigit() and r[3].isdigit()]
+    return [Gpu(int(i), name, int(total) / 1024, int(used) / 1024, driver) for i, name, total, used, driver in numbers]
 
 
 def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
@@ -60,8 +69,9 @@ def visible(gpus: Sequence[Gpu], chosen: str | None) -> list[Gpu]:
 
 def this_node() -> Node:
     """This machine."""
-    gpus = visible(parse_smi(nvidia_smi(_FIELDS)), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return Node(socket.gethostname(), gpus, psutil.virtual_memory().available / GIB)
+    text, memory, lacks = _describe()
+    gpus = visible(parse_smi(text), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return Node(socket.gethostname(), gpus, memory / GIB, lacks)
 
 
 def cluster_nodes(address: str) -> list[Node]:
@@ -95,13 +105,59 @@ def _ask(ray: Any, node: dict[str, Any]) -> Node:
 
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     # no GPU is reserved, so Ray hides them all: nvidia-smi lists them nevertheless
-    text, memory = ray.get(ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300)
+    text, memory, lacks = ray.get(
+        ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300
+    )
     offered = int(node["Resources"].get("GPU", 0))
-    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB)
+    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks)
 
 
-def _describe() -> tuple[str, int]:
-    return nvidia_smi(_FIELDS), psutil.virtual_memory().available
+def _describe() -> tuple[str, int, list[tuple[str, str]]]:
+    return nvidia_smi(_FIELDS), psutil.virtual_memory().available, lacking()
+
+
+def lacking() -> list[tuple[str, str]]:
+    """(what this machine lacks for a run on its GPUs, the cure)."""
+    found = []
+    compiler = os.environ.get("CC")
+    if not any(shutil.which(c) for c in ([compiler] if compiler else ["gcc", "clang", "cc"])):
+        found.append(("a C compiler, which Triton starts at run time", "apt-get install gcc"))
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        version = f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"
+        found.append(("Python.h, which Triton compiles against", f"apt-get install {version}"))
+    shared = psutil.disk_usage(str(_SHM)).total / GIB if _SHM.is_dir() else 0.0
+    if shared < _SHM_GIB:
+        cure = "start the container with --ipc=host, or with --shm-size=16g"
+        found.append((f"{_SHM_GIB:g} GiB of {_SHM} (it has {shared:.2f})", cure))
+    return found
+
+
+def check_nodes(nodes: Sequence[Node]) -> None:
+    """The drivers, and what else a run on GPUs needs of each node that has one.
+
+    Raises:
+        BadInput: naming each node and what it lacks.
+    """
+    used = [n for n in nodes if n.gpus]
+    old = [f"{n.host}: {g.driver}" for n in used for g in n.gpus[:1] if _major(g.driver) < DRIVER]
+    if old:
+        raise BadInput(
+            "the driver is too old for the packages' CUDA 13",
+            found="; ".join(old),
+            expected=f"{DRIVER} or newer on every node",
+            next_step=f"install NVIDIA's driver {DRIVER} or newer, and start the machine again",
+        )
+    if missing := [(n.host, *lack) for n in used for lack in n.lacks]:
+        raise BadInput(
+            "a node lacks what a run on GPUs needs",
+            found="; ".join(f"{host}: no {what}" for host, what, _ in missing),
+            next_step="; ".join(dict.fromkeys(cure for _, _, cure in missing)),
+        )
+
+
+def _major(version: str) -> int:
+    first = version.split(".")[0]
+    return int(first) if first.isdigit() else 0
 
 
 def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
