@@ -67,17 +67,17 @@ def test_a_node_that_lacks_something_is_refused_with_its_cure(tmp_path: Path, mo
     monkeypatch.setattr(machine.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     new = replace(H100, driver="580.65.06")
     with pytest.raises(BadInput) as e:
-        machine.check_nodes([Node("a", (new,), 64, machine.lacking()), Node("b", (new,), 64)])
-    for lack in ("a: no a C compiler", "a: no Python.h", "a: no 1 GiB of "):
+        machine.check_tools([Node("a", (new,), 64, machine.lacking()), Node("b", (new,), 64)])
+    for lack in ("a: no C compiler", "a: no Python.h", "a: no 1 GiB of "):
         assert lack in str(e.value.found)
     for cure in ("apt-get install gcc", f"python3.{sys.version_info[1]}-dev", "--shm-size=16g"):
         assert cure in e.value.next_step
-    machine.check_nodes([Node("without a card", (), 64, machine.lacking()), Node("b", (new,), 64)])
+    machine.check_tools([Node("without a card", (), 64, machine.lacking()), Node("b", (new,), 64)])
 
 
 def test_an_old_driver_is_refused_node_by_node() -> None:
     with pytest.raises(BadInput) as e:
-        machine.check_nodes([Node(h, (replace(H100, driver=d),), 64) for h, d in (("a", "580.1"), ("b", "570.86.10"))])
+        machine.check_driver([Node(h, (replace(H100, driver=d),), 64) for h, d in (("a", "580.1"), ("b", "570.86.10"))])
     assert (e.value.found, e.value.expected) == ("b: 570.86.10", "580 or newer on every node")
 
 

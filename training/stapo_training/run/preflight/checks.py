@@ -100,7 +100,8 @@ def _look_at_machine(config: Any, found: Preflight) -> float:
     if nodes is not None:
         asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
         found.card_gib = checks.attempt("GPUs", machine.check_gpus, nodes, *asked)
-        checks.attempt("nodes", machine.check_nodes, nodes)
+        checks.attempt("driver", machine.check_driver, nodes)
+        checks.attempt("tools", machine.check_tools, nodes)
         names = {g.name for n in nodes for g in n.gpus}
         found.card = card_named(min(names)) if names else None
     if found.card_gib is None and config.run.card is not None:

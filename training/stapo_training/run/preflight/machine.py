@@ -121,7 +121,7 @@ def lacking() -> list[tuple[str, str]]:
     found = []
     compiler = os.environ.get("CC")
     if not any(shutil.which(c) for c in ([compiler] if compiler else ["gcc", "clang", "cc"])):
-        found.append(("a C compiler, which Triton starts at run time", "apt-get install gcc"))
+        found.append(("C compiler, which Triton starts at run time", "apt-get install gcc"))
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"
         found.append(("Python.h, which Triton compiles against", f"apt-get install {version}"))
@@ -132,22 +132,20 @@ def lacking() -> list[tuple[str, str]]:
     return found
 
 
-def check_nodes(nodes: Sequence[Node]) -> None:
-    """The drivers, and what else a run on GPUs needs of each node that has one.
-
-    Raises:
-        BadInput: naming each node and what it lacks.
-    """
-    used = [n for n in nodes if n.gpus]
-    old = [f"{n.host}: {g.driver}" for n in used for g in n.gpus[:1] if _major(g.driver) < DRIVER]
-    if old:
+def check_driver(nodes: Sequence[Node]) -> None:
+    """Raises: BadInput: naming each node whose driver is too old."""
+    if old := [f"{n.host}: {g.driver}" for n in nodes for g in n.gpus[:1] if _major(g.driver) < DRIVER]:
         raise BadInput(
             "the driver is too old for the packages' CUDA 13",
             found="; ".join(old),
             expected=f"{DRIVER} or newer on every node",
             next_step=f"install NVIDIA's driver {DRIVER} or newer, and start the machine again",
         )
-    if missing := [(n.host, *lack) for n in used for lack in n.lacks]:
+
+
+def check_tools(nodes: Sequence[Node]) -> None:
+    """Raises: BadInput: naming each node with GPUs and what it lacks beside them."""
+    if missing := [(n.host, *lack) for n in nodes if n.gpus for lack in n.lacks]:
         raise BadInput(
             "a node lacks what a run on GPUs needs",
             found="; ".join(f"{host}: no {what}" for host, what, _ in missing),
