@@ -16,7 +16,7 @@ import pytest
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
 ASK = """
 from stapo_training.run.preflight import machine
-print(len(machine.cluster_nodes("auto")), "nodes")
+print(len(machine.cluster_nodes("{}")), "nodes")
 """
 pytestmark = pytest.mark.slow
 
@@ -83,14 +83,17 @@ def test_the_pages_commands_join_two_nodes(nodes: Nodes, mode: str) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     status = nodes.run("first", setting, "ray status").stdout
     assert "16.0 GPU" in status, status
-    asked = nodes.run("first", setting, f"{sys.executable} -c '{ASK}'")
+    asked = nodes.run("first", setting, f"{sys.executable} -c '{ASK.format('auto')}'")
     assert "2 nodes" in asked.stdout, asked.stderr
 
 
-def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes) -> None:
+@pytest.mark.parametrize("address", ["auto", "HEAD:6379"])
+def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes, address: str) -> None:
     token = printed("export RAY_AUTH_MODE=token")
     done = nodes.run("first", printed("(umask 077;"), token, HEAD)
     assert done.returncode == 0, done.stdout + done.stderr
-    asked = nodes.run("second", "export RAY_AUTH_MODE=disabled", f"{sys.executable} -c '{ASK}'")
+    command = f"{sys.executable} -c '{ASK.format(address)}'"
+    asked = nodes.run("second", "export RAY_AUTH_MODE=disabled", command)
     assert asked.returncode != 0
+    assert "BadInput: no Ray cluster answers" in asked.stderr
     assert "RAY_AUTH_MODE" in asked.stderr.splitlines()[-1], asked.stderr

@@ -87,12 +87,14 @@ def cluster_nodes(address: str) -> list[Node]:
         if host and port.isdigit():  # Ray itself tries for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except (OSError, ValueError) as e:  # Ray raises ConnectionError where "auto" finds no cluster
+    # Ray raises ConnectionError where "auto" finds no cluster, RuntimeError or its own where the token is another
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as e:
         raise BadInput(
             "no Ray cluster answers",
             found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",
             expected="a running cluster",
-            next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others",
+            next_step="ray start --head   on the first node, ray start --address=HOST:6379   on the others; if it "
+            "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",
         ) from None
     try:
         return [_ask(ray, node) for node in ray.nodes() if node["Alive"]]
