@@ -5,12 +5,18 @@ Each is taken from the method's own composed configuration. `stapo-train check` 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from stapo_results import store
+from stapo_results.schema import Run, StepMetrics
 from stapo_training.pages import compose
+from stapo_training.registry import methods
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def _loss(
@@ -178,3 +184,16 @@ def test_isolation_stands_alone(override: str) -> None:
     with pytest.raises(BadInput) as caught:
         advantage_from(config)
     assert override.partition("=")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_has_a_record_of_five_steps_at_least(method: str) -> None:
+    """The schema refuses metrics that are not finite."""
+    found = []
+    for file in (ROOT / "results" / "records").glob("**/train/*/run.json"):
+        run = store.read_json(file, Run)
+        if run.config["run"]["method"] == method and run.status == "done":
+            steps = [m.values for m in store.read(file.with_name("metrics.jsonl"), StepMetrics) if m.step]
+            found.append(len(steps) >= 5 and all(v["grad_norm"] > 0 and "silenced_share" in v for v in steps))
+    assert found
+    assert all(found)
