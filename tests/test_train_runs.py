@@ -282,6 +282,19 @@ def test_an_alarm_stops_the_run_and_the_same_command_goes_on_past_it(skilled_bas
     assert all("silenced_share" in line["data"] for line in logged[1:])
 
 
+def test_weights_that_do_not_arrive_end_the_run_with_an_error_and_no_process(
+    skilled_base: Path, whole, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(skilled_base, out, "run.weight_transfer_limit_s=0.001", expected=1)
+    text = (out / "log.txt").read_text()
+    assert "step 0: the weights did not reach the rollout" in text
+    assert "rank 0 of 1 not done after 0.001 s" in text
+    assert survivors(out, patience=20) == []
+    train(skilled_base, out)  # the limit may change
+    assert weights(out, tmp_path / "model") == whole[1]
+
+
 def test_two_ranks_end_in_the_same_bytes_after_an_interruption_and_close_to_one_rank(
     skilled_base: Path, whole, tmp_path: Path
 ) -> None:

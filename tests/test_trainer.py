@@ -65,7 +65,7 @@ def buffer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The buffer over a queue that answers what the test puts into `buffer.queue`."""
     from verl.trainer.ppo.v1 import replay_buffer
 
-    from stapo_training.verl_ext.trainer import OrderedReplayBuffer
+    from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 
     made: Any = OrderedReplayBuffer(
         trainer_mode="sync",

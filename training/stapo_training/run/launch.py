@@ -20,7 +20,10 @@ from stapo_training.run.preflight.checks import Preflight, check_settings, exami
 from stapo_training.run.preflight.registration import validate
 from stapo_training.run.watch import loggers, status
 
-_MAY_DIFFER = ("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory")
+_MAY_DIFFER = (
+    *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
+    "run.weight_transfer_limit_s",
+)
 """What decides no number of a run: alarms, loggers, what preflight looks at."""
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 from verl.trainer.ppo.utils import Role
-from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY, ReplayBuffer
+from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils import tensordict_utils as tu
+from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import log_seqlen_unbalance
 
 from stapo_results import token_log
@@ -24,7 +25,9 @@ from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import agent_loop, losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
+from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
+from stapo_training.verl_ext.transfer import wait_for_ranks
 from stapo_training.verl_ext.worker import STEP, StapoWorker
 
 rollout.register()
@@ -32,41 +35,6 @@ assert losses  # imported because it registers
 
 MODE = "stapo"
 _POLL_SECONDS = 0.02
-
-
-class OrderedReplayBuffer(ReplayBuffer):
-    """veRL's buffer, in which the order of arrival decides nothing."""
-
-    whole_rounds = False
-    """Judge no prompt group before all that were asked for have ended. With `algorithm.filter_groups` veRL asks for new
-    prompts as soon as some groups are found useless, so that how many it asks for at once depends on the machine."""
-
-    def _sync_metadata_from_transfer_queue(self) -> None:
-        super()._sync_metadata_from_transfer_queue()
-        if self.whole_rounds:
-            for partition in (*self.pending_keys, *self.running_keys):
-                if self.pending_keys[partition] or self.running_keys[partition]:
-                    self.finished_keys[partition].clear()
-                    self.failure_keys[partition].clear()
-
-    def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
-        """Of more groups than are needed the first that were asked for; veRL takes them from a set, in any order."""
-        _, *snapshots = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)
-        return sorted(sampleable_keys)[:batch_size], *snapshots
-
-    def _materialize_batch(
-        self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict]
-    ) -> Any:
-        """veRL's, then sorted by (prompt id, sample, part)."""
-        batch = super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)
-        order = sorted(range(len(batch.keys)), key=lambda i: _key_order(batch.keys[i]))
-        batch.keys, batch.tags = [batch.keys[i] for i in order], [batch.tags[i] for i in order]
-        return batch
-
-
-def _key_order(key: str) -> tuple[str, int, int]:
-    uid, session, index = key.rsplit("_", 2)
-    return uid, int(session), int(index)
 
 
 @register_trainer(MODE)
@@ -190,6 +158,22 @@ class StapoTrainer(PPOTrainerSync):
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         batch.extra_info[STEP] = self.global_steps
         return super()._update_actor(batch, metrics)
+
+    def on_init_end(self) -> None:
+        self._send_weights()
+
+    def on_step_end(self) -> None:
+        with marked_timer("update_weights", self.timing_raw, color="red"):
+            self._send_weights()
+
+    def _send_weights(self) -> None:
+        """veRL's `update_weights` of colocated ranks, with a limit."""
+        manager: Any = self.checkpoint_manager
+        if manager.backend != "naive":
+            manager.update_weights(self.global_steps)
+            return
+        pending = manager.actor_wg.update_weights(global_steps=self.global_steps, mode=manager.backend)
+        wait_for_ranks(pending, float(self.config.run.weight_transfer_limit_s), self.global_steps)
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
