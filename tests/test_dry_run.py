@@ -71,7 +71,7 @@ def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: P
         f"rollout: {ours}.rollout.CpuRolloutAdapter with",
         f"trainer mode: {ours}.trainer.StapoTrainer",
         f"agent loop: {ours}.agent_loop.SeededAgentLoopManager",
-        "{'verifier': 'fallback'}: +1 and -1",
+        "{'verifier': 'strict_box'}: +1 and -1",
         "selector: silence_spurious",
         launch.resume_command(words),
     ):
