@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,21 +38,19 @@ class Nodes:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
+        # where all nodes look for the cluster that "auto" means; short, since the names of Ray's sockets have a limit
+        self.temp = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
 
     def run(self, node: str, *commands: str) -> subprocess.CompletedProcess[str]:
         """The commands in one shell, with this machine in the place of the page's nodes and folders."""
         (home := self.folder / node).mkdir(exist_ok=True)
         script = "\n".join(commands).replace("/shared/", f"{self.folder}/").replace("HEAD", "127.0.0.1")
-        script = script.replace("6379", str(self.port)).replace("ray start", f"ray start --temp-dir={self.temp()}")
+        script = script.replace("6379", str(self.port))
         # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `end` reads
         env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        env |= {"HOME": str(home), "STAPO_TEST_RUN": self.mark, "SPT_NOENV": "1", "RAY_TMPDIR": self.temp()}
+        env |= {"HOME": str(home), "STAPO_TEST_RUN": self.mark, "SPT_NOENV": "1", "RAY_TMPDIR": str(self.temp)}
         env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
         return subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, timeout=300, env=env)
-
-    def temp(self) -> str:
-        """Of all nodes: where Ray looks for the cluster that "auto" means. Short: its sockets' names have a limit."""
-        return f"/tmp/ray-{self.port}"
 
     def end(self) -> None:
         for p in psutil.process_iter():
@@ -58,6 +59,7 @@ class Nodes:
                     p.kill()
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
+        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 @pytest.fixture
@@ -81,8 +83,9 @@ def test_the_pages_commands_join_two_nodes(nodes: Nodes, mode: str) -> None:
     for node, command in (("first", HEAD), ("second", OTHER)):
         done = nodes.run(node, setting, command)
         assert done.returncode == 0, done.stdout + done.stderr
-    status = nodes.run("first", setting, "ray status").stdout
-    assert "16.0 GPU" in status, status
+    deadline = time.monotonic() + 60  # the head hears of a node with some delay
+    while "16.0 GPU" not in (status := nodes.run("first", setting, "ray status").stdout):
+        assert time.monotonic() < deadline, status
     asked = nodes.run("first", setting, f"{sys.executable} -c '{ASK.format('auto')}'")
     assert "2 nodes" in asked.stdout, asked.stderr
 
