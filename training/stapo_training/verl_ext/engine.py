@@ -74,8 +74,8 @@ class SelectingEngine(_VeRLEngine):
         sharded = self.use_ulysses_sp
         unsharded = partial(self._gather_and_unpad_packed, pad_size=output_args["pad_size"]) if sharded else None
         packed = partial(PackedLogits, output.logits, output_args, offsets, gather=unsharded)
-        response = micro_batch["response_mask"].offsets()
         if ours and self.min_p:
+            response = micro_batch["response_mask"].offsets()
             here = packed(response_positions(offsets, response), micro_batch["responses"].values())
             result[PROXY] = torch.nested.nested_tensor_from_jagged(here.proxy_logprob(self.min_p), response)
         if ours:
@@ -83,7 +83,7 @@ class SelectingEngine(_VeRLEngine):
             flat = packed(every, every).entropy()
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
         if isinstance(logits_processor_func, RecordingLoss):
-            position_M = response_positions(offsets, response)
+            position_M = response_positions(offsets, micro_batch["response_mask"].offsets())
             logits_processor_func.observe(
                 micro_batch[ROW],
                 result["log_probs"].values().detach()[position_M].float(),
