@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,66 @@ def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path,
     assert "base_model:" not in card
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 100_000
     assert AutoTokenizer.from_pretrained(tmp_path / "model")("1+2")["input_ids"]
+
+
+def test_a_large_model_is_several_files_that_load_and_hash_as_one(
+    run_folder: Path, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from stapo_eval.models import find_model
+    from stapo_training.artifacts import export as module
+
+    monkeypatch.setattr(module, "_FILE_BYTES", 300_000)  # of 1.5 MB
+    export(run_folder, tmp_path / "model")
+    files = sorted(p.name for p in (tmp_path / "model").glob("*.safetensors"))
+    assert len(files) > 3
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    expected = load_file(tiny_base / "model" / "model.safetensors")
+    found = {k: v for f in files for k, v in load_file(tmp_path / "model" / f).items()}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[k], expected[k]) for k in expected)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").state_dict()
+    assert all(torch.equal(loaded[k], expected[k]) for k in expected)
+    labels = store.read_json(tmp_path / "model" / "stapo.json", Labels)
+    assert find_model(str(tmp_path / "model")).weights_sha256 == labels.weights_sha256
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from stapo_training.artifacts.export import find_shards, write_weights
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+out = Path(sys.argv[2])
+out.mkdir()
+write_weights(find_shards(Path(sys.argv[1])), out, torch.float32)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+
+
+@pytest.mark.slow
+def test_memory_of_a_large_export_does_not_grow_with_the_model(tmp_path: Path) -> None:
+    """6.4 GB of two ranks, the largest tensor 1.6 GB: the peak is less than two files."""
+    (actor := tmp_path / "actor").mkdir()
+    rows = {"embed": 100_000, **{f"layer.{i}": 12_500 for i in range(24)}}  # x 4,096 fp32: 1.6 GB, 0.2 GB each
+    for rank in range(2):
+        dist.init_process_group("fake", rank=rank, world_size=2, store=FakeStore())
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+        state = {n: DTensor.from_local(torch.full((r // 2, 4096), float(rank + i)), mesh, [Shard(0)], run_check=False)
+                 for i, (n, r) in enumerate(rows.items())}  # fmt: skip
+        torch.save(state, actor / f"model_world_size_2_rank_{rank}.pt")
+        dist.destroy_process_group()
+        del state
+    command = [sys.executable, "-c", PEAK, str(actor), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak = float(done.stdout)
+    print(f"peak {peak:.2f} GiB above the start")
+    assert peak < 2 * 2e9 / 2**30
+    found = {k: v for f in (tmp_path / "out").glob("*.safetensors") for k, v in load_file(f).items()}
+    assert {n: t.shape[0] for n, t in found.items()} == rows
+    assert all(t[0, 0] == i and t[-1, 0] == i + 1 for i, t in ((list(rows).index(n), t) for n, t in found.items()))
 
 
 def test_a_missing_shard_is_refused(run_folder: Path, tmp_path: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
-from stapo_results.store import read_json, sha256_file
+from stapo_results.store import read_json, sha256_files
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
@@ -40,13 +39,6 @@ class ModelFiles:
         if not self.weights_sha256:
             return f"{self.name} as an endpoint serves it, its weights are not known here"
         return f"{self.commit + ' ' if self.commit else ''}weights sha256:{self.weights_sha256}"
-
-
-def _hash_files(files: list[Path]) -> str:
-    """A single file's own hash, or one over names and hashes."""
-    if len(files) == 1:
-        return sha256_file(files[0])
-    return hashlib.sha256("".join(f"{f.name} {sha256_file(f)}\n" for f in files).encode()).hexdigest()
 
 
 def _download(given: str, revision: str) -> tuple[Path, str]:
@@ -101,7 +93,7 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
             next_step="stapo-train export --checkpoint RUN --out DIR makes such a folder",
         )
     labels = read_json(folder / "stapo.json", Labels) if (folder / "stapo.json").exists() else None
-    digest = _hash_files(weights)
+    digest = sha256_files(weights)
     if labels and labels.weights_sha256 and labels.weights_sha256 != digest:
         raise BadInput(
             f"{folder / 'stapo.json'} describes other weights",
@@ -113,7 +105,7 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     name = "/".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step))) if labels else (
         given if commit else folder.resolve().name
     )  # fmt: skip
-    return ModelFiles(given, folder, name, commit, digest, _hash_files(tokenizer) if tokenizer else "", labels)
+    return ModelFiles(given, folder, name, commit, digest, sha256_files(tokenizer) if tokenizer else "", labels)
 
 
 def endpoint_model(name: str) -> ModelFiles:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -250,6 +250,13 @@ def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
         return model.__pydantic_validator__.validate_json(data)
     except ValidationError as e:
         raise _refusal(model, e, where, number) from None
+
+
+def sha256_files(files: Sequence[Path]) -> str:
+    """A single file's own hash; of several one over their names and hashes, in this order."""
+    if len(files) == 1:
+        return sha256_file(files[0])
+    return hashlib.sha256("".join(f"{f.name} {sha256_file(f)}\n" for f in files).encode()).hexdigest()
 
 
 def sha256_file(path: str | os.PathLike) -> str:

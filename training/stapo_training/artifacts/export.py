@@ -7,10 +7,12 @@ Shards are read with `weights_only`, so a checkpoint from elsewhere cannot run c
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -21,6 +23,7 @@ from stapo_training.run.folder import TrainingFolder
 if TYPE_CHECKING:
     import torch
 
+_FILE_BYTES = 2 * 10**9
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
@@ -50,16 +53,12 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     return path, found
 
 
-def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
-    """The full tensors (on the CPU, in the saved type) of FSDP shards `model_world_size_W_rank_R.pt`.
+def find_shards(folder: Path) -> list[Path]:
+    """FSDP's files `model_world_size_W_rank_R.pt`, by rank.
 
     Raises:
         BadInput: when a rank's file is missing.
     """
-    import torch
-    import torch.distributed.tensor  # makes DTensor known to the weights-only unpickler
-    from torch.distributed.tensor import DTensor, Shard
-
     files = {int(m[2]): (p, int(m[1])) for p in folder.iterdir() if (m := _SHARD.fullmatch(p.name))}
     world = {w for _, w in files.values()}
     if not files or world != {len(files)}:
@@ -69,15 +68,56 @@ def merge_shards(folder: Path) -> dict[str, torch.Tensor]:
             expected=f"all of {sorted(world)} ranks",
             next_step="copy the missing files, or use another checkpoint",
         )
-    shards = [torch.load(files[r][0], map_location="cpu", weights_only=True) for r in sorted(files)]
-    merged: dict[str, torch.Tensor] = {}
-    for name, first in shards[0].items():
-        if not isinstance(first, DTensor):
-            merged[name] = first
-            continue
-        placement, parts = first.placements[-1], [s[name]._local_tensor for s in shards]
-        merged[name] = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
-    return merged
+    return [files[r][0] for r in sorted(files)]
+
+
+def read_shards(files: Sequence[Path]) -> list[dict[str, torch.Tensor]]:
+    """Each rank's tensors, mapped from disk: what is not looked at takes no memory."""
+    import torch
+    import torch.distributed.tensor  # makes DTensor known to the weights-only unpickler
+
+    # it warns of every file that no process group exists; none is needed to read
+    logging.getLogger("torch.distributed.device_mesh").setLevel(logging.ERROR)
+    return [torch.load(f, map_location="cpu", weights_only=True, mmap=True) for f in files]
+
+
+def merged(shards: Sequence[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
+    """A full tensor of the ranks' parts, in the saved type."""
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    first = shards[0][name]
+    if not isinstance(first, DTensor):
+        return first
+    placement, parts = first.placements[-1], [cast("DTensor", s[name])._local_tensor for s in shards]
+    return torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
+
+
+def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_out: Collection[str] = ()) -> int:
+    """The shards as safetensors: one file, or several with an index, each written before the next is read.
+
+    The peak of memory is less than two files (`_FILE_BYTES`, or the largest tensor), whatever the model's size.
+
+    Returns:
+        How many tensors.
+    """
+    import torch
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file
+
+    shapes = {
+        n: t.shape for n, t in read_shards(files)[0].items() if n not in leave_out
+    }  # a DTensor's is the whole one
+    empty = {n: torch.empty(shape, dtype=dtype, device="meta") for n, shape in shapes.items()}
+    split = split_torch_state_dict_into_shards(empty, max_shard_size=_FILE_BYTES)
+    for file, names in split.filename_to_tensors.items():
+        shards = read_shards(files)  # anew, so that the pages of the file before are given back
+        tensors = {n: merged(shards, n).to(dtype).contiguous() for n in names}
+        save_file(tensors, out / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        store.write_atomic(out / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
+    return len(shapes)
 
 
 def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
@@ -91,7 +131,6 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         BadInput: for a missing or damaged checkpoint, or when `out` holds something else.
     """
     import torch
-    from safetensors.torch import save_file
 
     run_folder, step_folder = find_checkpoint(checkpoint)
     run = store.read_json(run_folder / "run.json", Run)
@@ -99,23 +138,23 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     actor = step_folder / "actor"
     settings = run.config["run"]
     name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
-    tensors = {name: t.to(getattr(torch, name_of_type)).contiguous() for name, t in merge_shards(actor).items()}
+    shards = find_shards(actor)
     config = json.loads((actor / "huggingface" / "config.json").read_text())
-    if config.get("tie_word_embeddings"):
-        tensors.pop("lm_head.weight", None)  # safetensors stores no tensor twice; transformers ties it again
+    # safetensors stores no tensor twice; transformers ties it again
+    tied = ["lm_head.weight"] if config.get("tie_word_embeddings") else []
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(actor / "huggingface", partial)
     config["dtype"] = name_of_type
     store.write_json(partial / "config.json", config)
-    save_file(tensors, partial / "model.safetensors", metadata={"format": "pt"})
+    count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
     labels = Labels(
         method=settings["method"],
         size=settings["size"],
         train_seed=settings["seed"],
         step=step,
         parent_run=run.run_id,
-        weights_sha256=store.sha256_file(partial / "model.safetensors"),
+        weights_sha256=store.sha256_files(sorted(partial.glob("*.safetensors"))),
     )
     store.write_json(partial / "stapo.json", labels)
     logged = run_folder / "metrics.jsonl"
@@ -131,7 +170,4 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
             f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
         )
     partial.rename(out)
-    print(
-        f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: "
-        f"{len(tensors)} tensors as {dtype} -> {out}"
-    )
+    print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
