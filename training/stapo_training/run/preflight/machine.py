@@ -81,6 +81,7 @@ def cluster_nodes(address: str) -> list[Node]:
         BadInput: when no cluster answers at `address`.
     """
     import ray
+    from ray.exceptions import RayError
 
     try:
         host, _, port = address.rpartition(":")
@@ -88,7 +89,7 @@ def cluster_nodes(address: str) -> list[Node]:
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     # Ray raises ConnectionError where "auto" finds no cluster, RuntimeError or its own where the token is another
-    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as e:
+    except (OSError, ValueError, RuntimeError, RayError) as e:
         raise BadInput(
             "no Ray cluster answers",
             found=f"ray_kwargs.ray_init.address={address}: {str(e).splitlines()[0]}",
