@@ -159,7 +159,7 @@ def test_a_cell_of_the_miniature_from_nothing_to_a_bundle(tmp_path: Path) -> Non
         return done.stdout
 
     call("run", "stapo/mini", "--quick", "--out", "r")
-    assert "Still to do: 0 of 7 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
+    assert "Still to do: 0 of 8 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
     call("pack", "r", "--out", "a.zip")
     assert "0 were there already" in call("unpack", "a.zip", "--into", "shared")
     for name in ("samples.jsonl", "verdicts.jsonl"):

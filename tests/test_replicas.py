@@ -61,9 +61,10 @@ def _listening_beyond_loopback() -> list[str]:
 def test_a_killed_replicas_work_is_done_by_the_others(folder: Path, capsys) -> None:
     alone = HfEngine(find_model(str(folder)), threads=1, rows=4)
     expected = _texts([f for piece in alone.stream(_requests(alone), ()) for f in piece])
+    before = _listening_beyond_loopback()  # what an earlier test of this process has left
     engine = _engine(folder, 2)
     try:
-        assert _listening_beyond_loopback() == []
+        assert set(_listening_beyond_loopback()) <= set(before)
         first, second = engine.actors
         assert (engine.name, engine.deterministic, engine.context) == ("hf", True, 512)
         finished: list[Finished] = []
