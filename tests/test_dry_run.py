@@ -24,6 +24,8 @@ def test_seconds_a_step_from_records(tmp_path: Path) -> None:
     for method, seconds in (("stapo", 200.0), ("stapo", 400.0), ("stapo", 240.0), ("justrl", 80.0)):
         record["wall_seconds"], record["config"]["run"]["method"] = seconds, method
         write_json(tmp_path / f"{method}{seconds}" / "run.json", record)
+    record["config"]["run"] |= {"method": "stapo", "steps": 5}  # mostly its start
+    write_json(tmp_path / "short" / "run.json", record | {"wall_seconds": 60.0})
 
     assert dry_run.recorded(config, tmp_path) == 6.0
     config.run.method = "gspo"  # none of its own: all four, 2, 5, 6 and 10 s a step

@@ -14,6 +14,7 @@ from stapo_results.terminal import duration
 from stapo_training.run.preflight import memory
 from stapo_training.run.preflight.checks import Preflight
 
+_ENOUGH = 20  # steps: the start, which counts too, is a large part of a shorter run
 RECORDS = Path(store.__file__).parents[1] / "records"
 
 
@@ -87,7 +88,8 @@ def recorded(config: Any, records: Path) -> float | None:
     for file in sorted(records.glob("**/run.json")):
         if json.loads(file.read_text(encoding="utf-8")).get("kind") == "train":
             run = store.read_json(file, Run)
-            if run.status == "done" and run.wall_seconds and _what_takes_time(run.config) == _what_takes_time(config):
+            long_enough = run.status == "done" and run.wall_seconds and run.config["run"]["steps"] >= _ENOUGH
+            if long_enough and _what_takes_time(run.config) == _what_takes_time(config):
                 same.append(run)
     own = [r for r in same if r.config["run"]["method"] == config.run.method] or same
     return statistics.median((r.wall_seconds or 0.0) / r.config["run"]["steps"] for r in own) if own else None
