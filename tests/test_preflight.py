@@ -149,11 +149,12 @@ def test_eight_cards_of_80_gb_hold_8b_and_of_24_gb_do_not(
 ) -> None:
     script = tmp_path / "bin" / "nvidia-smi"
     script.parent.mkdir()
-    lines = "".join(f"{i}, NVIDIA H100 80GB HBM3, {mib}, 3\\n" for i in range(8))
+    lines = "".join(f"{i}, NVIDIA H100 80GB HBM3, {mib}, 3, 580.65.06\\n" for i in range(8))
     script.write_text(f"#!{sys.executable}\nprint('''{lines}''', end='')\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine, "lacking", list)  # whatever this machine has
     monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: type("M", (), {"available": 1024 * 2**30}))
     table = pq.read_table(tiny_base / "data" / "train.parquet").take([i % 64 for i in range(256)])
     for name in ("train", "val"):

@@ -21,9 +21,8 @@ BEYOND: dict[str, str] = {
     "cispo": "CISPO",
     "clip_cov": "Clip-Cov",
     "kl_cov": "KL-Cov",
-    "tis": "TIS",
-    "icepop": "IcePop",
 }
+NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop"}  # named in tables; no figure has them
 METHOD_LABELS = {BASE: "Base model", **BEYOND, **ABLATION, **METHODS}
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
@@ -59,8 +58,6 @@ COLOURS: dict[str, str] = {
     "cispo": "#77BBAA",
     "clip_cov": "#999933",
     "kl_cov": "#EE7788",
-    "tis": "#666666",
-    "icepop": "#AA4400",
 }
 
 
@@ -74,4 +71,4 @@ def benchmark_label(name: str) -> str:
 
 
 def method_label(name: str) -> str:
-    return METHOD_LABELS.get(name, name)
+    return METHOD_LABELS.get(name) or NO_STYLE.get(name, name)

@@ -56,7 +56,7 @@ TOKENS: dict[str, str] = {
     "entropy": "float32",
     "ratio": "float32",  # p / p_old as the update saw it
     "old_logprob": "float32",  # nats, what the trainer gave the token before the step's first update
-    "sampler_logprob": "float32",  # and what the sampler gave it, with the same weights; NaN where that is not known
+    "sampler_logprob": "float32",  # and what the sampler gave it, with the same weights; null where that is not known
     "mismatched": "bool",  # of its mini-batch's largest |old - sampler|: as many tokens with A > 0 as S2T would silence
     "clipped": "bool",  # the clip leaves the token no gradient (False where `LogHeader.loss` is not vanilla)
     "collision": "float32",  # sum of squared probabilities under the current policy, as are the top tokens
@@ -149,7 +149,9 @@ def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], header: LogH
     import pyarrow as pa
 
     wanted = schema(columns, header)
-    return _parquet(pa.Table.from_arrays([pa.array(values[f.name], type=f.type) for f in wanted], schema=wanted))
+    # NaN in the place of a number that is not known becomes null: two logs that know as little are equal
+    arrays = [pa.array(values[f.name], type=f.type, from_pandas=f.name == "sampler_logprob") for f in wanted]
+    return _parquet(pa.Table.from_arrays(arrays, schema=wanted))
 
 
 def _parquet(table: pa.Table) -> bytes:
