@@ -182,32 +182,32 @@ def proxy_from(config: Any, algorithm: Any = None) -> ProxyConfig:
         BadInput: naming the key, the value found and what is allowed.
     """
     proxy = validated(ProxyConfig, config.proxy, "actor_rollout_ref.proxy", "choose a method=... overlay")
-    actor = config.actor
-    has, loss = proxy.min_p > 0, actor.policy_loss.loss_mode
-    conditions = [
-        ("actor_rollout_ref.actor.policy_loss.loss_mode", loss, "lp_reg" if has or loss == "lp_reg" else loss)
+    actor, loss = config.actor, config.actor.policy_loss.loss_mode
+    if (proxy.min_p > 0) != (loss == "lp_reg"):
+        raise BadInput(
+            "actor_rollout_ref.proxy.min_p and actor_rollout_ref.actor.policy_loss.loss_mode do not belong together",
+            found=f"min_p {proxy.min_p:g}, loss_mode {loss}",
+            expected="min_p above 0 with lp_reg, and with no other loss",
+            next_step="set neither, and choose method=lp-reg or another one",
+        )
+    if loss != "lp_reg":
+        return proxy
+    sharded, fsdp = "ulysses_sequence_parallel_size", actor.fsdp_config
+    conditions: list[tuple[str, Any, Any]] = [
+        ("actor_rollout_ref.model.use_fused_kernels", actor.use_fused_kernels, False),
+        (f"actor_rollout_ref.actor.{sharded}", actor[sharded], 1),
+        (f"actor_rollout_ref.actor.fsdp_config.{sharded}", fsdp[sharded], 1),
     ]
-    if loss == "lp_reg":
+    if algorithm is not None:  # its weights have no place in this loss, and bypass_mode leaves out the proxy's pass
+        correction = algorithm.rollout_correction
         conditions += [
-            ("actor_rollout_ref.proxy.min_p", proxy.min_p, proxy.min_p or 0.02),
-            ("actor_rollout_ref.model.use_fused_kernels", actor.use_fused_kernels, False),
-            ("actor_rollout_ref.actor.ulysses_sequence_parallel_size", actor.ulysses_sequence_parallel_size, 1),
-            (
-                "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
-                actor.fsdp_config.ulysses_sequence_parallel_size,
-                1,
-            ),
+            (f"algorithm.rollout_correction.{key}", correction[key], expected)
+            for key, expected in (("rollout_is", None), ("bypass_mode", False))
         ]
-        if algorithm is not None:  # its weights have no place in this loss, and bypass_mode leaves out the proxy's pass
-            correction = algorithm.rollout_correction
-            conditions += [
-                (f"algorithm.rollout_correction.{key}", correction[key], expected)
-                for key, expected in (("rollout_is", None), ("bypass_mode", False))
-            ]
     for key, found, expected in conditions:
         if found != expected:
             raise BadInput(
-                f"{key} does not go with Lp-Reg (policy_loss.loss_mode=lp_reg with proxy.min_p above 0)",
+                f"{key} does not go with Lp-Reg",
                 found=found,
                 expected=expected,
                 next_step=f"set {key}={'null' if expected is None else expected}, or choose another method=...",

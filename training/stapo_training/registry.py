@@ -92,6 +92,11 @@ def _trained(records: Path) -> dict[str, list[str]]:
     return found
 
 
+def _sourced(m: Method) -> list[str]:
+    """Its numbers, each with where it comes from."""
+    return [f"{k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()]
+
+
 def listing(records: Path) -> str:
     """All methods as text: what each is, its numbers with their sources, and the runs of it among the records."""
     trained, parts = _trained(records), []
@@ -99,7 +104,7 @@ def listing(records: Path) -> str:
         numbers = m.definition.model_dump(exclude_defaults=True)
         lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
         lines += [f"  {k} {v}" for k, v in numbers.items() if k not in m.sources]
-        lines += [f"  {k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()]
+        lines += [f"  {number}" for number in _sourced(m)]
         parts.append("\n".join([*lines, f"  trained here: {', '.join(trained.get(name, [])) or 'not run'}"]))
     return "\n\n".join(parts)
 
@@ -112,9 +117,7 @@ def rows(records: Path) -> list[dict[str, str]]:
             "`method=`": f"[{name}](methods/{m.page}.md)",
             "paper": f"{m.title}, {m.paper}" if m.title not in m.paper else m.paper,
             "what it does": m.does,
-            "its numbers, and where they come from": "; ".join(
-                f"{k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()
-            ),
+            "its numbers, and where they come from": "; ".join(_sourced(m)),
             "runs among the records": f"{len(trained.get(name, []))}" if name in trained else "not run",
         }
         for name, m in methods().items()
