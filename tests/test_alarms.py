@@ -61,6 +61,15 @@ def test_not_finite_names_the_metrics() -> None:
     assert (watch.on, again) == (frozenset(), [])
 
 
+def test_a_failed_response_is_an_alarm_that_counts_them() -> None:
+    assert begun([{"failed_rollouts": n} for n in (0.0, 3.0, 1.0, 0.0, 1.0)]) == [
+        (2, "failed_rollouts"),
+        (5, "failed_rollouts"),
+    ]
+    _, (alarm,) = observe(Watch(), LIMITS, 1, {"failed_rollouts": 3.0})
+    assert alarm.line.startswith("3 responses failed; ")
+
+
 def test_disk_under_two_checkpoints() -> None:
     gib = 2**30
     assert begun([{}], disk_free=20 * gib, checkpoint_bytes=10 * gib) == []
