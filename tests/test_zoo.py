@@ -197,3 +197,15 @@ def test_every_method_has_a_record_of_five_steps_at_least(method: str) -> None:
             found.append(len(steps) >= 5 and all(v["grad_norm"] > 0 and "silenced_share" in v for v in steps))
     assert found
     assert all(found)
+
+
+@pytest.mark.parametrize("method", ["stapo", "entropy20"])
+def test_a_selector_on_parts_of_sequences_is_refused(method: str) -> None:
+    from stapo_results.errors import BadInput
+    from stapo_training.methods import selector_from
+
+    key = "actor.fsdp_config.ulysses_sequence_parallel_size"
+    config = compose([f"method={method}", f"actor_rollout_ref.{key}=2"]).actor_rollout_ref
+    with pytest.raises(BadInput) as caught:
+        selector_from(config.selector, config.actor)
+    assert (caught.value.found, caught.value.next_step) == (2, f"set actor_rollout_ref.{key}=1")
