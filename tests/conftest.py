@@ -22,6 +22,17 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base whose model is trained far enough that its answers are sometimes right."""
+    from stapo_training.miniature.build import BasePlan, build_base
+    from stapo_training.miniature.pretrain import Recipe
+
+    out = tmp_path_factory.mktemp("base") / "base"
+    build_base(out, seed=0, plan=BasePlan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
+    return out
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Iterator[Path]:
     """A run folder of the driver, not there yet; what still runs in it afterwards is ended."""

@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from ray_nodes import PAGE, Nodes, printed
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cluster.md"
 ASK = """
 from stapo_training.run.preflight import machine
 print(len(machine.cluster_nodes("{}")), "nodes")
 """
 pytestmark = pytest.mark.slow
-
-
-def printed(start: str) -> str:
-    """The page's one command that begins so."""
-    (command,) = re.findall(rf"^    ({re.escape(start)}.*)$", PAGE.read_text(), re.MULTILINE)
-    return command
-
-
-class Nodes:
-    """Shells of nodes: each with a home of its own, so that none finds another's token by itself."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.mark = folder, str(folder)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        # where all nodes look for the cluster that "auto" means; short, since the names of Ray's sockets have a limit
-        self.temp = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
-
-    def run(self, node: str, *commands: str) -> subprocess.CompletedProcess[str]:
-        """The commands in one shell, with this machine in the place of the page's nodes and folders."""
-        (home := self.folder / node).mkdir(exist_ok=True)
-        script = "\n".join(commands).replace("/shared/", f"{self.folder}/").replace("HEAD", "127.0.0.1")
-        script = script.replace("6379", str(self.port))
-        # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `end` reads
-        env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        env |= {"HOME": str(home), "STAPO_TEST_RUN": self.mark, "SPT_NOENV": "1", "RAY_TMPDIR": str(self.temp)}
-        env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
-        return subprocess.run(["bash", "-e", "-c", script], capture_output=True, text=True, timeout=300, env=env)
-
-    def end(self) -> None:
-        for p in psutil.process_iter():
-            try:
-                if p.environ().get("STAPO_TEST_RUN") == self.mark:
-                    p.kill()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        shutil.rmtree(self.temp, ignore_errors=True)
 
 
 @pytest.fixture
@@ -69,7 +24,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
     found.end()
 
 
-HEAD, OTHER = printed("ray start --head"), printed("ray start --address")
+HEAD, OTHER = printed("ray start --head --port=6379 --num-gpus"), printed("ray start --address=HEAD:6379 --num-gpus")
 
 
 @pytest.mark.parametrize("mode", ["a shared token", "without"])

@@ -165,7 +165,7 @@ def _connect(address: str) -> bool:
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(address=address or None, log_to_driver=False, include_dashboard=False)
+        ray.init(address=address or "local", log_to_driver=False, include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError) as e:
         raise BadInput(
             f"there is no Ray cluster at {address}",

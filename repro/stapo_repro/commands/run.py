@@ -38,8 +38,8 @@ class Run:
     out: Path | None = None
     """Where everything goes. Default: runs/miniature, or runs/cells for the paper's models, to which cells may be
     added by further calls."""
-    hardware: Literal["1gpu", "8gpu", "64gpu", "cpu"] | None = None
-    """Default: cpu for the miniature, 8gpu for the paper's models."""
+    hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None
+    """Default: cpu for the miniature, 8gpu for the paper's models. cpu-2nodes: two nodes of a Ray cluster."""
     ray_address: str = ""
     """A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto."""
     source: str = ""
@@ -64,8 +64,8 @@ class Run:
         if not mini:
             options["hardware"] = self.hardware or "8gpu"
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
-        if self.hardware == "cpu":
-            del options["hardware"]  # the miniature's own
+        if self.hardware in request.CPUS:
+            same["hardware"] = options.pop("hardware")
         given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
         if given:
             raise BadInput("the miniature has no such option", found=", ".join(given),

@@ -118,6 +118,7 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
     if r.on_cpu:
         benchmarks = ",".join(labels.MINI_BENCHMARKS)
         how = ["--engine", "hf", "--judge", f"{r.out / 'base' / 'model'}", "--max-tokens", f"{MAX_TOKENS}"]
+        how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:
         how = ["--engine", "vllm", *_replicas(r, m.size), *(() if r.judge == "none" else ("--judge", r.judge))]
     command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir",

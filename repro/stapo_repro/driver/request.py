@@ -13,6 +13,8 @@ from stapo_repro import labels
 from stapo_repro.planner.estimates import MACHINES, MINI_STEPS, load
 from stapo_results.errors import BadInput
 
+CPUS = ("cpu", "cpu-2nodes")
+"""hardware= of the miniature: this machine, or two nodes of a Ray cluster that runs already."""
 Experiment = Literal["miniature", "ablation", "cells"]
 Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
@@ -49,7 +51,7 @@ class Request:
     Attributes:
         experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
         models: in the order in which they are trained and evaluated.
-        hardware: "cpu" for the miniature and its ablation, else a key of `MACHINES`.
+        hardware: one of `CPUS` for the miniature, "cpu" for its ablation, else a key of `MACHINES`.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
 
@@ -69,7 +71,7 @@ class Request:
 
     @property
     def on_cpu(self) -> bool:
-        return self.hardware == "cpu"
+        return self.hardware in CPUS
 
     @property
     def trained(self) -> tuple[Model, ...]:
@@ -105,7 +107,8 @@ class Request:
         same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
-            return same | {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
+            same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
+            return same | ({} if self.hardware == "cpu" else {"hardware": self.hardware})
         _, evaluate, repro = self.programs()
         same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
         same["data_dir"] = str(self.data_dir.resolve()) if self.data_dir else ""
@@ -171,7 +174,7 @@ def _at_least(flag: str, value: int, least: int) -> int:
 
 def miniature(
     out: Path, *, experiment: Literal["miniature", "ablation"] = "miniature", quick: bool = False,
-    seeds: str | None = None, methods: str | None = None, steps: int | None = None,
+    seeds: str | None = None, methods: str | None = None, steps: int | None = None, hardware: str = "cpu",
 ) -> Request:  # fmt: skip
     """The miniature or its ablation; None takes the default.
 
@@ -193,7 +196,7 @@ def miniature(
     numbers = parse_seeds(seeds if seeds is not None else "0,1,2" if ablation and not quick else "0")
     count = steps if steps is not None else QUICK_STEPS[experiment] if quick else MINI_STEPS
     models = (Model(labels.BASE, labels.MINI, 0), *(Model(m, labels.MINI, s) for s in numbers for m in names))
-    return Request(experiment, models, _at_least("--steps", count, 1), quick, out)
+    return Request(experiment, models, _at_least("--steps", count, 1), quick, out, hardware)
 
 
 def paper_cells(

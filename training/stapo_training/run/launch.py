@@ -33,7 +33,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     Raises:
         BadInput: everything that stands in the way, before anything expensive starts.
     """
-    if not any(o.startswith("hardware=") and o != "hardware=cpu" for o in last_choices(overrides)):
+    chosen = [o for o in last_choices(overrides) if o.startswith("hardware=")]
+    if set(chosen) <= {"hardware=cpu", "hardware=cpu-vllm"}:
         # One machine: Ray's servers listen on loopback only. The variable's name is Ray's, and Ray reads it when it is
         # imported, which composing does.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

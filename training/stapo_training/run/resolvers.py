@@ -13,6 +13,11 @@ def per_rank(n: int, *ranks: int) -> int:
     return max(1, int(n) // math.prod(int(r) for r in ranks))
 
 
+def product(*factors: int) -> int:
+    """`${product:RANKS,NODES}`"""
+    return math.prod(int(f) for f in factors)
+
+
 def portion(n: int, share: float) -> int:
     """`${portion:N,SHARE}`: a share of N tokens, rounded."""
     return round(int(n) * float(share))
@@ -57,5 +62,5 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, portion, of_size, junk_ids):
+    for function in (per_rank, product, portion, of_size, junk_ids):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -92,13 +92,16 @@ def examine(config: Any) -> Preflight:
 
 def _look_at_machine(config: Any, found: Preflight) -> float:
     """Fills in the card; returns the GiB of memory of the smallest node (infinite where it is not known)."""
-    checks = found.checks
-    if config.trainer.device == "cpu":
+    checks, address = found.checks, config.ray_kwargs.ray_init.get("address")
+    if config.trainer.device == "cpu" and not address:
         return psutil.virtual_memory().available / memory.GIB
-    address = config.ray_kwargs.ray_init.get("address")
     nodes = checks.attempt("cluster", machine.cluster_nodes, address) if address else [machine.this_node()]
+    asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
+    if config.trainer.device == "cpu":
+        if nodes is not None:
+            checks.attempt("slots", machine.check_slots, nodes, *asked)
+        return min((n.memory for n in nodes or ()), default=math.inf)
     if nodes is not None:
-        asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
         found.card_gib = checks.attempt("GPUs", machine.check_gpus, nodes, *asked)
         checks.attempt("driver", machine.check_driver, nodes)
         checks.attempt("tools", machine.check_tools, nodes)
@@ -135,14 +138,15 @@ def check_prompts(config: Any, prompts: int) -> None:
 
 
 def _check_cpu(config: Any) -> None:
-    """Without GPUs everything runs on this machine: its Ray is started here, and its ranks talk over loopback."""
-    address, nodes = config.ray_kwargs.ray_init.get("address"), config.trainer.nnodes
-    if config.trainer.device == "cpu" and (address or nodes > 1):
+    """Without GPUs a Ray of the run's own has one node, and a cluster's has slots of its own."""
+    ray, nodes = config.ray_kwargs.ray_init, config.trainer.nnodes
+    address, slots = ray.get("address"), [k for k in ("num_cpus", "num_gpus") if ray.get(k) is not None]
+    if config.trainer.device == "cpu" and (bool(slots) if address else nodes > 1):
         raise BadInput(
-            "a training without GPUs runs on one machine, in a Ray of its own",
-            found=f"trainer.nnodes={nodes}, ray_kwargs.ray_init.address={address}",
-            expected="one node and no address",
-            next_step="leave both out (cpu.ranks=2 takes two processes), or choose another hardware=",
+            "several nodes without GPUs are a Ray cluster that runs already",
+            found=f"trainer.nnodes={nodes}, ray_init.address={address}, {' and '.join(slots) or 'no slots'} given",
+            expected="one node and no address, or an address and the nodes' own slots",
+            next_step="cpu.ranks=2 takes two processes of one machine, hardware=cpu-2nodes two nodes (docs/cluster.md)",
         )
 
 

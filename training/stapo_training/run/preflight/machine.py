@@ -41,12 +41,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: the cards that a run may use, its free memory in GiB; what it lacks, each with its cure."""
+    """One machine: the cards that a run may use, its free memory in GiB; what it lacks, each with its cure.
+
+    slots: the GPUs that its Ray gives away, which on a node without any are a number that `ray start` was told.
+    """
 
     host: str
     gpus: Sequence[Gpu]
     memory: float
     lacks: Sequence[tuple[str, str]] = ()
+    slots: int = 0
 
 
 def parse_smi(text: str) -> list[Gpu]:
@@ -112,7 +116,7 @@ def _ask(ray: Any, node: dict[str, Any]) -> Node:
         ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300
     )
     offered = int(node["Resources"].get("GPU", 0))
-    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks)
+    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks, offered)
 
 
 def _describe() -> tuple[str, int, list[tuple[str, str]]]:
@@ -188,6 +192,17 @@ def check_gpus(nodes: list[Node], asked_nodes: int, per_node: int) -> float:
             next_step="nvidia-smi names the process: end it, or hide the card with CUDA_VISIBLE_DEVICES",
         )
     return min(g.total for n in used for g in n.gpus)
+
+
+def check_slots(nodes: Sequence[Node], asked_nodes: int, per_node: int) -> None:
+    """Raises: BadInput: fewer nodes than asked have a slot for each of a node's ranks; Ray would wait for ever."""
+    if sum(n.slots >= per_node for n in nodes) < asked_nodes:
+        raise BadInput(
+            "too few nodes for the run's ranks",
+            found=", ".join(f"{n.host}: {n.slots}" for n in nodes) or "no node",
+            expected=f"{asked_nodes} nodes with {per_node} slots each",
+            next_step=f"ray start ... --num-gpus={per_node}   on each node: without GPUs a slot is a number",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,127 @@
+"""veRL's vLLM rollout on a CPU: servers, weight transfer, replicas, tensor parallel, a kill, bf16, a failed transfer.
+
+`tox -e rollout-vllm` has the packages; elsewhere all of it is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from training_runs import complete, start, survivors, train, wait_for
+
+from stapo_results import store, token_log
+from stapo_results.schema import Run, StepMetrics
+
+try:
+    LACKS = "" if version("vllm").endswith("+cpu") else "vllm is no build for a CPU"
+except PackageNotFoundError:
+    LACKS = "vllm is not installed"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it")]
+
+FP32 = 1e-5
+"""Largest difference of a token's probability between rollout and trainer: both compute in fp32."""
+SIZES = ("hardware=cpu-vllm", "run.steps=3", "trainer.test_freq=3", "trainer.save_freq=1")
+TWO = ("cpu.ranks=2", "cpu.train_threads=1", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+       "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4")  # fmt: skip
+LAYOUTS = {
+    "one rank": (),
+    "two replicas": TWO,
+    "tensor parallel": (*TWO, "actor_rollout_ref.rollout.tensor_model_parallel_size=2"),
+}
+
+
+@pytest.fixture(scope="session")
+def untied_base(skilled_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same base with an output matrix of its own, which is then a weight of its own in every transfer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    out = tmp_path_factory.mktemp("untied") / "base"
+    shutil.copytree(skilled_base, out)
+    model = AutoModelForCausalLM.from_pretrained(out / "model", dtype=torch.float32)
+    model.lm_head.weight = torch.nn.Parameter(model.get_input_embeddings().weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(out / "model")
+    return out
+
+
+def steps(out: Path, file: str = "metrics.jsonl") -> dict[int, dict[str, float]]:
+    return {m.step: m.values for m in store.read(out / file, StepMetrics)}
+
+
+def differences(out: Path) -> list[float]:
+    """The largest difference of a token's probability between rollout and trainer, a step each."""
+    return [v["training/rollout_probs_diff_max"] for s, v in sorted(steps(out, "timings.jsonl").items()) if s]
+
+
+@pytest.fixture(scope="module")
+def runs(untied_base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One training in each layout."""
+    made = {name: tmp_path_factory.mktemp("run") / "run" for name in LAYOUTS}
+    for name, out in made.items():
+        train(untied_base, out, *SIZES, *LAYOUTS[name])
+    return made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_rollout_has_the_trainers_weights_after_every_transfer(runs: dict[str, Path], layout: str) -> None:
+    out = runs[layout]
+    metrics = steps(out)
+    assert sorted(metrics) == [0, 1, 2, 3]
+    assert all(metrics[s]["grad_norm"] > 0 for s in (1, 2, 3))  # without an update any transfer would do
+    assert len(differences(out)) == 3
+    assert max(differences(out)) < FP32
+    assert survivors(out, patience=30) == []
+
+
+def test_every_layout_samples_the_same_first_step(runs: dict[str, Path]) -> None:
+    """Same weights, same seeds: what differs is who computes what."""
+    names = ("reward", "response_tokens", "truncated_share", "actor/selector/silenced_tokens")
+    first = {layout: [steps(out)[1][n] for n in names] for layout, out in runs.items()}
+    assert first["two replicas"] == first["one rank"]
+    assert first["tensor parallel"] == first["one rank"]
+
+
+def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
+    """With tied embeddings, one of which is all that a transfer sends."""
+    out = tmp_path / "run"
+    process = start(skilled_base, out, *SIZES)
+    wait_for(complete(out, 1), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert survivors(out, patience=60) == []
+    train(skilled_base, out, *SIZES)
+    run = store.read_json(out / "run.json", Run)
+    assert (run.status, run.deterministic) == ("done", False)
+    assert [r.start for r in run.resumptions] == ["global_step_1"]
+    assert sorted(steps(out)) == [0, 1, 2, 3]
+    assert max(differences(out)) < FP32
+
+
+def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    bf16 = ("actor_rollout_ref.rollout.dtype=bfloat16", "actor_rollout_ref.token_log.mode=full")
+    train(skilled_base, out, *SIZES, *bf16)
+    assert min(differences(out)) > 100 * FP32
+    assert all(abs(v["rollout_kl"]) > 1e-7 for s, v in steps(out).items() if s)
+    log = token_log.read(out)
+    assert log is not None
+    old, sampler = (log.tokens[name].to_numpy() for name in ("old_logprob", "sampler_logprob"))
+    assert abs(old - sampler).max() > 100 * FP32
+
+
+def test_a_transfer_that_the_rollout_cannot_load_ends_the_run(skilled_base: Path, tmp_path: Path) -> None:
+    """With oneDNN vLLM gives its weights away, and the second transfer has nowhere to go (verl_ext/vllm_cpu.py)."""
+    out = tmp_path / "run"
+    environment = "ray_kwargs.ray_init.runtime_env.env_vars"
+    train(skilled_base, out, *SIZES, f"{environment}.STAPO_RELOADABLE_WEIGHTS=''", "run.weight_transfer_limit_s=20",
+          "trainer.val_before_train=false", expected=1)  # fmt: skip
+    text = (out / "log.txt").read_text()
+    assert "the weights did not reach the rollout" in text
+    assert "rank 0 of 1 not done after 20 s" in text
+    assert survivors(out, patience=60) == []
