@@ -54,6 +54,15 @@ class Nodes:
         with open(self.folder / "log.txt", "w") as log:
             return subprocess.Popen(**self._shell(node, commands), stdout=log, stderr=subprocess.STDOUT)
 
+    def raylet(self, *, head: bool) -> psutil.Process:
+        """The process that is the first node, or another one."""
+        for p in psutil.process_iter(["name", "cmdline"]):
+            words = p.info["cmdline"] or []
+            here = any(w.startswith("--gcs-address=") and w.endswith(f":{self.port}") for w in words)
+            if p.info["name"] == "raylet" and here and ("--head" in words) == head:
+                return p
+        raise AssertionError("there is no such node")
+
     def said(self) -> str:
         return (self.folder / "log.txt").read_text()
 

@@ -55,3 +55,32 @@ def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes, address: str)
     assert asked.returncode != 0
     assert "BadInput: no Ray cluster answers" in asked.stderr
     assert "RAY_AUTH_MODE" in asked.stderr.splitlines()[-1], asked.stderr
+
+
+WAIT = """
+import sys, time, ray
+from stapo_results.terminal import run_main
+from stapo_training.verl_ext import nodes
+def wait():
+    ray.init(address="auto", log_to_driver=False)
+    with nodes.watched("THE COMMAND"):
+        print("waiting", flush=True)
+        time.sleep(300)
+sys.exit(run_main(wait))
+"""
+
+
+def test_a_driver_that_waits_for_nothing_hears_of_a_nodes_death(nodes: Nodes) -> None:
+    """As veRL's waits for a queue that the dead node would have filled."""
+    setting = "export RAY_AUTH_MODE=disabled"
+    for node, command in (("first", HEAD), ("second", OTHER)):
+        assert nodes.run(node, setting, command).returncode == 0
+    process = nodes.start("first", setting, f"{sys.executable} -c '{WAIT}'")
+    deadline = time.monotonic() + 60
+    while "waiting" not in nodes.said():
+        assert time.monotonic() < deadline, nodes.said()
+        time.sleep(0.1)
+    nodes.raylet(head=False).kill()
+    assert process.wait(timeout=60) == 1
+    assert "error: a node of the cluster was lost" in nodes.said()
+    assert nodes.said().strip().endswith("go on from the last checkpoint: THE COMMAND")

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from ray_nodes import Nodes, printed
 from training_runs import complete, same_log, weights
@@ -33,15 +30,6 @@ SIZES = (" run.steps=3 trainer.save_freq=1 trainer.test_freq=3 data.train_batch_
 TRAIN = printed("stapo-train run method=stapo size=mini hardware=cpu-2nodes") + SIZES
 LIMIT = 120
 """Seconds from a node's death to the end of the command that used it."""
-
-
-def raylet(port: int, head: bool) -> psutil.Process:
-    """The process that is a node, of the cluster at this port."""
-    for p in psutil.process_iter(["name", "cmdline"]):
-        words = p.info["cmdline"] or []
-        if p.info["name"] == "raylet" and f"--gcs-address=127.0.0.1:{port}" in words and ("--head" in words) == head:
-            return p
-    raise AssertionError("there is no such node")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +59,7 @@ def one_node(nodes: Nodes) -> Path:
     return out
 
 
+@pytest.mark.path("nodes-2", "ranks-2", "node-lost", "rollout-hf", "resume-bytes", "export")
 def test_a_node_that_dies_ends_the_training_and_a_new_one_finishes_it(nodes: Nodes, one_node: Path) -> None:
     out = nodes.folder / "runs" / "stapo"
     command = TRAIN + " cpu.train_threads=1"
@@ -80,7 +69,7 @@ def test_a_node_that_dies_ends_the_training_and_a_new_one_finishes_it(nodes: Nod
         assert process.poll() is None, nodes.said()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    os.kill(raylet(nodes.port, head=False).pid, signal.SIGKILL)
+    nodes.raylet(head=False).kill()
     began = time.monotonic()
     assert process.wait(timeout=LIMIT) == 1, nodes.said()
     print(f"the node's death ended the training after {time.monotonic() - began:.0f} s")
@@ -99,6 +88,7 @@ def test_a_node_that_dies_ends_the_training_and_a_new_one_finishes_it(nodes: Nod
     assert weights(out, nodes.folder / "two") == weights(one_node, nodes.folder / "one")
 
 
+@pytest.mark.path("engine-replicas", "nodes-2")
 def test_replicas_on_both_nodes_give_what_one_process_gives(nodes: Nodes) -> None:
     """Each node has one slot, so two replicas are on two nodes."""
     command, out = printed("stapo-eval run --model /shared/base/model"), nodes.folder / "runs" / "eval"
@@ -116,6 +106,7 @@ def without_seconds(line: bytes) -> str:
     return json.dumps({k: v for k, v in json.loads(line).items() if k != "seconds"}, sort_keys=True)
 
 
+@pytest.mark.path("nodes-2", "mini")
 def test_a_cell_of_the_miniature_on_the_cluster(nodes: Nodes) -> None:
     out = nodes.folder / "runs" / "cell"
     ok(nodes.run("first", TOKEN, printed("stapo-repro run stapo/mini --hardware cpu-2nodes") + " --quick"))

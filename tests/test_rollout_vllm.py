@@ -21,7 +21,11 @@ try:
     LACKS = "" if version("vllm").endswith("+cpu") else "vllm is no build for a CPU"
 except PackageNotFoundError:
     LACKS = "vllm is not installed"
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.path("rollout-vllm", "mini"),
+    pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it"),
+]
 
 FP32 = 1e-5
 """Largest difference of a token's probability between rollout and trainer: both compute in fp32."""
@@ -68,7 +72,14 @@ def runs(untied_base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return made
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param("one rank", marks=pytest.mark.path("transfer", "fp32")),
+        pytest.param("two replicas", marks=pytest.mark.path("transfer", "ranks-2", "replicas-2")),
+        pytest.param("tensor parallel", marks=pytest.mark.path("transfer", "ranks-2", "tensor-parallel-2")),
+    ],
+)
 def test_the_rollout_has_the_trainers_weights_after_every_transfer(runs: dict[str, Path], layout: str) -> None:
     out = runs[layout]
     metrics = steps(out)
@@ -87,6 +98,7 @@ def test_every_layout_samples_the_same_first_step(runs: dict[str, Path]) -> None
     assert first["tensor parallel"] == first["one rank"]
 
 
+@pytest.mark.path("transfer", "resume")
 def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     """With tied embeddings, one of which is all that a transfer sends."""
     out = tmp_path / "run"
@@ -103,6 +115,7 @@ def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     assert max(differences(out)) < FP32
 
 
+@pytest.mark.path("rollout-bf16")
 def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     bf16 = ("actor_rollout_ref.rollout.dtype=bfloat16", "actor_rollout_ref.token_log.mode=full")
@@ -115,6 +128,7 @@ def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path
     assert abs(old - sampler).max() > 100 * FP32
 
 
+@pytest.mark.path("transfer-failed")
 def test_a_transfer_that_the_rollout_cannot_load_ends_the_run(skilled_base: Path, tmp_path: Path) -> None:
     """With oneDNN vLLM gives its weights away, and the second transfer has nowhere to go (verl_ext/vllm_cpu.py)."""
     out = tmp_path / "run"

@@ -17,7 +17,10 @@ import pytest
 from stapo_results import store
 from stapo_results.schema import Run, Sample
 
-pytestmark = pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm")
+pytestmark = [
+    pytest.mark.path("engine-vllm"),
+    pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm"),
+]
 
 KILLS = 10
 TOTAL = 2 * 2 * 12 * 32  # settings, benchmarks, problems, samples

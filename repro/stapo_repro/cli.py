@@ -175,6 +175,21 @@ class Audit:
         return 0
 
 
+@dataclass(frozen=True)
+class GpuCheck:
+    """The suite's own commands on this machine's GPU, small: a page of what passed, and a record to send back."""
+
+    cpu: bool = False
+    """The same without a GPU, on vLLM's CPU build."""
+    out: Path = Path("runs/gpu-check")
+    """A new folder for everything."""
+
+    def run(self) -> int:
+        from stapo_repro.gpu_check.run import check
+
+        return check(self.out, self.cpu)
+
+
 _COMMANDS = {
     "tables": Tables,
     "figures": Figures,
@@ -186,6 +201,7 @@ _COMMANDS = {
     "collect": Collect,
     "tokens": Tokens,
     "plan": Plan,
+    "gpu-check": GpuCheck,
     "pack": Pack,
     "unpack": Unpack,
 }

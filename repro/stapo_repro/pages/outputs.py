@@ -16,10 +16,11 @@ from stapo_repro import paper
 from stapo_repro.ablation import build as ablation
 from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
+from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.tokens import example, mismatch_page, planted_page
-from stapo_results import generated
+from stapo_results import generated, walks
 
 if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
@@ -121,6 +122,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
         logged = load_training_runs([_RECORDS], (ablation.FOLDER,))
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
+        generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 
 

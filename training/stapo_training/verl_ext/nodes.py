@@ -15,7 +15,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from stapo_results.errors import RunFailed
+from stapo_results.errors import RunFailed, StapoError
 
 _EVERY_SECONDS = 5.0
 _NOTICED_SECONDS = 30.0  # Ray calls a node dead after it missed its health checks for 15 s
@@ -49,11 +49,15 @@ def watched(command: str) -> Iterator[None]:
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
-    except RayActorError as e:
+    except StapoError:
+        raise
+    except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
         deadline = time.monotonic() + (_NOTICED_SECONDS if len(before) > 1 else 0)
         while not (nodes := lost()) and time.monotonic() < deadline:
             time.sleep(1)
-        raise _failed(nodes, str(e).splitlines()[0], command) from e
+        if nodes or isinstance(e, RayActorError):
+            raise _failed(nodes, (str(e).strip().splitlines() or [type(e).__name__])[-1], command) from e
+        raise
     finally:
         over.set()
         signal.signal(signal.SIGUSR1, handler)

@@ -81,6 +81,8 @@ def this_node() -> Node:
 def cluster_nodes(address: str) -> list[Node]:
     """The living nodes of a running Ray cluster, each asked for its cards (no more than Ray gives away) and memory.
 
+    A node that does not answer is left out: Ray notices a death with some delay.
+
     Raises:
         BadInput: when no cluster answers at `address`.
     """
@@ -102,19 +104,23 @@ def cluster_nodes(address: str) -> list[Node]:
             "runs, give this shell the nodes' RAY_AUTH_MODE and token (docs/cluster.md)",
         ) from None
     try:
-        return [_ask(ray, node) for node in ray.nodes() if node["Alive"]]
+        answers = [_ask(ray, node) for node in ray.nodes() if node["Alive"]]
+        return [node for node in answers if node is not None]
     finally:
         ray.shutdown()
 
 
-def _ask(ray: Any, node: dict[str, Any]) -> Node:
+def _ask(ray: Any, node: dict[str, Any]) -> Node | None:
+    from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     # no GPU is reserved, so Ray hides them all: nvidia-smi lists them nevertheless
-    text, memory, lacks = ray.get(
-        ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote(), timeout=300
-    )
+    asked = ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote()
+    try:
+        text, memory, lacks = ray.get(asked, timeout=300)
+    except RayError:
+        return None
     offered = int(node["Resources"].get("GPU", 0))
     return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks, offered)
 

@@ -1,0 +1,99 @@
+"""Runs the steps one after the other, whatever comes of them, and leaves one page and one record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stapo_repro.gpu_check.shell import Shell
+from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
+from stapo_repro.tables.render import grid
+from stapo_results import runs, store
+from stapo_results.errors import BadInput, StapoError
+from stapo_results.provenance import nvidia_smi
+from stapo_results.terminal import duration
+from stapo_results.walks import Walked, Walks, new_walks
+
+RECORD, PAGE = "check.json", "check.md"
+
+
+def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
+    """Run the check; returns 0 when every step passed, else 1.
+
+    Raises:
+        BadInput: no GPU is here, or the folder holds something.
+    """
+    if not cpu and not nvidia_smi("name"):
+        raise BadInput(
+            "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="--cpu walks it without one"
+        )
+    if out.exists() and any(out.iterdir()):
+        raise BadInput(f"{out} is not empty", expected="a new folder: the check is short, and is made anew each time",
+                       next_step=f"--out {out}-2, or remove it")  # fmt: skip
+    out = out.resolve()
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "1"} if cpu else {"CUDA_VISIBLE_DEVICES": "0"}
+    with runs.one_writer(out, "--out"):
+        setting = Setting(out, Shell(out, environment), cpu)
+        walked: list[Walked] = []
+        for step in steps:
+            walked.append(_walk(step, setting, {w.name for w in walked if w.outcome == "passed"}))
+            record = new_walks("tox -e gpu-check" + (" -- --cpu" if cpu else ""), "cpu" if cpu else "gpu", walked)
+            store.write_json(out / RECORD, record)  # after each step: what ends the check ends the rest of it only
+            store.write_atomic(out / PAGE, page(record, steps))
+    print(f"\n{(out / PAGE).read_text()}\npage:   {out / PAGE}\nrecord: {out / RECORD}")
+    return 0 if all(w.outcome == "passed" for w in walked) else 1
+
+
+def _walk(step: Step, setting: Setting, passed: set[str]) -> Walked:
+    paths = [p for p in step.paths if not (setting.cpu and p in GPU_ONLY)]
+    if lacking := [n for n in step.needs if n not in passed]:
+        print(f"{step.title}: left out, it needs {', '.join(lacking)}", flush=True)
+        return Walked(name=step.name, paths=paths, outcome="left_out", seconds=0.0, error=f"needs {', '.join(lacking)}")
+    print(f"{step.title} ...", flush=True)
+    began, error, values = time.perf_counter(), "", {}
+    with setting.shell.measured():
+        try:
+            values = step.work(setting)
+        except StapoError as e:
+            print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
+            error = f"{e.what}: {str(e.found).splitlines()[0]}"
+    seconds = time.perf_counter() - began
+    print(f"  {'FAILED' if error else 'passed'} after {duration(seconds)}", flush=True)
+    return Walked(name=step.name, paths=paths, outcome="failed" if error else "passed", seconds=round(seconds, 1),
+                  values=values | dict(setting.shell.peak), error=error)  # fmt: skip
+
+
+def page(record: Walks, steps: Sequence[Step]) -> str:
+    """What passed and what did not, times and memory, and every number."""
+    titles = {s.name: s.title for s in steps}
+    hardware = record.hardware
+    place = ", ".join(hardware["gpus"]) or f"{hardware['cores']} cores of {hardware['cpu']}"
+    counts = [sum(w.outcome == o for w in record.walked) for o in ("passed", "failed", "left_out")]
+    rows = [
+        [titles[w.name], {"passed": "passed", "failed": "FAILED", "left_out": "left out"}[w.outcome],
+         f"{w.seconds:.0f}", *(f"{w.values[k]:.1f}" if k in w.values else "" for k in ("gpu_gib", "host_gib"))]
+        for w in record.walked
+    ]  # fmt: skip
+    lines = [
+        f"# The suite on this machine: {counts[0]} steps passed, {counts[1]} failed, {counts[2]} left out",
+        "",
+        f"`{record.command}` on {place}, {record.at}, code {record.code_commit[:12]}"
+        f"{' with changes' if record.code_dirty else ''}. "
+        + ("Without a GPU: the same commands on a CPU." if record.device == "cpu" else ""),
+        "",
+        *grid(["Step", "", "Seconds", "GPU GiB", "Host GiB"], rows),
+        "",
+    ]
+    sides = {w.name: w.values for w in record.walked if w.name in ("speculative", "two-pass") and w.values}
+    if len(sides) == 2:
+        names = [n for n in sides["speculative"] if n in sides["two-pass"]]
+        rows = [[n.replace("_", " "), *(f"{sides[s][n]:.3g}" for s in ("speculative", "two-pass"))] for n in names]
+        lines += [*grid(["Selection", "in one pass", "in two passes"], rows), ""]
+    for w in record.walked:
+        if w.name not in sides and (own := {k: v for k, v in w.values.items() if not k.endswith("_gib")}):
+            said = "; ".join(f"{k.replace('_', ' ')} {v if isinstance(v, str) else f'{v:.3g}'}" for k, v in own.items())
+            lines += [f"**{titles[w.name]}**: {said}", ""]
+        if w.error:
+            lines += [f"**{titles[w.name]}**: {w.error.replace('|', ' ')}. What its commands said: `logs/`.", ""]
+    return "\n".join(lines)
