@@ -172,6 +172,13 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
     assert (j.status, j.letter) == ("too_long", "")
 
 
+def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
+    path = tmp_path / "j.jsonl"
+    _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), path)
+    assert [j.shortened for j in store.read(path, Judgement)] == [False, True]
+    assert [len(text) for text in engine.asked][1] == 350
+
+
 def _said(key: str, status: str = "answered", letter: str = "", error: str = "", **more) -> Judgement:
     return Judgement(key=key, benchmark="b", cell="c", problem_id="q", sample_index=0, extracted="3", judge_model="m",
                      judge_revision="r", judge_mode="compass", engine="e", prompt_tokens=1, status=status,

@@ -76,7 +76,7 @@ class Prompt:
 
 
 # what a judge of the miniature is shown, whose word does not count: the three fields and no instruction
-STAND_IN = Prompt("{question}\n\n{gold_answer}\n\n{llm_response}", "of a stand-in", reply_tokens=3)
+STAND_IN = Prompt("{question}\n\n{gold_answer}\n\n{llm_response}", "shown to a stand-in", reply_tokens=3)
 
 
 def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpublished: bool = False) -> Prompt:
