@@ -239,6 +239,7 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
         _question("3", "elsewhere 3", benchmark="b2"),
     ]
     assert len({question_key(q, PROMPT, "compass") for q in questions}) == 6
+    assert len({question_key(questions[0], p, "compass") for p in (PROMPT, Prompt(PROMPT.text + "?"))}) == 2
     engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe"})
     verdicts = ["incorrect", "incorrect", "correct", "invalid", "invalid", "invalid", "incorrect", "incorrect"]
     assert _ask(questions, engine, tmp_path / "j.jsonl") == verdicts
