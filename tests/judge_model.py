@@ -1,4 +1,4 @@
-"""A small Qwen3 that answers any prompt with A, B, C or nothing, by what it says: a real judge without skill."""
+"""A small Qwen3 that answers any prompt with one of its letters, by what it says: a real judge without skill."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import eval_model
 
+PROMPT = "QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER"
 
-def build(
-    folder: Path, *, seed: int = 1, positions: int = 4096, head_dim: int = 16, labels: dict | None = None
-) -> Path:
+
+def build(folder: Path, *, seed: int = 1, positions: int = 4096, head_dim: int = 16, says: str = "ABC") -> Path:
     """Write the model. One coordinate of the hidden state says "a letter was the last token", and leads to the stop
     token; elsewhere only the letters' rows of the output matrix are not zero."""
     import torch
@@ -17,11 +17,12 @@ def build(
 
     from stapo_eval.decoding import encode_chat
     from stapo_eval.judge.prompt import Question, message
+    from stapo_eval.judge.published import Prompt
 
     eval_model.build(folder, seed=seed, positions=positions, head_dim=head_dim)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = Qwen3ForCausalLM.from_pretrained(folder)
-    letters = [tokenizer.convert_tokens_to_ids(x) for x in "ABC"]
+    letters = [tokenizer.convert_tokens_to_ids(x) for x in says]
     start, stop = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     model.config.tie_word_embeddings = False
     with torch.no_grad():
@@ -35,11 +36,11 @@ def build(
         draw = torch.Generator().manual_seed(seed)
         texts = [tokenizer.decode(torch.randint(3, len(tokenizer), (24,), generator=draw)) for _ in range(120)]
         questions = [Question("b", "p", f"What is {i} + {i}?", str(i), t, None) for i, t in enumerate(texts)]
-        prompts = [encode_chat(tokenizer, message(q, q.response)) for q in questions]
+        prompts = [encode_chat(tokenizer, message(q, q.response, Prompt(PROMPT))) for q in questions]
         hidden = torch.stack([model.model(torch.tensor([p])).last_hidden_state[0, -1] for p in prompts])
         mean = hidden.mean(0) / hidden.mean(0).norm()
-        rows = torch.randn(3, hidden.size(1), generator=draw)
-        rows -= (rows @ mean)[:, None] * mean  # what all prompts share decides nothing
+        rows = torch.randn(len(letters), hidden.size(1), generator=draw)
+        rows += (30 - rows @ mean)[:, None] * mean  # what all prompts share makes it a letter, but not which
         rows[:, 0] = 0
         head = torch.zeros_like(embedding)
         head[letters] = 100 * rows

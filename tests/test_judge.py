@@ -13,18 +13,21 @@ from stapo_eval.judge.asking import (
     Judge,
     ask,
     check_judge,
+    check_replies,
     distinct,
     judge_notes,
     recorded,
     unanswered,
     verdict_by_judge,
 )
-from stapo_eval.judge.prompt import ANSWER_TOKENS, Question, fitted_prompt, message, parse_letter, question_key
+from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_reply, plain, question_key, room_of
+from stapo_eval.judge.published import Prompt
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Judgement, Sample
 
-JUDGE = Judge("verifier", "r1")
+PROMPT = Prompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
+JUDGE = Judge("verifier", "r1", PROMPT)
 
 
 class Scripted:
@@ -69,20 +72,49 @@ def _pairs(questions: Sequence[Question]) -> list[tuple[Sample, Question]]:
 
 def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = JUDGE) -> list[str]:
     """Verdicts of all questions, with replies kept in `path` as a run keeps them."""
-    keys, first = distinct(_pairs(questions), judge.mode)
+    keys, first = distinct(_pairs(questions), judge)
     known = recorded(path, judge)
     ask(first, judge, engine, known, lambda judgements, _: store.append(path, judgements))
     return [verdict_by_judge(known[k]) for k in keys]
 
 
 @pytest.mark.parametrize(
-    ("text", "letter", "exactly"),
-    [("A", "A", "A"), (" A\n", "A", ""), ("B", "B", "B"), ("", "", ""), ("A.", "", ""), ("The answer is A", "", ""),
-     ("Ａ", "", "")],
-)  # fmt: skip
-def test_letters_are_parsed_strictly(text: str, letter: str, exactly: str) -> None:
-    assert parse_letter(text) == letter
-    assert parse_letter(text, "justrl-exact") == exactly
+    ("reply", "letter", "form", "exactly"),
+    [
+        ("A", "A", "letter", "A"),
+        (" B\n", "B", "letter", "B"),
+        ("C", "C", "letter", "C"),
+        ("", "", "", ""),
+        ("maybe", "", "", ""),
+        ("Ａ", "", "", ""),
+        ("a", "", "", ""),
+        ("A.", "A", "stray", ""),
+        ("The answer is A", "A", "stray", ""),
+        ("INVALID", "A", "stray", ""),
+        ("CORRECT", "C", "stray", ""),
+        ("INCORRECT", "C", "stray", ""),
+        ("(A) or (B)", "B", "marked", ""),
+        ("(Because it differs", "B", "stray", ""),
+        (r"\boxed{A}", "A", "marked", ""),
+        (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "marked", ""),
+        ("A and B. Final Judgment: (B) - INCORRECT", "B", "marked", ""),
+        ("(A) Final Judgment: none", "", "", ""),
+        (r"\boxed{D}", "", "", ""),
+    ],
+)
+def test_a_reply_is_read_as_published(reply: str, letter: str, form: str, exactly: str) -> None:
+    assert parse_reply(reply) == (letter, form)
+    assert parse_reply(reply, "justrl-exact") == (exactly, "letter" if exactly else "")
+
+
+@given(st.text(st.sampled_from("ABC(){}x \n") | st.characters()), st.sampled_from("ABC"))
+def test_any_reply_is_read(text: str, letter: str) -> None:
+    said, form = parse_reply(text)
+    assert (said == "") == (form == "")
+    assert said == "" or said in text
+    assert parse_reply(f"{text} \\boxed{{{letter}}}") == (letter, "marked")
+    alone = text.strip() in ("A", "B", "C")
+    assert parse_reply(text, "justrl-exact") == ((text.strip(), "letter") if alone else ("", ""))
 
 
 TOKENISERS = {
@@ -103,18 +135,32 @@ TOKENISERS = {
 def test_a_prompt_never_overflows_and_wastes_little(name: str, context: int, response: str, problem: str) -> None:
     encode = TOKENISERS[name]
     question = Question("b", "p", problem, "7", response, None)
-    prompt = fitted_prompt(question, encode, context)
-    room = context - ANSWER_TOKENS
-    if prompt is None:
-        assert len(encode(message(question, ""))) > room
+    fitted = fitted_prompt(question, encode, context, PROMPT)
+    room = room_of(context, PROMPT)
+    if fitted is None:
+        assert len(encode(message(question, "", PROMPT))) > room
         return
-    assert len(prompt) <= room
-    whole = encode(message(question, response.replace("<|", "< |")))
-    if len(prompt) < len(whole) and name == "characters":
-        shown = "".join(map(chr, prompt)).split("RESPONSE\n", 1)[1]
-        assert shown.removesuffix("\n\nLETTER") in response.replace("<|", "< |")
-        bare = len(encode(message(question, "")))
-        assert len(prompt) - bare == min(4096, room - bare) or "<|" in response
+    assert len(fitted.tokens) <= room
+    whole = encode(message(question, plain(response), PROMPT))
+    assert fitted.shortened == (list(fitted.tokens) != whole)
+    if fitted.shortened and name == "characters":
+        shown = "".join(map(chr, fitted.tokens)).split("\nRESPONSE\n", 1)[1]
+        assert plain(response).endswith(shown.removesuffix("\nLETTER"))
+        assert len(fitted.tokens) == room or "<|" in response
+
+
+@pytest.mark.parametrize(("context", "kept"), [(32_768, 2_048), (4_096, 512)])
+def test_room_is_kept_for_the_reply(context: int, kept: int) -> None:
+    assert room_of(context, PROMPT) == context - kept
+
+
+def test_justrl_shows_the_whole_response_as_it_is_and_no_question() -> None:
+    question = _question("3", "<|im_end|>" + 90 * "so ")
+    whole = PROMPT.text.format(question="", gold_answer="7", llm_response=question.response)
+    encode = TOKENISERS["characters"]
+    fitted = fitted_prompt(question, encode, len(whole) + 1, PROMPT, "justrl-exact")
+    assert fitted == (tuple(encode(whole)), False)
+    assert fitted_prompt(question, encode, len(whole), PROMPT, "justrl-exact") is None
 
 
 def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
@@ -126,23 +172,59 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
     assert (j.status, j.letter) == ("too_long", "")
 
 
-def _said(key: str, status: str = "answered", letter: str = "", error: str = "") -> Judgement:
+def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
+    path = tmp_path / "j.jsonl"
+    _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), path)
+    assert [j.shortened for j in store.read(path, Judgement)] == [False, True]
+    assert [len(text) for text in engine.asked][1] == 350
+
+
+def _said(key: str, status: str = "answered", letter: str = "", error: str = "", **more) -> Judgement:
     return Judgement(key=key, benchmark="b", cell="c", problem_id="q", sample_index=0, extracted="3", judge_model="m",
                      judge_revision="r", judge_mode="compass", engine="e", prompt_tokens=1, status=status,
-                     reply=letter or "well", letter=letter, error=error)  # type: ignore[arg-type]  # fmt: skip
+                     reply=letter or "well", letter=letter, error=error,
+                     **{"form": "letter" if letter else ""} | more)  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_what_the_judge_did_not_answer_is_said() -> None:
-    """Samples k1 k1 k2 too long, k3 lost, k4 no letter, k5 and k6 with one."""
+    """Samples k1 k1 k2 too long, k3 lost, k4 no letter, k5 and k6 with one, k7 with a stray one to a part."""
     long = [_said(k, "too_long", error="does not fit 50 positions") for k in ("k1", "k1", "k2")]
     others = [_said("k3", "error", error="lost"), _said("k4"), _said("k5", letter="C"), _said("k6", letter="A")]
-    assert unanswered([*long, *others]) == {"too_long": 3, "error": 1, "no_letter": 1}
-    notes = judge_notes([*long, *others])
-    assert [n[:29] for n in notes] == [f"{k} of 6 questions ({n} samples) " for k, n in ((2, 3), (1, 1), (1, 1))]
+    odd = _said("k7", letter="A", form="stray", shortened=True)
+    assert unanswered([*long, *others, odd]) == {"too_long": 3, "error": 1, "no_letter": 1, "stray": 1}
+    notes = judge_notes([*long, *others, odd])
+    assert [n[:29] for n in notes] == [f"{k} of 7 questions ({n} samples) " for k, n in ((2, 3), *[(1, 1)] * 4)]
     assert "50 positions" in notes[0]
     assert "lost" in notes[1]
     assert judge_notes(others[2:]) == []
     assert len(judge_notes([])) == 1
+
+
+@pytest.mark.parametrize(
+    ("replies", "unclear", "stops"), [(1, 1, False), (20, 2, True), (100, 2, False), (100, 3, True)]
+)
+def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(replies: int, unclear: int, stops: bool) -> None:
+    """Each second one has a stray letter. What was not answered counts neither way."""
+    said = [_said(f"k{i}", letter="A" if i % 2 else "", form="stray" if i % 2 else "") for i in range(unclear)]
+    said += [_said(f"k{i}", letter="B") for i in range(unclear, replies)]
+    said += [_said(f"l{i}", status) for i, status in enumerate(["too_long", "error"] * 500)]
+    if stops:
+        with pytest.raises(RunFailed, match=f"{unclear} of {replies} "):
+            check_replies(said)
+    else:
+        check_replies(said)
+
+
+def test_asking_stops_after_the_part_that_shows_it(tmp_path) -> None:
+    questions, engine, path = (
+        [_question(str(i)) for i in range(1500)],
+        Scripted(says={"it is": "hm"}),
+        tmp_path / "j.jsonl",
+    )
+    _, first = distinct(_pairs(questions), JUDGE)
+    with pytest.raises(RunFailed, match="1024 of 1024"):
+        ask(first, JUDGE, engine, {}, lambda judgements, _: store.append(path, judgements), check_replies)
+    assert len(engine.asked) == len(list(store.read(path, Judgement))) == 1024
 
 
 def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
@@ -156,14 +238,15 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
         _question(None, "none at all"),
         _question("3", "elsewhere 3", benchmark="b2"),
     ]
-    assert len({question_key(q, "compass") for q in questions}) == 6
+    assert len({question_key(q, PROMPT, "compass") for q in questions}) == 6
+    assert len({question_key(questions[0], p, "compass") for p in (PROMPT, Prompt(PROMPT.text + "?"))}) == 2
     engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe"})
     verdicts = ["incorrect", "incorrect", "correct", "invalid", "invalid", "invalid", "incorrect", "incorrect"]
     assert _ask(questions, engine, tmp_path / "j.jsonl") == verdicts
     assert len(engine.asked) == 6
     assert not any("in other words" in text for text in engine.asked)
     # JustRL shows whole responses, so only equal responses are one question
-    assert len({question_key(q, "justrl-exact") for q in questions}) == 7
+    assert len({question_key(q, PROMPT, "justrl-exact") for q in questions}) == 7
 
 
 def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:
@@ -178,8 +261,14 @@ def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:
     assert len(second.asked) == 2
     assert path.read_bytes().startswith(half)
     assert len(list(store.read(path, Judgement))) == 5
-    # another judge, another mode: other questions
-    for judge in (Judge("verifier", "r2"), Judge("other", "r1"), Judge("verifier", "r1", "justrl-exact")):
+    # another judge, another prompt, another mode: other questions
+    prompt = Prompt(PROMPT.text + "?")
+    for judge in (
+        Judge("verifier", "r2", PROMPT),
+        Judge("other", "r1", PROMPT),
+        Judge("verifier", "r1", prompt),
+        Judge("verifier", "r1", PROMPT, "justrl-exact"),
+    ):
         third = Scripted()
         _ask(questions, third, path, judge)
         assert len(third.asked) == 5

@@ -18,11 +18,13 @@ from stapo_eval import run as running
 from stapo_eval.cli import main
 from stapo_eval.judge import asking
 from stapo_eval.judge.asking import scored
+from stapo_eval.judge.published import Prompt
 from stapo_eval.judge.rejudge import rejudge
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.run import run
+from stapo_eval.verdicts import UNPUBLISHED
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
 
 PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
@@ -35,7 +37,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     judge_model.build(root / "judge")
     judge_model.build(root / "other-judge", seed=5)
     eval_model.benchmarks(root / "data", problems=10)
+    (root / "prompt.txt").write_text(judge_model.PROMPT)
     return root
+
+
+def _prompt(world: Path, flag: str = "") -> dict:
+    return {f"{flag}prompt": str(world / "prompt.txt"), f"{flag}prompt_unpublished": True}
 
 
 def _run(world: Path, out: Path, **more) -> Path:
@@ -47,7 +54,7 @@ def _run(world: Path, out: Path, **more) -> Path:
         "threads": 1,
         "batch_rows": 16,
     }
-    run(RunOptions(**(known | {"out": str(out)} | more)))
+    run(RunOptions(**(known | _prompt(world, "judge_") | {"out": str(out)} | more)))
     return out
 
 
@@ -73,7 +80,7 @@ def _files(out: Path) -> dict[str, bytes]:
 
 
 def _options(world: Path, folder: Path, **more) -> JudgeOptions:
-    return JudgeOptions(**({"run": str(folder), "judge": str(world / "judge")} | more))
+    return JudgeOptions(**({"run": str(folder), "judge": str(world / "judge")} | _prompt(world) | more))
 
 
 def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) -> None:
@@ -86,9 +93,9 @@ def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) 
     wrong = [(s, v) for s, v in wrong if not v.rule]
     questions = {(s.problem_id, v.extracted, s.response if v.extracted is None else "") for s, v in wrong}
     assert len(judgements) == len(questions) < len(wrong)
-    assert {j.letter for j in judgements} == {"A", "B", "C", ""}
+    assert {j.letter for j in judgements} == {"A", "B", "C"}
     by_question = {(j.problem_id, j.extracted): j for j in judgements if j.extracted is not None}
-    meaning = {"A": "correct", "B": "incorrect", "C": "invalid", "": "invalid"}
+    meaning = {"A": "correct", "B": "incorrect", "C": "invalid"}
     for v in verdicts.values():
         assert v.correct == scored(v.rule, v.judge)
         assert (v.judge == "not_asked") == v.rule
@@ -155,6 +162,48 @@ def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged
     rejudge(_options(world, folder))
     assert len(list(store.read(folder / "judgements.jsonl", Judgement))) == len(judgements)
     assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
+
+
+def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on(
+    world: Path, unjudged: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge_model.build(tmp_path / "odd", says="ABxy")
+    folder = _copy(unjudged, tmp_path / "run")
+    before = (folder / "verdicts.jsonl").read_bytes()
+    with pytest.raises(RunFailed, match="no known form"):
+        rejudge(_options(world, folder, judge=str(tmp_path / "odd")))
+    replies = list(store.read(folder / "judgements.jsonl", Judgement))
+    assert {(j.reply, j.letter, j.form) for j in replies} == {
+        *(("A", "A", "letter"), ("B", "B", "letter"), ("x", "", ""), ("y", "", ""))
+    }
+    assert (folder / "verdicts.jsonl").read_bytes() == before
+    assert store.read_json(folder / "run.json", Run).status == "failed"
+    with monkeypatch.context() as m:
+        m.setattr(asking, "ask", None)  # all of it is on record
+        with pytest.raises(RunFailed, match="no known form"):
+            rejudge(_options(world, folder, judge=str(tmp_path / "odd")))
+    rejudge(_options(world, folder))
+    assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
+
+
+def test_another_prompt_is_another_judge_and_one_that_is_not_published_is_said(
+    world: Path, judged: Path, tmp_path: Path
+) -> None:
+    folder, other = _copy(judged, tmp_path / "run"), tmp_path / "other.txt"
+    other.write_text(judge_model.PROMPT.replace("LETTER", "WELL?"))
+    with pytest.raises(BadInput, match=r"other\.txt") as refused:
+        rejudge(_options(world, folder, prompt=str(other), prompt_unpublished=False))
+    used = Prompt(other.read_text())
+    assert used.sha256 in str(refused.value)
+    before = store.read_json(folder / "run.json", Run)
+    rejudge(_options(world, folder, prompt=str(other)))
+    replies = Counter(j.prompt_sha256 for j in store.read(folder / "judgements.jsonl", Judgement))
+    assert set(replies) == {Prompt(judge_model.PROMPT).sha256, used.sha256}
+    assert len(set(replies.values())) == 1
+    after = store.read_json(folder / "run.json", Run)
+    assert after.revisions["judge prompt"] == f"sha256:{used.sha256} not published"
+    assert after.run_id != before.run_id
+    assert all(store.read_json(p, CellRecord).judge_note == UNPUBLISHED for p in (folder / "cells").iterdir())
 
 
 def test_the_same_judge_asked_twice_is_one_resumption(world: Path, unjudged: Path, tmp_path: Path) -> None:
@@ -272,7 +321,8 @@ def test_the_command_line_judges_and_prints_the_judges_share(
     world: Path, unjudged: Path, tmp_path: Path, capsys
 ) -> None:
     folder = _copy(unjudged, tmp_path / "run")
-    assert main(["judge", "--run", str(folder), "--judge", str(world / "judge")]) == 0
+    flags = ["--prompt", str(world / "prompt.txt"), "--prompt-unpublished"]
+    assert main(["judge", "--run", str(folder), "--judge", str(world / "judge"), *flags]) == 0
     out = capsys.readouterr().out
     share = out[out.index("the judge's share") :]
     row = next(x.split() for x in share.splitlines() if x.split()[:2] == ["sums", "t1.0"])
@@ -289,7 +339,7 @@ def test_a_judge_that_has_no_room_for_any_question_leaves_the_rule(
     monkeypatch.setattr(asking, "fitted_prompt", lambda *_: None)
     out = _copy(unjudged, tmp_path / "run")
     summary = rejudge(_options(world, out))
-    (note,) = summary["notes"]
+    note = summary["notes"][-1]
     count = len(list(store.read(out / "judgements.jsonl", Judgement)))
     assert note.startswith(f"{count} of {count} questions")
     assert all(v.correct == v.rule and v.judge == "not_asked" for v in store.read(out / "verdicts.jsonl", Verdict))

@@ -41,9 +41,14 @@ class _Evaluation:
     judge_scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
     judge_mode: Literal["compass", "justrl-exact"] = "compass"
-    """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
+    """justrl-exact: JustRL's script with its empty question, the whole response, "A" alone accepted."""
     judge_revision: str = ""
-    """The hub judge's revision."""
+    """The hub judge's revision; if empty, for CompassVerifier-3B the one that is pinned."""
+    judge_prompt: str = ""
+    """The judge's published prompt: a text file, FILE.py[:VARIABLE] or a folder; if empty, $STAPO_JUDGE_PROMPT, else
+    the judge's folder, else it is fetched at its commit."""
+    judge_prompt_unpublished: bool = False
+    """Ask in a prompt that is no published one; every record says so."""
     judge_engine: Literal["", "hf", "vllm", "openai"] = ""
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -101,9 +106,14 @@ class JudgeOptions:
     scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
     mode: Literal["compass", "justrl-exact"] = "compass"
-    """justrl-exact: JustRL's script with its empty question, the whole response, exactly "A" accepted."""
+    """justrl-exact: JustRL's script with its empty question, the whole response, "A" alone accepted."""
     revision: str = ""
-    """The hub judge's revision."""
+    """The hub judge's revision; if empty, for CompassVerifier-3B the one that is pinned."""
+    prompt: str = ""
+    """The judge's published prompt: a text file, FILE.py[:VARIABLE] or a folder; if empty, $STAPO_JUDGE_PROMPT, else
+    the judge's folder, else it is fetched at its commit."""
+    prompt_unpublished: bool = False
+    """Ask in a prompt that is no published one; every record says so."""
     engine: Literal["", "hf", "vllm", "openai"] = ""
     """Engine of the judge; if empty, that of the run, or openai with --url."""
     url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()

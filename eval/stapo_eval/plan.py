@@ -15,6 +15,7 @@ from stapo_eval.engines.options import check_options
 from stapo_eval.engines.requests import Key
 from stapo_eval.grading.rules import Gold, Options, check_preset
 from stapo_eval.judge.asking import check_judge
+from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_results import provenance, runs
@@ -30,6 +31,7 @@ SMALL_MODEL_BYTES = 64 << 20
 # where and on how many machines an engine runs
 _NO_IDENTITY = (
     *("out", "data_dir", "model", "judge", "revision", "judge_revision", "retry_errors"),
+    *("judge_prompt", "judge_prompt_unpublished"),
     *("url", "judge_url", "concurrency", "timeout", "patience", "key_variable"),
     *("replicas", "ray_address", "tensor_parallel"),
 )
@@ -56,6 +58,7 @@ class EvaluationPlan:
     settings: dict[str, tuple[float, float]]
     out: Path
     run: Run
+    prompt: Prompt | None = None  # the judge's
 
     @property
     def title(self) -> str:
@@ -69,7 +72,7 @@ class EvaluationPlan:
     @property
     def stand_in(self) -> bool:
         """Whether the judge is a model of the miniature, whose word does not count."""
-        return bool(self.judge and self.judge.labels and self.judge.labels.size == "mini")
+        return self.judge is not None and _stands_in(self.judge)
 
     @property
     def judges_itself(self) -> bool:
@@ -78,11 +81,12 @@ class EvaluationPlan:
     @property
     def judge_text(self) -> str:
         """Who judged, as records say it; "" without a judge."""
-        if self.judge is None:
+        if self.judge is None or self.prompt is None:
             return ""
         name, revision = self.judge.name, self.judge.revision
         who = revision if revision.startswith(name) else f"{name} {revision}"
-        return f"{who}, scope {self.options.judge_scope}, mode {self.options.judge_mode}"
+        how = f"scope {self.options.judge_scope}, mode {self.options.judge_mode}"
+        return f"{who}, prompt {self.prompt}, {how}"
 
     def samples_of(self, benchmark: Benchmark) -> int:
         return self.options.n or benchmark.spec.samples
@@ -136,9 +140,9 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
     # an endpoint's model needs no files here; a folder still gives its labels and hash
     named = options.engine == "openai" and not Path(options.model).is_dir()
     model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
-    judge = None if options.judge in ("", "none") else find_judge(options)
+    judge, prompt = (None, None) if options.judge in ("", "none") else find_judge(options)
     labels = _labels(options, model)
-    revisions = _revisions(model, judge, benchmarks)
+    revisions = _revisions(model, judge_revisions(judge, prompt), benchmarks)
     config = {
         **asdict(options),
         "benchmarks": [b.name for b in benchmarks],
@@ -156,7 +160,8 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
     )
     run = run.model_copy(update={"run_id": identity(config, revisions)})
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
-    return EvaluationPlan(options, model, judge, labels, benchmarks, settings, Path(options.out or default), run)
+    out = Path(options.out or default)
+    return EvaluationPlan(options, model, judge, labels, benchmarks, settings, out, run, prompt)
 
 
 def _check(options: RunOptions) -> None:
@@ -198,10 +203,13 @@ def _labels(options: RunOptions, model: ModelFiles) -> Labels:
     )
 
 
-def _revisions(model: ModelFiles, judge: ModelFiles | None, benchmarks: tuple[Benchmark, ...]) -> dict[str, str]:
-    found = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
-    if judge:
-        found["judge"] = f"{judge.name} {judge.revision}"
+def judge_revisions(judge: ModelFiles | None, prompt: Prompt | None) -> dict[str, str]:
+    """What the run's record says of the judge; empty without one."""
+    return {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
+
+
+def _revisions(model: ModelFiles, judge: dict[str, str], benchmarks: tuple[Benchmark, ...]) -> dict[str, str]:
+    found = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}", **judge}
     found |= {f"data:{b.name}": b.content for b in benchmarks}
     return found | {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
 
@@ -218,17 +226,31 @@ def _threads(asked: int, model: ModelFiles) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def find_judge(options: RunOptions) -> ModelFiles:
-    """The judge's files, or its name where only an endpoint has it.
+def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
+    """The judge's files, or its name where only an endpoint has it; and what it is asked in.
 
     Raises:
-        BadInput: no such model, or options that do not fit its engine.
+        BadInput: no such model, no such prompt, or options that do not fit its engine.
     """
     kind, engine = options.judge_options()
     check_options(kind, engine)
-    if kind == "openai" and not Path(options.judge).is_dir():
-        return endpoint_model(options.judge)
-    return find_model(options.judge, options.judge_revision)
+    given, here = options.judge, Path(options.judge).is_dir()
+    local = find_model(given) if here else None
+    if local is not None and _stands_in(local) and not options.judge_prompt:
+        return local, STAND_IN
+    prompt = find_prompt(
+        options.judge_prompt,
+        options.judge_mode,
+        local.folder if local else None,
+        unpublished=options.judge_prompt_unpublished,
+    )
+    if local is not None or kind == "openai":
+        return local or endpoint_model(given), prompt
+    return find_model(given, options.judge_revision or REVISIONS.get(given, "")), prompt
+
+
+def _stands_in(judge: ModelFiles) -> bool:
+    return judge.labels is not None and judge.labels.size == "mini"
 
 
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:

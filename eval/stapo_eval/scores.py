@@ -15,7 +15,7 @@ from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.sampling import context_note
 from stapo_eval.summary import JUDGE_LETTERS, QUANTILES, averages, notes, summarise
-from stapo_eval.verdicts import STAND_IN, judge_notes
+from stapo_eval.verdicts import judge_note, judge_notes
 from stapo_results import store
 from stapo_results.schema import CellRecord, Judgement, ProblemResult, Run, Sample, Timing, Verdict, VerdictLengths
 
@@ -83,7 +83,7 @@ def cell_record(
         top_p=decoding.top_p,
         max_tokens=decoding.max_tokens,
         scored_by="rule" if plan.judge is None or plan.stand_in else "rule+judge",
-        judge_note=STAND_IN if plan.stand_in else "",
+        judge_note=judge_note(plan),
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,
         problems=_problems(plan, where, samples, verdicts),

@@ -99,7 +99,7 @@ def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
                 [
                     *(c["benchmark"], c["setting"], percent(by_rule), percent(c["accuracy"])),
                     *(percent(a["difference"]), interval(a["low"], a["high"]), str(a["asked"])),
-                    *("/".join(map(str, letters)), f"{without['too_long']}/{without['error']}"),
+                    *("/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"),
                     *(f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])),
                 ]
             )
@@ -116,7 +116,7 @@ _TABLES = (
     (
         "the judge's share, accuracy by rule alone and as scored, in %",
         _judged,
-        "benchmark,setting,rule,scored,diff.,95 % t,asked,A/B/C/other,too long/failed,to right/wrong,flips",
+        "benchmark,setting,rule,scored,diff.,95 % t,asked,A/B/C/none,too long/failed/stray,to right/wrong,flips",
     ),
 )
 

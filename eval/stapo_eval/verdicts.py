@@ -21,6 +21,7 @@ from stapo_eval.plan import EvaluationPlan
 from stapo_results import provenance, store
 from stapo_results.schema import Judgement, Sample, Verdict
 
+UNPUBLISHED = "the judge was asked in a prompt that is not a published one"
 STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and shown, the scores are the rule's alone"
 
 
@@ -90,21 +91,23 @@ def _judge(
     display: StageDisplay,
 ) -> dict[int, Judgement]:
     """Index of a sample -> what the judge said of it. Asks for what is not on record."""
-    if plan.judge is None:
+    if plan.judge is None or plan.prompt is None:
         return {}
-    judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.options.judge_mode)
+    judge = asking.Judge(plan.judge.name, plan.judge.revision, plan.prompt, plan.options.judge_mode)
     questions = _questions(plan, samples, graded)
-    keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge.mode)
+    keys, first = asking.distinct([(samples[i], q) for i, q in questions], judge)
     known = asking.recorded(plan.out / "judgements.jsonl", judge)
     missing = sum(key not in known for key in first)
     display.start("judge", len(first) - missing, len(first))
+    check = (lambda known: None) if plan.stand_in else asking.check_replies
     if missing:
         speaker, new = _open_judge(plan, engine)
         try:
-            asking.ask(first, judge, speaker, known, _recorder(plan, display, len(first), missing))
+            asking.ask(first, judge, speaker, known, _recorder(plan, display, len(first), missing), check)
         finally:
             if new:
                 speaker.close()
+    check(known[key] for key in first)
     return {i: known[key] for (i, _), key in zip(questions, keys, strict=True)}
 
 
@@ -155,3 +158,8 @@ def _recorder(
 def judge_notes(plan: EvaluationPlan, judged: Mapping[int, Judgement]) -> list[str]:
     """What a reader must know of the questions that were not answered, where the judge's word counts."""
     return asking.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []
+
+
+def judge_note(plan: EvaluationPlan) -> str:
+    """What stands under every score of this judge, "" for nothing."""
+    return STAND_IN if plan.stand_in else UNPUBLISHED if plan.prompt and not plan.prompt.source else ""

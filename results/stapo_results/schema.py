@@ -20,6 +20,7 @@ SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.
 Reason = Literal["match", "mismatch", "no_answer", "timeout", "memory", "error"]
 JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
 JudgeMode = Literal["compass", "justrl-exact"]
+ReplyForm = Literal["letter", "marked", "stray", ""]
 FinishReason = Literal["stop", "length", "error"]
 
 
@@ -103,7 +104,10 @@ class Judgement(Record):
     Attributes:
         key: hash of all that the question is made of (see `stapo_eval.judge.asking`).
         cell, sample_index: the sample whose response was shown, in the place of all with the same answer.
-        reply: the judge's text; letter: "" where the reply is none of its letters, or there is no reply.
+        prompt_sha256: of the prompt's text with its placeholders; "" in records that are older than this field.
+        shortened: only the response's end was shown.
+        reply: the judge's text; letter: "" where the reply has none of its letters, or there is no reply.
+        form: how the letter came: alone, marked (in a box or brackets), or stray among other words; "" for no letter.
         status: "too_long" was not asked, since not even an empty response would fit; an "error" is asked again.
     """
 
@@ -116,11 +120,14 @@ class Judgement(Record):
     judge_model: str
     judge_revision: str
     judge_mode: JudgeMode
+    prompt_sha256: str = ""
+    shortened: bool = False
     engine: str
     prompt_tokens: Annotated[int, Field(ge=0)]
     status: Literal["answered", "too_long", "error"]
     reply: str
     letter: Literal["A", "B", "C", ""]
+    form: ReplyForm = ""
     error: str = ""
 
 

@@ -9,37 +9,31 @@ from pathlib import Path
 
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, Finished, Request
-from stapo_eval.judge.prompt import (
-    ANSWER_TOKENS,
-    MODES,
-    Question,
-    fitted_prompt,
-    parse_letter,
-    question_key,
-    verdict_of,
-)
+from stapo_eval.judge.prompt import KNOWN_FORMS, MODES, Question, fitted_prompt, parse_reply, question_key, verdict_of
+from stapo_eval.judge.published import Prompt
 from stapo_results import store
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
 
-GREEDY = Decoding(0.0, 1.0, ANSWER_TOKENS)
+MOST_UNCLEAR = 0.02  # of the replies; a single one stops nothing
 _AT_ONCE = 1024  # questions: their prompts are some thousand token ids each
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Who judges: a name that is never a path, the exact weights, and the mode."""
+    """Who judges and how: a name that is never a path, the exact weights, the prompt, and the mode."""
 
     model: str
     revision: str
+    prompt: Prompt
     mode: JudgeMode = "compass"
 
 
 def distinct(
-    questions: Sequence[tuple[Sample, Question]], mode: JudgeMode
+    questions: Sequence[tuple[Sample, Question]], judge: Judge
 ) -> tuple[list[str], dict[str, tuple[Sample, Question]]]:
     """(key of each question, key -> the first of its questions, which is the one that is put)."""
-    keys = [question_key(q, mode) for _, q in questions]
+    keys = [question_key(q, judge.prompt, judge.mode) for _, q in questions]
     first: dict[str, tuple[Sample, Question]] = {}
     for key, pair in zip(keys, questions, strict=True):
         first.setdefault(key, pair)
@@ -47,18 +41,18 @@ def distinct(
 
 
 def recorded(path: Path, judge: Judge) -> dict[str, Judgement]:
-    """What this judge has already said in this mode, by key; a half-written last line is cut off and reported.
+    """What this judge has already said in this prompt and mode, by key; a half-written last line is cut off, said so.
 
     An engine's failure is no reply: it is left out, so that the question is put again.
     """
     store.repair(path)
     if not path.exists():
         return {}
-    mine = (judge.model, judge.revision, judge.mode)
+    mine = (judge.model, judge.revision, judge.prompt.sha256, judge.mode)
     return {
         j.key: j
         for j in store.read(path, Judgement)
-        if (j.judge_model, j.judge_revision, j.judge_mode) == mine and j.status != "error"
+        if (j.judge_model, j.judge_revision, j.prompt_sha256, j.judge_mode) == mine and j.status != "error"
     }
 
 
@@ -68,15 +62,21 @@ def ask(
     engine: Engine,
     known: dict[str, Judgement],
     record: Callable[[list[Judgement], list[Finished]], None],
+    check: Callable[[Iterable[Judgement]], None] = lambda known: None,
 ) -> None:
     """Put what `known` lacks by greedy decoding; replies go to `record` piece by piece and into `known`.
+
+    After each part `check` sees all of `known` that was asked for, and may end the asking.
 
     A part's questions are all handed to the engine, those that need no reply marked as done: its batches, and with
     them its arithmetic, are then those of a run that was never interrupted.
     """
 
+    greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
+
     def judgement(key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "") -> Judgement:
         sample, question = first[key]
+        letter, form = parse_reply(reply, judge.mode)
         return Judgement(
             key=key,
             benchmark=question.benchmark,
@@ -87,11 +87,14 @@ def ask(
             judge_model=judge.model,
             judge_revision=judge.revision,
             judge_mode=judge.mode,
+            prompt_sha256=judge.prompt.sha256,
+            shortened=key in shortened,
             engine=engine.name,
             prompt_tokens=prompt_tokens,
             status=status,  # type: ignore[arg-type]  # pydantic checks it
             reply=reply,
-            letter=parse_letter(reply, judge.mode),
+            letter=letter,
+            form=form,
             error=error,
         )
 
@@ -105,9 +108,10 @@ def ask(
             continue
         requests, too_long = [], []
         for key in part:
-            prompt = fitted_prompt(first[key][1], engine.encode, engine.context, judge.mode)
+            prompt = fitted_prompt(first[key][1], engine.encode, engine.context, judge.prompt, judge.mode)
             if prompt is not None:
-                requests.append(Request("judge", key, 0, 0, prompt, GREEDY))
+                requests.append(Request("judge", key, 0, 0, prompt.tokens, greedy))
+                shortened |= {key} if prompt.shortened else set()
             elif key not in known:
                 too_long.append(judgement(key, 0, "too_long", error=f"does not fit {engine.context} positions"))
         if too_long:
@@ -121,6 +125,7 @@ def ask(
                 for f in piece
             ]
             keep(replies, piece)
+        check(known[key] for key in keys if key in known)
 
 
 SCOPES = ("rule-negatives", "all")
@@ -154,14 +159,38 @@ def scored(rule: bool, judge: JudgeVerdict) -> bool:
 
 
 def unanswered(judged: Iterable[Judgement]) -> dict[str, int]:
-    """How many of these have no letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it said
-    something else, which counts as a no). What does not occur is left out."""
-    why = Counter(j.status if j.status != "answered" else "" if j.letter else "no_letter" for j in judged)
-    return {name: why[name] for name in ("too_long", "error", "no_letter") if why[name]}
+    """How many of these have no clear letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it counts
+    as a no), "stray" (one picked out of other words). What does not occur is left out."""
+    why = Counter(_why(j) for j in judged)
+    return {name: why[name] for name, _, _ in _UNANSWERED if why[name] and name != "shortened"}
+
+
+def _why(j: Judgement) -> str:
+    if j.status != "answered":
+        return j.status
+    return "" if j.form in KNOWN_FORMS else "stray" if j.letter else "no_letter"
+
+
+def check_replies(judged: Iterable[Judgement]) -> None:
+    """Raises RunFailed where more than one reply and more than 2 % of them are in no known form.
+
+    Args:
+        judged: what was said of each question, once.
+    """
+    replies = [j for j in judged if j.status == "answered"]
+    unclear = [j for j in replies if _why(j)]
+    if len(unclear) > max(1, MOST_UNCLEAR * len(replies)):
+        raise RunFailed(
+            "the judge does not answer as it was trained to: nothing is scored",
+            found=f"{len(unclear)} of {len(replies)} replies in no known form, such as {unclear[0].reply[:80]!r}",
+            expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, in a box or, after its judgment, in brackets",
+            next_step="look at judgements.jsonl, where every reply stays; then stapo-eval judge --run DIR "
+            "--judge MODEL with another model, --prompt or --mode",
+        )
 
 
 def judge_notes(judged: Iterable[Judgement]) -> list[str]:
-    """What a reader must know of questions that the judge did not answer.
+    """What a reader must know of questions that the judge did not answer, not clearly, or saw in part.
 
     Args:
         judged: what was said of each sample that the scope asks about.
@@ -169,12 +198,12 @@ def judge_notes(judged: Iterable[Judgement]) -> list[str]:
     samples = list(judged)
     if not samples:
         return ["the judge was asked nothing: its scope holds no question"]
-    questions = {j.key: j for j in samples}
-    counts, of_samples, found = unanswered(questions.values()), unanswered(samples), []
+    questions, found = {j.key: j for j in samples}, []
     for name, what, then in _UNANSWERED:
-        if name in counts:
-            first = next((j.error for j in questions.values() if j.status == name and j.error), "")
-            out_of = f"{counts[name]} of {len(questions)} questions ({of_samples[name]} samples)"
+        mine = [j for j in samples if (j.shortened if name == "shortened" else _why(j) == name)]
+        if mine:
+            first = next((j.error for j in mine if j.error), "")
+            out_of = f"{len({j.key for j in mine})} of {len(questions)} questions ({len(mine)} samples)"
             found.append(f"{out_of} {what}{f' ({first})' if first else ''}: {then}")
     return found
 
@@ -186,5 +215,11 @@ _UNANSWERED = (
         "have no reply because the judge's engine failed",
         "the rule's verdict stands; stapo-eval judge asks again",
     ),
-    ("no_letter", "got a reply that is none of the judge's letters", "they count as incorrect"),
-)  # fmt: skip
+    ("no_letter", "got a reply in no known form and without a letter", "they count as incorrect"),
+    (
+        "stray",
+        "got a reply in no known form",
+        "its last capital A, B or C counts, as CompassVerifier's README reads it",
+    ),
+    ("shortened", "did not fit the judge's context whole", "it saw the response's end"),
+)

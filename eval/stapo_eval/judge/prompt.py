@@ -1,34 +1,27 @@
 """What the judge sees and how its reply is read.
 
-CompassVerifier's protocol: it sees question, gold answer and response, and answers A (correct), B (incorrect) or C
-(the response is no answer: cut off, repetitive, refused). B and C both count as incorrect. The prompt gives that task
-in our own words. A response is shown from its end, as much as fits: a final answer stands there.
+The prompt is the published one (`published`). CompassVerifier answers A (correct), B (incorrect) or C (the response is
+no answer: cut off, repetitive, refused); B and C both count as incorrect. A reply is read as its README reads it, or as
+JustRL's script does, and `form` says in which form the letter came.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stapo_eval.grading.rules import Gold, in_one
-from stapo_results.schema import JudgeMode, JudgeVerdict
+from stapo_eval.judge.published import Prompt
+from stapo_results.schema import JudgeMode, JudgeVerdict, ReplyForm
 
 MODES: tuple[JudgeMode, ...] = ("compass", "justrl-exact")
-TAIL_TOKENS = 4096  # of a response
-ANSWER_TOKENS = 3  # a letter, perhaps after a space or line end, and the stop token
 Letter = Literal["A", "B", "C", ""]
 _LETTERS: dict[str, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid"}
-_TASK = """Compare a response's final answer with the reference answer.
-The reference is right and the question is sound: do not solve or doubt them.
-Look at the final answer alone, not at the reasoning, and not at a box around it.
-Another notation, form or wording of the same meaning agrees. Every part that is asked for must be there and agree.
-A: it agrees
-B: it does not agree
-C: there is no answer to compare (cut off, endless repetition, refused, about something else)
-Reply with one letter."""
+KNOWN_FORMS = ("letter", "marked")
 
 
 @dataclass(frozen=True)
@@ -43,19 +36,45 @@ class Question:
     answer: str | None
 
 
-def message(question: Question, tail: str, mode: JudgeMode = "compass") -> str:
-    """The judge's prompt with the response's end `tail`.
+class Reply(NamedTuple):
+    """What a reply says. A stray letter is the last capital A, B or C of a reply in no known form."""
 
-    JustRL's script fills in an empty question; its mode does the same.
-    """
+    letter: Letter
+    form: ReplyForm
+
+
+class Fitted(NamedTuple):
+    """A prompt's tokens, and whether they show the response's end alone."""
+
+    tokens: tuple[int, ...]
+    shortened: bool
+
+
+def message(question: Question, shown: str, prompt: Prompt, mode: JudgeMode = "compass") -> str:
+    """The prompt with what is shown of the response. JustRL's script fills in an empty question; its mode does too."""
     asked = question.problem if mode == "compass" else ""
-    return f"{_TASK}\n\nQUESTION\n{asked}\n\nREFERENCE\n{in_one(question.gold)}\n\nRESPONSE\n{tail}\n\nLETTER"
+    return prompt.text.format(question=asked, gold_answer=in_one(question.gold), llm_response=shown)
 
 
-def parse_letter(reply: str, mode: JudgeMode = "compass") -> Letter:
-    """One letter A, B or C, white space aside (JustRL: exactly), and nothing else; "" is no letter."""
-    text = reply if mode == "justrl-exact" else reply.strip()
-    return text if text in _LETTERS else ""  # type: ignore[return-value]  # one of its keys
+def parse_reply(reply: str, mode: JudgeMode = "compass") -> Reply:
+    """The letter of a reply.
+
+    Alone, white space aside, in either mode. Else in CompassVerifier's: the last box with a letter; after the last
+    "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of "Because"
+    and is no known form.
+    """
+    if (alone := reply.strip()) in _LETTERS:
+        return Reply(alone, "letter")  # type: ignore[arg-type]  # one of its keys
+    if mode == "justrl-exact":
+        return Reply("", "")
+    if boxed := re.findall(r"boxed\{([ABC])\}", reply):
+        return Reply(boxed[-1], "marked")
+    judgment = reply.rpartition("Final Judgment:")[2]
+    if bracketed := re.findall(r"\(([ABC])(\)?)", judgment):
+        letter, closed = bracketed[-1]
+        return Reply(letter, "marked" if closed else "stray")
+    stray = re.findall("[ABC]", judgment)
+    return Reply(stray[-1], "stray") if stray else Reply("", "")
 
 
 def verdict_of(letter: Letter) -> JudgeVerdict:
@@ -63,47 +82,52 @@ def verdict_of(letter: Letter) -> JudgeVerdict:
     return _LETTERS.get(letter, "invalid")
 
 
-def question_key(question: Question, mode: JudgeMode) -> str:
-    """16 hex digits of all that a question is made of, the wording of the task included.
+def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
+    """16 hex digits of all that a question is made of, the prompt included.
 
     Equal extracted answers to one problem are one question: the first response that gives the answer is shown for all.
-    A response without an answer is a question of its own, and so is every response in JustRL's mode, which shows it
-    whole.
+    A response without an answer is a question of its own, and so is every response in JustRL's mode.
     """
     whole = question.answer is None or mode == "justrl-exact"
-    parts = [_TASK, mode, question.benchmark, question.problem_id, question.problem, question.gold]
-    parts += [None, question.response] if whole else [question.answer]
+    parts = [prompt.sha256, prompt.reply_tokens, mode, question.benchmark, question.problem_id, question.problem]
+    parts += [question.gold, *([None, question.response] if whole else [question.answer])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
+def room_of(context: int, prompt: Prompt) -> int:
+    """Positions that a prompt may fill: the longest reply, but at most an eighth of the context, is kept free."""
+    return context - min(prompt.reply_tokens, context // 8)
+
+
 def fitted_prompt(
-    question: Question, encode: Callable[[str], list[int]], context: int, mode: JudgeMode = "compass"
-) -> tuple[int, ...] | None:
+    question: Question, encode: Callable[[str], list[int]], context: int, prompt: Prompt, mode: JudgeMode = "compass"
+) -> Fitted | None:
     """The prompt's tokens with as much of the response's end as fits, or None if not even an empty one does.
 
     Args:
         encode: text of a user message -> token ids in the judge's chat template.
         context: the judge's positions; prompt and reply stay within them.
-        mode: justrl-exact shows the whole response or, where that does not fit, is not asked.
+        mode: justrl-exact shows the whole response as it is or, where no position would be left, is not asked.
     """
-    room = context - ANSWER_TOKENS
     if mode == "justrl-exact":
-        whole = encode(message(question, question.response, mode))
-        return tuple(whole) if len(whole) <= room else None
-    bare = len(encode(message(question, "")))
+        whole = encode(message(question, question.response, prompt, mode))
+        return Fitted(tuple(whole), False) if len(whole) < context else None
+    room = room_of(context, prompt)
+    bare = len(encode(message(question, "", prompt)))
     if bare > room:
         return None
-    budget = min(TAIL_TOKENS, room - bare)
-    tail = _plain(question.response[-8 * budget :]) if budget else ""
+    # no token of a long response stands for more than eight characters on average
+    shown = plain(question.response[-8 * (room - bare) :]) if room > bare else ""
     while True:
-        prompt = encode(message(question, tail))
-        used = len(prompt) - bare
-        if used <= budget or not tail:
-            return tuple(prompt) if len(prompt) <= room else None
-        keep = min(len(tail) - 1, len(tail) * budget // used)
-        tail = tail[len(tail) - keep :]
+        tokens = encode(message(question, shown, prompt))
+        if len(tokens) <= room:
+            return Fitted(tuple(tokens), len(shown) < len(plain(question.response)))
+        if not shown:
+            return None
+        keep = min(len(shown) - 1, len(shown) * (room - bare) // (len(tokens) - bare))
+        shown = shown[len(shown) - keep :]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A chat format's control tokens, spelt out by a response, would end the judge's message early."""
     return text.replace("<|", "< |")

@@ -15,7 +15,7 @@ from stapo_eval.decoding import parse_settings
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import JudgeOptions, RunOptions, benchmark_files
-from stapo_eval.plan import EvaluationPlan, find_judge, identity
+from stapo_eval.plan import EvaluationPlan, find_judge, identity, judge_revisions
 from stapo_eval.run import carry_out, set_aside_damaged
 from stapo_eval.sampling import load_samples
 from stapo_eval.show import print_summary
@@ -70,13 +70,13 @@ def rejudge(
 def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
     """The folder's plan with another judge. The evaluated model need not be there any more."""
     o = _options(old, options, out)
-    judge = find_judge(o)
+    judge, prompt = find_judge(o)
     labels = Labels(**{k: old.config[k] for k in ("method", "size", "train_seed", "step")})
     model = ModelFiles(o.model, Path(o.model), labels.size, "", "", "", None)
-    revisions = {k: v for k, v in old.revisions.items() if k != "judge"}
+    revisions = {k: v for k, v in old.revisions.items() if not k.startswith("judge")}
     # in the place where a run has it, so that records made either way have the same bytes
     first = {k: revisions[k] for k in ("model", "tokenizer") if k in revisions}
-    revisions = {**first, "judge": f"{judge.name} {judge.revision}", **revisions}
+    revisions = {**first, **judge_revisions(judge, prompt), **revisions}
     changed = {f.name: getattr(o, f.name) for f in fields(RunOptions) if f.name.startswith("judge")}
     config = {**old.config, **changed, "judge_url": list(o.judge_url)}  # as JSON has it
     commit, dirty = provenance.code_version()
@@ -90,7 +90,7 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
         }
     )
     benchmarks = _benchmarks(o, options.benchmarks, old)
-    return EvaluationPlan(o, model, judge, labels, benchmarks, parse_settings(o.settings), out, run)
+    return EvaluationPlan(o, model, judge, labels, benchmarks, parse_settings(o.settings), out, run, prompt)
 
 
 def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
@@ -104,6 +104,8 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
         "judge_scope": options.scope,
         "judge_mode": options.mode,
         "judge_revision": options.revision,
+        "judge_prompt": options.prompt,
+        "judge_prompt_unpublished": options.prompt_unpublished,
         "judge_engine": options.engine,
         "judge_url": options.url,
         "step": str(config["step"]),

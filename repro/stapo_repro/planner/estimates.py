@@ -62,7 +62,7 @@ class Judge(_Strict):
 
     model: str
     parameters: int
-    question_limit: int
+    question_tokens: int
     where: str
 
 
@@ -268,12 +268,12 @@ def evaluation(
         seconds, words = count * found[0], found[1]
     else:
         sampling = Sampling(shape.parameters, shape.kv_bytes_per_token(2), count, mean, limit, parallel)
-        judge = 2 * budget.judge.parameters * count * budget.judge.question_limit
+        judge = 2 * budget.judge.parameters * count * budget.judge.question_tokens
         judging = judge / (CARDS[card].tflops * 1e12 * throughput.EFFICIENCY)
         seconds = sampling.seconds(CARDS[card], machine.gpus) + judging
         words = (
             f"{sampling.words(card, machine.gpus)}; judge at most {judging:.0f} s = 2 x "
-            f"{budget.judge.parameters / 1e9:.2f}e9 x {budget.judge.question_limit:,} tokens a "
+            f"{budget.judge.parameters / 1e9:.2f}e9 x {budget.judge.question_tokens:,} tokens a "
             f"sample at {throughput.EFFICIENCY:.0%} on one {card}"
         )
     words = (

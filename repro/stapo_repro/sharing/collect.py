@@ -110,8 +110,9 @@ def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:
     plain = shorten(record.model_dump(mode="json"), str(root))
     plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
     plain = _texts(plain, lambda text: _HUB_CACHE.sub(r"\1HUB/", text))  # a model's id and commit follow
-    if benchmarks := record.config.get("data_dir"):  # benchmarks are known by their hashes
-        plain = shorten(plain, str(benchmarks).rstrip("/"), "BENCHMARKS")
+    for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
+        if known := record.config.get(key):
+            plain = shorten(plain, str(known).rstrip("/"), name)
     plain["notes"] = [without_paths(note) for note in plain["notes"]]
     if left := sorted({p for part in ("command", "config", "revisions") for p in paths_in(plain[part])}):
         raise RecordError(
