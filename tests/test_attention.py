@@ -104,17 +104,57 @@ def test_what_the_kernel_does_not_compute_is_refused() -> None:
             m(ids, position_ids=position_ids, use_cache=False, **given)
 
 
+def causal_layer() -> torch.nn.Module:
+    layer = torch.nn.Module()
+    layer.is_causal = True  # type: ignore[assignment]
+    return layer
+
+
+def test_the_kernel_is_asked_for_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own shape rules, forward and backward, on tensors without values: causal, grouped, of one type."""
+    calls, kernel = [], attention.kernel
+
+    def recorded(*args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append((args, kwargs))
+        return kernel(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "kernel", recorded)
+    bounds = torch.empty(6, dtype=torch.int32, device="meta")
+    of_type = ((4, torch.float32), (2, torch.float32), (2, torch.bfloat16))  # norms and rotation were in float32
+    q, k, v = (torch.empty(1, h, 16, 8, dtype=d, device="meta", requires_grad=True) for h, d in of_type)
+    out, _ = attention.attend(causal_layer(), q, k, v, None, scaling=0.3, cu_seq_lens_q=bounds, max_length_q=7)
+    out.sum().backward()
+    assert (out.shape, out.dtype) == ((1, 16, 4, 8), torch.bfloat16)
+    assert all(t.grad is not None and t.grad.shape == t.shape for t in (q, k, v))
+    [(args, kwargs)] = calls
+    assert [t.shape for t in args[:5]] == [(16, 4, 8), (16, 2, 8), (16, 2, 8), (6,), (6,)]
+    assert args[5:] == (7, 7)
+    assert (kwargs, kernel.keywords["window_size"]) == ({"scale": 0.3}, (-1, 0))
+
+
+def test_norms_in_float32_under_autocast_do_not_reach_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, kernel = [], attention.one_by_one
+
+    def recorded(*args: Any) -> torch.Tensor:
+        seen.extend(t.dtype for t in args[:3])
+        return kernel(*args)
+
+    monkeypatch.setattr(attention, "one_by_one", recorded)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found, _), (expected, _) = packed(model(NAME)), one_by_one(model("sdpa"))
+    assert set(seen) == {torch.bfloat16}
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's kernel needs a GPU")
 def test_torchs_kernel_computes_what_the_loop_does() -> None:
     bounds = torch.tensor([0, 5, 6, 306, 307, 450], dtype=torch.int32, device="cuda")
-    module = torch.nn.Module()
-    module.is_causal = True  # type: ignore[assignment]
     torch.manual_seed(0)
     for heads, keys, width in ((16, 8, 128), (32, 8, 128), (4, 4, 32)):
         q = torch.randn(1, heads, 450, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         k, v = (torch.randn_like(q[:, :keys]).requires_grad_() for _ in range(2))
         weight = torch.randn(1, 450, heads, width, device="cuda")
-        found = attention.attend(module, q, k, v, None, scaling=0.1, cu_seq_lens_q=bounds, max_length_q=300)[0]
+        found = attention.attend(causal_layer(), q, k, v, None, scaling=0.1, cu_seq_lens_q=bounds, max_length_q=300)[0]
         loop = attention.one_by_one(*(t[0].transpose(0, 1).float() for t in (q, k, v)), bounds, 0.1).unsqueeze(0)
         pairs = [(found, loop)]
         gradients = (torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (found, loop))

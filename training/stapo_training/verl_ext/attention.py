@@ -1,10 +1,10 @@
 """Attention over packed rows without the flash-attn package, by torch's own kernel; importing this registers it.
 
-veRL packs a micro-batch's sequences into one row in which the positions start again. transformers' sdpa takes such a row
-with a mask, at the square of its length; flash_attention_2 needs a package that has no wheel for the pinned torch.
+veRL packs a micro-batch's sequences into one row in which the positions start again. transformers' sdpa takes such a
+row with a mask, at the square of its length; flash_attention_2 needs a package that has no wheel for the pinned torch.
 torch carries the same kernel as `torch.nn.attention.varlen` (CUDA, sm80 and later, bfloat16 and float16, heads of up to
-256 in multiples of 8). Everywhere else scaled_dot_product_attention takes one sequence after the other, so that all but
-the kernel runs without a GPU.
+256 in multiples of 8). Elsewhere scaled_dot_product_attention takes one sequence after the other, so that all but the
+kernel runs without a GPU.
 
 Shapes: B rows, T tokens of a row, H heads of the query and K of the keys (K divides H), D numbers a head.
 """
@@ -12,6 +12,7 @@ Shapes: B rows, T tokens of a row, H heads of the query and K of the keys (K div
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ NAME = "stapo_varlen"
 """What `override_config.attn_implementation` calls it."""
 
 # torch 2.11 takes fewer heads of keys without being asked; later versions want to be
-_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+_grouped: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+kernel: Any = partial(varlen_attn, window_size=(-1, 0), **_grouped)  # the window (-1, 0) is causal
 
 
 def boundaries(position_ids: torch.Tensor) -> dict[str, Any]:
@@ -74,11 +76,10 @@ def attend(
         )
     # norms and rotation may have been taken in float32 under autocast, which the kernel knows nothing of
     q, k, v = (t[0].transpose(0, 1).to(value.dtype) for t in (query, key, value))
-    if q.is_cuda and q.dtype != torch.float32:
-        bounds, longest = cu_seq_lens_q, max_length_q
-        out = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), **_GROUPED)
-    else:
+    if q.device.type == "cpu" or q.dtype == torch.float32:
         out = one_by_one(q, k, v, cu_seq_lens_q, scaling)
+    else:
+        out = kernel(q, k, v, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, scale=scaling)
     return out.unsqueeze(0), None
 
 
@@ -96,7 +97,8 @@ def mask(*, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.
     """sdpa's mask of padded rows, also where none has padding: no mask means a packed row to `attend`."""
     if attention_mask is None:
         return None
-    return sdpa_mask(attention_mask=attention_mask, **kwargs | {"allow_is_causal_skip": False})
+    kwargs["allow_is_causal_skip"] = False
+    return sdpa_mask(attention_mask=attention_mask, **kwargs)
 
 
 AttentionInterface.register(NAME, attend)

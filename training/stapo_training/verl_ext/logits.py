@@ -37,8 +37,8 @@ class _LogProb(torch.autograd.Function):
         return logits_NV.gather(-1, label_N.unsqueeze(-1)).squeeze(-1).to(wide) - sum_N
 
     @staticmethod
-    def backward(ctx: Any, gradient_N: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        logits_NV, label_N, sum_N = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (gradient_N,), (logits_NV, label_N, sum_N) = gradients, ctx.saved_tensors
         into_NV = logits_NV if ctx.in_place else torch.empty_like(logits_NV)
         whole = into_NV, logits_NV, label_N, sum_N, gradient_N
         for into, logits, label, logsumexp, gradient in zip(*(t.split(_rows(logits_NV)) for t in whole), strict=True):

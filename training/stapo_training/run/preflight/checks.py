@@ -170,7 +170,7 @@ def check_attention(config: Any) -> None:
             f"actor_rollout_ref.actor.fsdp_config.{parallel} would let each rank attend to its own part of a sequence",
             found=f"{chosen} with {sharded}",
             expected="1, or flash_attention_2, through which veRL exchanges the parts",
-            next_step=f"set actor_rollout_ref.actor.fsdp_config.{parallel}=1 (a packed row of 32,768 tokens needs no more)",
+            next_step=f"set actor_rollout_ref.actor.fsdp_config.{parallel}=1",
         )
 
 
