@@ -334,6 +334,13 @@ def main() -> None:
     checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
     other = in_process.build(compose([*base, *(f"{actor}.{k}" for k in kl), checkpointing]))
     case("S2T, KL and checkpointing", plain, w=other, kl=0.3, **SPLITS["micro 4"])
+    attention = "actor_rollout_ref.model.override_config.attn_implementation=stapo_varlen"
+    varlen = in_process.build(compose([*base, attention, checkpointing]))
+    for name in ("keep_all", "silence_spurious"):
+        for split, settings in SPLITS.items():
+            case(f"varlen, {name}, {split}", {"name": name}, w=varlen, use_remove_padding=True, **settings)
+    case("varlen, S2T two_pass", plain | {"form": "two_pass"}, w=varlen, use_remove_padding=True, **SPLITS["dynamic"])
+    case("varlen, padded", plain, w=varlen, **SPLITS["micro 4"])
     cispo = in_process.build(compose([*base, f"{actor}.policy_loss.loss_mode=cispo"]))
     case("S2T, cispo", plain, w=cispo, loss_mode="cispo", **SPLITS["micro 4"])
     dist.destroy_process_group()

@@ -110,7 +110,7 @@ def test_group_advantages_of_the_papers_appendix() -> None:
 def test_vectorised_log_probabilities_equal_verls_loop() -> None:
     from verl.utils.torch_functional import logprobs_from_logits_v2
 
-    from stapo_training.verl_ext.worker import logprobs_from_logits
+    from stapo_training.verl_ext.logits import logprobs_from_logits
 
     g = torch.Generator().manual_seed(0)
     logits, labels = 5 * torch.randn(7, 11, generator=g), torch.randint(0, 11, (7,), generator=g)

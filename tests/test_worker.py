@@ -56,7 +56,7 @@ def ranks_and_found(request: pytest.FixtureRequest, tiny_base: Path) -> tuple[in
 def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(ranks_and_found) -> None:
     _, found = ranks_and_found
     found = {name: case for name, case in found.items() if "relatives" not in case}
-    assert len(found) == 6 * 8 + 7 + 3 + 3 + 2 + (6 + 5)
+    assert len(found) == 6 * 8 + 7 + 3 + 3 + 2 + (6 + 5) + (2 * 3 + 2)
     for name, case in found.items():
         hand = case["hand"]
         # the gradient, element by element: the norm of the difference over the norm

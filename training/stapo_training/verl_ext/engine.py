@@ -15,6 +15,7 @@ from stapo_training.methods import SelectorConfig
 from stapo_training.selection.token_stats import TokenStats, response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
+from stapo_training.verl_ext import attention
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.mini_batch import ROW, Batch, RecordingLoss, StatisticsBuffer, gather
 from stapo_training.verl_ext.plans.base import Outputs, Plan
@@ -58,6 +59,13 @@ class SelectingEngine(_VeRLEngine):
         super().__init__(*args, **kwargs)
         self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
+
+    def prepare_model_inputs(self, micro_batch: Batch) -> tuple[dict, dict]:
+        """veRL's inputs; for our attention also where a packed row's sequences begin, once for all layers."""
+        inputs, settings = super().prepare_model_inputs(micro_batch)
+        if self.module.config._attn_implementation == attention.NAME and inputs["attention_mask"] is None:
+            inputs |= attention.boundaries(inputs["position_ids"])
+        return inputs, settings
 
     def prepare_model_outputs(
         self, output: Any, output_args: dict, micro_batch: Batch, logits_processor_func: Any

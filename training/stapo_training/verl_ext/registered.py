@@ -45,6 +45,15 @@ def _worker(config: Any) -> str:
     return f"{_name(worker.StapoWorker)} with {_name(engine)}"
 
 
+def _attention(config: Any) -> str:
+    from transformers import AttentionInterface
+
+    chosen = config.actor_rollout_ref.model.override_config.get("attn_implementation", "flash_attention_2")
+    known = {"eager", *AttentionInterface().valid_keys()}
+    assert chosen in known, f"{chosen} is none of {sorted(known)}"
+    return chosen
+
+
 def _rollout(config: Any) -> str:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import RolloutReplicaRegistry
@@ -98,6 +107,7 @@ def _selector(config: Any) -> str:
 PARTS: dict[str, Callable[[Any], str]] = {
     "platform": _platform,
     "worker and engine": _worker,
+    "attention": _attention,
     "rollout": _rollout,
     "trainer mode": _trainer,
     "agent loop": _agent_loop,

@@ -25,6 +25,7 @@ from stapo_training.selection.objectives import isolated_advantages, lowest_of_w
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
+from stapo_training.verl_ext.logits import logprobs_from_logits
 from stapo_training.verl_ext.mini_batch import gather, old_statistics, set_values
 from stapo_training.verl_ext.plans.guessed import refuse_dropout
 
@@ -38,20 +39,15 @@ def register_engine() -> None:
 
     On a GPU veRL prefers an engine that is registered for the card's vendor, which leaves its own in place.
     """
+    # without flash-attn's kernel veRL takes one softmax a token, in a Python loop
+    transformer_impl.logprobs_from_logits = logprobs_from_logits
     register = functools.partial(EngineRegistry.register, model_type="language_model", backend=["fsdp2"])
     if get_device_name() != "cpu":
         register(device=get_device_name(), vendor=get_vendor())(SelectingEngine)
         return
-    # Without flash-attention's kernel veRL takes one logsumexp a token, in a Python loop: half of a CPU update.
-    transformer_impl.logprobs_from_logits = logprobs_from_logits
     # The reference model's parameters would be offloaded to pinned host memory; here they are host memory.
     transformer_impl.CPUOffloadPolicy = lambda pin_memory: OffloadPolicy()
     register(device="cpu")(SelectingEngine)
-
-
-def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor, inplace_backward: bool = True) -> torch.Tensor:
-    """log softmax(logits)[label]: logits (..., V), labels (...) -> (...). veRL's function of the same name, whole."""
-    return logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(logits, dim=-1)
 
 
 STEP = "stapo_step"

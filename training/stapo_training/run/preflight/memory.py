@@ -8,7 +8,6 @@ whole. What cannot be computed (contexts, buffers, processes) is assumed. No GPU
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from stapo_results.errors import BadInput
@@ -119,9 +118,8 @@ def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     layer, vocabulary = s.saved_bytes_per_token(w) / GIB, s.vocab * w / GIB  # of a token
     kept = tokens * s.layers * (w * s.hidden / GIB if checkpointing else layer)
     fused = bool(a.model.get("use_fused_kernels", False))
-    # tensors (tokens, vocabulary) at the loss: flash-attention's cross entropy puts the gradient where the logits were;
-    # without it there are logits, what log_softmax keeps, gradient
-    copies = 0 if fused else 1 if find_spec("flash_attn") else 3
+    # tensors (tokens, vocabulary) at the loss: the gradient is put where the logits were (verl_ext/logits.py)
+    copies = 0 if fused else 1
     chunked = bool(fsdp.entropy_from_logits_with_chunking) and not fused
     # the chunk in fp32, its probabilities, their product with it
     chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) * s.vocab / GIB if chunked else 0.0
@@ -170,7 +168,7 @@ def _of_host(config: Any, s: Shape, limit: float) -> list[Need]:
 def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
 
-    Three tensors of (tokens, vocabulary) live at the loss: logits, their exponentials, the gradient.
+    Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient.
     """
     a, n = config.actor_rollout_ref, ranks(config)
     w, tokens = width(a.actor.fsdp_config.dtype), n * _update_tokens(config)

@@ -1,0 +1,242 @@
+"""Our attention on packed rows, and tokens' log-probabilities, against plain calculations; no GPU but for one test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from stapo_results.errors import BadInput, RunFailed
+from stapo_training.pages import compose
+from stapo_training.run.preflight import checks
+from stapo_training.verl_ext import attention, logits
+from stapo_training.verl_ext.attention import NAME, boundaries
+
+LENGTHS = (5, 1, 7, 1, 2)
+
+
+def model(kind: str, **settings: Any) -> torch.nn.Module:
+    """A random Qwen3 with two heads of the query to each of the keys, the same for every attention."""
+    config = Qwen3Config(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, initializer_range=0.3, **settings,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=kind).train()
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """A packed row's tokens and positions, (1, 16) each."""
+    ids = torch.randint(0, 50, (1, sum(LENGTHS)), generator=torch.Generator().manual_seed(5))
+    return ids, torch.cat([torch.arange(n) for n in LENGTHS]).unsqueeze(0)
+
+
+def packed(m: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, position_ids = rows()
+    return of(m, lambda: m(ids, position_ids=position_ids, use_cache=False, **boundaries(position_ids)).logits[0])
+
+
+def one_by_one(m: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, _ = rows()
+    return of(m, lambda: torch.cat([m(part, use_cache=False).logits[0] for part in ids.split(LENGTHS, dim=1)]))
+
+
+def of(m: torch.nn.Module, forward: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits (16, 50), and the gradient of a sum of them with random weights."""
+    found = forward()
+    (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(7))).sum().backward()
+    return found.detach(), torch.cat([p.grad.flatten() for p in m.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("reference", ["sdpa", "eager"])
+def test_a_packed_row_is_its_sequences_one_by_one(reference: str, checkpointing: bool) -> None:
+    ours = model(NAME)
+    if checkpointing:
+        ours.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+    for found, expected in zip(packed(ours), one_by_one(model(reference)), strict=True):
+        assert (found - expected).norm() < 1e-6 * expected.norm()
+
+
+def test_a_boundary_that_is_missing_changes_what_comes_after_it() -> None:
+    ids, position_ids = rows()
+    missing = boundaries(position_ids) | {"cu_seq_lens_q": torch.tensor([0, 5, 13, 14, 16], dtype=torch.int32)}
+    found = model(NAME)(ids, position_ids=position_ids, use_cache=False, **missing).logits[0]
+    difference = (found - one_by_one(model("sdpa"))[0]).abs().amax(-1)
+    assert difference[:6].max() < 1e-5  # the sequences before it, and the one token that now leads
+    assert difference[6:13].min() > 0.05
+    assert difference[13:].max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("positions", "bounds", "longest"),
+    [
+        ([0, 1, 2, 0, 0, 1], [0, 3, 4, 6], 3),
+        ([0], [0, 1], 1),
+        ([4, 5, 0, 1, 2], [0, 2, 5], 3),  # whatever the first position is, no token is left out
+    ],
+)
+def test_boundaries_of_positions(positions: list[int], bounds: list[int], longest: int) -> None:
+    found = boundaries(torch.tensor([positions]))
+    assert (found["cu_seq_lens_q"].tolist(), found["max_length_q"]) == (bounds, longest)
+    assert found["cu_seq_lens_q"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("lengths", [(8, 5), (8, 8)])
+def test_padded_rows_go_to_sdpa(lengths: tuple[int, int]) -> None:
+    """Also where nothing is padded: without a mask they could not be told from a packed row."""
+    ids, (a, b) = rows()[0].view(2, 8), (model(kind) for kind in (NAME, "sdpa"))
+    real = (torch.arange(8) < torch.tensor(lengths)[:, None]).long()
+    found, expected = (m(ids, attention_mask=real, use_cache=False).logits[real.bool()] for m in (a, b))
+    assert (found - expected).norm() < 1e-6 * expected.norm()
+
+
+def test_what_the_kernel_does_not_compute_is_refused() -> None:
+    ids, position_ids = rows()
+    plain, bounds = model(NAME), boundaries(position_ids)
+    sliding = model(NAME, use_sliding_window=True, sliding_window=4, max_window_layers=0)
+    dropping = model(NAME, attention_dropout=0.1)
+    for m, given in ((plain, {}), (sliding, bounds), (dropping, bounds)):
+        with pytest.raises(RunFailed, match=NAME):
+            m(ids, position_ids=position_ids, use_cache=False, **given)
+
+
+def causal_layer() -> torch.nn.Module:
+    layer = torch.nn.Module()
+    layer.is_causal = True  # type: ignore[assignment]
+    return layer
+
+
+def test_the_kernel_is_asked_for_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own shape rules, forward and backward, on tensors without values: causal, grouped, of one type."""
+    calls, kernel = [], attention.kernel
+
+    def recorded(*args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append((args, kwargs))
+        return kernel(*args, **kwargs)
+
+    monkeypatch.setattr(attention, "kernel", recorded)
+    bounds = torch.empty(6, dtype=torch.int32, device="meta")
+    of_type = ((4, torch.float32), (2, torch.float32), (2, torch.bfloat16))  # norms and rotation were in float32
+    q, k, v = (torch.empty(1, h, 16, 8, dtype=d, device="meta", requires_grad=True) for h, d in of_type)
+    out, _ = attention.attend(causal_layer(), q, k, v, None, scaling=0.3, cu_seq_lens_q=bounds, max_length_q=7)
+    out.sum().backward()
+    assert (out.shape, out.dtype) == ((1, 16, 4, 8), torch.bfloat16)
+    assert all(t.grad is not None and t.grad.shape == t.shape for t in (q, k, v))
+    [(args, kwargs)] = calls
+    assert [t.shape for t in args[:5]] == [(16, 4, 8), (16, 2, 8), (16, 2, 8), (6,), (6,)]
+    assert args[5:] == (7, 7)
+    assert (kwargs, kernel.keywords["window_size"]) == ({"scale": 0.3}, (-1, 0))
+
+
+def test_norms_in_float32_under_autocast_do_not_reach_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, kernel = [], attention.one_by_one
+
+    def recorded(*args: Any) -> torch.Tensor:
+        seen.extend(t.dtype for t in args[:3])
+        return kernel(*args)
+
+    monkeypatch.setattr(attention, "one_by_one", recorded)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found, _), (expected, _) = packed(model(NAME)), one_by_one(model("sdpa"))
+    assert set(seen) == {torch.bfloat16}
+    assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's kernel needs a GPU")
+def test_torchs_kernel_computes_what_the_loop_does() -> None:
+    bounds = torch.tensor([0, 5, 6, 306, 307, 450], dtype=torch.int32, device="cuda")
+    torch.manual_seed(0)
+    for heads, keys, width in ((16, 8, 128), (32, 8, 128), (4, 4, 32)):
+        q = torch.randn(1, heads, 450, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        k, v = (torch.randn_like(q[:, :keys]).requires_grad_() for _ in range(2))
+        weight = torch.randn(1, 450, heads, width, device="cuda")
+        found = attention.attend(causal_layer(), q, k, v, None, scaling=0.1, cu_seq_lens_q=bounds, max_length_q=300)[0]
+        loop = attention.one_by_one(*(t[0].transpose(0, 1).float() for t in (q, k, v)), bounds, 0.1).unsqueeze(0)
+        pairs = [(found, loop)]
+        gradients = (torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (found, loop))
+        pairs += zip(*gradients, strict=True)
+        for ours, expected in pairs:
+            assert (ours - expected).norm() < 0.01 * expected.norm()  # bfloat16 has 8 bits
+
+
+@pytest.fixture
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logits, "_AT_A_TIME", 3 * 50)
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_log_probabilities_and_their_gradient_bit_by_bit(in_place: bool) -> None:
+    """Three tokens at a time or all at once, and whoever writes the gradient out: the same bits."""
+    torch.manual_seed(1)
+    given, label, weight = 5 * torch.randn(2, 5, 50), torch.randint(0, 50, (2, 5)), torch.randn(2, 5)
+    z = given.clone().requires_grad_()
+    plain = z.gather(-1, label.unsqueeze(-1)).squeeze(-1) - z.logsumexp(-1)
+    (plain * weight).sum().backward()
+    leaf = given.clone().requires_grad_()
+    copy = leaf * 1.0
+    found = logits.logprobs_from_logits(copy, label, inplace_backward=in_place)
+    (found * weight).sum().backward()
+    assert torch.equal(found, plain)
+    assert torch.equal(leaf.grad, z.grad)  # type: ignore[arg-type]
+    assert torch.equal(copy, z.grad if in_place else given)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_log_probabilities_of_bfloat16_are_those_of_its_values_in_float32() -> None:
+    torch.manual_seed(1)
+    z = (5 * torch.randn(7, 50)).bfloat16().requires_grad_()
+    label, weight = torch.randint(0, 50, (7,)), torch.randn(7)
+    wide = z.detach().float().requires_grad_()
+    expected = torch.log_softmax(wide, -1)[torch.arange(7), label]
+    (expected * weight).sum().backward()
+    found = logits.logprobs_from_logits(z, label, inplace_backward=False)
+    (found * weight).sum().backward()
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx(expected.tolist(), abs=2e-6)
+    assert wide.grad is not None
+    assert z.grad is not None
+    assert torch.allclose(z.grad.float(), wide.grad, rtol=2**-8, atol=1e-6)
+
+
+def test_a_gpus_run_asks_for_it_and_its_checkpoints_do_not_name_it(tiny_base: Path) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    config = compose(["size=mini", "hardware=1gpu", f"actor_rollout_ref.model.path={tiny_base / 'model'}"])
+    assert config.actor_rollout_ref.model.use_remove_padding is True
+    hf_config = omega_conf_to_dataclass(config.actor_rollout_ref.model).hf_config
+    assert hf_config._attn_implementation == NAME
+    assert NAME not in hf_config.to_json_string()
+
+
+KEY = "actor_rollout_ref.model.override_config.attn_implementation"
+ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "installed", "found"),
+    [
+        ([], False, None),
+        ([f"{KEY}=flash_attention_2"], True, None),
+        ([f"{KEY}=flash_attention_2"], False, "flash_attention_2, and no package flash_attn"),
+        ([f"~{KEY}"], False, "flash_attention_2, and no package flash_attn"),  # veRL's default
+        ([f"{ULYSSES}=2"], True, f"{NAME} with 2"),
+        ([f"{ULYSSES}=2", f"{KEY}=sdpa"], True, "sdpa with 2"),
+        ([f"{ULYSSES}=2", f"{KEY}=flash_attention_2"], True, None),
+    ],
+)
+def test_an_attention_that_cannot_run_is_refused(
+    overrides: list[str], installed: bool, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: object() if installed else None)
+    config = compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", *overrides])
+    if found is None:
+        checks.check_attention(config)
+        return
+    with pytest.raises(BadInput) as caught:
+        checks.check_attention(config)
+    assert caught.value.found == found
