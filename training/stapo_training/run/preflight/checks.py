@@ -165,7 +165,7 @@ def check_attention(config: Any) -> None:
             f"{key} asks for a package that is not installed",
             found=f"{chosen}, and no package flash_attn",
             expected="stapo_varlen, which is torch's own kernel, or flash-attn built for the installed torch",
-            next_step=f"leave {key} out, or install flash-attn in this environment",
+            next_step=f"set {key}=stapo_varlen, or install flash-attn in this environment",
         )
     parallel = "ulysses_sequence_parallel_size"
     sharded = max(part[parallel] for part in (a.actor, a.actor.fsdp_config, a.ref, a.ref.fsdp_config))
