@@ -23,7 +23,7 @@ except PackageNotFoundError:
     LACKS = "vllm is not installed"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.path("rollout-vllm", "mini"),
+    pytest.mark.path("rollout-vllm", "mini", "attention-packed"),
     pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it"),
 ]
 

@@ -20,12 +20,13 @@ def _command(args: list[str] | None) -> int:
     from stapo_eval.commands.benchmarks import BenchmarksCommand
     from stapo_eval.commands.compare import CompareCommand
     from stapo_eval.commands.grade import GradeCommand
-    from stapo_eval.commands.runs import ExportCommand, JudgeCommand, RunCommand
+    from stapo_eval.commands.runs import ExportCommand, JudgeCommand, PromptCommand, RunCommand
 
     commands = {
         "run": RunCommand,
         "grade": GradeCommand,
         "judge": JudgeCommand,
+        "prompt": PromptCommand,
         "compare": CompareCommand,
         "benchmarks": BenchmarksCommand,
         "export": ExportCommand,

@@ -137,10 +137,10 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
     """
     _check(options)
     settings, benchmarks = parse_settings(options.settings), _benchmarks(options)
+    judge, prompt = (None, None) if options.judge in ("", "none") else find_judge(options)
     # an endpoint's model needs no files here; a folder still gives its labels and hash
     named = options.engine == "openai" and not Path(options.model).is_dir()
     model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
-    judge, prompt = (None, None) if options.judge in ("", "none") else find_judge(options)
     labels = _labels(options, model)
     revisions = _revisions(model, judge_revisions(judge, prompt), benchmarks)
     config = {

@@ -10,6 +10,7 @@ from typing import Literal
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_results import provenance
 from stapo_results.errors import BadInput
+from stapo_results.schema import JudgeMode
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,22 @@ class JudgeCommand(JudgeOptions):
         from stapo_eval.judge.rejudge import rejudge
 
         rejudge(self, command=shlex.join(provenance.command_line()))
+        return 0
+
+
+@dataclass(frozen=True)
+class PromptCommand:
+    """Say which published prompt a judge would be asked in; it is fetched where it is not on this machine."""
+
+    prompt: str = ""
+    """As --judge-prompt of a run."""
+    mode: JudgeMode = "compass"
+    """As --judge-mode of a run."""
+
+    def __call__(self) -> int:
+        from stapo_eval.judge.published import find_prompt
+
+        print(find_prompt(self.prompt, self.mode))
         return 0
 
 

@@ -73,6 +73,8 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     if train:
         checks.attempt("training's environment", check_environment, "stapo-train", Path(train))
     checks.attempt("evaluation's environment", check_environment, "stapo-eval", Path(evaluate))
+    if r.judge != "none":  # days before it is asked
+        checks.attempt("judge's prompt", _check_prompt, evaluate)
     left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
     disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
     checks.attempt("disk", check_disk, r.out, disk, least)
@@ -184,6 +186,17 @@ def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
     different = {tuple(a for a in s.command if not a.startswith(("run.seed=", "run.out="))): s for s in trainings}
     for stage in different.values():
         checks.attempt(f"configuration of {stage.name}", _check_configuration, stage.command)
+
+
+def _check_prompt(evaluate: str) -> str:
+    """The published prompt that the judge will be asked in; the evaluation wing finds or fetches it."""
+    done = subprocess.run([evaluate, "prompt"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip().removeprefix("error: ").splitlines()
+        raise BadInput(
+            said[0], found="\n".join(said[1:]), next_step="STAPO_JUDGE_PROMPT=FILE names it; or --judge none"
+        )
+    return done.stdout.strip()
 
 
 def _check_configuration(command: Sequence[str]) -> str:

@@ -49,8 +49,7 @@ class Setting:
         return [
             *(console_script("stapo-train"), "run", "method=stapo", "size=mini", f"hardware={hardware}"),
             *(f"run.base={self.base}", f"run.out={self.out / name}", f"run.steps={STEPS}", "trainer.save_freq=1"),
-            *("trainer.val_before_train=false", "trainer.test_freq=-1", f"{a}.model.use_remove_padding=true"),
-            *(f"{a}.model.override_config.attn_implementation=stapo_varlen", *card, *more),
+            *("trainer.val_before_train=false", "trainer.test_freq=-1", *card, *more),
         ]
 
     def dtype(self) -> str:
