@@ -24,7 +24,7 @@ WING = textwrap.dedent(
     from stapo_results.benchmarks import registry
     from stapo_repro.planner.estimates import places
     words = sys.argv[1:]
-    if "--config-only" in words:
+    if "--config-only" in words or words[0] == "prompt":
         sys.exit(0)
     with open(os.environ["CALLS"], "a") as f:
         f.write(" ".join(words[:2]) + " " + os.environ["HF_HUB_OFFLINE"] + "\\n")

@@ -192,9 +192,10 @@ def _check_prompt(evaluate: str) -> str:
     """The published prompt that the judge will be asked in; the evaluation wing finds or fetches it."""
     done = subprocess.run([evaluate, "prompt"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = done.stderr.strip().removeprefix("error: ").splitlines()
         raise BadInput(
-            said[0], found="\n".join(said[1:]), next_step="STAPO_JUDGE_PROMPT=FILE names it; or --judge none"
+            "the judge's published prompt is not at hand",
+            found=" ".join(done.stderr.split()),
+            next_step="set STAPO_JUDGE_PROMPT=FILE, or leave the judge out: --judge none",
         )
     return done.stdout.strip()
 
