@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,9 @@ def _walk(step: Step, setting: Setting, passed: set[str]) -> Walked:
         except StapoError as e:
             print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
             error = f"{e.what}: {str(e.found).splitlines()[0]}"
+        except Exception as e:  # noqa: BLE001  # a step that breaks has failed, and the next one is walked all the same
+            traceback.print_exc()
+            error = type(e).__name__
     seconds = time.perf_counter() - began
     print(f"  {'FAILED' if error else 'passed'} after {duration(seconds)}", flush=True)
     return Walked(name=step.name, paths=paths, outcome="failed" if error else "passed", seconds=round(seconds, 1),
