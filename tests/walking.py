@@ -13,6 +13,7 @@ from stapo_results import store
 from stapo_results.walks import Walked, new_walks
 
 _WALKED = pytest.StashKey[dict[str, Walked]]()
+_SECONDS = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,21 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
     report: Any = yield
-    marks = list(item.iter_markers("path"))
-    if not marks or report.skipped:
+    marks, walked, name = list(item.iter_markers("path")), item.config.stash[_WALKED], item.nodeid
+    seconds = item.stash[_SECONDS] = item.stash.get(_SECONDS, 0.0) + report.duration  # fixtures are most of some tests
+    ended = report.failed or (report.when == "call" and report.passed and not hasattr(report, "wasxfail"))
+    if not marks or not ended:  # a skipped test's setup and teardown pass
         return report
-    walked, name = item.config.stash[_WALKED], item.nodeid
-    seconds = (walked[name].seconds if name in walked else 0.0) + report.duration  # fixtures are most of some tests
-    failed = report.failed or (name in walked and walked[name].outcome == "failed")
     walked[name] = Walked(
         name=name,
         paths=list(dict.fromkeys(p for m in reversed(marks) for p in m.args)),
         level=marks[0].kwargs.get("level", "ran"),
-        outcome="failed" if failed else "passed",
+        outcome="failed" if report.failed else "passed",
         seconds=round(seconds, 1),
-        error=str(report.longrepr).strip().splitlines()[-1] if report.failed else "",
+        error=call.excinfo.typename if report.failed else "",
     )
     return report
 

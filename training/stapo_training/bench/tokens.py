@@ -43,7 +43,7 @@ class Sizes:
     seed: int = 0
 
 
-GPU = Sizes(tokens=16_384, hidden=2048, chunk=2048)
+GPU = Sizes(tokens=2048, hidden=2048, chunk=2048)
 QUICK = Sizes(tokens=64, hidden=32, vocabulary=3000, repeats=1)
 Outcome = tuple[Any, Any]
 """Log-probabilities and entropies, (T,) each; None of a way that has none."""

@@ -13,12 +13,40 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from stapo_results.errors import RunFailed, StapoError
 
 _EVERY_SECONDS = 5.0
-_NOTICED_SECONDS = 30.0  # Ray calls a node dead after it missed its health checks for 15 s
+_NOTICED_SECONDS = 75.0
+"""Ray calls a node dead after five health checks: 15 s where its host answers, a minute where the host is gone."""
+
+
+class _Watch:
+    """A thread that asks Ray for its nodes, and wakes the main thread when one that was there is gone."""
+
+    def __init__(self) -> None:
+        self.before, self.lost, self.over = _alive(), list[str](), threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def look(self) -> list[str]:
+        """The nodes that are gone, by address."""
+        if not self.lost:
+            now = _alive()
+            self.lost = [f"{address} (node {name[:12]})" for name, address in self.before.items() if name not in now]
+        return self.lost
+
+    def wait(self) -> list[str]:
+        """As `look`, once Ray has had the time to notice."""
+        deadline = time.monotonic() + _NOTICED_SECONDS
+        while len(self.before) > 1 and not self.look() and time.monotonic() < deadline:
+            time.sleep(1)
+        return self.lost
+
+    def _run(self) -> None:
+        while not self.over.wait(_EVERY_SECONDS):
+            if self.look():  # again and again: a callback may swallow what the signal raises
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
 
 def _alive() -> dict[str, str]:
@@ -29,37 +57,26 @@ def _alive() -> dict[str, str]:
 @contextmanager
 def watched(command: str) -> Iterator[None]:
     """Raises RunFailed in this, the main thread, where a node or a process of the run is lost; `command` goes on."""
-    before, over = _alive(), threading.Event()
 
-    def lost() -> list[str]:
-        now = _alive()
-        return [f"{address} (node {name[:12]})" for name, address in before.items() if name not in now]
+    def wake(*_: Any) -> None:
+        raise KeyboardInterrupt  # the one exception that gets out of Ray's waits
 
-    def watch() -> None:
-        while not over.wait(_EVERY_SECONDS):
-            if lost():
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-                return
-
-    def give_up(*_: Any) -> None:
-        over.set()
-        raise _failed(lost(), "gone from Ray's list of nodes", command)
-
-    handler = signal.signal(signal.SIGUSR1, give_up)
-    threading.Thread(target=watch, daemon=True).start()
+    watch, handler = _Watch(), signal.signal(signal.SIGUSR1, wake)
+    watch.thread.start()
     try:
         yield
-    except StapoError:
+    except KeyboardInterrupt:
+        if watch.lost:
+            raise _failed(watch.lost, "gone from Ray's list of nodes", command) from None
         raise
     except Exception as e:  # of a lost node many kinds are made: an actor's death, a closed connection of gloo's
-        deadline = time.monotonic() + (_NOTICED_SECONDS if len(before) > 1 else 0)
-        while not (nodes := lost()) and time.monotonic() < deadline:
-            time.sleep(1)
-        if nodes or isinstance(e, RayActorError):
-            raise _failed(nodes, (str(e).strip().splitlines() or [type(e).__name__])[-1], command) from e
+        own = isinstance(e, StapoError) and not isinstance(e.__cause__, RayError)
+        if not own and (watch.wait() or isinstance(e, RayActorError)):
+            raise _failed(watch.lost, (str(e).strip().splitlines() or [type(e).__name__])[-1], command) from e
         raise
     finally:
-        over.set()
+        watch.over.set()
+        watch.thread.join()
         signal.signal(signal.SIGUSR1, handler)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -254,6 +254,8 @@ class StapoTrainer(PPOTrainerSync):
         try:
             super()._save_checkpoint()
             self.folder.complete_checkpoint(step)
+        except RayActorError:
+            raise  # no fault of the disk's
         except (OSError, RuntimeError, RayError) as e:
             raise self.folder.save_failed(step, e) from e
         if self._keep:
