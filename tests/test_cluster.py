@@ -59,19 +59,22 @@ def test_a_driver_without_the_nodes_token_is_told_so(nodes: Nodes, address: str)
 
 WAIT = """
 import sys, time, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from stapo_results.terminal import run_main
 from stapo_training.verl_ext import nodes
 def wait():
     ray.init(address="auto", log_to_driver=False)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    never = ray.remote(time.sleep).options(num_cpus=0, scheduling_strategy=here).remote(300)
     with nodes.watched("THE COMMAND"):
         print("waiting", flush=True)
-        time.sleep(300)
+        ray.get(never)
 sys.exit(run_main(wait))
 """
 
 
 def test_a_driver_that_waits_for_nothing_hears_of_a_nodes_death(nodes: Nodes) -> None:
-    """As veRL's waits for a queue that the dead node would have filled."""
+    """As veRL's waits for a queue that the dead node would have filled: in a call of Ray's, on a node that lives."""
     setting = "export RAY_AUTH_MODE=disabled"
     for node, command in (("first", HEAD), ("second", OTHER)):
         assert nodes.run(node, setting, command).returncode == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import psutil
 import pytest
 
 from stapo_repro.gpu_check.run import PAGE, RECORD, check
+from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
 from stapo_repro.pages import verified
 from stapo_results import store
@@ -110,3 +114,65 @@ def test_the_farthest_walk_of_a_path_is_shown_and_a_failure_stays_visible(tmp_pa
     walks(tmp_path, "wrong", "cpu", "2026-01-03T00:00:00+00:00", entry("no-such-path"))
     with pytest.raises(RecordError, match="unknown paths"):
         verified.page_block(tmp_path)
+
+
+TESTS = """
+import pytest
+@pytest.fixture
+def broken(): raise ValueError
+@pytest.mark.path("mini", "fp32")
+def test_passes(): pass
+@pytest.mark.path("mini")
+def test_fails(): assert False
+@pytest.mark.path("mini")
+def test_skips(): pytest.skip("here")
+@pytest.mark.path("mini")
+@pytest.mark.skipif(True, reason="here")
+def test_is_skipped(): pass
+@pytest.mark.path("mini")
+@pytest.mark.xfail
+def test_is_known_to_fail(): assert False
+@pytest.mark.path("export", level="composed")
+def test_cannot_begin(broken): pass
+def test_walks_nothing(): pass
+"""
+
+
+def test_a_test_that_did_not_run_has_walked_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_them.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = path: of docs/verified.md\n")
+    environment = os.environ | {
+        "STAPO_WALKS": str(tmp_path / "walks.json"), "TOX_ENV_NAME": "mine",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-p", "walking", "-q", "--rootdir", str(tmp_path), str(tmp_path)]
+    subprocess.run(command, env=environment, capture_output=True, cwd=tmp_path)
+    record = store.read_json(tmp_path / "walks.json", Walks)
+    found = {w.name.partition("::")[2]: (w.outcome, w.level, w.paths, w.error) for w in record.walked}
+    assert found == {
+        "test_passes": ("passed", "ran", ["mini", "fp32"], ""),
+        "test_fails": ("failed", "ran", ["mini"], "AssertionError"),
+        "test_cannot_begin": ("failed", "composed", ["export"], "ValueError"),
+    }
+    assert record.command == "tox -e mine"
+
+
+@pytest.mark.parametrize("more", [(), ("actor_rollout_ref.selector.form=two_pass",)])
+def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: Path, more) -> None:
+    """What `tox -e gpu-check -- --cpu` cannot show: the form that a GPU is asked for."""
+    from stapo_training.run.configuration import compose
+    from stapo_training.run.preflight import memory
+    from stapo_training.run.preflight.checks import check_settings
+    from stapo_training.run.preflight.inputs import find_shape
+
+    setting = Setting(tmp_path, Shell(tmp_path, "0"), False)
+    config = compose(setting.training("a", *more)[2:])
+    assert (config.trainer.device, config.actor_rollout_ref.rollout.name) == ("cuda", "vllm")
+    assert config.actor_rollout_ref.model.use_remove_padding
+    assert check_settings(config).problems == []
+    model = tmp_path / "model"
+    model.mkdir()
+    shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 32, "intermediate_size": 256, "vocab_size": 128, "tie_word_embeddings": True}  # fmt: skip
+    (model / "config.json").write_text(json.dumps(shape | {"model_type": "qwen3"}))
+    memory.check(config, find_shape(str(model)), 12.0, 32.0)

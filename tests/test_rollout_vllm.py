@@ -81,9 +81,9 @@ def runs(untied_base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 @pytest.mark.parametrize(
     "layout",
     [
-        pytest.param("one rank", marks=pytest.mark.path("transfer", "fp32")),
-        pytest.param("two replicas", marks=pytest.mark.path("transfer", "ranks-2", "replicas-2")),
-        pytest.param("tensor parallel", marks=pytest.mark.path("transfer", "ranks-2", "tensor-parallel-2")),
+        pytest.param("one rank", marks=pytest.mark.path("transfer-untied", "fp32")),
+        pytest.param("two replicas", marks=pytest.mark.path("transfer-untied", "ranks-2", "replicas-2")),
+        pytest.param("tensor parallel", marks=pytest.mark.path("transfer-untied", "ranks-2", "tensor-parallel-2")),
     ],
 )
 def test_the_rollout_has_the_trainers_weights_after_every_transfer(runs: dict[str, Path], layout: str) -> None:
@@ -103,7 +103,7 @@ def test_every_layout_samples_the_same_first_step(runs: dict[str, Path]) -> None
     assert first["tensor parallel"] == first["one rank"]
 
 
-@pytest.mark.path("transfer", "resume")
+@pytest.mark.path("transfer-tied", "resume")
 def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     """With tied embeddings, one of which is all that a transfer sends."""
     out = tmp_path / "run"

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -202,6 +202,16 @@ class Watchdog:
             self._process.stdin.write(b"done")
             self._process.stdin.close()
         self._process.wait(10)
+
+
+@contextlib.contextmanager
+def watched(mark: str) -> Iterator[None]:
+    """A watchdog over everybody with the mark, while this is open."""
+    watchdog = Watchdog(mark)
+    try:
+        yield
+    finally:
+        watchdog.release()
 
 
 def _watch(mark: str) -> None:

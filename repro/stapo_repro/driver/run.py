@@ -67,7 +67,7 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
         RunFailed: a stage failed.
         KeyboardInterrupt: after everything that was started is gone.
     """
-    with _interrupt_once(), runs.opened(out, record) as folder:
+    with interrupt_once(), runs.opened(out, record) as folder:
         with folder.working():
             display = StageDisplay([s.name for s in stages])
             with display.display:
@@ -78,7 +78,7 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
 
 
 @contextlib.contextmanager
-def _interrupt_once() -> Iterator[None]:
+def interrupt_once() -> Iterator[None]:
     """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
     asked = False
 

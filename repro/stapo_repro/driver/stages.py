@@ -144,11 +144,8 @@ class Engine:
         if orphans := processes.describe(before.members()):
             self.say(f"ending what a killed run left behind: {', '.join(orphans)}")
             processes.end_all(before)
-        watchdog = processes.Watchdog(self.mark)
-        try:
+        with processes.watched(self.mark):
             return {s.name for s in stages if self._make(s)}
-        finally:
-            watchdog.release()
 
     def _inputs(self, stage: Stage) -> str:
         return hashlib.sha256("\n".join(f"{n} {self._hashes[n]}" for n in stage.needs).encode()).hexdigest()

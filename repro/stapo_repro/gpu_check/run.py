@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from stapo_repro.driver.processes import watched
+from stapo_repro.driver.run import interrupt_once
 from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
+from stapo_repro.sharing.collect import without_paths
 from stapo_repro.tables.render import grid
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, StapoError
@@ -33,10 +37,9 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
         raise BadInput(f"{out} is not empty", expected="a new folder: the check is short, and is made anew each time",
                        next_step=f"--out {out}-2, or remove it")  # fmt: skip
     out = out.resolve()
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1"} if cpu else {"CUDA_VISIBLE_DEVICES": "0"}
-    with runs.one_writer(out, "--out"):
-        setting = Setting(out, Shell(out, environment), cpu)
-        walked: list[Walked] = []
+    card = "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    setting, walked = Setting(out, Shell(out, card), cpu), list[Walked]()
+    with runs.one_writer(out, "--out"), interrupt_once(), watched(setting.shell.mark):
         for step in steps:
             walked.append(_walk(step, setting, {w.name for w in walked if w.outcome == "passed"}))
             record = new_walks("tox -e gpu-check" + (" -- --cpu" if cpu else ""), "cpu" if cpu else "gpu", walked)
@@ -58,7 +61,7 @@ def _walk(step: Step, setting: Setting, passed: set[str]) -> Walked:
             values = step.work(setting)
         except StapoError as e:
             print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
-            error = f"{e.what}: {str(e.found).splitlines()[0]}"
+            error = without_paths(": ".join([e.what, *str(e.found or "").splitlines()[:1]]))
         except Exception as e:  # noqa: BLE001  # a step that breaks has failed, and the next one is walked all the same
             traceback.print_exc()
             error = type(e).__name__
@@ -72,7 +75,8 @@ def page(record: Walks, steps: Sequence[Step]) -> str:
     """What passed and what did not, times and memory, and every number."""
     titles = {s.name: s.title for s in steps}
     hardware = record.hardware
-    place = ", ".join(hardware["gpus"]) or f"{hardware['cores']} cores of {hardware['cpu']}"
+    cores = f"{hardware['cores']} cores of {hardware['cpu']}"
+    place = ", ".join(hardware["gpus"]) if record.device == "gpu" else cores
     counts = [sum(w.outcome == o for w in record.walked) for o in ("passed", "failed", "left_out")]
     rows = [
         [titles[w.name], {"passed": "passed", "failed": "FAILED", "left_out": "left out"}[w.outcome],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -21,26 +22,40 @@ _TAIL = 15  # lines of a failed command's log that are shown
 
 
 class Shell:
-    """Commands that write into one folder.
+    """Commands that write into one folder, on one card or on none.
 
     Attributes:
-        environment: variables of every command.
-        peak: the largest GiB since `measured` began, by where: "host_gib", and on a GPU "gpu_gib" above what was used
-            before.
+        card: the card as CUDA_VISIBLE_DEVICES names it; "" hides all.
+        peak: the largest GiB since `measured` began: "host_gib", and with a card "gpu_gib" above what was used before.
     """
 
-    def __init__(self, out: Path, environment: dict[str, str]):
-        self.out, self.environment = out, CHILD_ENVIRONMENT | environment
+    def __init__(self, out: Path, card: str):
+        self.out, self.card = out, card
         self.mark = processes.new_mark(out)
-        self.family = processes.Family(self.mark)
         self.peak: dict[str, float] = {}
+        self._started = 0
 
     def log(self, name: str) -> Path:
         return self.out / "logs" / f"{name}.log"
 
-    def start(self, name: str, *command: str) -> subprocess.Popen:
-        """Start a command in a session of its own; its output goes to `log(name)`."""
-        return processes.start(command, self.log(name), self.mark, self.environment, self.out)
+    def about_card(self, fields: str) -> list[str]:
+        """nvidia-smi's values of the card, [] without one."""
+        rows = [line.split(", ") for line in nvidia_smi(f"index,uuid,{fields}").splitlines()]
+        mine = [r for r in rows if self.card and (r[0] == self.card or r[1].startswith(self.card))]
+        return mine[0][2:] if mine else []
+
+    @contextmanager
+    def started(self, name: str, *command: str, grace: float = 20) -> Iterator[subprocess.Popen]:
+        """A command in a session of its own, its output in `log(name)`; at the end all it started is gone."""
+        self._started += 1
+        mark = f"{self.mark}.{self._started:03d}"
+        environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
+        environment |= {} if self.card else {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")}
+        process = processes.start(command, self.log(name), mark, environment, self.out)
+        try:
+            yield process
+        finally:
+            processes.end_all(processes.Family(mark), process, grace)
 
     def run(self, name: str, *command: str, limit_s: float = 600) -> float:
         """Run a command to its end; returns its seconds.
@@ -49,33 +64,28 @@ class Shell:
             RunFailed: it failed or took longer than the limit, with the end of its log.
         """
         began = time.perf_counter()
-        process = self.start(name, *command)
-        try:
-            code: int | str = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            code = f"none within {limit_s:.0f} s"
-        finally:
-            processes.end_all(self.family, process, grace=5)
+        with self.started(name, *command, grace=5) as process:
+            try:
+                code: int | str = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                code = f"none within {limit_s:.0f} s"
         if code != 0:
             self.fail(name, f"exit code {code}")
         return time.perf_counter() - began
 
     def kill_when(self, name: str, there: Callable[[], bool], *command: str, limit_s: float = 600) -> None:
-        """Run a command until `there()` is true, then end it and all it started with SIGKILL.
+        """Run a command until `there()` is true, and end it with SIGKILL.
 
         Raises:
             RunFailed: it ended before that, or never came so far.
         """
-        process = self.start(name, *command)
-        deadline = time.monotonic() + limit_s
-        while not there():
-            if process.poll() is not None or time.monotonic() > deadline:
-                processes.end_all(self.family, process, grace=0)
-                self.fail(name, "it did not come to the place where it is killed")
-            time.sleep(0.02)
-        self.family.members()
-        process.kill()
-        processes.end_all(self.family, process, grace=0)
+        with self.started(name, *command, grace=0) as process:
+            deadline = time.monotonic() + limit_s
+            while not there():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    self.fail(name, "it did not come to the place where it is killed")
+                time.sleep(0.02)
+            process.kill()
 
     def fail(self, name: str, found: str) -> None:
         """Raises: RunFailed: with the end of the log."""
@@ -86,13 +96,14 @@ class Shell:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Fills `peak` while it is open."""
-        self.peak, before, over = {}, _gpu_gib(), threading.Event()
+        family, before, over = processes.Family(self.mark), self.about_card("memory.used"), threading.Event()
+        self.peak = {}
 
         def watch() -> None:
             while not over.wait(_EVERY_SECONDS):
-                now = {"host_gib": self._host_gib()}
-                if before is not None:
-                    now["gpu_gib"] = (_gpu_gib() or 0.0) - before
+                now = {"host_gib": _host_gib(family)}
+                if before and (used := self.about_card("memory.used")):
+                    now["gpu_gib"] = (float(used[0]) - float(before[0])) / 1024
                 self.peak = {k: round(max(v, self.peak.get(k, 0.0)), 2) for k, v in now.items()}
 
         thread = threading.Thread(target=watch, daemon=True)
@@ -103,16 +114,12 @@ class Shell:
             over.set()
             thread.join()
 
-    def _host_gib(self) -> float:
-        total = 0
-        for p in self.family.members():
-            with suppress(psutil.NoSuchProcess):
-                memory = p.memory_info()
-                total += memory.rss - memory.shared
-        return total / 2**30
 
-
-def _gpu_gib() -> float | None:
-    """GiB in use on the first card, None without one."""
-    used = nvidia_smi("memory.used").split()
-    return float(used[0]) / 1024 if used and used[0].isdigit() else None
+def _host_gib(family: processes.Family) -> float:
+    """GiB of the family's own memory; what its processes share is not counted."""
+    total = 0
+    for p in family.members():
+        with suppress(psutil.NoSuchProcess):
+            memory = p.memory_info()
+            total += memory.rss - memory.shared
+    return total / 2**30

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.driver import processes
 from stapo_repro.driver.request import console_script
 from stapo_repro.gpu_check.shell import Shell
 from stapo_results import provenance
@@ -73,19 +72,20 @@ def _require(true: bool, what: str, found: object, expected: object) -> None:
 
 
 def machine(s: Setting) -> Values:
-    """Versions, card and driver; the training's own preflight by its dry run."""
+    """Versions, card and driver."""
     packages = provenance.package_versions()
     found: Values = {
         n: packages[n] for n in ("python", "torch", "verl", "vllm", "transformers", "ray") if n in packages
     }
     if not s.cpu:
-        card, driver, total = provenance.nvidia_smi("name,driver_version,memory.total").splitlines()[0].split(", ")
-        found |= {"card": card, "driver": driver, "card_gib": round(int(total) / 1024, 1)}
+        about = s.shell.about_card("name,driver_version,memory.total")
+        _require(len(about) == 3, "the chosen card is not there", s.shell.card, "one that nvidia-smi lists")
+        found |= {"card": about[0], "driver": about[1], "card_gib": round(int(about[2]) / 1024, 1)}
     return found
 
 
 def base(s: Setting) -> Values:
-    """The miniature's base model, data and benchmarks."""
+    """The miniature's base model, data and benchmarks; the training's own preflight by its dry run."""
     s.shell.run("base", console_script("stapo-train"), "base", "--out", str(s.base))
     s.shell.run("plan", *s.training("speculative"), "--dry-run")
     return {}
@@ -181,24 +181,26 @@ def _server(s: Setting, name: str, model: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    how = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192", "--dtype", "float32"] if s.cpu else []
-    process = s.shell.start(
-        name, console_script("vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port),
-        "--served-model-name", "check", "--logprobs-mode", "processed_logprobs", *how,
-    )  # fmt: skip
+    how = ["--gpu-memory-utilization", "0.5"]
+    if s.cpu:
+        how = ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192", "--dtype", "float32"]
+    command = (console_script("vllm"), "serve", str(model), "--host", "127.0.0.1", "--port", str(port),
+               "--served-model-name", "check", "--logprobs-mode", "processed_logprobs", *how)  # fmt: skip
     deadline = time.monotonic() + _SERVER_SECONDS
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    s.shell.fail(name, f"no answer within {_SERVER_SECONDS} s")
+    with s.shell.started(name, *command) as process:
+        while not _answers(f"http://127.0.0.1:{port}/health"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                s.shell.fail(name, f"no answer within {_SERVER_SECONDS} s")
             time.sleep(0.5)
         yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        processes.end_all(processes.Family(s.shell.mark), process, grace=20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def served(s: Setting) -> Values:
@@ -224,7 +226,7 @@ CHECK = (
     Step("machine", "versions, card and driver", (), machine),
     Step("base", "base model, and the training's preflight", (), base, ("machine",)),
     Step("scores", "token scores against float64", ("token-scores",), scores, ("machine",)),
-    Step("speculative", "three steps, killed and resumed", ("rollout-vllm", "transfer", "transfer-ipc", "mini",
+    Step("speculative", "three steps, killed and resumed", ("rollout-vllm", "transfer-tied", "transfer-ipc", "mini",
          "train-bf16", "rollout-bf16", "attention-packed", "speculative", "resume"), speculative, ("base",)),
     Step("two-pass", "the same in two passes", ("rollout-vllm", "two-pass", "attention-packed"), two_pass, ("base",)),
     Step("export", "export", ("export",), export, ("speculative",)),

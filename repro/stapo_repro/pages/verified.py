@@ -53,7 +53,9 @@ def load(folder: Path) -> list[_Walk]:
 def page_block(folder: Path) -> str:
     """The page's tables. Of several walks of a path the farthest is shown, of equal ones the last; a failure hides
     none of them and is shown with them."""
-    walks, lines = load(folder), []
+    walks = load(folder)
+    gpus = sorted({g for w in walks if w.record.device == "gpu" for g in w.record.hardware["gpus"]})
+    lines = [f"GPUs that any path has run on: {', '.join(gpus) or 'none yet'}.", ""]
     for group, names in paths().items():
         rows = []
         for name, what in names.items():
