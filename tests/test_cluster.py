@@ -65,7 +65,7 @@ from stapo_training.verl_ext import nodes
 def wait():
     ray.init(address="auto", log_to_driver=False)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    never = ray.remote(time.sleep).options(num_cpus=0, scheduling_strategy=here).remote(300)
+    never = ray.remote(lambda s: time.sleep(s)).options(num_cpus=0, scheduling_strategy=here).remote(300)
     with nodes.watched("THE COMMAND"):
         print("waiting", flush=True)
         ray.get(never)
