@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_repl
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Judgement, Sample
+from stapo_results.schema import FinishReason, Judgement, Sample
 
 PROMPT = Prompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
 JUDGE = Judge("verifier", "r1", PROMPT)
@@ -35,8 +36,8 @@ class Scripted:
 
     name, deterministic = "scripted", True
 
-    def __init__(self, context: int = 10_000, says: dict[str, str] | None = None):
-        self.context, self.says, self.asked = context, says or {}, []
+    def __init__(self, context: int = 10_000, says: dict[str, str] | None = None, ends: FinishReason = "stop"):
+        self.context, self.says, self.ends, self.asked = context, says or {}, ends, []
 
     def encode(self, message: str) -> list[int]:
         return [ord(c) for c in message]
@@ -50,7 +51,7 @@ class Scripted:
             assert r.decoding.temperature == 0
             reply = next((v for k, v in self.says.items() if k in text), "B")
             failed = reply == "boom"
-            yield [Finished(r, reply, "error" if failed else "stop", 1, 0.0, 0.0, "lost" if failed else "")]
+            yield [Finished(r, reply, "error" if failed else self.ends, 1, 0.0, 0.0, "lost" if failed else "")]
 
     def close(self) -> None: ...
 
@@ -93,10 +94,15 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
         ("INVALID", "A", "stray", ""),
         ("CORRECT", "C", "stray", ""),
         ("INCORRECT", "C", "stray", ""),
-        ("(A) or (B)", "B", "marked", ""),
+        ("(A) or (B)", "B", "stray", ""),
+        ("Point (A) lies on the line, so the reply is wrong", "A", "stray", ""),
+        (r"The response has \boxed{A} and is wrong", "A", "stray", ""),
+        (" \\boxed{A}\n", "A", "marked", ""),
+        (r"so. Final Judgment: \boxed{B} - INCORRECT", "B", "marked", ""),
+        ("Final Judgment: B", "B", "stray", ""),
         ("(Because it differs", "B", "stray", ""),
         (r"\boxed{A}", "A", "marked", ""),
-        (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "marked", ""),
+        (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "stray", ""),
         ("A and B. Final Judgment: (B) - INCORRECT", "B", "marked", ""),
         ("(A) Final Judgment: none", "", "", ""),
         (r"\boxed{D}", "", "", ""),
@@ -107,12 +113,23 @@ def test_a_reply_is_read_as_published(reply: str, letter: str, form: str, exactl
     assert parse_reply(reply, "justrl-exact") == (exactly, "letter" if exactly else "")
 
 
+def test_a_reply_that_was_cut_off_is_in_no_known_form(tmp_path) -> None:
+    """But for the letter alone, which is all that the plain prompt asks for."""
+    assert parse_reply("A\n\n", finish_reason="length") == ("A", "letter")
+    assert parse_reply(r"\boxed{A}", finish_reason="length") == ("A", "stray")
+    assert parse_reply("well", finish_reason="length") == ("", "")
+    path = tmp_path / "j.jsonl"
+    _ask([_question("3")], Scripted(says={"it is 3": "Final Judgment: (A)"}, ends="length"), path)
+    assert [(j.letter, j.form) for j in store.read(path, Judgement)] == [("A", "stray")]
+
+
 @given(st.text(st.sampled_from("ABC(){}x \n") | st.characters()), st.sampled_from("ABC"))
 def test_any_reply_is_read(text: str, letter: str) -> None:
     said, form = parse_reply(text)
     assert (said == "") == (form == "")
     assert said == "" or said in text
-    assert parse_reply(f"{text} \\boxed{{{letter}}}") == (letter, "marked")
+    assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}") == (letter, "marked")
+    assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}", finish_reason="length") == (letter, "stray")
     alone = text.strip() in ("A", "B", "C")
     assert parse_reply(text, "justrl-exact") == ((text.strip(), "letter") if alone else ("", ""))
 
@@ -247,6 +264,14 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
     assert not any("in other words" in text for text in engine.asked)
     # JustRL shows whole responses, so only equal responses are one question
     assert len({question_key(q, PROMPT, "justrl-exact") for q in questions}) == 7
+
+
+def test_a_response_that_was_cut_off_stands_for_no_other(tmp_path) -> None:
+    whole, cut = _question("3"), _question("3", "so 3, but then")
+    questions = [replace(cut, cut=True), whole, _question("3", "again 3"), replace(cut, cut=True)]
+    engine = Scripted(says={"but then": "C", "it is 3": "A"})
+    assert _ask(questions, engine, tmp_path / "j.jsonl") == ["invalid", "correct", "correct", "invalid"]
+    assert len(engine.asked) == 2
 
 
 def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:

@@ -34,9 +34,11 @@ PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world")
     eval_model.build(root / "model", labels={"method": "justrl", "train_seed": 3, "step": 40})
+    path = root / "model" / "generation_config.json"  # with more ends, so that about half are not cut off
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2, *range(3, 10)]}))
     judge_model.build(root / "judge")
     judge_model.build(root / "other-judge", seed=5)
-    eval_model.benchmarks(root / "data", problems=10)
+    eval_model.benchmarks(root / "data", problems=4, samples=10)
     (root / "prompt.txt").write_text(judge_model.PROMPT)
     return root
 
@@ -83,24 +85,32 @@ def _options(world: Path, folder: Path, **more) -> JudgeOptions:
     return JudgeOptions(**({"run": str(folder), "judge": str(world / "judge")} | _prompt(world) | more))
 
 
+def _question(s: Sample, said: Verdict | Judgement) -> tuple[str, str | None, str | None]:
+    alone = said.extracted is None or s.finish_reason == "length"
+    return s.problem_id, said.extracted, s.response if alone else None
+
+
 def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) -> None:
     samples = list(store.read(judged / "samples.jsonl", Sample))
     verdicts = {(v.cell, v.problem_id, v.sample_index): v for v in store.read(judged / "verdicts.jsonl", Verdict)}
     judgements = list(store.read(judged / "judgements.jsonl", Judgement))
     assert len({j.key for j in judgements}) == len(judgements)
-    # by rule wrong: each answer to a problem once over both settings, each response without an answer by itself
+    # by rule wrong: each answer to a problem once over both settings, each response without one or cut off by itself
     wrong = [(s, verdicts[s.cell, s.problem_id, s.sample_index]) for s in samples]
     wrong = [(s, v) for s, v in wrong if not v.rule]
-    questions = {(s.problem_id, v.extracted, s.response if v.extracted is None else "") for s, v in wrong}
+    questions = {_question(s, v) for s, v in wrong}
+    assert len({q for q in questions if q[2] is None}) < sum(_question(s, v)[2] is None for s, v in wrong)
     assert len(judgements) == len(questions) < len(wrong)
     assert {j.letter for j in judgements} == {"A", "B", "C"}
-    by_question = {(j.problem_id, j.extracted): j for j in judgements if j.extracted is not None}
+    sample_of = {(s.cell, s.problem_id, s.sample_index): s for s in samples}
+    shown = [sample_of[j.cell, j.problem_id, j.sample_index] for j in judgements]
+    by_question = {_question(s, j): j for s, j in zip(shown, judgements, strict=True)}
     meaning = {"A": "correct", "B": "incorrect", "C": "invalid"}
-    for v in verdicts.values():
+    for key, v in verdicts.items():
         assert v.correct == scored(v.rule, v.judge)
         assert (v.judge == "not_asked") == v.rule
-        if not v.rule and v.extracted is not None:
-            assert v.judge == meaning[by_question[v.problem_id, v.extracted].letter]
+        if not v.rule:
+            assert v.judge == meaning[by_question[_question(sample_of[key], v)].letter]
     assert any(v.correct and not v.rule for v in verdicts.values())
     times = [t for t in store.read(judged / "timings.jsonl", Timing) if t.kind == "judge"]
     assert len(times) == len(judgements)
@@ -129,8 +139,9 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
     assert after.startswith(before)
     new = [Judgement.model_validate_json(x) for x in after[len(before) :].splitlines()]
     verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
-    right = {(v.problem_id, v.extracted) for v in verdicts if v.rule}
-    assert {(j.problem_id, j.extracted) for j in new} == right
+    samples = store.read(folder / "samples.jsonl", Sample)
+    right = {_question(s, v) for s, v in zip(samples, verdicts, strict=True) if v.rule}
+    assert {(j.problem_id, j.extracted) for j in new} == {q[:2] for q in right}
     assert len(new) == len(right)
     assert {v.judge for v in verdicts} <= {"correct", "incorrect", "invalid"}
     assert any(v.rule and not v.correct for v in verdicts)

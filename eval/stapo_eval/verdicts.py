@@ -120,7 +120,8 @@ def _questions(
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
         if s.finish_reason != "error" and (plan.options.judge_scope == "all" or not outcome.rule):
             benchmark, p = problems[s.cell, s.problem_id]
-            questions.append((i, Question(benchmark, p.id, p.problem, p.answer, s.response, outcome.extracted)))
+            cut = s.finish_reason == "length"
+            questions.append((i, Question(benchmark, p.id, p.problem, p.answer, s.response, outcome.extracted, cut)))
     return questions
 
 

@@ -13,7 +13,7 @@ from stapo_eval.judge.prompt import KNOWN_FORMS, MODES, Question, fitted_prompt,
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
+from stapo_results.schema import FinishReason, Judgement, JudgeMode, JudgeVerdict, Sample
 
 MOST_UNCLEAR = 0.02  # of the replies; a single one stops nothing
 _AT_ONCE = 1024  # questions: their prompts are some thousand token ids each
@@ -74,9 +74,11 @@ def ask(
 
     greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
 
-    def judgement(key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "") -> Judgement:
+    def judgement(
+        key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "", ended: FinishReason = "stop"
+    ) -> Judgement:
         sample, question = first[key]
-        letter, form = parse_reply(reply, judge.mode)
+        letter, form = parse_reply(reply, judge.mode, ended)
         return Judgement(
             key=key,
             benchmark=question.benchmark,
@@ -119,7 +121,7 @@ def ask(
         done = {r.key for r in requests if r.problem_id in known}
         for piece in engine.stream(requests, done):
             replies = [
-                judgement(f.request.problem_id, f.prompt_length, "answered", f.text)
+                judgement(f.request.problem_id, f.prompt_length, "answered", f.text, ended=f.finish_reason)
                 if f.finish_reason != "error"
                 else judgement(f.request.problem_id, f.prompt_length, "error", error=f.error)
                 for f in piece
@@ -183,7 +185,7 @@ def check_replies(judged: Iterable[Judgement]) -> None:
         raise RunFailed(
             "the judge does not answer as it was trained to: nothing is scored",
             found=f"{len(unclear)} of {len(replies)} replies in no known form, such as {unclear[0].reply[:80]!r}",
-            expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, in a box or, after its judgment, in brackets",
+            expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, or in a box or brackets where its final judgment stands",
             next_step="look at judgements.jsonl, where every reply stays; then stapo-eval judge --run DIR "
             "--judge MODEL with another model, --prompt or --mode",
         )
