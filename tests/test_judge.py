@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -34,7 +36,7 @@ JUDGE = Judge("verifier", "r1", PROMPT)
 class Scripted:
     """An engine whose tokens are characters and whose answer is looked up in the prompt."""
 
-    name, deterministic = "scripted", True
+    name, deterministic, counts_tokens = "scripted", True, True
 
     def __init__(self, context: int = 10_000, says: dict[str, str] | None = None, ends: FinishReason = "stop"):
         self.context, self.says, self.ends, self.asked = context, says or {}, ends, []
@@ -189,6 +191,14 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
     assert (j.status, j.letter) == ("too_long", "")
 
 
+def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path) -> None:
+    judge, path = Judge("verifier", "r1", PROMPT, "justrl-exact"), tmp_path / "j.jsonl"
+    engine = Scripted(context=50, says={"it is 3": "A", "it is 4": "boom"})
+    engine.counts_tokens = False
+    assert _ask([_question("3"), _question("4")], engine, path, judge) == ["correct", "not_asked"]
+    assert [(j.status, j.error) for j in store.read(path, Judgement)] == [("answered", ""), ("error", "lost")]
+
+
 def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
     path = tmp_path / "j.jsonl"
     _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), path)
@@ -198,9 +208,9 @@ def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
 
 def _said(key: str, status: str = "answered", letter: str = "", error: str = "", **more) -> Judgement:
     return Judgement(key=key, benchmark="b", cell="c", problem_id="q", sample_index=0, extracted="3", judge_model="m",
-                     judge_revision="r", judge_mode="compass", engine="e", prompt_tokens=1, status=status,
+                     judge_revision="r", engine="e", prompt_tokens=1, status=status,
                      reply=letter or "well", letter=letter, error=error,
-                     **{"form": "letter" if letter else ""} | more)  # type: ignore[arg-type]  # fmt: skip
+                     **{"judge_mode": "compass", "form": "letter" if letter else ""} | more)  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_what_the_judge_did_not_answer_is_said() -> None:
@@ -232,16 +242,27 @@ def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(replies: in
         check_replies(said)
 
 
-def test_asking_stops_after_the_part_that_shows_it(tmp_path) -> None:
-    questions, engine, path = (
-        [_question(str(i)) for i in range(1500)],
-        Scripted(says={"it is": "hm"}),
-        tmp_path / "j.jsonl",
-    )
+def _ask_checked(unclear: Sequence[int], path: Path) -> int:
+    """How many of 3,000 questions are put until the check stops it; these have an unclear reply."""
+    questions = [_question(f"{i}.") for i in range(3000)]
+    engine = Scripted(says={f"it is {i}.": "hm" for i in unclear})
     _, first = distinct(_pairs(questions), JUDGE)
-    with pytest.raises(RunFailed, match="1024 of 1024"):
-        ask(first, JUDGE, engine, {}, lambda judgements, _: store.append(path, judgements), check_replies)
-    assert len(engine.asked) == len(list(store.read(path, Judgement))) == 1024
+    known = recorded(path, JUDGE)
+    with suppress(RunFailed):
+        ask(first, JUDGE, engine, known, lambda judgements, _: store.append(path, judgements), check_replies)
+    return len(engine.asked)
+
+
+def test_asking_stops_once_too_many_of_all_questions_are_unclear(tmp_path: Path) -> None:
+    """2 % of 3,000 questions are 60."""
+    assert _ask_checked(range(60), tmp_path / "j.jsonl") == 3000
+    assert _ask_checked(range(61), tmp_path / "k.jsonl") == 1024
+    assert _ask_checked(range(1000, 1061), tmp_path / "l.jsonl") == 2048
+    assert _ask_checked([], tmp_path / "l.jsonl") == 0  # going on does not walk past what is on record
+
+
+def test_justrls_script_has_no_such_rule() -> None:
+    check_replies([_said(f"k{i}", judge_mode="justrl-exact") for i in range(100)])
 
 
 def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:

@@ -193,6 +193,10 @@ def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on
         m.setattr(asking, "ask", None)  # all of it is on record
         with pytest.raises(RunFailed, match="no known form"):
             rejudge(_options(world, folder, judge=str(tmp_path / "odd")))
+    rejudge(_options(world, folder, judge="none"))
+    assert store.read_json(folder / "run.json", Run).status == "done"
+    for name in ("verdicts.jsonl", "summary.json", *(f"cells/{p.name}" for p in (unjudged / "cells").iterdir())):
+        assert (folder / name).read_bytes() == (unjudged / name).read_bytes()
     rejudge(_options(world, folder))
     assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
 

@@ -99,7 +99,7 @@ def _judge(
     known = asking.recorded(plan.out / "judgements.jsonl", judge)
     missing = sum(key not in known for key in first)
     display.start("judge", len(first) - missing, len(first))
-    check = (lambda known: None) if plan.stand_in else asking.check_replies
+    check = (lambda known, questions=0: None) if plan.stand_in else asking.check_replies
     if missing:
         speaker, new = _open_judge(plan, engine)
         try:

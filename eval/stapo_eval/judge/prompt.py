@@ -61,9 +61,9 @@ def parse_reply(reply: str, mode: JudgeMode = "compass", finish_reason: FinishRe
     """The letter of a reply.
 
     Alone, white space aside, in either mode. Else in CompassVerifier's: the last box with a letter; after the last
-    "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of "Because".
-    A known form is a box that is the whole reply, and a box or closed brackets after "Final Judgment:", unless the
-    reply was cut off at its limit: elsewhere they may be quoted.
+    "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of
+    "Because". A known form is a box that is the whole reply, and a box or closed brackets after "Final Judgment:",
+    unless the reply was cut off at its limit: elsewhere they may be quoted.
     """
     if (alone := reply.strip()) in _LETTERS:
         return Reply(alone, "letter")  # type: ignore[arg-type]  # one of its keys
