@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -150,8 +151,33 @@ def test_a_run_without_the_prompt_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
     path = tmp_path / "prompt.txt"
     path.write_text(TEXT)
+    assert main(["prompt", "--prompt", str(path)]) == 0
+    assert asked == []
     plan.find_judge(RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(path)))
     assert asked == list(published.REVISIONS.items())
     monkeypatch.undo()
     eval_model.build(tmp_path / "judge", labels={"step": "base"})
     assert plan.find_judge(RunOptions("m", judge=str(tmp_path / "judge")))[1] == STAND_IN
+    capsys.readouterr()
+    assert main(["prompt", "--judge", str(tmp_path / "judge")]) == 0
+    assert capsys.readouterr().out == f"{STAND_IN}\n"
+
+
+def test_the_prompt_that_is_told_is_the_one_in_the_judges_folder(
+    registered: Source, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    eval_model.build(tmp_path / "judge")
+    (tmp_path / "judge" / "prompts.py").write_text(FILE)
+    assert main(["prompt", "--judge", str(tmp_path / "judge")]) == 0
+    assert capsys.readouterr().out == f"{Prompt(TEXT, str(registered))}\n"
+
+
+def test_where_the_pinned_revision_cannot_be_had_another_is_named(registered: Source, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text(TEXT)
+    known = RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(path))
+    with pytest.raises(BadInput, match="--judge-revision"):
+        plan.find_judge(known)
+    with pytest.raises(BadInput) as refused:
+        plan.find_judge(replace(known, judge_revision="main"))
+    assert "--judge-revision" not in str(refused.value)
