@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -96,6 +97,47 @@ def test_it_is_fetched_once_and_never_taken_changed(registered: Source, host: Pa
     host.unlink()
     with pytest.raises(BadInput, match="404"):
         find_prompt("", "compass")
+
+
+def test_a_cache_that_cannot_be_read_or_placed_does_no_harm(
+    registered: Source, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache := tmp_path / "cache" / "stapo" / f"{registered.sha256}.txt").parent.mkdir(parents=True)
+    cache.write_bytes(b"\xff")
+    assert find_prompt("", "compass").text == TEXT
+    cache.unlink()
+    cache.mkdir()
+    assert find_prompt("", "compass").text == TEXT
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: Path("~no such user").expanduser())
+    assert find_prompt("", "compass").text == TEXT
+
+
+def test_a_download_is_bounded_in_size_and_time(
+    registered: Source, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.write_text(FILE + "#" * 1_000_000)
+    with pytest.raises(BadInput, match="1,000,000 bytes"):
+        find_prompt("", "compass")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(published, "HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(published, "MOST_SECONDS", 0.2)
+        with pytest.raises(BadInput, match=r"TimeoutError: .*0\.2 s"):
+            find_prompt("", "compass")
+
+
+def test_justrls_mode_takes_the_same_text_from_another_checkout_and_no_other_text(
+    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    justrl = replace(registered, repository="other/name", path="evals/grade.py")
+    monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (justrl,))
+    path = tmp_path / "src" / "prompts.py"
+    path.parent.mkdir()
+    path.write_text(FILE)
+    for given in (tmp_path, path.parent):
+        assert find_prompt(str(given), "justrl-exact") == Prompt(TEXT, str(justrl))
+    with pytest.raises(BadInput, match="--judge-mode compass"):
+        find_prompt(f"{path}:X", "justrl-exact", unpublished=True)
 
 
 def test_without_it_the_next_command_is_named(registered: Source, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,13 @@ from forked import forked
 
 from stapo_eval import run as running
 from stapo_eval.cli import main
-from stapo_eval.judge import asking
+from stapo_eval.judge import asking, published
 from stapo_eval.judge.asking import scored
-from stapo_eval.judge.published import Prompt
+from stapo_eval.judge.published import Prompt, Source
 from stapo_eval.judge.rejudge import rejudge
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.run import run
-from stapo_eval.verdicts import UNPUBLISHED
+from stapo_eval.verdicts import OTHER_RULE, UNPUBLISHED
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
@@ -156,10 +156,13 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
     assert +total == expected
 
 
-def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged: Path, tmp_path: Path) -> None:
-    folder = _copy(judged, tmp_path / "run")
+def test_another_judge_and_the_mode_of_justrl_are_asked_anew(
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, source = _copy(judged, tmp_path / "run"), Source("", "", "", "", Prompt(judge_model.PROMPT).sha256)
     rejudge(_options(world, folder, judge=str(world / "other-judge")))
-    rejudge(_options(world, folder, mode="justrl-exact"))
+    monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (source,))
+    rejudge(_options(world, folder, mode="justrl-exact", prompt_unpublished=False))
     judgements = list(store.read(folder / "judgements.jsonl", Judgement))
     kinds = Counter((j.judge_model, j.judge_mode) for j in judgements)
     first = kinds["judge", "compass"]
@@ -169,6 +172,7 @@ def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged
     assert first < kinds["judge", "justrl-exact"] <= len(wrong)
     cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
     assert cell.judge.endswith("mode justrl-exact")
+    assert cell.judge_note == OTHER_RULE
     # and back: all of it is on record
     rejudge(_options(world, folder))
     assert len(list(store.read(folder / "judgements.jsonl", Judgement))) == len(judgements)
