@@ -193,7 +193,7 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
 
 def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path) -> None:
     judge, path = Judge("verifier", "r1", PROMPT, "justrl-exact"), tmp_path / "j.jsonl"
-    engine = Scripted(context=50, says={"it is 3": "A", "it is 4": "boom"})
+    engine = Scripted(context=20, says={"it is 3": "A", "it is 4": "boom"})
     engine.counts_tokens = False
     assert _ask([_question("3"), _question("4")], engine, path, judge) == ["correct", "not_asked"]
     assert [(j.status, j.error) for j in store.read(path, Judgement)] == [("answered", ""), ("error", "lost")]
