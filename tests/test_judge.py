@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,7 +27,7 @@ from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_repl
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Judgement, Sample
+from stapo_results.schema import FinishReason, Judgement, Sample
 
 PROMPT = Prompt("QUESTION\n{question}\nREFERENCE\n{gold_answer}\nRESPONSE\n{llm_response}\nLETTER")
 JUDGE = Judge("verifier", "r1", PROMPT)
@@ -33,10 +36,10 @@ JUDGE = Judge("verifier", "r1", PROMPT)
 class Scripted:
     """An engine whose tokens are characters and whose answer is looked up in the prompt."""
 
-    name, deterministic = "scripted", True
+    name, deterministic, counts_tokens = "scripted", True, True
 
-    def __init__(self, context: int = 10_000, says: dict[str, str] | None = None):
-        self.context, self.says, self.asked = context, says or {}, []
+    def __init__(self, context: int = 10_000, says: dict[str, str] | None = None, ends: FinishReason = "stop"):
+        self.context, self.says, self.ends, self.asked = context, says or {}, ends, []
 
     def encode(self, message: str) -> list[int]:
         return [ord(c) for c in message]
@@ -50,7 +53,7 @@ class Scripted:
             assert r.decoding.temperature == 0
             reply = next((v for k, v in self.says.items() if k in text), "B")
             failed = reply == "boom"
-            yield [Finished(r, reply, "error" if failed else "stop", 1, 0.0, 0.0, "lost" if failed else "")]
+            yield [Finished(r, reply, "error" if failed else self.ends, 1, 0.0, 0.0, "lost" if failed else "")]
 
     def close(self) -> None: ...
 
@@ -93,10 +96,15 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
         ("INVALID", "A", "stray", ""),
         ("CORRECT", "C", "stray", ""),
         ("INCORRECT", "C", "stray", ""),
-        ("(A) or (B)", "B", "marked", ""),
+        ("(A) or (B)", "B", "stray", ""),
+        ("Point (A) lies on the line, so the reply is wrong", "A", "stray", ""),
+        (r"The response has \boxed{A} and is wrong", "A", "stray", ""),
+        (" \\boxed{A}\n", "A", "marked", ""),
+        (r"so. Final Judgment: \boxed{B} - INCORRECT", "B", "marked", ""),
+        ("Final Judgment: B", "B", "stray", ""),
         ("(Because it differs", "B", "stray", ""),
         (r"\boxed{A}", "A", "marked", ""),
-        (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "marked", ""),
+        (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "stray", ""),
         ("A and B. Final Judgment: (B) - INCORRECT", "B", "marked", ""),
         ("(A) Final Judgment: none", "", "", ""),
         (r"\boxed{D}", "", "", ""),
@@ -107,12 +115,23 @@ def test_a_reply_is_read_as_published(reply: str, letter: str, form: str, exactl
     assert parse_reply(reply, "justrl-exact") == (exactly, "letter" if exactly else "")
 
 
+def test_a_reply_that_was_cut_off_is_in_no_known_form(tmp_path) -> None:
+    """But for the letter alone, which is all that the plain prompt asks for."""
+    assert parse_reply("A\n\n", finish_reason="length") == ("A", "letter")
+    assert parse_reply(r"\boxed{A}", finish_reason="length") == ("A", "stray")
+    assert parse_reply("well", finish_reason="length") == ("", "")
+    path = tmp_path / "j.jsonl"
+    _ask([_question("3")], Scripted(says={"it is 3": "Final Judgment: (A)"}, ends="length"), path)
+    assert [(j.letter, j.form) for j in store.read(path, Judgement)] == [("A", "stray")]
+
+
 @given(st.text(st.sampled_from("ABC(){}x \n") | st.characters()), st.sampled_from("ABC"))
 def test_any_reply_is_read(text: str, letter: str) -> None:
     said, form = parse_reply(text)
     assert (said == "") == (form == "")
     assert said == "" or said in text
-    assert parse_reply(f"{text} \\boxed{{{letter}}}") == (letter, "marked")
+    assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}") == (letter, "marked")
+    assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}", finish_reason="length") == (letter, "stray")
     alone = text.strip() in ("A", "B", "C")
     assert parse_reply(text, "justrl-exact") == ((text.strip(), "letter") if alone else ("", ""))
 
@@ -172,6 +191,14 @@ def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
     assert (j.status, j.letter) == ("too_long", "")
 
 
+def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path) -> None:
+    judge, path = Judge("verifier", "r1", PROMPT, "justrl-exact"), tmp_path / "j.jsonl"
+    engine = Scripted(context=20, says={"it is 3": "A", "it is 4": "boom"})
+    engine.counts_tokens = False
+    assert _ask([_question("3"), _question("4")], engine, path, judge) == ["correct", "not_asked"]
+    assert [(j.status, j.error) for j in store.read(path, Judgement)] == [("answered", ""), ("error", "lost")]
+
+
 def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
     path = tmp_path / "j.jsonl"
     _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), path)
@@ -181,9 +208,9 @@ def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
 
 def _said(key: str, status: str = "answered", letter: str = "", error: str = "", **more) -> Judgement:
     return Judgement(key=key, benchmark="b", cell="c", problem_id="q", sample_index=0, extracted="3", judge_model="m",
-                     judge_revision="r", judge_mode="compass", engine="e", prompt_tokens=1, status=status,
+                     judge_revision="r", engine="e", prompt_tokens=1, status=status,
                      reply=letter or "well", letter=letter, error=error,
-                     **{"form": "letter" if letter else ""} | more)  # type: ignore[arg-type]  # fmt: skip
+                     **{"judge_mode": "compass", "form": "letter" if letter else ""} | more)  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_what_the_judge_did_not_answer_is_said() -> None:
@@ -215,16 +242,27 @@ def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(replies: in
         check_replies(said)
 
 
-def test_asking_stops_after_the_part_that_shows_it(tmp_path) -> None:
-    questions, engine, path = (
-        [_question(str(i)) for i in range(1500)],
-        Scripted(says={"it is": "hm"}),
-        tmp_path / "j.jsonl",
-    )
+def _ask_checked(unclear: Sequence[int], path: Path) -> int:
+    """How many of 3,000 questions are put until the check stops it; these have an unclear reply."""
+    questions = [_question(f"{i}.") for i in range(3000)]
+    engine = Scripted(says={f"it is {i}.": "hm" for i in unclear})
     _, first = distinct(_pairs(questions), JUDGE)
-    with pytest.raises(RunFailed, match="1024 of 1024"):
-        ask(first, JUDGE, engine, {}, lambda judgements, _: store.append(path, judgements), check_replies)
-    assert len(engine.asked) == len(list(store.read(path, Judgement))) == 1024
+    known = recorded(path, JUDGE)
+    with suppress(RunFailed):
+        ask(first, JUDGE, engine, known, lambda judgements, _: store.append(path, judgements), check_replies)
+    return len(engine.asked)
+
+
+def test_asking_stops_once_too_many_of_all_questions_are_unclear(tmp_path: Path) -> None:
+    """2 % of 3,000 questions are 60."""
+    assert _ask_checked(range(60), tmp_path / "j.jsonl") == 3000
+    assert _ask_checked(range(61), tmp_path / "k.jsonl") == 1024
+    assert _ask_checked(range(1000, 1061), tmp_path / "l.jsonl") == 2048
+    assert _ask_checked([], tmp_path / "l.jsonl") == 0  # going on does not walk past what is on record
+
+
+def test_justrls_script_has_no_such_rule() -> None:
+    check_replies([_said(f"k{i}", judge_mode="justrl-exact") for i in range(100)])
 
 
 def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
@@ -247,6 +285,14 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
     assert not any("in other words" in text for text in engine.asked)
     # JustRL shows whole responses, so only equal responses are one question
     assert len({question_key(q, PROMPT, "justrl-exact") for q in questions}) == 7
+
+
+def test_a_response_that_was_cut_off_stands_for_no_other(tmp_path) -> None:
+    whole, cut = _question("3"), _question("3", "so 3, but then")
+    questions = [replace(cut, cut=True), whole, _question("3", "again 3"), replace(cut, cut=True)]
+    engine = Scripted(says={"but then": "C", "it is 3": "A"})
+    assert _ask(questions, engine, tmp_path / "j.jsonl") == ["invalid", "correct", "correct", "invalid"]
+    assert len(engine.asked) == 2
 
 
 def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:

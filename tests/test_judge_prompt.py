@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -97,6 +99,47 @@ def test_it_is_fetched_once_and_never_taken_changed(registered: Source, host: Pa
         find_prompt("", "compass")
 
 
+def test_a_cache_that_cannot_be_read_or_placed_does_no_harm(
+    registered: Source, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache := tmp_path / "cache" / "stapo" / f"{registered.sha256}.txt").parent.mkdir(parents=True)
+    cache.write_bytes(b"\xff")
+    assert find_prompt("", "compass").text == TEXT
+    cache.unlink()
+    cache.mkdir()
+    assert find_prompt("", "compass").text == TEXT
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: Path("~no such user").expanduser())
+    assert find_prompt("", "compass").text == TEXT
+
+
+def test_a_download_is_bounded_in_size_and_time(
+    registered: Source, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.write_text(FILE + "#" * 1_000_000)
+    with pytest.raises(BadInput, match="1,000,000 bytes"):
+        find_prompt("", "compass")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(published, "HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(published, "MOST_SECONDS", 0.2)
+        with pytest.raises(BadInput, match=r"TimeoutError: .*0\.2 s"):
+            find_prompt("", "compass")
+
+
+def test_justrls_mode_takes_the_same_text_from_another_checkout_and_no_other_text(
+    registered: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    justrl = replace(registered, repository="other/name", path="evals/grade.py")
+    monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (justrl,))
+    path = tmp_path / "src" / "prompts.py"
+    path.parent.mkdir()
+    path.write_text(FILE)
+    for given in (tmp_path, path.parent):
+        assert find_prompt(str(given), "justrl-exact") == Prompt(TEXT, str(justrl))
+    with pytest.raises(BadInput, match="--judge-mode compass"):
+        find_prompt(f"{path}:X", "justrl-exact", unpublished=True)
+
+
 def test_without_it_the_next_command_is_named(registered: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput, match=r"curl -O \S+/owner/name/c0ffee0\S+/src/prompts\.py .*--judge-prompt"):
@@ -150,8 +193,33 @@ def test_a_run_without_the_prompt_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
     path = tmp_path / "prompt.txt"
     path.write_text(TEXT)
+    assert main(["prompt", "--prompt", str(path)]) == 0
+    assert asked == []
     plan.find_judge(RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(path)))
     assert asked == list(published.REVISIONS.items())
     monkeypatch.undo()
     eval_model.build(tmp_path / "judge", labels={"step": "base"})
     assert plan.find_judge(RunOptions("m", judge=str(tmp_path / "judge")))[1] == STAND_IN
+    capsys.readouterr()
+    assert main(["prompt", "--judge", str(tmp_path / "judge")]) == 0
+    assert capsys.readouterr().out == f"{STAND_IN}\n"
+
+
+def test_the_prompt_that_is_told_is_the_one_in_the_judges_folder(
+    registered: Source, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    eval_model.build(tmp_path / "judge")
+    (tmp_path / "judge" / "prompts.py").write_text(FILE)
+    assert main(["prompt", "--judge", str(tmp_path / "judge")]) == 0
+    assert capsys.readouterr().out == f"{Prompt(TEXT, str(registered))}\n"
+
+
+def test_where_the_pinned_revision_cannot_be_had_another_is_named(registered: Source, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text(TEXT)
+    known = RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(path))
+    with pytest.raises(BadInput, match="--judge-revision"):
+        plan.find_judge(known)
+    with pytest.raises(BadInput) as refused:
+        plan.find_judge(replace(known, judge_revision="main"))
+    assert "--judge-revision" not in str(refused.value)

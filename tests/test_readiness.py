@@ -55,6 +55,14 @@ def test_too_little_disk_is_refused_with_its_cure(tmp_path: Path, need: float, l
     assert ("--keep" in e.value.next_step) == (least < need)
 
 
+def test_the_evaluation_wing_is_asked_for_the_prompt_of_this_judge(tmp_path: Path) -> None:
+    program = environment(tmp_path / "a", {}) / "bin" / "stapo-eval"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    checks = readiness.make_checks(asked("stapo/qwen3-8b", eval_env=tmp_path / "a", judge="my-judge"), [], {})
+    (said,) = [c.found for c in checks.made if c.name == "judge's prompt"]
+    assert said == "prompt --judge my-judge"
+
+
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     empty = environment(tmp_path / "a", {})

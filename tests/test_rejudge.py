@@ -16,13 +16,13 @@ from forked import forked
 
 from stapo_eval import run as running
 from stapo_eval.cli import main
-from stapo_eval.judge import asking
+from stapo_eval.judge import asking, published
 from stapo_eval.judge.asking import scored
-from stapo_eval.judge.published import Prompt
+from stapo_eval.judge.published import Prompt, Source
 from stapo_eval.judge.rejudge import rejudge
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_eval.run import run
-from stapo_eval.verdicts import UNPUBLISHED
+from stapo_eval.verdicts import OTHER_RULE, UNPUBLISHED
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Timing, Verdict
@@ -34,9 +34,11 @@ PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world")
     eval_model.build(root / "model", labels={"method": "justrl", "train_seed": 3, "step": 40})
+    path = root / "model" / "generation_config.json"  # with more ends, so that about half are not cut off
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [2, *range(3, 10)]}))
     judge_model.build(root / "judge")
     judge_model.build(root / "other-judge", seed=5)
-    eval_model.benchmarks(root / "data", problems=10)
+    eval_model.benchmarks(root / "data", problems=4, samples=10)
     (root / "prompt.txt").write_text(judge_model.PROMPT)
     return root
 
@@ -83,24 +85,32 @@ def _options(world: Path, folder: Path, **more) -> JudgeOptions:
     return JudgeOptions(**({"run": str(folder), "judge": str(world / "judge")} | _prompt(world) | more))
 
 
+def _question(s: Sample, said: Verdict | Judgement) -> tuple[str, str | None, str | None]:
+    alone = said.extracted is None or s.finish_reason == "length"
+    return s.problem_id, said.extracted, s.response if alone else None
+
+
 def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) -> None:
     samples = list(store.read(judged / "samples.jsonl", Sample))
     verdicts = {(v.cell, v.problem_id, v.sample_index): v for v in store.read(judged / "verdicts.jsonl", Verdict)}
     judgements = list(store.read(judged / "judgements.jsonl", Judgement))
     assert len({j.key for j in judgements}) == len(judgements)
-    # by rule wrong: each answer to a problem once over both settings, each response without an answer by itself
+    # by rule wrong: each answer to a problem once over both settings, each response without one or cut off by itself
     wrong = [(s, verdicts[s.cell, s.problem_id, s.sample_index]) for s in samples]
     wrong = [(s, v) for s, v in wrong if not v.rule]
-    questions = {(s.problem_id, v.extracted, s.response if v.extracted is None else "") for s, v in wrong}
+    questions = {_question(s, v) for s, v in wrong}
+    assert len({q for q in questions if q[2] is None}) < sum(_question(s, v)[2] is None for s, v in wrong)
     assert len(judgements) == len(questions) < len(wrong)
     assert {j.letter for j in judgements} == {"A", "B", "C"}
-    by_question = {(j.problem_id, j.extracted): j for j in judgements if j.extracted is not None}
+    sample_of = {(s.cell, s.problem_id, s.sample_index): s for s in samples}
+    shown = [sample_of[j.cell, j.problem_id, j.sample_index] for j in judgements]
+    by_question = {_question(s, j): j for s, j in zip(shown, judgements, strict=True)}
     meaning = {"A": "correct", "B": "incorrect", "C": "invalid"}
-    for v in verdicts.values():
+    for key, v in verdicts.items():
         assert v.correct == scored(v.rule, v.judge)
         assert (v.judge == "not_asked") == v.rule
-        if not v.rule and v.extracted is not None:
-            assert v.judge == meaning[by_question[v.problem_id, v.extracted].letter]
+        if not v.rule:
+            assert v.judge == meaning[by_question[_question(sample_of[key], v)].letter]
     assert any(v.correct and not v.rule for v in verdicts.values())
     times = [t for t in store.read(judged / "timings.jsonl", Timing) if t.kind == "judge"]
     assert len(times) == len(judgements)
@@ -129,8 +139,9 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
     assert after.startswith(before)
     new = [Judgement.model_validate_json(x) for x in after[len(before) :].splitlines()]
     verdicts = list(store.read(folder / "verdicts.jsonl", Verdict))
-    right = {(v.problem_id, v.extracted) for v in verdicts if v.rule}
-    assert {(j.problem_id, j.extracted) for j in new} == right
+    samples = store.read(folder / "samples.jsonl", Sample)
+    right = {_question(s, v) for s, v in zip(samples, verdicts, strict=True) if v.rule}
+    assert {(j.problem_id, j.extracted) for j in new} == {q[:2] for q in right}
     assert len(new) == len(right)
     assert {v.judge for v in verdicts} <= {"correct", "incorrect", "invalid"}
     assert any(v.rule and not v.correct for v in verdicts)
@@ -145,10 +156,13 @@ def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path
     assert +total == expected
 
 
-def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged: Path, tmp_path: Path) -> None:
-    folder = _copy(judged, tmp_path / "run")
+def test_another_judge_and_the_mode_of_justrl_are_asked_anew(
+    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, source = _copy(judged, tmp_path / "run"), Source("", "", "", "", Prompt(judge_model.PROMPT).sha256)
     rejudge(_options(world, folder, judge=str(world / "other-judge")))
-    rejudge(_options(world, folder, mode="justrl-exact"))
+    monkeypatch.setitem(published.PUBLISHED, "justrl-exact", (source,))
+    rejudge(_options(world, folder, mode="justrl-exact", prompt_unpublished=False))
     judgements = list(store.read(folder / "judgements.jsonl", Judgement))
     kinds = Counter((j.judge_model, j.judge_mode) for j in judgements)
     first = kinds["judge", "compass"]
@@ -158,6 +172,7 @@ def test_another_judge_and_the_mode_of_justrl_are_asked_anew(world: Path, judged
     assert first < kinds["judge", "justrl-exact"] <= len(wrong)
     cell = store.read_json(next((folder / "cells").iterdir()), CellRecord)
     assert cell.judge.endswith("mode justrl-exact")
+    assert cell.judge_note == OTHER_RULE
     # and back: all of it is on record
     rejudge(_options(world, folder))
     assert len(list(store.read(folder / "judgements.jsonl", Judgement))) == len(judgements)
@@ -182,6 +197,10 @@ def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on
         m.setattr(asking, "ask", None)  # all of it is on record
         with pytest.raises(RunFailed, match="no known form"):
             rejudge(_options(world, folder, judge=str(tmp_path / "odd")))
+    rejudge(_options(world, folder, judge="none"))
+    assert store.read_json(folder / "run.json", Run).status == "done"
+    for name in ("verdicts.jsonl", "summary.json", *(f"cells/{p.name}" for p in (unjudged / "cells").iterdir())):
+        assert (folder / name).read_bytes() == (unjudged / name).read_bytes()
     rejudge(_options(world, folder))
     assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
 

@@ -102,7 +102,7 @@ class JudgeOptions:
     run: str
     """Run folder, the --out of stapo-eval run."""
     judge: str
-    """Verifier model: folder or hub id, such as opencompass/CompassVerifier-3B."""
+    """Verifier model: folder or hub id, such as opencompass/CompassVerifier-3B; none: the rule scores alone."""
     scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
     mode: Literal["compass", "justrl-exact"] = "compass"

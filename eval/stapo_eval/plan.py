@@ -234,19 +234,33 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
     """
     kind, engine = options.judge_options()
     check_options(kind, engine)
-    given, here = options.judge, Path(options.judge).is_dir()
-    local = find_model(given) if here else None
-    if local is not None and _stands_in(local) and not options.judge_prompt:
-        return local, STAND_IN
-    prompt = find_prompt(
-        options.judge_prompt,
-        options.judge_mode,
-        local.folder if local else None,
-        unpublished=options.judge_prompt_unpublished,
-    )
+    given = options.judge
+    local, prompt = judge_prompt(options)
     if local is not None or kind == "openai":
         return local or endpoint_model(given), prompt
-    return find_model(given, options.judge_revision or REVISIONS.get(given, "")), prompt
+    pinned = "" if options.judge_revision else REVISIONS.get(given, "")
+    try:
+        return find_model(given, options.judge_revision or pinned), prompt
+    except BadInput as e:
+        if pinned:
+            e.next_step += (
+                f"; if the hub does not have the pinned revision {pinned}: "
+                "--judge-revision main (stapo-eval judge: --revision)"
+            )
+        raise
+
+
+def judge_prompt(options: RunOptions) -> tuple[ModelFiles | None, Prompt]:
+    """The judge's files where it is a folder, and what it is asked in; nothing of a hub's model is fetched.
+
+    Raises:
+        BadInput: a folder without a model, or no such prompt.
+    """
+    local = find_model(options.judge) if Path(options.judge).is_dir() else None
+    if local is not None and _stands_in(local) and not options.judge_prompt:
+        return local, STAND_IN
+    folder, mode, unpublished = local and local.folder, options.judge_mode, options.judge_prompt_unpublished
+    return local, find_prompt(options.judge_prompt, mode, folder, unpublished=unpublished)
 
 
 def _stands_in(judge: ModelFiles) -> bool:

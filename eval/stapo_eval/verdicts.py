@@ -22,6 +22,7 @@ from stapo_results import provenance, store
 from stapo_results.schema import Judgement, Sample, Verdict
 
 UNPUBLISHED = "the judge was asked in a prompt that is not a published one"
+OTHER_RULE = "the judge was asked as JustRL's script asks, but after another rule than JustRL's"
 STAND_IN = "the judge is a miniature stand-in: its verdicts are recorded and shown, the scores are the rule's alone"
 
 
@@ -99,7 +100,7 @@ def _judge(
     known = asking.recorded(plan.out / "judgements.jsonl", judge)
     missing = sum(key not in known for key in first)
     display.start("judge", len(first) - missing, len(first))
-    check = (lambda known: None) if plan.stand_in else asking.check_replies
+    check = (lambda known, questions=0: None) if plan.stand_in else asking.check_replies
     if missing:
         speaker, new = _open_judge(plan, engine)
         try:
@@ -120,7 +121,8 @@ def _questions(
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
         if s.finish_reason != "error" and (plan.options.judge_scope == "all" or not outcome.rule):
             benchmark, p = problems[s.cell, s.problem_id]
-            questions.append((i, Question(benchmark, p.id, p.problem, p.answer, s.response, outcome.extracted)))
+            cut = s.finish_reason == "length"
+            questions.append((i, Question(benchmark, p.id, p.problem, p.answer, s.response, outcome.extracted, cut)))
     return questions
 
 
@@ -162,4 +164,9 @@ def judge_notes(plan: EvaluationPlan, judged: Mapping[int, Judgement]) -> list[s
 
 def judge_note(plan: EvaluationPlan) -> str:
     """What stands under every score of this judge, "" for nothing."""
-    return STAND_IN if plan.stand_in else UNPUBLISHED if plan.prompt and not plan.prompt.source else ""
+    if plan.stand_in:
+        return STAND_IN
+    if plan.prompt and not plan.prompt.source:
+        return UNPUBLISHED
+    other_rule = plan.prompt and plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl"
+    return OTHER_RULE if other_rule else ""

@@ -107,7 +107,8 @@ class Judgement(Record):
         prompt_sha256: of the prompt's text with its placeholders; "" in records that are older than this field.
         shortened: only the response's end was shown.
         reply: the judge's text; letter: "" where the reply has none of its letters, or there is no reply.
-        form: how the letter came: alone, marked (in a box or brackets), or stray among other words; "" for no letter.
+        form: how the letter came: alone, marked (a box alone; a box or brackets after "Final Judgment:"), or stray
+            among other words or in a reply that was cut off; "" for no letter.
         status: "too_long" was not asked, since not even an empty response would fit; an "error" is asked again.
     """
 

@@ -51,15 +51,18 @@ class JudgeCommand(JudgeOptions):
 class PromptCommand:
     """Say which published prompt a judge would be asked in; it is fetched where it is not on this machine."""
 
+    judge: str = "opencompass/CompassVerifier-3B"
+    """As --judge of a run: a folder may hold the prompt; a model of the hub is not fetched."""
     prompt: str = ""
     """As --judge-prompt of a run."""
     mode: JudgeMode = "compass"
     """As --judge-mode of a run."""
 
     def __call__(self) -> int:
-        from stapo_eval.judge.published import find_prompt
+        from stapo_eval.plan import judge_prompt
 
-        print(find_prompt(self.prompt, self.mode))
+        _, prompt = judge_prompt(RunOptions("", judge=self.judge, judge_prompt=self.prompt, judge_mode=self.mode))
+        print(prompt)
         return 0
 
 

@@ -33,6 +33,7 @@ class Engine(Protocol):
 
     Attributes:
         context: tokens that a prompt and its response may have together.
+        counts_tokens: whether `encode` gives the model's own tokens; else what it gives is never fewer.
         busy: seconds in which the model worked or was waited for.
         notes: what happened that a reader of the records should know (a replica that was lost).
     """
@@ -40,6 +41,7 @@ class Engine(Protocol):
     name: str
     deterministic: bool
     context: int
+    counts_tokens: bool
     busy: float
     notes: list[str]
 
@@ -97,6 +99,7 @@ class LoadedEngine:
     """What an engine says of itself, from its model's `spec`."""
 
     tokenizer: Any
+    counts_tokens = True
 
     def loaded(self, spec: EngineSpec) -> None:
         """The model is there."""

@@ -82,7 +82,7 @@ End = tuple[Request, _Address, float, Finished | Exception]  # with the time at 
 class EndpointEngine:
     """`encode` gives a message's UTF-8 bytes: the endpoint has the tokenizer, and there is no token without a byte."""
 
-    deterministic = False
+    deterministic = counts_tokens = False
 
     def __init__(self, model: ModelFiles, options: EngineOptions):
         self.options, self.busy = options, 0.0

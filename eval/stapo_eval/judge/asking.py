@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from stapo_eval.judge.prompt import KNOWN_FORMS, MODES, Question, fitted_prompt,
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
+from stapo_results.schema import FinishReason, Judgement, JudgeMode, JudgeVerdict, Sample
 
 MOST_UNCLEAR = 0.02  # of the replies; a single one stops nothing
 _AT_ONCE = 1024  # questions: their prompts are some thousand token ids each
@@ -62,21 +63,27 @@ def ask(
     engine: Engine,
     known: dict[str, Judgement],
     record: Callable[[list[Judgement], list[Finished]], None],
-    check: Callable[[Iterable[Judgement]], None] = lambda known: None,
+    check: Callable[[Iterable[Judgement], int], None] = lambda known, questions: None,
 ) -> None:
     """Put what `known` lacks by greedy decoding; replies go to `record` piece by piece and into `known`.
 
-    After each part `check` sees all of `known` that was asked for, and may end the asking.
+    Before each part `check` sees all of `known` that was asked for and how many questions there are in all, and may end
+    the asking.
 
     A part's questions are all handed to the engine, those that need no reply marked as done: its batches, and with
     them its arithmetic, are then those of a run that was never interrupted.
     """
 
     greedy, shortened = Decoding(0.0, 1.0, judge.prompt.reply_tokens), set[str]()
+    # bytes say too little of whether a whole response fits: the server knows
+    measured = judge.mode != "justrl-exact" or engine.counts_tokens
+    context = engine.context if measured else sys.maxsize
 
-    def judgement(key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "") -> Judgement:
+    def judgement(
+        key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "", ended: FinishReason = "stop"
+    ) -> Judgement:
         sample, question = first[key]
-        letter, form = parse_reply(reply, judge.mode)
+        letter, form = parse_reply(reply, judge.mode, ended)
         return Judgement(
             key=key,
             benchmark=question.benchmark,
@@ -106,9 +113,10 @@ def ask(
     for part in (keys[i : i + _AT_ONCE] for i in range(0, len(keys), _AT_ONCE)):
         if all(key in known for key in part):
             continue
+        check([known[key] for key in keys if key in known], len(keys))
         requests, too_long = [], []
         for key in part:
-            prompt = fitted_prompt(first[key][1], engine.encode, engine.context, judge.prompt, judge.mode)
+            prompt = fitted_prompt(first[key][1], engine.encode, context, judge.prompt, judge.mode)
             if prompt is not None:
                 requests.append(Request("judge", key, 0, 0, prompt.tokens, greedy))
                 shortened |= {key} if prompt.shortened else set()
@@ -119,13 +127,12 @@ def ask(
         done = {r.key for r in requests if r.problem_id in known}
         for piece in engine.stream(requests, done):
             replies = [
-                judgement(f.request.problem_id, f.prompt_length, "answered", f.text)
+                judgement(f.request.problem_id, f.prompt_length, "answered", f.text, ended=f.finish_reason)
                 if f.finish_reason != "error"
                 else judgement(f.request.problem_id, f.prompt_length, "error", error=f.error)
                 for f in piece
             ]
             keep(replies, piece)
-        check(known[key] for key in keys if key in known)
 
 
 SCOPES = ("rule-negatives", "all")
@@ -171,21 +178,24 @@ def _why(j: Judgement) -> str:
     return "" if j.form in KNOWN_FORMS else "stray" if j.letter else "no_letter"
 
 
-def check_replies(judged: Iterable[Judgement]) -> None:
+def check_replies(judged: Iterable[Judgement], questions: int = 0) -> None:
     """Raises RunFailed where more than one reply and more than 2 % of them are in no known form.
+
+    JustRL's mode has no such rule: there every reply but the letter A is a no.
 
     Args:
         judged: what was said of each question, once.
+        questions: how many there are in all, while they are being asked: too many even if all others are clear.
     """
-    replies = [j for j in judged if j.status == "answered"]
+    replies = [j for j in judged if j.status == "answered" and j.judge_mode != "justrl-exact"]
     unclear = [j for j in replies if _why(j)]
-    if len(unclear) > max(1, MOST_UNCLEAR * len(replies)):
+    if len(unclear) > max(1, MOST_UNCLEAR * (questions or len(replies))):
         raise RunFailed(
             "the judge does not answer as it was trained to: nothing is scored",
             found=f"{len(unclear)} of {len(replies)} replies in no known form, such as {unclear[0].reply[:80]!r}",
-            expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, in a box or, after its judgment, in brackets",
+            expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, or boxed or in brackets as its final judgment",
             next_step="look at judgements.jsonl, where every reply stays; then stapo-eval judge --run DIR "
-            "--judge MODEL with another model, --prompt or --mode",
+            "--judge MODEL with another model, --prompt or --mode, or --judge none for the rule's scores",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from stapo_eval.grading.rules import Gold, in_one
 from stapo_eval.judge.published import Prompt
-from stapo_results.schema import JudgeMode, JudgeVerdict, ReplyForm
+from stapo_results.schema import FinishReason, JudgeMode, JudgeVerdict, ReplyForm
 
 MODES: tuple[JudgeMode, ...] = ("compass", "justrl-exact")
 Letter = Literal["A", "B", "C", ""]
@@ -26,7 +26,7 @@ KNOWN_FORMS = ("letter", "marked")
 
 @dataclass(frozen=True)
 class Question:
-    """What the judge is asked about; `answer` is what was extracted, or None."""
+    """What the judge is asked about; `answer` is what was extracted, or None; `cut`: the response met its limit."""
 
     benchmark: str
     problem_id: str
@@ -34,6 +34,7 @@ class Question:
     gold: Gold
     response: str
     answer: str | None
+    cut: bool = False
 
 
 class Reply(NamedTuple):
@@ -56,23 +57,26 @@ def message(question: Question, shown: str, prompt: Prompt, mode: JudgeMode = "c
     return prompt.text.format(question=asked, gold_answer=in_one(question.gold), llm_response=shown)
 
 
-def parse_reply(reply: str, mode: JudgeMode = "compass") -> Reply:
+def parse_reply(reply: str, mode: JudgeMode = "compass", finish_reason: FinishReason = "stop") -> Reply:
     """The letter of a reply.
 
     Alone, white space aside, in either mode. Else in CompassVerifier's: the last box with a letter; after the last
-    "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of "Because"
-    and is no known form.
+    "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of
+    "Because". A known form is a box that is the whole reply, and a box or closed brackets after "Final Judgment:",
+    unless the reply was cut off at its limit: elsewhere they may be quoted.
     """
     if (alone := reply.strip()) in _LETTERS:
         return Reply(alone, "letter")  # type: ignore[arg-type]  # one of its keys
     if mode == "justrl-exact":
         return Reply("", "")
-    if boxed := re.findall(r"boxed\{([ABC])\}", reply):
-        return Reply(boxed[-1], "marked")
-    judgment = reply.rpartition("Final Judgment:")[2]
+    _, said, judgment = reply.rpartition("Final Judgment:")
+    box, whole = r"boxed\{([ABC])\}", finish_reason != "length"
+    if boxed := re.findall(box, reply):
+        marked = re.fullmatch(rf"\\?{box}", alone) or (said and re.search(box, judgment))
+        return Reply(boxed[-1], "marked" if marked and whole else "stray")
     if bracketed := re.findall(r"\(([ABC])(\)?)", judgment):
         letter, closed = bracketed[-1]
-        return Reply(letter, "marked" if closed else "stray")
+        return Reply(letter, "marked" if said and closed and whole else "stray")
     stray = re.findall("[ABC]", judgment)
     return Reply(stray[-1], "stray") if stray else Reply("", "")
 
@@ -86,9 +90,9 @@ def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
     """16 hex digits of all that a question is made of, the prompt included.
 
     Equal extracted answers to one problem are one question: the first response that gives the answer is shown for all.
-    A response without an answer is a question of its own, and so is every response in JustRL's mode.
+    A response without an answer or one that was cut off is a question of its own, and so is every one in JustRL's mode.
     """
-    whole = question.answer is None or mode == "justrl-exact"
+    whole = question.answer is None or question.cut or mode == "justrl-exact"
     parts = [prompt.sha256, prompt.reply_tokens, mode, question.benchmark, question.problem_id, question.problem]
     parts += [question.gold, *([None, question.response] if whole else [question.answer])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ which is never run, and used only if its sha256 is the registered one.
 from __future__ import annotations
 
 import ast
+import asyncio
 import hashlib
 import os
 from contextlib import suppress
@@ -19,7 +20,9 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import JudgeMode
 
 HOST = "https://raw.githubusercontent.com"
+_UNPUBLISHED = "; --judge-prompt-unpublished asks in this one, and the scores say so"
 FIELDS = ("question", "gold_answer", "llm_response")
+MOST_BYTES, MOST_SECONDS = 1_000_000, 60.0  # of a download
 REPLY_TOKENS = 2048  # as CompassVerifier's README and JustRL's script have it
 # seen as the name of the hub cache's snapshot in a public repository; the hash of the weights is recorded beside it
 REVISIONS = {"opencompass/CompassVerifier-3B": "27d6d660bdf6c2b8a9f45906d4b76c508af65ab0"}
@@ -91,6 +94,12 @@ def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpub
     Raises:
         BadInput: no prompt is there, or not a published one.
     """
+    if unpublished and mode == "justrl-exact":
+        raise BadInput(
+            "JustRL's script asks in the published prompt alone",
+            found="--judge-prompt-unpublished",
+            next_step="leave it out, or use --judge-mode compass (stapo-eval judge: --prompt-unpublished, --mode)",
+        )
     default, given = PUBLISHED[mode][0], given or os.environ.get("STAPO_JUDGE_PROMPT", "")
     if not given:
         path = judge and _in_folder(judge, default)
@@ -103,8 +112,11 @@ def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpub
     return _checked(_read(path, variable if colon else default.variable), mode, given, unpublished=unpublished)
 
 
-def _in_folder(folder: Path, source: Source) -> Path | None:
-    at = (folder / source.path, folder / Path(source.path).name)
+def _in_folder(folder: Path, wanted: Source) -> Path | None:
+    """The file of this source, or of another that published the same text under the same name."""
+    known = [wanted, *(s for of_mode in PUBLISHED.values() for s in of_mode)]
+    same = [s for s in known if (s.sha256, s.variable) == (wanted.sha256, wanted.variable)]
+    at = [folder / name for s in same for name in (s.path, Path(s.path).name)]
     return next((p for p in at if p.is_file()), None)
 
 
@@ -142,7 +154,7 @@ def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = Fals
             f"{where} holds no published prompt of the mode {mode}",
             found=f"sha256 {_sha256(text)}",
             expected=" or ".join(f"{s.sha256}, {s}" for s in known.values()),
-            next_step=f"{_next_step()}; --judge-prompt-unpublished asks in this one, and the scores say so",
+            next_step=_next_step() + ("" if mode == "justrl-exact" else _UNPUBLISHED),
         )
     try:
         fields = sorted(x for _, x, form, how in Formatter().parse(text) if x is not None and not (form or how))
@@ -164,25 +176,49 @@ def _fetched(source: Source) -> str:
     import httpx
     from huggingface_hub import constants
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stapo" / f"{source.sha256}.txt"
-    if cache.is_file() and _sha256(text := cache.read_text(encoding="utf-8")) == source.sha256:
-        return text
+    cache = None
+    with suppress(OSError, ValueError, RuntimeError):  # one that cannot be read, or no home: it is fetched
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache = Path(home) / "stapo" / f"{source.sha256}.txt"
+        if _sha256(text := cache.read_text(encoding="utf-8")) == source.sha256:
+            return text
     try:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
-        text = _constant(httpx.get(source.url, timeout=30).raise_for_status().text, source.variable, source.url)
-    except (httpx.HTTPError, OSError) as e:
+        text = _constant(asyncio.run(_download(source.url)), source.variable, source.url)
+    except (httpx.HTTPError, OSError, UnicodeDecodeError) as e:
         raise BadInput(
             "the judge's published prompt is not on this machine, and no other wording is asked in its place",
             found=f"{type(e).__name__}: {e}",
             expected=str(source),
             next_step=_next_step(source),
         ) from None
-    if _sha256(text) == source.sha256:
+    if cache and _sha256(text) == source.sha256:
         with suppress(OSError):  # a home that cannot be written: it is fetched again
             cache.parent.mkdir(parents=True, exist_ok=True)
             store.write_atomic(cache, text)
     return text
+
+
+async def _download(url: str) -> str:
+    """What is at an address. Raises OSError for more than a file of prompts holds, or where it all takes too long."""
+    import httpx
+
+    found = b""
+    try:
+        async with (
+            asyncio.timeout(MOST_SECONDS),
+            httpx.AsyncClient(timeout=MOST_SECONDS) as client,
+            client.stream("GET", url) as response,
+        ):
+            response.raise_for_status()
+            async for piece in response.aiter_bytes():
+                found += piece
+                if len(found) > MOST_BYTES:
+                    raise OSError(f"more than {MOST_BYTES:,} bytes")
+    except TimeoutError:
+        raise TimeoutError(f"not there after {MOST_SECONDS:g} s") from None
+    return found.decode("utf-8")
 
 
 def _next_step(source: Source = PUBLISHED["compass"][0]) -> str:

@@ -59,7 +59,7 @@ def rejudge(
                 next_step="run the command that made it again: it goes on",
             )
         judged = {"run_id": plan.run.run_id, "config": plan.run.config, "revisions": plan.run.revisions}
-        summary = carry_out(plan, folder, f"judged by {plan.judge_text}", command, **judged)
+        summary = carry_out(plan, folder, f"judged by {plan.judge_text or 'the rule alone'}", command, **judged)
         if folder.previous is not None and folder.finished and folder.previous.run_id == plan.run.run_id:
             folder.restore()  # the same judge again: nothing changed
     print_summary(summary, out)
@@ -70,7 +70,7 @@ def rejudge(
 def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
     """The folder's plan with another judge. The evaluated model need not be there any more."""
     o = _options(old, options, out)
-    judge, prompt = find_judge(o)
+    judge, prompt = (None, None) if o.judge == "none" else find_judge(o)
     labels = Labels(**{k: old.config[k] for k in ("method", "size", "train_seed", "step")})
     model = ModelFiles(o.model, Path(o.model), labels.size, "", "", "", None)
     revisions = {k: v for k, v in old.revisions.items() if not k.startswith("judge")}

@@ -74,7 +74,7 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
         checks.attempt("training's environment", check_environment, "stapo-train", Path(train))
     checks.attempt("evaluation's environment", check_environment, "stapo-eval", Path(evaluate))
     if r.judge != "none":  # days before it is asked
-        checks.attempt("judge's prompt", _check_prompt, evaluate)
+        checks.attempt("judge's prompt", _check_prompt, evaluate, r.judge)
     left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
     disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
     checks.attempt("disk", check_disk, r.out, disk, least)
@@ -188,9 +188,9 @@ def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
         checks.attempt(f"configuration of {stage.name}", _check_configuration, stage.command)
 
 
-def _check_prompt(evaluate: str) -> str:
-    """The published prompt that the judge will be asked in; the evaluation wing finds or fetches it."""
-    done = subprocess.run([evaluate, "prompt"], capture_output=True, text=True, check=False)
+def _check_prompt(evaluate: str, judge: str) -> str:
+    """The published prompt that this judge will be asked in; the evaluation wing finds or fetches it."""
+    done = subprocess.run([evaluate, "prompt", "--judge", judge], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BadInput(
             "the judge's published prompt is not at hand",
