@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from stapo_results.errors import BadInput, RunFailed
 from stapo_training.pages import compose
-from stapo_training.run.preflight import checks
-from stapo_training.verl_ext import attention, logits
+from stapo_training.run.preflight import attention as preflight
+from stapo_training.verl_ext import attention, engine, logits
 from stapo_training.verl_ext.attention import NAME, boundaries
 
 LENGTHS = (5, 1, 7, 1, 2)
@@ -102,6 +103,21 @@ def test_what_the_kernel_does_not_compute_is_refused() -> None:
     for m, given in ((plain, {}), (sliding, bounds), (dropping, bounds)):
         with pytest.raises(RunFailed, match=NAME):
             m(ids, position_ids=position_ids, use_cache=False, **given)
+
+
+@pytest.mark.parametrize("asked", ["softcap", "s_aux"])
+def test_what_sdpa_leaves_out_is_refused_on_padded_rows_too(asked: str) -> None:
+    q = torch.zeros(2, 1, 4, 8)
+    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    with pytest.raises(RunFailed, match=asked) as caught:
+        attention.attend(causal_layer(), q, q, q, mask, **{asked: torch.ones(1)})  # type: ignore[arg-type]
+    assert caught.value.next_step.endswith("attn_implementation=flash_attention_2")
+
+
+@pytest.mark.parametrize("shape", [(4, 1, 6), (2, 6), (6,)])
+def test_positions_that_are_not_one_a_token_of_a_row_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(RunFailed, match="one position a token"):
+        boundaries(torch.zeros(shape, dtype=torch.long))
 
 
 def causal_layer() -> torch.nn.Module:
@@ -203,17 +219,25 @@ def test_log_probabilities_of_bfloat16_are_those_of_its_values_in_float32() -> N
     assert torch.allclose(z.grad.float(), wide.grad, rtol=2**-8, atol=1e-6)
 
 
-def test_a_gpus_run_asks_for_it_and_its_checkpoints_do_not_name_it(tiny_base: Path) -> None:
+def test_a_gpus_run_asks_for_it_and_its_checkpoints_do_not_name_it(
+    tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from verl.utils.config import omega_conf_to_dataclass
 
-    config = compose(["size=mini", "hardware=1gpu", f"actor_rollout_ref.model.path={tiny_base / 'model'}"])
+    dropout = "+actor_rollout_ref.model.override_config.attention_dropout=0.25"  # another override is not lost
+    config = compose(["size=mini", "hardware=1gpu", f"actor_rollout_ref.model.path={tiny_base / 'model'}", dropout])
     assert config.actor_rollout_ref.model.use_remove_padding is True
-    hf_config = omega_conf_to_dataclass(config.actor_rollout_ref.model).hf_config
-    assert hf_config._attn_implementation == NAME
-    assert NAME not in hf_config.to_json_string()
+    monkeypatch.setattr(engine._VeRLEngine, "__init__", lambda self, **given: vars(self).update(given))
+    ours = engine.SelectingEngine(model_config=omega_conf_to_dataclass(config.actor_rollout_ref.model))
+    hf_config = ours.model_config.hf_config
+    assert (hf_config._attn_implementation, hf_config.attention_dropout) == (NAME, 0.25)
+    assert NAME not in hf_config.to_json_string()  # what veRL saves
+    assert AutoModelForCausalLM.from_config(hf_config).config._attn_implementation == NAME
 
 
 KEY = "actor_rollout_ref.model.override_config.attn_implementation"
+PADDED = "actor_rollout_ref.model.use_remove_padding=false"
+FUSED = "actor_rollout_ref.model.use_fused_kernels=true"
 ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 
 
@@ -222,8 +246,14 @@ ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
     [
         ([], False, None),
         ([f"{KEY}=flash_attention_2"], True, None),
-        ([f"{KEY}=flash_attention_2"], False, "flash_attention_2, and no package flash_attn"),
-        ([f"~{KEY}"], False, "flash_attention_2, and no package flash_attn"),  # veRL's default
+        ([f"{KEY}=flash_attention_2"], False, "flash_attention_2, and no package flash-attn"),
+        ([f"{KEY}=flash_attention_3"], True, None),
+        ([f"{KEY}=flash_attention_3"], False, "flash_attention_3, and no package flash-attn-3"),
+        ([f"{KEY}=flash_attention_4"], False, "flash_attention_4, and no package flash-attn-4"),
+        ([f"~{KEY}"], False, "flash_attention_2, and no package flash-attn"),  # veRL's default
+        ([FUSED], True, f"true with {NAME}"),
+        ([FUSED, f"{KEY}=sdpa"], True, None),
+        ([FUSED, PADDED], True, None),
         ([f"{ULYSSES}=2"], True, f"{NAME} with 2"),
         ([f"{ULYSSES}=2", f"{KEY}=sdpa"], True, "sdpa with 2"),
         ([f"{ULYSSES}=2", f"{KEY}=flash_attention_2"], True, None),
@@ -232,11 +262,64 @@ ULYSSES = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 def test_an_attention_that_cannot_run_is_refused(
     overrides: list[str], installed: bool, found: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(preflight, "_installed", lambda package: installed)
     config = compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", *overrides])
     if found is None:
-        checks.check_attention(config)
+        preflight.check(config)
         return
     with pytest.raises(BadInput) as caught:
-        checks.check_attention(config)
+        preflight.check(config)
     assert caught.value.found == found
+
+
+@pytest.mark.parametrize("part", ["actor.fsdp_config", "ref.fsdp_config", "ref"])
+def test_ulysses_is_refused_by_the_key_that_sets_it(part: str) -> None:
+    key = f"actor_rollout_ref.{part}.ulysses_sequence_parallel_size"
+    with pytest.raises(BadInput, match=f"^{key} would") as caught:
+        preflight.check(compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", f"{key}=2"]))
+    assert caught.value.next_step == f"set {key}=1"
+
+
+def test_a_package_that_is_here_and_one_that_is_not() -> None:
+    assert preflight._installed("torch")
+    assert not preflight._installed("flash-attn-99")
+
+
+QWEN = {"model_type": "qwen2", "hidden_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4}
+ON_CPU = "trainer.device=cpu"
+
+
+@pytest.mark.parametrize(
+    ("facts", "overrides", "found", "other"),
+    [
+        ({}, [], None, None),
+        ({"sliding_window": 4096}, [], None, None),  # Qwen's window is off unless switched on
+        ({"sliding_window": 4096, "use_sliding_window": True}, [], "sliding_window 4096", "sdpa"),
+        ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 4}, [], None, None),
+        ({"sliding_window": 4096, "model_type": "mistral"}, [], "sliding_window 4096", "sdpa"),
+        ({"sliding_window": None, "model_type": "mistral"}, [], None, None),
+        ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, [], "sliding_window 8", "sdpa"),
+        ({"attention_dropout": 0.1}, [], "attention_dropout 0.1", "sdpa"),
+        ({"attention_dropout": 0.1}, [PADDED], None, None),
+        ({"attention_dropout": 0.1}, [f"{KEY}=sdpa"], None, None),
+        ({}, ["+actor_rollout_ref.model.override_config.attention_dropout=0.1"], "attention_dropout 0.1", "sdpa"),
+        ({"attn_logit_softcapping": 50.0}, [], "attn_logit_softcapping 50.0", "flash_attention_2"),
+        ({"attn_logit_softcapping": 50.0}, [PADDED], "attn_logit_softcapping 50.0", "flash_attention_2"),
+        ({"head_dim": 320}, [], "head_dim 320", "sdpa"),
+        ({"head_dim": 256}, [], None, None),
+        ({"hidden_size": 1000, "num_attention_heads": 10}, [], "head_dim 100", "sdpa"),
+        ({"head_dim": 100}, [ON_CPU], None, None),  # the loop takes every width
+        ({"hidden_size": "8"}, [], None, None),  # the shape's check refuses it
+    ],
+)
+def test_a_model_that_asks_for_more_than_the_kernel_computes_is_refused(
+    facts: dict, overrides: list[str], found: str | None, other: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | facts))
+    config = compose(["method=justrl", "size=qwen3-8b", "hardware=8gpu", *overrides])
+    if found is None:
+        preflight.check_model(config, str(tmp_path))
+        return
+    with pytest.raises(BadInput) as caught:
+        preflight.check_model(config, str(tmp_path))
+    assert (caught.value.found, caught.value.next_step) == (found, f"set {KEY}={other}")

@@ -75,6 +75,19 @@ def test_the_shards_of_three_ranks_are_the_model(
     assert labels.weights_sha256 == store.sha256_file(tmp_path / "model" / "model.safetensors")
 
 
+def test_an_export_does_not_name_the_attention_of_its_training(run_folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    file = copy / "checkpoints" / "global_step_2" / "actor" / "huggingface" / "config.json"
+    named = {"attn_implementation": "known_nowhere", "_attn_implementation": "known_nowhere"}
+    file.write_text(json.dumps(json.loads(file.read_text()) | named))
+    export(copy, tmp_path / "model")
+    assert "known_nowhere" not in (tmp_path / "model" / "config.json").read_text()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config._attn_implementation == "sdpa"
+
+
 def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

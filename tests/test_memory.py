@@ -135,6 +135,33 @@ def test_the_logits_of_a_small_model_are_its_peak() -> None:
     assert gib(eight_cards(), SMALL)["update"] == pytest.approx(3.205 + 0.767 + 3.5 + peak + 4.5, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("override", "more"),
+    [
+        ({"rollout.temperature": 0.7}, 9.273),  # scaled logits: 32768 * 151936 * 2 / 2**30
+        ({"actor.calculate_entropy": True}, 9.273 + 37.094),  # the gradient; all logits and probabilities, fp32
+        ({"actor.entropy_coeff": 0.01, "rollout.temperature": 0.7}, 9.273 * 2 + 37.094),
+    ],
+)
+def test_scaled_logits_and_an_entropy_in_training_take_more(override: dict, more: float) -> None:
+    c = eight_cards()
+    plain = gib(c, SMALL)["update"]
+    for key, value in override.items():
+        part, name = key.split(".")
+        c.actor_rollout_ref[part][name] = value
+    assert gib(c, SMALL)["update"] == pytest.approx(plain + more, abs=0.01)
+
+
+def test_what_the_loss_of_a_cpu_takes_more() -> None:
+    c = compose(["size=mini", "hardware=cpu", "run.base=/b", "run.out=/o"])
+    c.data.max_prompt_length, c.data.max_response_length = 1024, 15360
+    c.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 1
+    plain = gib(c, SMALL, None, 64.0)["update"]
+    c.actor_rollout_ref.actor.entropy_coeff, c.actor_rollout_ref.rollout.temperature = 0.01, 0.7
+    # 16384 * 151936 * (4 + 4 + 2*4) / 2**30
+    assert gib(c, SMALL, None, 64.0)["update"] == pytest.approx(plain + 37.09, abs=0.02)
+
+
 @pytest.mark.parametrize(("shape", "gib_read"), [(SMALL, 51.277), (LARGE, 55.016)])
 def test_tied_weights_are_read_by_every_rank(shape: shapes.Shape, gib_read: float) -> None:
     assert gib(eight_cards(), shape)["loading, host memory"] == pytest.approx(gib_read + 64, abs=0.01)

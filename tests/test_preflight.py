@@ -96,6 +96,18 @@ def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path,
             inputs.check_data("train_files", file, "MAKE")
 
 
+def test_a_model_whose_attention_ours_does_not_compute_is_refused(tiny_base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_base / "model", folder)
+    facts = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(facts | {"attention_dropout": 0.1}))
+    model = "actor_rollout_ref.model"
+    ours = [f"{model}.override_config.attn_implementation=stapo_varlen", f"{model}.use_remove_padding=true"]
+    config = mini(tiny_base, tmp_path / "out", f"{model}.path={folder}", "run.check_memory=false", *ours)
+    with pytest.raises(BadInput, match="attention_dropout"):
+        preflight.examine(config).checks.refuse()
+
+
 # sizes
 
 

@@ -146,6 +146,8 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(actor / "huggingface", partial)
     config["dtype"] = name_of_type
+    for name in ("attn_implementation", "_attn_implementation"):  # the run's choice, which others may not know
+        config.pop(name, None)
     store.write_json(partial / "config.json", config)
     count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
     labels = Labels(

@@ -26,6 +26,7 @@ from stapo_results.errors import RunFailed
 
 NAME = "stapo_varlen"
 """What `override_config.attn_implementation` calls it."""
+KEY = "actor_rollout_ref.model.override_config.attn_implementation"
 
 # torch 2.11 takes fewer heads of keys without being asked; later versions want to be
 _grouped: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
@@ -36,7 +37,17 @@ def boundaries(position_ids: torch.Tensor) -> dict[str, Any]:
     """Where the sequences of a packed row (1, T) begin: what a model's forward hands on to `attend`.
 
     A sequence begins where a position is not the one before plus 1. Waits for the device, hence once a forward.
+
+    Raises:
+        RunFailed: for positions of another shape (mrope has several for a token).
     """
+    if position_ids.ndim != 2 or len(position_ids) != 1:
+        raise RunFailed(
+            f"the attention {NAME} finds the sequences of a packed row by one position a token",
+            found=f"positions {tuple(position_ids.shape)}",
+            expected="(1, tokens)",
+            next_step=f"set {KEY}=sdpa",
+        )
     position_T = position_ids.flatten()
     begin = (position_T.diff() != 1).nonzero().flatten() + 1
     bounds = torch.cat([begin.new_zeros(1), begin, begin.new_full((1,), len(position_T))]).int()
@@ -62,17 +73,19 @@ def attend(
     Raises:
         RunFailed: for what neither of the two is, and for what the kernel does not compute.
     """
-    if attention_mask is not None:
+    unknown = [k for k in ("softcap", "s_aux") if kwargs.get(k) is not None]
+    other = "flash_attention_2" if unknown else "sdpa"  # transformers' sdpa leaves out what those two ask for
+    if attention_mask is not None and not unknown:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    unknown = {k: kwargs[k] for k in ("sliding_window", "softcap", "s_aux") if kwargs.get(k) is not None}
-    unknown |= {"dropout": dropout} if dropout else {}
+    unknown += ["sliding_window"] if kwargs.get("sliding_window") is not None else []
+    unknown += ["dropout"] if dropout else []
     if cu_seq_lens_q is None or len(query) != 1 or query.shape[2] != key.shape[2] or unknown or not module.is_causal:
         raise RunFailed(
             f"the attention {NAME} takes padded rows with their mask, or one packed row with its boundaries",
             found=f"queries {tuple(query.shape)}, keys {tuple(key.shape)}, boundaries: {cu_seq_lens_q is not None}, "
-            f"causal: {module.is_causal}, {unknown}",
+            f"causal: {module.is_causal}, {' and '.join(unknown) or 'nothing else'}",
             expected="causal attention without dropout, sliding window, soft cap or sinks",
-            next_step="set actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+            next_step=f"set {KEY}={other}",
         )
     # norms and rotation may have been taken in float32 under autocast, which the kernel knows nothing of
     q, k, v = (t[0].transpose(0, 1).to(value.dtype) for t in (query, key, value))

@@ -57,6 +57,8 @@ class SelectingEngine(_VeRLEngine):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        # veRL writes the override there too, and a checkpoint's config.json would name what is known here alone
+        vars(self.model_config.hf_config).pop("attn_implementation", None)
         self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
 

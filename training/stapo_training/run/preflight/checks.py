@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from stapo_results.shapes import KNOWN, Shape
 from stapo_results.throughput import CARDS, card_named
 from stapo_training import reward
 from stapo_training.methods import advantage_from, proxy_from, selector_from
-from stapo_training.run.preflight import inputs, machine, memory
+from stapo_training.run.preflight import attention, inputs, machine, memory
 from stapo_training.run.watch import loggers
 from stapo_training.run.watch.alarms import alarms_from
 from stapo_training.token_log.writer import token_log_from
@@ -52,7 +51,7 @@ def check_settings(config: Any) -> Checks:
     checks.attempt("dynamic sampling", _check_groups, config)
     checks.attempt("token log", token_log_from, a.token_log, a.actor, config.run.out)
     checks.attempt("sizes", check_sizes, config)
-    checks.attempt("attention", check_attention, config)
+    checks.attempt("attention", attention.check, config)
     checks.attempt("one machine", _check_cpu, config)
     checks.attempt("alarms", alarms_from, config.alarms)
     checks.attempt("loggers", loggers.check, config.trainer.logger)
@@ -81,6 +80,8 @@ def examine(config: Any) -> Preflight:
         checks.attempt("prompts", check_prompts, config, prompts)
     # a hub model that is not cached may still have known facts, so that its run is planned
     model = model or (config.actor_rollout_ref.model.path if config.actor_rollout_ref.model.path in KNOWN else None)
+    if model:
+        checks.attempt("the model's attention", attention.check_model, config, model)
     if model and config.run.check_memory:
         found.shape = checks.attempt("shape", inputs.find_shape, model)
     host = _look_at_machine(config, found)
@@ -149,32 +150,6 @@ def _check_cpu(config: Any) -> None:
             found=f"trainer.nnodes={nodes}, ray_init.address={address}, {' and '.join(slots) or 'no slots'} given",
             expected="one node and no address, or an address and the nodes' own slots",
             next_step="cpu.ranks=2 takes two processes of one machine, hardware=cpu-2nodes two nodes (docs/cluster.md)",
-        )
-
-
-def check_attention(config: Any) -> None:
-    """The package of an attention, and sequence parallelism, which veRL makes of that package's alone.
-
-    Raises:
-        BadInput: naming the key, the value found and what is allowed.
-    """
-    a, key = config.actor_rollout_ref, "actor_rollout_ref.model.override_config.attn_implementation"
-    chosen = a.model.override_config.get("attn_implementation", "flash_attention_2")  # veRL's default
-    if chosen == "flash_attention_2" and find_spec("flash_attn") is None:
-        raise BadInput(
-            f"{key} asks for a package that is not installed",
-            found=f"{chosen}, and no package flash_attn",
-            expected="stapo_varlen, which is torch's own kernel, or flash-attn built for the installed torch",
-            next_step=f"set {key}=stapo_varlen, or install flash-attn in this environment",
-        )
-    parallel = "ulysses_sequence_parallel_size"
-    sharded = max(part[parallel] for part in (a.actor, a.actor.fsdp_config, a.ref, a.ref.fsdp_config))
-    if sharded > 1 and not chosen.startswith("flash_attention"):
-        raise BadInput(
-            f"actor_rollout_ref.actor.fsdp_config.{parallel} would let each rank attend to its own part of a sequence",
-            found=f"{chosen} with {sharded}",
-            expected="1, or flash_attention_2, through which veRL exchanges the parts",
-            next_step=f"set actor_rollout_ref.actor.fsdp_config.{parallel}=1",
         )
 
 

@@ -74,27 +74,38 @@ def _cached_config(model: str, revision: str | None = None) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def find_shape(model: str) -> Shape:
-    """The shape of a local model folder, of a hub model in the cache, or of one whose facts come with this suite.
+def find_config(model: str) -> dict[str, Any] | None:
+    """config.json of a local model folder, of a hub model in the cache, or the facts that come with this suite.
 
     Raises:
-        BadInput: when none of the three is there.
+        BadInput: when it is no JSON object.
     """
     file = Path(model) / "config.json" if (Path(model) / "config.json").exists() else _cached_config(model)
-    if file is None and model in KNOWN:
-        return shape_from(KNOWN[model], model)
     if file is None:
+        return KNOWN.get(model)
+    try:
+        config, error = json.loads(file.read_text(encoding="utf-8")), "no object"
+    except json.JSONDecodeError as e:
+        config, error = None, str(e)
+    if not isinstance(config, dict):
+        raise BadInput(f"{file} is not JSON of a model", found=error, next_step="take the model's folder again")
+    return config
+
+
+def find_shape(model: str) -> Shape:
+    """The shape that a model's `find_config` says.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    config = find_config(model)
+    if config is None:
         raise BadInput(
             f"the size of {model} is not known before it is downloaded",
             expected=f"a local folder, a model in the hub's cache, or one of {', '.join(KNOWN)}",
             next_step=f"hf download {model}",
         )
-    try:
-        return shape_from(json.loads(file.read_text(encoding="utf-8")), model)
-    except (json.JSONDecodeError, AttributeError) as e:
-        raise BadInput(
-            f"{file} is not JSON of a model", found=str(e), next_step="take the model's folder again"
-        ) from None
+    return shape_from(config, model)
 
 
 def how_to_make(config: Any, path: Path | None = None) -> str:

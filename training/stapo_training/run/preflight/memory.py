@@ -99,6 +99,17 @@ def ranks(config: Any) -> int:
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
 
 
+def _beside_the_logits(config: Any, s: Shape, w: int) -> int:
+    """Bytes a token at the loss that the configuration asks for beside the logits, w bytes each.
+
+    A temperature other than 1 makes scaled logits. An entropy in training keeps the gradient of the log-probabilities
+    from going where the logits were, and keeps logits and probabilities in fp32 for its own, whether in chunks or not.
+    """
+    actor, temperature = config.actor_rollout_ref.actor, float(config.actor_rollout_ref.rollout.temperature)
+    entropy = actor.calculate_entropy or actor.entropy_coeff != 0
+    return s.vocab * (w * (temperature != 1) + (w + 2 * 4) * bool(entropy))
+
+
 def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     a = config.actor_rollout_ref
     fsdp, rollout = a.actor.fsdp_config, a.rollout
@@ -115,17 +126,17 @@ def _of_card(config: Any, s: Shape, card: float) -> list[Need]:
     # the root stays gathered through forward and backward; of the layers, one works while the next is fetched
     gathered = w * (s.root_parameters + 2 * s.layer_parameters) / GIB
     tokens = _update_tokens(config)
-    layer, vocabulary = s.saved_bytes_per_token(w) / GIB, s.vocab * w / GIB  # of a token
+    layer = s.saved_bytes_per_token(w) / GIB  # of a token
     kept = tokens * s.layers * (w * s.hidden / GIB if checkpointing else layer)
     fused = bool(a.model.get("use_fused_kernels", False))
-    # tensors (tokens, vocabulary) at the loss: the gradient is put where the logits were (verl_ext/logits.py)
-    copies = 0 if fused else 1
+    # at the loss the gradient is put where the logits were (verl_ext/logits.py); fused kernels keep neither
+    logits = 0 if fused else w * s.vocab + _beside_the_logits(config, s, w)
     chunked = bool(fsdp.entropy_from_logits_with_chunking) and not fused
-    # the chunk in fp32, its probabilities, their product with it
+    # entropy without gradient: the chunk in fp32, its probabilities, their product with it
     chunk = 3 * 4 * int(fsdp.entropy_from_logits_chunk_size) * s.vocab / GIB if chunked else 0.0
     backward = tokens * (layer if checkpointing else 0.0) + tokens * 2 * w * (s.intermediate + s.hidden) / GIB
     backward += (w + GRADIENT) * (s.root_parameters + s.layer_parameters) / GIB  # gradients not yet scattered
-    loss = copies * tokens * vocabulary + chunk
+    loss = tokens * logits / GIB + chunk
     state = weights + gradients + adam
     r, parallel = width(rollout.dtype), int(rollout.tensor_model_parallel_size)
     work = int(rollout.max_num_batched_tokens) * r * (4 * s.hidden + 3 * s.intermediate // parallel)
@@ -168,7 +179,8 @@ def _of_host(config: Any, s: Shape, limit: float) -> list[Need]:
 def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     """A machine without a GPU: every rank, the rollout and Ray's store share the host memory.
 
-    Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient.
+    Three tensors of (tokens, vocabulary) live at the loss: padded logits, those without padding, the gradient; more
+    where `_beside_the_logits` says so.
     """
     a, n = config.actor_rollout_ref, ranks(config)
     w, tokens = width(a.actor.fsdp_config.dtype), n * _update_tokens(config)
@@ -178,7 +190,8 @@ def _of_cpu(config: Any, s: Shape, limit: float) -> list[Need]:
     kept = w * s.hidden * s.layers + layer if a.model.enable_gradient_checkpointing else layer * s.layers
     cache = int(a.rollout.max_num_seqs) * _sequence(config) * s.kv_bytes_per_token(4) / GIB
     checkpointing = "actor_rollout_ref.model.enable_gradient_checkpointing=true"
+    loss = 3 * 4 * s.vocab + _beside_the_logits(config, s, w)
     return [
-        Need("update", resident + tokens * (kept + 3 * 4 * s.vocab) / GIB, limit, f"{checkpointing}, or {_SMALLER}"),
+        Need("update", resident + tokens * (kept + loss) / GIB, limit, f"{checkpointing}, or {_SMALLER}"),
         Need("sampling", resident + cache, limit, "a lower actor_rollout_ref.rollout.max_num_seqs"),
     ]
