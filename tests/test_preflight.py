@@ -130,7 +130,7 @@ def test_sizes_that_do_not_divide_or_hold_no_sequence(override: str, found: str)
     [
         ("data.train_batch_size=4096", "64"),
         ("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=24", "64 / 24"),
-        ("ray_kwargs.ray_init.address=auto", "address=auto"),
+        ("trainer.nnodes=2", "trainer.nnodes=2"),
     ],
 )
 def test_what_the_miniature_cannot_do_is_refused_with_the_numbers(
