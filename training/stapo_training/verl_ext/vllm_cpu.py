@@ -16,8 +16,8 @@ def register() -> None:
     """What vLLM calls (entry point `vllm.general_plugins`)."""
     if not os.environ.get(SWITCH):
         return
-    from vllm import _custom_ops
-    from vllm.platforms import current_platform
+    from vllm import _custom_ops  # type: ignore[import-not-found]
+    from vllm.platforms import current_platform  # type: ignore[import-not-found]
 
     if current_platform.is_cpu():
         _custom_ops._supports_onednn = False
