@@ -83,6 +83,7 @@ def test_an_export_does_not_name_the_attention_of_its_training(run_folder: Path,
     file = copy / "checkpoints" / "global_step_2" / "actor" / "huggingface" / "config.json"
     named = {"attn_implementation": "known_nowhere", "_attn_implementation": "known_nowhere"}
     file.write_text(json.dumps(json.loads(file.read_text()) | named))
+    TrainingFolder(copy).complete_checkpoint(2)
     export(copy, tmp_path / "model")
     assert "known_nowhere" not in (tmp_path / "model" / "config.json").read_text()
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").config._attn_implementation == "sdpa"
