@@ -31,7 +31,8 @@ def start(base: Path, out: Path, *more: str) -> subprocess.Popen:
     out.mkdir(parents=True, exist_ok=True)
     # a file: a child that outlived its parent would hold a pipe open
     # SPT_NOENV: Ray's processes rename themselves and would overwrite the environment that `survivors` reads
-    environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1"}
+    # CUDA_VISIBLE_DEVICES: as somebody hides the GPUs of a machine that has some
+    environment = os.environ | {"STAPO_TEST_RUN": str(out), "SPT_NOENV": "1", "CUDA_VISIBLE_DEVICES": ""}
     with open(out / "log.txt", "w") as log:
         return subprocess.Popen(
             command(base, out, *more), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment

@@ -69,6 +69,8 @@ def _prepare_cpu(config: Any) -> None:
     if config.trainer.device != "cpu":
         return
     os.environ |= {k: str(v) for k, v in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
+    # Ray counts a CPU run's logical GPUs against this list, which hides real ones
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     importlib.import_module(os.environ["VERL_USE_EXTERNAL_MODULES"])
     # idle workers that Ray would start in advance cost seconds of both cores and are never used
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
