@@ -50,7 +50,7 @@ class Setting:
             *(f"run.base={self.base}", f"run.out={self.out / name}", f"run.steps={STEPS}", "trainer.save_freq=1"),
             *("trainer.val_before_train=false", "trainer.test_freq=-1"),
             # steps so large that a rollout with the weights of the step before is seen through bf16's rounding
-            *(f"{a}.actor.optim.lr=0.002", f"{a}.actor.optim.lr_warmup_steps=0", *card, *more),
+            *(f"{a}.actor.optim.lr=0.0005", f"{a}.actor.optim.lr_warmup_steps=0", *card, *more),
         ]
 
     def dtype(self) -> str:
