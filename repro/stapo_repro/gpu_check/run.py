@@ -95,13 +95,17 @@ def page(record: Walks, steps: Sequence[Step]) -> str:
     ]
     sides = {w.name: w.values for w in record.walked if w.name in ("speculative", "two-pass") and w.values}
     if len(sides) == 2:
-        names = [n for n in sides["speculative"] if n in sides["two-pass"]]
-        rows = [[n.replace("_", " "), *(f"{sides[s][n]:.3g}" for s in ("speculative", "two-pass"))] for n in names]
+        names = [n for n in sides["speculative"] if n in sides["two-pass"] and not n.endswith("_gib")]
+        rows = [[n.replace("_", " "), *(_shown(sides[s][n]) for s in ("speculative", "two-pass"))] for n in names]
         lines += [*grid(["Selection", "in one pass", "in two passes"], rows), ""]
     for w in record.walked:
         if w.name not in sides and (own := {k: v for k, v in w.values.items() if not k.endswith("_gib")}):
-            said = "; ".join(f"{k.replace('_', ' ')} {v if isinstance(v, str) else f'{v:.3g}'}" for k, v in own.items())
+            said = "; ".join(f"{k.replace('_', ' ')} {_shown(v)}" for k, v in own.items())
             lines += [f"**{titles[w.name]}**: {said}", ""]
         if w.error:
             lines += [f"**{titles[w.name]}**: {w.error.replace('|', ' ')}. What its commands said: `logs/`.", ""]
     return "\n".join(lines)
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
