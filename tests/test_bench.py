@@ -51,15 +51,18 @@ def way():
     torch.ones(10_000_000)
     kept.append(torch.ones(5_000_000))
     return None, None
-print(*(tokens.extra_bytes(way, "cpu") for _ in range(2)))  # what a call before it left behind is not counted
+print(*(tokens.extra_bytes(way, "cpu") for _ in range(3)))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the process's peak")
 def test_extra_memory_is_that_of_the_call_alone() -> None:
-    """In a process of its own, as the bench is: others' imports change what the C library gives back."""
+    """In a process of its own, as the bench is: others' imports change what the C library gives back.
+
+    The first call also loads code; what a call before it left behind is not counted.
+    """
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    assert [int(n) for n in done.stdout.split()] == pytest.approx([40e6, 40e6], rel=0.1)
+    assert [int(n) for n in done.stdout.split()][1:] == pytest.approx([40e6, 40e6], rel=0.1)
 
 
 def test_every_way_gives_the_same_numbers_and_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
