@@ -107,8 +107,8 @@ def test_the_farthest_walk_of_a_path_is_shown_and_a_failure_stays_visible(tmp_pa
     walks(tmp_path, "new", "cpu", "2026-01-02T00:00:00+00:00", entry("mini"), entry("export", outcome="failed"))
     walks(tmp_path, "check", "gpu", "2026-01-01T00:00:00+00:00", entry("fp32"), entry("judge-hf", outcome="left_out"))
     found = rows(tmp_path)
-    assert found[titles["mini"]][:2] == ["ran on a CPU", "`tox -e new`"]
-    assert found[titles["fp32"]][:2] == ["ran on a GPU", "`tox -e check`"]
+    assert found[titles["mini"]][:2] == ["ran on a CPU", "`tox -e new`<br><sub>t</sub>"]
+    assert found[titles["fp32"]][:2] == ["ran on a GPU", "`tox -e check`<br><sub>t</sub>"]
     assert found[titles["export"]][0] == "FAILED: t"
     assert found[titles["judge-hf"]][0] == "not yet"
     walks(tmp_path, "wrong", "cpu", "2026-01-03T00:00:00+00:00", entry("no-such-path"))

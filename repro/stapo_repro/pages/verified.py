@@ -10,7 +10,7 @@ import yaml
 from stapo_repro.tables.render import grid
 from stapo_results.errors import RecordError
 from stapo_results.store import read_json
-from stapo_results.walks import Walked, Walks
+from stapo_results.walks import FOLDER, Walked, Walks
 
 _LEVELS = ("ran on a GPU", "ran on a CPU", "composed and validated")
 _NOT_YET = "not yet"
@@ -74,5 +74,6 @@ def _row(best: _Walk | None, failed: list[_Walk]) -> list[str]:
     if shown is None:
         return [*far, "", "", ""]
     code = shown.record.code_commit[:12] + ("+" if shown.record.code_dirty else "")
-    link = f"[{shown.file.stem}](../results/records/verified/{shown.file.name})"
-    return ["; ".join(far), f"`{shown.record.command}`", f"{shown.record.at[:10]}, {code}", link]
+    link = f"[{shown.file.stem}](../results/records/{FOLDER}/{shown.file.name})"
+    command = f"`{shown.record.command}`<br><sub>{shown.entry.name.rpartition('::')[2]}</sub>"
+    return ["; ".join(far), command, f"{shown.record.at[:10]}, {code}", link]
