@@ -31,7 +31,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     """
     if not cpu and not nvidia_smi("name"):
         raise BadInput(
-            "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="--cpu walks it without one"
+            "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="stapo-repro gpu-check --cpu"
         )
     if out.exists() and any(out.iterdir()):
         raise BadInput(f"{out} is not empty", expected="a new folder: the check is short, and is made anew each time",

@@ -70,7 +70,7 @@ class Step:
 
 def _require(true: bool, what: str, found: object, expected: object) -> None:
     if not true:
-        raise RunFailed(what, found=found, expected=expected)
+        raise RunFailed(what, found=found, expected=expected, next_step="read logs/ in the folder of the check")
 
 
 def machine(s: Setting) -> Values:

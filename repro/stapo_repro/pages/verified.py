@@ -45,7 +45,8 @@ def load(folder: Path) -> list[_Walk]:
         for entry in record.walked:
             if unknown := set(entry.paths) - known:
                 raise RecordError(f"{file} names unknown paths", found=", ".join(sorted(unknown)),
-                                  expected="names of repro/stapo_repro/pages/paths.yaml")  # fmt: skip
+                                  expected="names of repro/stapo_repro/pages/paths.yaml",
+                                  next_step="add the path there, or correct the record")  # fmt: skip
             found.append(_Walk(file, record, entry))
     return found
 
