@@ -169,7 +169,7 @@ def unanswered(judged: Iterable[Judgement]) -> dict[str, int]:
     """How many of these have no clear letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it counts
     as a no), "stray" (one picked out of other words). What does not occur is left out."""
     why = Counter(_why(j) for j in judged)
-    return {name: why[name] for name, _, _ in _UNANSWERED if why[name] and name != "shortened"}
+    return {name: why[name] for name, _, _ in _UNANSWERED if why[name]}
 
 
 def _why(j: Judgement) -> str:

@@ -23,8 +23,8 @@ STEPS = 3
 SAMPLES = 2000
 """Of the evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples."""
 _WHAT = ("--benchmarks", "mini-add,mini-add-hard", "--settings", "both", "--limit", "50", "--n", "10")
-_LARGEST = {"float32": 1e-6, "bfloat16": 0.005}
-"""Mean absolute difference of a token's probability between rollout and trainer, by the rollout's type: rounding. A
+_FP32, _BF16 = 1e-6, 0.005
+"""Mean absolute difference of a token's probability between rollout and trainer that rounding explains. A
 transfer that failed, or attention across a sequence's end, is far above."""
 _SERVER_SECONDS = 300
 
@@ -52,9 +52,6 @@ class Setting:
             # steps so large that a rollout with the weights of the step before is seen through bf16's rounding
             *(f"{a}.actor.optim.lr=0.0005", f"{a}.actor.optim.lr_warmup_steps=0", *card, *more),
         ]
-
-    def dtype(self) -> str:
-        return "float32" if self.cpu else "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,8 @@ def _steps(s: Setting, name: str) -> dict[int, dict[str, float]]:
     _require(all(v["grad_norm"] > 0 for v in found.values()), "a step has no gradient",
              [v["grad_norm"] for v in found.values()], "above 0")  # fmt: skip
     off = max(v["training/rollout_probs_diff_mean"] for v in found.values())
-    _require(off < _LARGEST[s.dtype()], "rollout and trainer disagree about the policy", off, _LARGEST[s.dtype()])
+    largest = _FP32 if s.cpu else _BF16
+    _require(off < largest, "rollout and trainer disagree about the policy", off, f"below {largest}")
     return found
 
 
