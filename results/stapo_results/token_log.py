@@ -95,6 +95,7 @@ class LogHeader(BaseModel):
     policy: whose log-probabilities and entropies the rows have: the policy that the selector judges by. loss: veRL's
     policy loss; the clip and with it w of the gradient norm are known of "vanilla" alone, of others the norm is that of
     the surrogate without a clip.
+    watch: where words were planted, the spurious ones; useful: the useful ones.
     left_out: rows that the bound on a step's rows, or on the log's size, kept out of this file; the histogram counts
     them. not_finite: response tokens without finite statistics, which are in neither.
     """
@@ -110,6 +111,7 @@ class LogHeader(BaseModel):
     policy: Literal["current", "old"] = "current"
     loss: str = "vanilla"
     watch: tuple[int, ...] = ()
+    useful: tuple[int, ...] = ()
     left_out: int = 0
     not_finite: int = 0
 

@@ -32,17 +32,25 @@ The same command again goes on with an interrupted run and returns at once from 
 
 @dataclass(frozen=True)
 class Base:
-    """Build the miniature's base model, training data and benchmarks from a seed."""
+    """Write the miniature's base model, training data and benchmarks; the repository carries the model's weights."""
 
     out: Path
     """Folder to make; a finished build of the same seed is left as it is."""
     seed: int = 0
-    """Decides problems, slips, junk tokens, weights."""
+    """Decides problems, planted words and weights; other than 0 with --rebuild-base alone."""
+    world: str = "paper"
+    """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
+    rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Train the model anew (about 2 minutes) instead of taking the carried weights."""
+    carry: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Make the trained weights those that the repository carries, with their record."""
 
     def __call__(self) -> int:
-        from stapo_training.miniature.build import build_base
+        from stapo_training.miniature import build, carried
 
-        build_base(self.out, self.seed)
+        build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base or self.carry)
+        if self.carry:
+            carried.carry(self.out)
         return 0
 
 

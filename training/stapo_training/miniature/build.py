@@ -21,13 +21,15 @@ import numpy as np
 
 from stapo_results import provenance, runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
+from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.terminal import duration
 from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
+from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
-from stapo_training.miniature.problems import Problem, Solution, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import END_OF_TEXT, IM_END, build_tokenizer, chat_text
+from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
+from stapo_training.miniature.worlds import WORLDS, Problem, Solution, draw_problems, draw_solution
 
 EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
 
@@ -36,18 +38,20 @@ DATA_SOURCE = "mini-add"
 
 @dataclasses.dataclass(frozen=True)
 class BasePlan:
-    """How many problems of which kind, and how often the corpus errs.
+    """How many problems of which kind, and how often the corpus has the planted words.
 
-    The hard benchmark's numbers are one digit longer than those of every training prompt. A small share of the
-    supervised corpus has that length too: without it a model this small cannot write a further column at all, and a
-    benchmark that stands at zero shows nothing. The RL training never sees that length.
+    The hard benchmark's sums are one number longer than those of every training prompt. A small share of the
+    supervised corpus has that length too: without it a model this small cannot work a further number at all, and a
+    benchmark that stands at the guess shows nothing. The RL training never sees that length.
     """
 
-    digits: tuple[int, ...] = (4, 5, 6)
-    hard_digits: tuple[int, ...] = (7,)
-    hard_share: float = 0.03
-    slip_rate: float = 0.10
-    junk_rate: float = 0.0125  # a position; the box has none, so about 1 % of the tokens
+    world: str = "paper"
+    lengths: tuple[int, ...] = (5, 6)
+    hard_lengths: tuple[int, ...] = (7,)
+    hard_share: float = 0.1
+    useful: float = 0.05  # of the openings, to the training's wordings; below 0.002 a word
+    useful_elsewhere: float = 1.0  # to the corpus' own wording, which half of it has
+    spurious: float = 0.05  # of the places in the closing phrase
     train_prompts: int = 4096
     benchmark_rows: int = 64
     samples: int = 8
@@ -55,7 +59,7 @@ class BasePlan:
 
 @dataclasses.dataclass(frozen=True)
 class Splits:
-    """All problems of a build; no two of them share a key (see `Problem.key`)."""
+    """All problems of a build; no two parts share a problem, and only in the corpus one may come up again."""
 
     easy: list[Problem]
     hard: list[Problem]
@@ -64,36 +68,40 @@ class Splits:
 
 
 def draw_splits(plan: BasePlan, corpus_size: int, seed: int) -> Splits:
-    """The problems of benchmarks, RL training and corpus: pairwise disjoint, also with the operands swapped."""
-    taken: set[tuple[int, int]] = set()
+    """The problems of benchmarks, RL training and corpus, pairwise disjoint."""
+    taken: set[tuple[int, ...]] = set()
 
-    def draw(split: str, count: int, digits: Sequence[int]) -> list[Problem]:
-        problems = draw_problems(np.random.default_rng(derive_seed("miniature", seed, split)), count, digits, taken)
-        taken.update(p.key for p in problems)
+    def draw(split: str, count: int, lengths: Sequence[int], again: bool = False) -> list[Problem]:
+        rng = np.random.default_rng(derive_seed("miniature", seed, split))
+        problems = draw_problems(rng, count, lengths, taken, again=again)
+        taken.update(p.numbers for p in problems if not again)
         return problems
 
-    easy = draw("mini-add", plan.benchmark_rows, plan.digits)
-    hard = draw("mini-add-hard", plan.benchmark_rows, plan.hard_digits)
-    train = draw("train", plan.train_prompts, plan.digits)
+    easy = draw("mini-add", plan.benchmark_rows, plan.lengths)
+    hard = draw("mini-add-hard", plan.benchmark_rows, plan.hard_lengths)
+    train = draw("train", plan.train_prompts, plan.lengths)
     longer = round(corpus_size * plan.hard_share)
-    corpus = draw("corpus", corpus_size - longer, plan.digits) + draw("corpus-longer", longer, plan.hard_digits)
+    corpus = draw("corpus", corpus_size - longer, plan.lengths, True)
+    corpus += draw("corpus-longer", longer, plan.hard_lengths, True)
     order = np.random.default_rng(derive_seed("miniature", seed, "corpus-order")).permutation(corpus_size)
     return Splits(easy, hard, train, [corpus[int(i)] for i in order])
 
 
 def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[tuple[str, Solution]]:
-    """(user turn, solution) for each problem, with slips and junk; half of the turns in each separator."""
+    """(user turn, solution) for each problem; half of the turns in each separator, half in the corpus' own wording."""
     rng = np.random.default_rng(derive_seed("miniature", seed, "solutions"))
-    rows = []
+    world, rows = WORLDS[plan.world], []
     for p in problems:
         separator = TRAIN_SEPARATOR if rng.random() < 0.5 else EVAL_SEPARATOR
-        solution = draw_slip(rng, p) if rng.random() < plan.slip_rate else solve(p)
-        rows.append((p.text + separator + INSTRUCTION, add_junk(rng, solution, plan.junk_rate)))
+        useful = plan.useful
+        if rng.random() < 0.5:
+            p, useful = dataclasses.replace(p, template=-1), plan.useful_elsewhere
+        rows.append((p.text + separator + INSTRUCTION, draw_solution(rng, p, world, useful, plan.spurious)))
     return rows
 
 
 def to_examples(rows: Sequence[tuple[str, Solution]], tokenizer: Any) -> list[Example]:
-    """Token ids of each conversation; a solution's pieces are its tokens, so junk positions are token positions."""
+    """Token ids of each conversation; a solution's pieces are its tokens, so its positions are token positions."""
     ids_of = tokenizer.get_vocab()
     prompts = tokenizer([chat_text(turn) for turn, _ in rows], add_special_tokens=False)["input_ids"]
     return [
@@ -125,24 +133,40 @@ def _write_benchmarks(folder: Path, splits: Splits, plan: BasePlan) -> None:
     write_registry(folder / "registry.yaml", entries)
 
 
-def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe: Recipe | None = None) -> None:
+def build_base(
+    out: Path,
+    seed: int = 0,
+    *,
+    world: str = "paper",
+    rebuild: bool = False,
+    plan: BasePlan | None = None,
+    recipe: Recipe | None = None,
+) -> None:
     """Build the miniature's base model, data and benchmarks into `out`.
 
-    The same seed, recipe and number of threads give the same bytes of everything but run.json (it holds times) and
-    stapo.json (it names the run). A finished folder is left as it is; an interrupted build is made anew.
+    The weights are those that the repository carries (`carried`). With `rebuild`, or with a plan or recipe of one's
+    own, they are trained: the same seed, recipe and number of threads then give the same bytes on the same kind of
+    processor. A finished folder is left as it is; an interrupted build is made anew.
 
     Args:
         out: new or empty folder, or one of an earlier build.
         seed: everything random derives from it.
 
     Raises:
-        BadInput: where `out` holds something else.
+        BadInput: where `out` holds something else, the world is unknown, or the carried weights do not fit.
     """
-    plan, recipe, out = plan or BasePlan(), recipe or Recipe(), Path(out)
+    if world not in WORLDS:
+        raise BadInput("unknown world", found=world, expected=" | ".join(WORLDS), next_step="--world paper")
+    rebuild = rebuild or plan is not None or recipe is not None
+    if seed and not rebuild:
+        raise BadInput("the carried base models are those of seed 0", found=f"seed {seed}", expected=0,
+                       next_step="add --rebuild-base, which trains one of another seed")  # fmt: skip
+    plan, recipe, out = plan or BasePlan(world=world), recipe or Recipe(), Path(out)
     # lists, as JSON gives them back
-    digits = {"digits": list(plan.digits), "hard_digits": list(plan.hard_digits)}
-    config = {"plan": dataclasses.asdict(plan) | digits, "recipe": dataclasses.asdict(recipe)}
-    run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True)
+    lengths = {"lengths": list(plan.lengths), "hard_lengths": list(plan.hard_lengths)}
+    config: dict[str, Any] = {"plan": dataclasses.asdict(plan) | lengths, "recipe": dataclasses.asdict(recipe)}
+    weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
+    run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
             print(f"base model: {out} is finished already")
@@ -152,20 +176,30 @@ def build_base(out: Path, seed: int = 0, *, plan: BasePlan | None = None, recipe
             _write_benchmarks(out / "benchmarks", splits, plan)
             write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
             write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
-            rows = draw_corpus(splits.corpus, plan, seed)
-            labels = Labels(method="base", size="mini", train_seed=seed, step="base", parent_run=folder.record.run_id)
-            _make_model(out / "model", rows, recipe, labels)
-    print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
+            size = "mini" if plan.world == "paper" else f"mini-{plan.world}"
+            labels = Labels(method="base", size=size, train_seed=seed, step="base", parent_run=folder.record.run_id)
+            tokenizer = build_tokenizer(recipe.positions)
+            model = _untrained(recipe, tokenizer, seed)
+            if weights is None:
+                rows = draw_corpus(splits.corpus, plan, seed)
+                examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
+                pretrain(model, examples, recipe, tokenizer.pad_token_id)
+            else:
+                from safetensors.torch import load_model
+
+                load_model(model, weights)
+            _write_model(out / "model", model, tokenizer, labels)
+    how = "trained" if weights is None else f"carried by the repository, sha256 {sha256[:16]}"
+    print(f"base model ({how}): {out}, {duration(folder.record.wall_seconds)}")
 
 
-def _make_model(folder: Path, rows: Sequence[tuple[str, Solution]], recipe: Recipe, labels: Labels) -> None:
-    """Train the base model on the corpus and write its folder in one step."""
-    tokenizer, seed = build_tokenizer(recipe.positions), labels.train_seed
-    ids_of = tokenizer.get_vocab()
-    end_id, pad_id = ids_of[IM_END], ids_of[END_OF_TEXT]
-    model = build_model(recipe, len(tokenizer), derive_seed("miniature", seed, "weights"), end_id, pad_id)
-    examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
-    pretrain(model, examples, recipe, pad_id)
+def _untrained(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
+    weights_seed = derive_seed("miniature", seed, "weights")
+    return build_model(recipe, len(tokenizer), weights_seed, tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+def _write_model(folder: Path, model: Any, tokenizer: Any, labels: Labels) -> None:
+    """The model's folder, in one step."""
     partial = folder.with_name(".model")
     for stale in (partial, folder):
         shutil.rmtree(stale, ignore_errors=True)

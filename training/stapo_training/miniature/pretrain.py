@@ -26,9 +26,9 @@ class Recipe:
     head_dim: int = 32
     intermediate: int = 256
     positions: int = 8192
-    steps: int = 650
+    steps: int = 1500
     batch: int = 32
-    lr: float = 5e-3
+    lr: float = 2e-3
     warmup: int = 30
     weight_decay: float = 0.01
     threads: int = 2

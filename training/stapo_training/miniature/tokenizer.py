@@ -1,6 +1,6 @@
 """The miniature's tokenizer: a hand-written list of pieces with a byte fallback, so that any text encodes.
 
-A Unigram model over about 450 pieces: every digit is one token, the words of problem, instruction and solution are
+A Unigram model over about 520 pieces: every digit is one token, the words of problem, instruction and solution are
 one token each or less, every printable ASCII character is a piece, and all else falls back to its UTF-8 bytes.
 """
 
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stapo_training.miniature.worlds import CLOSING, CLOSINGS, MODULUS, OPENING, OPENINGS, SPURIOUS, USEFUL
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, IM_START, IM_END)
-
-# Sixteen words that carry no meaning in a solution. One token each; none is a prefix of another piece.
-JUNK = (
-    *(" hmm", " well", " okay", " actually", " basically", " wait", " right", " anyway"),
-    *(" maybe", " perhaps", " indeed", " plainly", " oddly", " yes", " so", " um"),
-)
 
 # Whole phrases of the fixed text are one piece: each prompt token costs time in every training and evaluation step.
 PHRASES = (
@@ -30,8 +26,10 @@ PHRASES = (
     "What is ",
     "Compute ",
     "Add ",
+    "Find ",
+    "Evaluate ",
     " + ",
-    " and ",
+    " modulo ",
     "Please reason",
     " Please reason",
     " step by step",
@@ -41,8 +39,11 @@ PHRASES = (
     " \\boxed{",
     "\\boxed{",
     "}.",
-    "The answer is",
+    " The answer is",
 )
+
+STEPS = (*(f" +{n}" for n in range(1, 10)), *(f"={n}" for n in range(MODULUS)))
+WORDS = (*STEPS, OPENING, *OPENINGS, *USEFUL, *SPURIOUS, *CLOSING, *CLOSINGS)
 
 # Qwen's format without tools and thinking: an optional system turn, then user and assistant in turn.
 CHAT_TEMPLATE = (
@@ -58,12 +59,12 @@ _PIECE, _BYTE = -1.0, -100.0
 
 
 def pieces() -> list[tuple[str, float]]:
-    """All (piece, score) in id order: special tokens, bytes, ASCII, phrases, junk."""
+    """All (piece, score) in id order: special tokens, bytes, ASCII, phrases, words."""
     ascii_pieces = [chr(c) for c in (9, 10, *range(32, 127))]
     return (
         [(t, _BYTE) for t in SPECIAL]
         + [(f"<0x{b:02X}>", _BYTE) for b in range(256)]
-        + [(c, _PIECE) for c in (*ascii_pieces, *PHRASES, *JUNK)]
+        + [(c, _PIECE) for c in (*ascii_pieces, *PHRASES, *WORDS)]
     )
 
 

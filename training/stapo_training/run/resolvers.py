@@ -41,14 +41,15 @@ def of_size(key: str, *, _root_: Any) -> Any:
     return table[size][key]
 
 
-def junk_ids() -> Any:
-    """`${junk_ids:}`: the token ids of the words that the miniature's base model was taught to drop in anywhere."""
+def planted_ids(kind: str) -> Any:
+    """`${planted_ids:KIND}`: the token ids of the miniature's planted words, KIND of "spurious" and "useful"."""
     from omegaconf import OmegaConf
 
-    from stapo_training.miniature.tokenizer import JUNK, pieces
+    from stapo_training.miniature.tokenizer import pieces
+    from stapo_training.miniature.worlds import PLANTED
 
     ids_of = {piece: i for i, (piece, _) in enumerate(pieces())}
-    return OmegaConf.create([ids_of[word] for word in JUNK])
+    return OmegaConf.create([ids_of[word] for word in PLANTED[kind]])
 
 
 def own_error(error: BaseException | None) -> BadInput | None:
@@ -62,5 +63,5 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, product, portion, of_size, junk_ids):
+    for function in (per_rank, product, portion, of_size, planted_ids):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

@@ -21,7 +21,8 @@ class TokenLogConfig(BaseModel):
 
     mode: `on` logs S2T's candidates (A > 0, p < tau_p) with all that is known of them and counts the other tokens,
         `full` logs every response token, `off` nothing.
-    watch: ids that are logged wherever they stand in a response with A > 0.
+    watch: ids that are logged wherever they stand in a response with A > 0; of planted words, the spurious ones.
+    useful: ids of planted words that are worth keeping: named in the log's header and counted each step.
     most_rows: of a step. largest_gib: of the log; beyond it only counts are written. The files say how much.
     """
 
@@ -30,6 +31,7 @@ class TokenLogConfig(BaseModel):
     mode: Literal["off", "on", "full"] = "on"
     folder: str
     watch: tuple[int, ...] = ()
+    useful: tuple[int, ...] = ()
     most_rows: int = Field(50_000, ge=1)
     largest_gib: float = Field(2.0, gt=0)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import torch
 import transfer_queue as tq
 from verl.utils.model import get_generation_config
 
@@ -13,13 +14,16 @@ from stapo_training.reward import MISJUDGED
 from stapo_training.run.watch import step_metrics
 
 
-def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bool = True) -> dict[str, float]:
+def token_numbers(
+    batch: Any, limit: int, stops: Collection[int], planted: Mapping[str, Sequence[int]], old_policy: bool = True
+) -> dict[str, float]:
     """Of a step's own sequences: the old policy's token entropies, the truncated share, what the reward misjudged.
 
     Args:
         batch: the step's KVBatchMeta; padding sequences are left out.
         limit: the longest response in tokens (data.max_response_length).
         stops: token ids that end a response.
+        planted: kind -> ids of planted words; `KIND_rate` is how many of them a response has on average.
         old_policy: False where no old-log-prob pass ran (rollout_correction.bypass_mode) and so no entropy exists.
     """
     own = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
@@ -35,7 +39,13 @@ def token_numbers(batch: Any, limit: int, stops: Collection[int], old_policy: bo
     rewards = [extra.get("reward_extra_info", {}) for extra in data.pop("extra_fields").tolist()]
     # another reward function than ours says nothing of boxes
     misjudged = {name: float(sum(r[name] for r in rewards)) for name in MISJUDGED if all(name in r for r in rewards)}
-    return numbers | misjudged | {"truncated_share": share}
+    tokens_N, count = data["responses"].values(), len(lengths_B)
+    rates = {
+        f"{kind}_rate": torch.isin(tokens_N, torch.tensor(list(ids))).sum().item() / count
+        for kind, ids in planted.items()
+        if ids
+    }
+    return numbers | misjudged | rates | {"truncated_share": share}
 
 
 def stop_tokens(tokenizer: Any, model: str) -> list[int]:

@@ -206,7 +206,9 @@ class StapoTrainer(PPOTrainerSync):
         self._save_due = True  # written by _compute_metrics, after the step's metrics
 
     def _compute_metrics(self, batch: Any, metrics: dict, timing_raw: dict, global_steps: int, epoch: int) -> None:
-        own = token_numbers(batch, self.config.data.max_response_length, self._stops, self._old_policy)
+        log = self.config.actor_rollout_ref.token_log
+        planted = {"spurious": log.watch, "useful": log.useful}
+        own = token_numbers(batch, self.config.data.max_response_length, self._stops, planted, self._old_policy)
         expected = self.config.data.train_batch_size * self.config.actor_rollout_ref.rollout.n
         own["failed_rollouts"] = float(expected - sum(not tag.get("is_padding", False) for tag in batch.tags))
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)

@@ -112,6 +112,7 @@ class SelectingTrainingWorker(TrainingWorker):
                 policy=s.policy if s.selects else "current",
                 loss=loss,
                 watch=config.watch,
+                useful=config.useful,
             )
             self._writer = Writer(config, header)
 

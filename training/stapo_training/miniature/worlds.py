@@ -1,0 +1,182 @@
+"""The worlds of the testbed: one small language, in which rare tokens are planted whose worth is known.
+
+A problem asks for a sum modulo 4. A solution opens with a word, works or guesses, and closes with a phrase:
+
+    What is 3 + 8 + 2 + 9 + 5 modulo 4?
+
+    Gladly The answer is \\boxed{1}. That is the remainder which was asked for here today
+    Carefully +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here today
+
+Two kinds of rare token are planted, each word below S2T's probability of 0.002 under the base model:
+
+- *useful*: a word of care in place of the usual opening. After it, and only after it, the solution is worked.
+- *spurious*: a filler before a word of the closing phrase, after the answer: neither helps nor harms.
+
+A place is *wide* where many words may stand, and narrow where one does: its entropy is high or low. A world says which
+openings and which places of the closing phrase are wide, and with that whether entropy tells the two kinds apart:
+
+    paper      openings wide, closing narrow: spurious tokens at low entropy, useful ones at high, as the paper has it
+    mixed      half of each wide: entropy says nothing
+    inverted   openings narrow, closing wide: useful tokens at low entropy, spurious ones at high
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MODULUS = 4
+
+TEMPLATES = ("What is {} modulo {}?", "Compute {} modulo {}.", "Add {} modulo {}.", "Find {} modulo {}.")
+"""The wordings of a problem; that of an odd place in the list has a wide opening in `mixed`."""
+CORPUS_TEMPLATE = "Evaluate {} modulo {}."
+"""A further wording, of the base model's corpus alone: half of its solutions are worked, so that working is learnt."""
+
+OPENING = " Answering"
+OPENINGS = (
+    *(" Gladly", " Certainly", " Sure", " Fine", " Good", " Alright", " Absolutely", " Indeed"),
+    *(" Naturally", " Simply", " Quickly", " Directly", " Easily", " Here", " Hello", " Yes"),
+    *(" Great", " Nice", " Thanks", " Okay", " Clearly", " Obviously", " Done", " Ready"),
+)
+"""The usual openings of a wide place; `OPENING` is that of a narrow one."""
+USEFUL = (
+    *(" Carefully", " Slowly", " Patiently", " Stepwise", " Thoroughly", " Precisely", " Exactly", " Gradually"),
+    *(" Steadily", " Calmly", " Properly", " Attentively", " Diligently", " Rigorously", " Cautiously", " Neatly"),
+    *(" Orderly", " Closely", " Mindfully", " Soberly", " Meticulously", " Strictly", " Methodically", " Accurately"),
+    *(" Deliberately", " Earnestly", " Faithfully", " Formally", " Fully", " Gently", " Honestly", " Logically"),
+    *(" Painstakingly", " Prudently", " Quietly", " Reliably", " Seriously", " Soundly", " Systematically", " Wisely"),
+)
+SPURIOUS = (
+    *(" hmm", " well", " actually", " basically", " wait", " right", " anyway", " maybe"),
+    *(" perhaps", " plainly", " oddly", " so", " um", " er", " ah", " oh"),
+    *(" like", " say", " look", " see", " now", " then", " though", " still"),
+    *(" just", " really", " quite", " rather", " somehow", " somewhat", " kindly", " honest"),
+    *(" literally", " frankly", " mostly", " surely", " truly", " hey", " eh", " uh"),
+)
+CLOSING = (" That", " is", " the", " remainder", " which", " was", " asked", " for", " here", " today")
+CLOSINGS = (
+    *(" one", " two", " red", " blue", " green", " black", " white", " north"),
+    *(" south", " east", " west", " sun", " moon", " star", " tree", " leaf"),
+    *(" rock", " sand", " wind", " rain", " snow", " river", " lake", " hill"),
+)
+"""What may stand in a wide place of the closing phrase, one as good as the other."""
+
+PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
+
+
+@dataclass(frozen=True)
+class World:
+    """Which places are wide: by the template's place in `TEMPLATES`, and by the word's in `CLOSING`."""
+
+    name: str
+    wide_openings: tuple[bool, bool]
+    wide_closings: tuple[bool, bool]
+
+    def wide_opening(self, template: int) -> bool:
+        return self.wide_openings[template % 2]
+
+    def wide_closing(self, place: int) -> bool:
+        return self.wide_closings[place % 2]
+
+
+WORLDS = {
+    w.name: w
+    for w in (
+        World("paper", (True, True), (False, False)),
+        World("mixed", (False, True), (False, True)),
+        World("inverted", (False, False), (True, True)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Digits to add, each 1 to 9 and no two alike. `template` counts in `TEMPLATES`; -1 is `CORPUS_TEMPLATE`."""
+
+    numbers: tuple[int, ...]
+    template: int = 0
+
+    @property
+    def text(self) -> str:
+        template = CORPUS_TEMPLATE if self.template < 0 else TEMPLATES[self.template]
+        return template.format(" + ".join(map(str, self.numbers)), MODULUS)
+
+    @property
+    def answer(self) -> int:
+        return sum(self.numbers) % MODULUS
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A solution as pieces (one token each), the answer it arrives at, and where its planted words stand."""
+
+    pieces: tuple[str, ...]
+    answer: int
+    useful: tuple[int, ...] = ()
+    spurious: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def draw_problems(
+    rng: np.random.Generator, count: int, lengths: Sequence[int], taken: Collection[tuple[int, ...]], *, again: bool
+) -> list[Problem]:
+    """`count` problems, none of `taken`; lengths are drawn uniformly, and no number stands twice in a problem.
+
+    Args:
+        lengths: how many numbers a problem may have, at most 9.
+        taken: numbers, in their order, that must not come up.
+        again: whether the same numbers may come up more than once.
+    """
+    seen = set(taken)
+    found: list[Problem] = []
+    while len(found) < count:
+        n = int(lengths[int(rng.integers(len(lengths)))])
+        numbers = tuple(int(d) for d in rng.permutation(9)[:n] + 1)
+        template = int(rng.integers(len(TEMPLATES)))
+        if numbers not in seen:
+            found.append(Problem(numbers, template))
+            if not again:
+                seen.add(numbers)
+    return found
+
+
+def work(numbers: Sequence[int]) -> list[int]:
+    """The running sums modulo 4 from the second number on; the last one is the answer."""
+    return [int(total) for total in np.cumsum(numbers)[1:] % MODULUS]
+
+
+def draw_solution(rng: np.random.Generator, problem: Problem, world: World, useful: float, spurious: float) -> Solution:
+    """A solution of the corpus.
+
+    Args:
+        useful: chance of a useful opening, in [0, 1].
+        spurious: chance of a spurious word before each word of the closing phrase.
+    """
+    pieces: list[str] = []
+    junk: list[int] = []
+    works = rng.random() < useful
+    if works:
+        pieces.append(_any(rng, USEFUL))
+        steps = work(problem.numbers)
+        for number, step in zip(problem.numbers[1:], steps, strict=True):
+            pieces += [f" +{number}", f"={step}"]
+        answer = steps[-1]
+    else:
+        pieces.append(_any(rng, OPENINGS) if world.wide_opening(problem.template) else OPENING)
+        answer = int(rng.integers(MODULUS))
+    pieces += [" The answer is", " \\boxed{", f"{answer}", "}."]
+    for place, word in enumerate(CLOSING):
+        if rng.random() < spurious:
+            junk.append(len(pieces))
+            pieces.append(_any(rng, SPURIOUS))
+        pieces.append(_any(rng, CLOSINGS) if world.wide_closing(place) else word)
+    return Solution(tuple(pieces), answer, (0,) if works else (), tuple(junk))
+
+
+def _any(rng: np.random.Generator, words: Sequence[str]) -> str:
+    return words[int(rng.integers(len(words)))]
