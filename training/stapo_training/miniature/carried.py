@@ -46,8 +46,12 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
     path, record = folder / f"{world}.safetensors", folder / f"{world}.json"
     rebuild = f"stapo-train base --world {world} --rebuild-base --out DIR trains them anew"
     if not (path.exists() and record.exists()):
-        raise BadInput(f"the repository carries no base model of the world {world}", found="no file", expected=path.name,
-                       next_step=rebuild)  # fmt: skip
+        raise BadInput(
+            f"the repository carries no base model of the world {world}",
+            found="no file",
+            expected=path.name,
+            next_step=rebuild,
+        )
     known = store.read_json(record, CarriedBase)
     trained_for = {key: known.run.config[key] for key in ("plan", "recipe")}
     for what, found, expected in (
