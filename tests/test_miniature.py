@@ -92,7 +92,7 @@ def test_planted_words_stand_at_the_listed_positions_alone(p, seed, world):
     [("paper", (24, 24), (1, 1)), ("mixed", (1, 24), (1, 24)), ("inverted", (1, 1), (24, 24))],
 )
 def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
-    """Distinct words of 2,000 solutions: usual openings of an even and an odd wording; even and odd places at the end."""
+    """Distinct words of 2,000 solutions: openings of an even and an odd wording, even and odd places at the end."""
     for template in (0, 1):
         solutions = [drawn(Problem((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
         assert len({s.pieces[0] for s in solutions}) == openings[template]
