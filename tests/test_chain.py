@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stapo_repro.driver.request import console_script, miniature
+from stapo_repro.driver.request import console_script, miniature, parse_seeds
 from stapo_repro.driver.run import main as driver_main
+from stapo_results.errors import BadInput
 
 # Stands in for the two other wings: writes small synthetic outputs where the real commands would.
 WINGS = textwrap.dedent(
@@ -102,3 +103,14 @@ def test_whole_ablation_with_stand_ins_judges_the_claims(tmp_path, capsys):
     assert driver_main(miniature(out, experiment="ablation", methods="justrl,stapo")) == 0
     text = capsys.readouterr().out
     assert "train/stapo-s1 is made again" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0", (0,)), ("3", (0, 1, 2)), ("1", (0,)), ("0,2", (0, 2)), ("4,1", (4, 1)), ("100,", None)]
+)
+def test_seeds_are_named_or_counted(text: str, seeds: tuple[int, ...] | None) -> None:
+    if seeds is None:
+        with pytest.raises(BadInput):
+            parse_seeds(text)
+    else:
+        assert parse_seeds(text) == seeds
