@@ -43,7 +43,7 @@ def test_a_worked_solution_by_hand():
     s = drawn(Problem((3, 8, 2, 9, 5)), useful=1.0)
     assert s.pieces[0] in worlds.USEFUL
     assert s.text.removeprefix(s.pieces[0]) == (
-        " +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here today"
+        " +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here in this task"
     )
     assert (s.answer, s.useful, s.spurious) == (3, (0,), ())
 
@@ -72,9 +72,9 @@ def test_a_guess_is_right_in_one_of_four():
 def test_useful_and_spurious_words_come_as_often_as_planned():
     p = Problem((3, 8, 2, 9, 5))
     solutions = [drawn(p, useful=0.05, spurious=0.05, seed=i) for i in range(4000)]
-    # standard errors: 0.0034 of the openings, and 0.011 of 10 places
+    # standard errors: 0.0034 of the openings, and 0.012 of 12 places
     assert abs(sum(len(s.useful) for s in solutions) / 4000 - 0.05) < 0.014
-    assert abs(sum(len(s.spurious) for s in solutions) / 4000 - 0.5) < 0.045
+    assert abs(sum(len(s.spurious) for s in solutions) / 4000 - 0.6) < 0.05
 
 
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
@@ -89,20 +89,24 @@ def test_planted_words_stand_at_the_listed_positions_alone(p, seed, world):
 
 @pytest.mark.parametrize(
     ("world", "openings", "closings"),
-    [("paper", (24, 24), (1, 1)), ("mixed", (1, 24), (1, 24)), ("inverted", (1, 1), (24, 24))],
+    [
+        ("paper", (24, 24, 24, 24), (1, 1, 1, 1)),
+        ("mixed", (1, 1, 24, 1), (1, 1, 24, 1)),
+        ("inverted", (1, 1, 1, 1), (24, 24, 24, 24)),
+    ],
 )
 def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
-    """Distinct words of 2,000 solutions: openings of an even and an odd wording, even and odd places at the end."""
-    for template in (0, 1):
+    """Distinct words of 2,000 solutions: the openings of each wording, and the places at the end, four by four."""
+    for template in range(4):
         solutions = [drawn(Problem((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
         assert len({s.pieces[0] for s in solutions}) == openings[template]
         ends = [s.pieces[s.pieces.index("}.") + 1 :] for s in solutions]
-        assert [len({e[place] for e in ends}) for place in range(10)] == list(closings) * 5
+        assert [len({e[place] for e in ends}) for place in range(12)] == list(closings) * 3
 
 
 def test_no_two_words_are_alike():
     every = [*worlds.OPENINGS, worlds.OPENING, *worlds.USEFUL, *worlds.SPURIOUS, *worlds.CLOSING, *worlds.CLOSINGS]
-    assert len(set(every)) == len(every) == 24 + 1 + 40 + 40 + 10 + 24
+    assert len(set(every)) == len(every) == 24 + 1 + 40 + 40 + 12 + 24
 
 
 def test_draw_problems_leaves_out_taken_ones():
@@ -274,9 +278,9 @@ def test_the_saved_model_is_what_the_contract_says(built):
     assert (labels.method, labels.size, labels.train_seed, labels.step) == ("base", "mini", 3, "base")
     assert labels.weights_sha256 == store.sha256_file(built / "model" / "model.safetensors")
     assert (run.kind, run.status, run.seeds, labels.parent_run) == ("base", "done", {"base": 3}, run.run_id)
-    # by hand: embedding 529 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
+    # by hand: embedding 531 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
     # two layer norms and the last one of 32
-    assert model.num_parameters() == 529 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
+    assert model.num_parameters() == 531 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
 
 
 # ---------------------------------------------------------------- the carried weights
