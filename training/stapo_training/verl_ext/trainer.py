@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -52,7 +53,8 @@ class StapoTrainer(PPOTrainerSync):
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         if config.actor_rollout_ref.rollout.name == rollout.NAME:
-            self._early_worker = agent_loop.start_worker(config)
+            self._sampler = agent_loop.start_worker(config)
+            trainer_base.LLMServerManager = agent_loop.OneServerManager  # veRL names its own class where it makes one
         self.folder = TrainingFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
@@ -83,12 +85,10 @@ class StapoTrainer(PPOTrainerSync):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(StapoWorker)
 
-    def get_llm_client(self) -> Any:
-        replicas = self.llm_server_manager.get_replicas()
-        if self.config.actor_rollout_ref.rollout.name != rollout.NAME:
-            return super().get_llm_client()
-        (replica,) = replicas  # one server for all ranks (hardware/cpu.yaml)
-        return agent_loop.DirectClient(self.config, replica._server_address, replica._server_handle)
+    def on_sample_begin(self) -> None:
+        super().on_sample_begin()
+        if self.config.actor_rollout_ref.rollout.name == rollout.NAME:
+            self.agent_loop_manager.wait()  # the buffer's polling would take time from the sampling
 
     def _fetch_one_gen_batch(self) -> Any:
         """veRL's, which may be called several times a step (data.gen_batch_size, dynamic sampling)."""
