@@ -17,6 +17,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from stapo_results.seeds import derive_seed
+from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
 from stapo_training.verl_ext.rollout import SERVER
 from stapo_training.verl_ext.server import ORDER_KEY, CpuRolloutServer
@@ -113,12 +114,20 @@ class BatchedWrites:
 _Worker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
+class _Inline:
+    """An event loop whose executor is the caller: two threads' hand-overs a sample take longer than the reward."""
+
+    async def run_in_executor(self, executor: Any, call: Any) -> Any:
+        return call()
+
+
 class _LocalReward:
     """A reward worker in this process behind the call that veRL makes on a Ray handle."""
 
     def __init__(self, worker: RewardLoopWorker):
         self.compute_score = self
         self._worker = worker
+        worker.reward_manager.loop = _Inline()
 
     def remote(self, data: Any) -> Any:
         return self._worker.compute_score(data)
@@ -208,6 +217,7 @@ class SamplingWorker(SeededAgentLoopWorker):
             group_timeout_s=float(extra.group_timeout_s),
         )
         self.llm_client = _LocalClient(config, self._server)
+        settle()
 
     async def ready(self) -> None: ...
 

@@ -68,7 +68,7 @@ class CpuRolloutServer:
         self.model = AutoModelForCausalLM.from_config(self.config).float().eval()
         self.response_length, self.prompt_length, self.max_batch = response_length, prompt_length, max_batch
         self.group_timeout_s = group_timeout_s
-        # always the same thread: torch's products round by the number of OpenMP's threads, which every thread has for itself
+        # always the same thread: products round by the number of OpenMP's threads, which each thread has for itself
         self.thread = ThreadPoolExecutor(1, "sampling")
         self.groups: dict[str, list[_Request]] = {}
         self.global_steps: int | None = None

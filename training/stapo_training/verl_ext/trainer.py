@@ -26,6 +26,8 @@ from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import agent_loop, losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
+from stapo_training.verl_ext.fields import for_workers
+from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.transfer import wait_for_ranks
@@ -120,6 +122,7 @@ class StapoTrainer(PPOTrainerSync):
         self.stop.catch(
             lambda: f"step {self.global_steps} is finished and saved first; once more stops at once, without it"
         )
+        settle()
         self._step_began = time.perf_counter()
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -155,9 +158,15 @@ class StapoTrainer(PPOTrainerSync):
             batch.reorder([i for part in parts for i in part])
         return batch
 
+    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
+        return super()._compute_old_log_prob(for_workers(batch, self.processor), metrics)
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict) -> Any:
+        return super()._compute_ref_log_prob(for_workers(batch, self.processor), metrics)
+
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         batch.extra_info[STEP] = self.global_steps
-        return super()._update_actor(batch, metrics)
+        return super()._update_actor(for_workers(batch, self.processor), metrics)
 
     def on_init_end(self) -> None:
         self._send_weights()
