@@ -18,8 +18,8 @@ def for_workers(batch: Any, processor: Any) -> Any:
 
     processor: the model's of images; None for a model of text.
     """
-    if batch.fields is None:
-        batch.fields = kv_batch_meta2batch_meta(batch).field_names
+    batch.fields = None  # veRL may have stored fields since
+    stored = kv_batch_meta2batch_meta(batch).field_names
     unread = UNREAD | ({"multi_modal_inputs"} if processor is None else set())
-    batch.fields = [f for f in batch.fields if f not in unread and not f.startswith("stapo_")]
+    batch.fields = [f for f in stored if f not in unread and not f.startswith("stapo_")]
     return batch
