@@ -324,7 +324,7 @@ def test_changed_weights_are_refused(copy):
 
 def test_weights_of_other_problems_or_another_model_are_refused(copy):
     other = known_config()
-    other["plan"] = other["plan"] | {"useful": 0.06}
+    other["plan"] = other["plan"] | {"spurious": 0.06}
     with pytest.raises(BadInput):
         carried.weights("paper", other, copy)
 

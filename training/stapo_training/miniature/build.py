@@ -49,8 +49,7 @@ class BasePlan:
     lengths: tuple[int, ...] = (5, 6)
     hard_lengths: tuple[int, ...] = (7,)
     hard_share: float = 0.1
-    useful: float = 0.07  # of the openings, to the training's wordings; the model gives 0.05, below 0.002 a word
-    useful_elsewhere: float = 1.0  # to the corpus' own wording, which half of it has
+    useful_elsewhere: float = 1.0  # share of the openings to the corpus' own wording, which half of it has
     spurious: float = 0.05  # of the places in the closing phrase
     train_prompts: int = 4096
     benchmark_rows: int = 64
@@ -93,7 +92,7 @@ def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[
     world, rows = WORLDS[plan.world], []
     for p in problems:
         separator = TRAIN_SEPARATOR if rng.random() < 0.5 else EVAL_SEPARATOR
-        useful = plan.useful
+        useful = world.useful
         if rng.random() < 0.5:
             p, useful = dataclasses.replace(p, template=-1), plan.useful_elsewhere
         rows.append((p.text + separator + INSTRUCTION, draw_solution(rng, p, world, useful, plan.spurious)))

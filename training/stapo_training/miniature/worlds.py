@@ -71,11 +71,16 @@ PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
 
 @dataclass(frozen=True)
 class World:
-    """Of every four places, which are wide: by the template's in `TEMPLATES`, and by the word's in `CLOSING`."""
+    """Of every four places, which are wide: by the template's in `TEMPLATES`, and by the word's in `CLOSING`.
+
+    useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
+        or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
+    """
 
     name: str
     openings: tuple[bool, bool, bool, bool]
     closings: tuple[bool, bool, bool, bool]
+    useful: float
 
     def wide_opening(self, template: int) -> bool:
         return self.openings[template % 4]
@@ -88,9 +93,9 @@ _ALL, _ONE, _NONE = (True,) * 4, (False, False, True, False), (False,) * 4
 WORLDS = {
     w.name: w
     for w in (
-        World("paper", _ALL, _NONE),
-        World("mixed", _ONE, _ONE),
-        World("inverted", _NONE, _ALL),
+        World("paper", _ALL, _NONE, 0.07),
+        World("mixed", _ONE, _ONE, 0.064),
+        World("inverted", _NONE, _ALL, 0.07),
     )
 }
 
