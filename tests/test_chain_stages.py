@@ -51,13 +51,13 @@ def test_commands_of_the_miniature():
     by = commands(miniature(Path("o"), methods="stapo"))
     assert by["base"] == "stapo-train base --out o/base --seed 0"
     assert by["train/stapo-s0"] == (
-        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=40 run.base=o/base "
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=30 run.base=o/base "
         "run.out=o/train/stapo-s0"
     )
     assert by["export/stapo-s0"] == "stapo-train export --checkpoint o/train/stapo-s0 --out o/models/stapo-s0"
     assert by["eval/stapo-s0"] == (
         "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
-        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 256 --out o/eval/stapo-s0"
+        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 64 --out o/eval/stapo-s0"
     )
     assert by["tables"] == "stapo-repro tables --of main --records o/eval o/train --out o/tables"
 
