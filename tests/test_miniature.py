@@ -307,7 +307,7 @@ def copy(tmp_path):
 
 def known_config():
     config = store.read_json(carried.FOLDER / "paper.json", carried.CarriedBase).run.config
-    return {key: config[key] for key in ("plan", "recipe")}
+    return {key: config[key] for key in ("plan", "recipe", "world")}
 
 
 def test_changed_weights_are_refused(copy):

@@ -161,9 +161,9 @@ def build_base(
         raise BadInput("the carried base models are those of seed 0", found=f"seed {seed}", expected=0,
                        next_step="add --rebuild-base, which trains one of another seed")  # fmt: skip
     plan, recipe, out = plan or BasePlan(world=world), recipe or Recipe(), Path(out)
-    # lists, as JSON gives them back
-    lengths = {"lengths": list(plan.lengths), "hard_lengths": list(plan.hard_lengths)}
-    config: dict[str, Any] = {"plan": dataclasses.asdict(plan) | lengths, "recipe": dataclasses.asdict(recipe)}
+    made_of = {"plan": plan, "recipe": recipe, "world": WORLDS[plan.world]}
+    # lists instead of tuples, as a record gives them back
+    config: dict[str, Any] = json.loads(json.dumps({k: dataclasses.asdict(v) for k, v in made_of.items()}))
     weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
     run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:
