@@ -127,13 +127,15 @@ def test_time_left_by_hand():
     shown = StageDisplay(["train/a", "train/b", "eval/a", "eval/b"], Display(io.StringIO()))
     # the first report comes after a start of 20 s; then 9 steps in 27 s: 30 steps are 90 s more, and the whole stage
     # takes 137; train/b like it; no evaluation has run yet
-    assert shown.time_left("train/a", {"done": 1, "total": 40}, 20) == "time left: ?"
-    assert shown.time_left("train/a", {"done": 10, "total": 40}, 47) == "at least 3 min 47 s left"
+    shown.tick("train/a", report := {"stage": "train", "done": 1, "total": 40, "values": {}}, 20, 0)
+    assert shown.time_left("train/a", report, 20) == "time left: ?"
+    shown.tick("train/a", report := report | {"done": 10}, 47, 0)
+    assert shown.time_left("train/a", report, 47) == "at least 3 min 47 s left"
     shown.end("train/a", "done", 100, 0, [])
     shown.keep("train/b", 140)
     # evaluation: two quarters in 40 s after a start of 20: 20 left, the other one takes 80
-    assert shown.time_left("eval/a", {"done": 1, "total": 4}, 20) == "time left: ?"
-    assert shown.time_left("eval/a", {"done": 3, "total": 4}, 60) == "1 min 40 s left"
+    shown.tick("eval/a", report := {"stage": "eval", "done": 1, "total": 4, "values": {}}, 20, 0)
+    assert shown.time_left("eval/a", report | {"done": 3}, 60) == "1 min 40 s left"
 
 
 def test_time_left_from_the_committed_run_at_this_machines_pace():

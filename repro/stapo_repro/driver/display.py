@@ -41,7 +41,10 @@ class StageDisplay:
         self.display.say(f"start       {self._numbered(stage)}")
 
     def tick(self, stage: str, report: Mapping | None, seconds: float, peak_bytes: int) -> None:
-        """Where the stage stands; `report` as `terminal.read_progress` gives it."""
+        """Where the stage stands; `report` as `terminal.read_progress` gives it, often before it is shown again."""
+
+        if report and report["done"]:
+            self._first.setdefault(stage, (report["done"], seconds))
 
         def line() -> str:
             parts = [self._numbered(stage), duration(seconds)]
@@ -77,11 +80,11 @@ class StageDisplay:
         slower or faster this machine was at the other kinds; where that is not known either the time is "at least".
         """
         known = {kind: statistics.fmean(seconds) for kind, seconds in self._seconds.items()}
-        paces = [known[kind] / self._elsewhere[kind] for kind in known if self._elsewhere.get(kind)]
-        pace = statistics.fmean(paces) if paces else 1.0
+        both = [kind for kind in known if kind in self._elsewhere]
+        pace = sum(known[k] for k in both) / sum(self._elsewhere[k] for k in both) if both else 1.0
         known = {kind: seconds * pace for kind, seconds in self._elsewhere.items()} | known
-        if report and report["done"] and report["total"]:
-            done, at = self._first.setdefault(stage, (report["done"], spent))
+        if report and report["total"] and stage in self._first:
+            done, at = self._first[stage]
             if report["done"] > done:
                 known[kind_of(stage)] = spent + (report["total"] - report["done"]) * (spent - at) / (
                     report["done"] - done
