@@ -106,7 +106,17 @@ def test_whole_ablation_with_stand_ins_judges_the_claims(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [("0", (0,)), ("3", (0, 1, 2)), ("1", (0,)), ("0,2", (0, 2)), ("4,1", (4, 1)), ("100,", None)]
+    ("text", "seeds"),
+    [
+        ("0", (0,)),
+        ("3", (0, 1, 2)),
+        ("1", (0,)),
+        ("0,2", (0, 2)),
+        ("4,1", (4, 1)),
+        ("100,", (100,)),
+        ("1,,", None),
+        ("-1", None),
+    ],
 )
 def test_seeds_are_named_or_counted(text: str, seeds: tuple[int, ...] | None) -> None:
     if seeds is None:
