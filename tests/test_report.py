@@ -37,9 +37,9 @@ def page(root: Path, runs: Sequence[Path] = (), folder: Path = Path(), figures: 
     """The page of the records below a folder, with the named figures alone: each takes its time to draw."""
     pytest.importorskip("matplotlib")
     cells, trainings, theory = load_cells([root]), load_training_runs([root]), load_theory([root])
-    drawn = outputs.draw("main", cells, trainings, theory, figures) if figures else []
-    read = report.ReportedExperiment("main", "Runs", [root], (), cells, trainings, drawn)
-    return report.to_html([read], runs, folder)
+    drawn = outputs.draw(cells, trainings, theory, figures) if figures else []
+    read = report.ReportedExperiment("Runs", [root], (), cells, trainings, drawn)
+    return report.to_html(read, None, runs, folder)
 
 
 class Page(HTMLParser):

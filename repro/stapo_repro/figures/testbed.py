@@ -11,7 +11,8 @@ from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
 from stapo_repro.testbed.build import Testbed
-from stapo_repro.testbed.claims import Judged
+from stapo_repro.testbed.claims import Claim, Judged
+from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
     Panel("useful_rate", "Useful words", "useful, per 100 responses", 100.0),
@@ -69,7 +70,7 @@ def claims(t: Testbed) -> list[Sketch]:
     axes.axvline(0, color="black", linewidth=0.8)
     for i, j in enumerate(t.claims):
         _draw(axes, j, -i)
-    names = [f"{j.claim.number}  {j.claim.world}: {j.claim.id.replace('-', ' ')}" for j in t.claims]
+    names = [f"{j.claim.number}  {j.claim.world}: {_short(j.claim)}" for j in t.claims]
     axes.set_yticks([-i for i in range(len(names))], names)
     canvas.bare(axes, len(names), 0.4)
     axes.set_xlim(-_FARTHEST, 1.6 * _FARTHEST)
@@ -85,6 +86,15 @@ def claims(t: Testbed) -> list[Sketch]:
         f"difference itself. Bars are 95 % intervals. What lies beyond {_FARTHEST:g} is drawn there."
     )
     return [Sketch("testbed_claims", title, figure, caption)]
+
+
+def _short(c: Claim) -> str:
+    """The quantity in a line's room."""
+    what = MEASURES[c.measure][0].split(" for ")[0].replace(" late in training", "").replace("step of ", "")
+    if c.kind == "optimum":
+        return f"{what}, best q inside − ends"
+    names = MASKS if c.measure == "precision" else labels.METHOD_LABELS
+    return f"{what}, {names[c.first]} − {names[c.second]}"
 
 
 def _draw(axes: Axes, j: Judged, y: float) -> None:
