@@ -263,12 +263,12 @@ def test_each_committed_cell_leads_to_the_run_that_made_it():
     text = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
     listed = dict(re.findall(r'<details class="run" id="([^"]+)">.*?<dt>run</dt><dd>([0-9a-f]{12})', text, re.S))
     cells = re.findall(r'<details class="cell" id="([^"]+)">.*?made by run (.*?)</p>', text, re.S)
-    assert len(cells) == len(list((checkout() / "results" / "records").rglob("cells/*.json")))
+    records = (checkout() / "results" / "records").rglob("cells/*.json")
+    assert len(cells) == len([p for p in records if "testbed" not in p.parts])  # of the testbed the claims alone
     for _, said in cells:
         link = re.fullmatch(r'<a href="#([^"]+)">([0-9a-f]{12})</a>', said)
         assert link
         assert listed[link[1]] == link[2]
-    assert {anchor[0] for anchor in listed} == {"m", "a"}, "each part its own"
 
 
 def test_hostile_text_is_text(hostile: Path):

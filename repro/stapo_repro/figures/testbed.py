@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from stapo_repro import labels
 from stapo_repro.figures import canvas
@@ -19,7 +19,7 @@ _PANELS = (
     Panel("spurious_rate", "Spurious words", "spurious, per 100 responses", 100.0),
 )
 _PITCH = 0.23  # inches a claim
-_FARTHEST = 12.0  # in units of the smallest difference that matters; what lies beyond is drawn at the edge
+_FARTHEST = 100.0  # in units of the smallest difference that matters; what lies beyond is drawn at the edge
 
 
 def _heading(t: Testbed, text: str) -> str:
@@ -53,8 +53,10 @@ def rates(t: Testbed) -> list[Sketch]:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for row, panel in enumerate(_PANELS):
         grid[row][0].set_ylabel(panel.unit)
+        grid[row][0].set_ylim(bottom=0)
     canvas.legend(figure, [canvas.handle(arm, run=arm in drawn) for arm in labels.ARMS])
-    seeds = f" Lines are means over seeds (at most {max(drawn.values(), default=0)}), bands reach from the lowest to the highest."
+    most = max(drawn.values(), default=0)
+    seeds = f" Lines are means over seeds (at most {most}), bands reach from the lowest to the highest."
     caption = (
         f"{_opening(t, 'Planted words in all responses, by training step,')} Useful words lead to right answers, "
         f"spurious ones neither help nor harm.{seeds if drawn else ' Nothing has been run yet.'}"
@@ -73,9 +75,11 @@ def claims(t: Testbed) -> list[Sketch]:
     names = [f"{j.claim.number}  {j.claim.world}: {_short(j.claim)}" for j in t.claims]
     axes.set_yticks([-i for i in range(len(names))], names)
     canvas.bare(axes, len(names), 0.4)
-    axes.set_xlim(-_FARTHEST, 1.6 * _FARTHEST)
-    axes.set_xticks(range(-10, 11, 5))
-    axes.set_xlabel("distance from the claim's reference, in smallest differences that matter\n(right: as claimed)")
+    axes.set_xscale("symlog", linthresh=1.0)
+    axes.set_xlim(-_FARTHEST, 10 * _FARTHEST)  # room for the verdicts
+    axes.set_xticks([-100, -10, -1, 0, 1, 10, 100], ["-100", "-10", "-1", "0", "1", "10", "100"])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("distance from the reference, in smallest differences\nthat matter (right: as claimed)")
     methods = dict.fromkeys(j.claim.first for j in t.claims if j.quantity.mean is not None)
     if methods:
         canvas.legend(figure, [*(canvas.handle(m, line=False) for m in methods),
@@ -83,7 +87,7 @@ def claims(t: Testbed) -> list[Sketch]:
     caption = (
         f"{_opening(t, 'The claims')} Each claim's quantity less its reference, divided by the smallest difference "
         "that matters (both are in the table), turned so that the claimed side is on the right; of an equivalence the "
-        f"difference itself. Bars are 95 % intervals. What lies beyond {_FARTHEST:g} is drawn there."
+        f"difference itself. Bars are 95 % intervals; the axis is linear to 1 and ends at {_FARTHEST:g}."
     )
     return [Sketch("testbed_claims", title, figure, caption)]
 
