@@ -26,12 +26,11 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A base whose model is trained far enough that its answers are sometimes right."""
-    from stapo_training.miniature.build import BasePlan, build_base
-    from stapo_training.miniature.pretrain import Recipe
+    """The miniature's base folder with the carried weights: its answers are sometimes right."""
+    from stapo_training.miniature.build import build_base
 
     out = tmp_path_factory.mktemp("base") / "base"
-    build_base(out, seed=0, plan=BasePlan(train_prompts=64, benchmark_rows=8), recipe=Recipe(steps=520))
+    build_base(out)
     return out
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stapo_repro.driver.request import console_script, miniature
+from stapo_repro.driver.request import console_script, miniature, parse_seeds
 from stapo_repro.driver.run import main as driver_main
 from stapo_repro.driver.testbed_request import of_testbed
+from stapo_results.errors import BadInput
 
 # Stands in for the two other wings: writes small synthetic outputs where the real commands would.
 WINGS = textwrap.dedent(
@@ -112,3 +113,14 @@ def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "mine beside the committed arms" in text
     assert "stapo-repro collect" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("0", (0,)), ("3", (0, 1, 2)), ("1", (0,)), ("0,2", (0, 2)), ("4,1", (4, 1)), ("100,", None)]
+)
+def test_seeds_are_named_or_counted(text: str, seeds: tuple[int, ...] | None) -> None:
+    if seeds is None:
+        with pytest.raises(BadInput):
+            parse_seeds(text)
+    else:
+        assert parse_seeds(text) == seeds

@@ -52,13 +52,13 @@ def test_commands_of_the_miniature():
     by = commands(miniature(Path("o"), methods="stapo"))
     assert by["base"] == "stapo-train base --out o/base --seed 0"
     assert by["train/stapo-s0"] == (
-        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=40 run.base=o/base "
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=30 run.base=o/base "
         "run.out=o/train/stapo-s0"
     )
     assert by["export/stapo-s0"] == "stapo-train export --checkpoint o/train/stapo-s0 --out o/models/stapo-s0"
     assert by["eval/stapo-s0"] == (
         "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
-        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 256 --out o/eval/stapo-s0"
+        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 64 --out o/eval/stapo-s0"
     )
     assert by["tables"] == "stapo-repro tables --of main --records o/eval o/train --out o/tables"
 
@@ -79,16 +79,16 @@ def test_stages_of_the_testbed_seed_by_seed_and_model_by_model():
 
 
 def test_commands_of_the_testbed():
-    by = commands(of_testbed(Path("o"), worlds="paper,inverted", seeds="3"))
+    by = commands(of_testbed(Path("o"), worlds="paper,inverted", seeds="0,3"))
     assert by["base-inverted"] == "stapo-train base --out o/base-inverted --seed 0 --world inverted"
     end = "trainer.val_before_train=false trainer.test_freq=-1"
     assert by["train/stapo-mini-inverted-s3"] == (
         "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.size=mini-inverted run.seed=3 "
-        f"run.steps=40 run.base=o/base-inverted run.out=o/train/stapo-mini-inverted-s3 {end}"
+        f"run.steps=30 run.base=o/base-inverted run.out=o/train/stapo-mini-inverted-s3 {end}"
     )
     assert by["train/stapo-tau0.0002-s3"] == (
         "stapo-train run method=stapo actor_rollout_ref.selector.tau_p=0.0002 size=mini hardware=cpu task=mini-add "
-        f"run.seed=3 run.steps=40 run.base=o/base-paper run.out=o/train/stapo-tau0.0002-s3 {end}"
+        f"run.seed=3 run.steps=30 run.base=o/base-paper run.out=o/train/stapo-tau0.0002-s3 {end}"
     )
     assert by["eval/stapo-mini-inverted-s3"] == (
         "stapo-eval run --model o/models/stapo-mini-inverted-s3 --benchmarks mini-add --settings both --data-dir "
@@ -129,7 +129,7 @@ def test_values_of_the_testbed_are_checked(changed):
 def test_worlds_arms_and_seeds_may_be_added_to_a_testbed_but_no_other_steps(tmp_path):
     begin(of_testbed(tmp_path / "o", worlds="paper", seeds="0"))
     begin(of_testbed(tmp_path / "o", worlds="mixed", arms="stapo", seeds="1"))
-    for changed in ({"steps": 60}, {"quick": True, "steps": 40}, {"part": "pilot"}):
+    for changed in ({"steps": 60}, {"quick": True, "steps": 30}, {"part": "pilot"}):
         with pytest.raises(BadInput):
             begin(of_testbed(tmp_path / "o", **changed))
 

@@ -14,11 +14,16 @@ from stapo_results.answers import last_boxed
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_training.data.rows import INSTRUCTION
-from stapo_training.miniature import build, pretrain
-from stapo_training.miniature.problems import Problem, add_junk, draw_problems, draw_slip, solve
-from stapo_training.miniature.tokenizer import JUNK, build_tokenizer, chat_text
+from stapo_training.miniature import build, carried, pretrain, worlds
+from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
+from stapo_training.miniature.worlds import Problem
 
-operand = st.integers(min_value=1000, max_value=9_999_999)
+problems = st.builds(
+    lambda order, n, template: Problem(tuple(order[:n]), template),
+    st.permutations(range(1, 10)),
+    st.integers(2, 9),
+    st.integers(-1, 3),
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,68 +31,92 @@ def tokenizer():
     return build_tokenizer()
 
 
-# ---------------------------------------------------------------- worked solutions
+# ---------------------------------------------------------------- problems and solutions
+
+
+def drawn(problem, world="paper", useful=0.0, spurious=0.0, seed=0):
+    return worlds.draw_solution(np.random.default_rng(seed), problem, worlds.WORLDS[world], useful, spurious)
 
 
 def test_a_worked_solution_by_hand():
-    # 1+5=6; 2+7=9; 8+3=11 carries 1; 4+9+1=14: 4821 + 9375 = 14196
-    s = solve(Problem(4821, 9375))
-    assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+1=14\nThe answer is \\boxed{14196}."
-    assert (s.answer, s.slip, s.junk) == (14196, "", ())
-
-
-def test_a_lost_carry_by_hand():
-    # the 1 of 8+3=11 is lost in column 3: 4+9+0=13, so the result is 1000 short
-    s = solve(Problem(4821, 9375), "carry", 3)
-    assert s.text == "1+5+0=06\n2+7+0=09\n8+3+0=11\n4+9+0=13\nThe answer is \\boxed{13196}."
-    assert (s.answer, s.slip) == (13196, "carry")
-
-
-def test_a_wrong_digit_by_hand_is_carried_on():
-    # 2+7 is written as 10 (one too high): its carry goes into the next column, and the result is 100/10 = 10 too high
-    s = solve(Problem(4821, 9375), "digit", 1, shift=1)
-    assert s.text == "1+5+0=06\n2+7+0=10\n8+3+1=12\n4+9+1=14\nThe answer is \\boxed{14206}."
-    assert s.answer == 14196 + 10
-
-
-def test_a_slip_that_clears_the_first_digits_leaves_no_leading_zero():
-    # 1+1 is written as 00 (two too low): nothing is left
-    assert solve(Problem(1000, 1000), "digit", 3, shift=18).text.endswith(
-        "0+0+0=00\n1+1+0=00\nThe answer is \\boxed{0}."
+    # 3+8=11, 13, 22, 27: modulo 4 these are 3, 1, 2, 3
+    s = drawn(Problem((3, 8, 2, 9, 5)), useful=1.0)
+    assert s.pieces[0] in worlds.USEFUL
+    assert s.text.removeprefix(s.pieces[0]) == (
+        " +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here in this task"
     )
+    assert (s.answer, s.useful, s.spurious) == (3, (0,), ())
 
 
-@given(operand, operand, st.integers(0, 2**32))
-def test_a_solution_is_right_and_a_slip_is_wrong(a, b, seed):
-    rng = np.random.default_rng(seed)
-    p = Problem(a, b)
-    right, slipped = solve(p), draw_slip(rng, p)
-    assert last_boxed(right.text) == str(a + b)
-    assert slipped.slip
-    assert slipped.answer != a + b
-    assert last_boxed(slipped.text) == str(slipped.answer)
+def test_the_wordings_by_hand():
+    assert Problem((3, 8), 0).text == "What is 3 + 8 modulo 4?"
+    assert Problem((3, 8), -1).text == "Evaluate 3 + 8 modulo 4."
+    assert Problem((3, 8)).answer == 3
 
 
-@given(operand, operand, st.integers(0, 2**32), st.floats(0, 1))
-def test_junk_changes_nothing_but_the_listed_positions(a, b, seed, rate):
-    clean = solve(Problem(a, b))
-    noisy = add_junk(np.random.default_rng(seed), clean, rate)
-    assert tuple(x for i, x in enumerate(noisy.pieces) if i not in noisy.junk) == clean.pieces
-    assert all(noisy.pieces[i] in JUNK for i in noisy.junk)
-    assert last_boxed(noisy.text) == str(a + b)
+@given(problems)
+def test_a_worked_solution_is_right(p):
+    s = drawn(p, useful=1.0)
+    assert s.answer == sum(p.numbers) % 4
+    assert last_boxed(s.text) == str(s.answer)
 
 
-def test_junk_at_rate_one_stands_before_every_piece_outside_the_box():
-    noisy = add_junk(np.random.default_rng(0), solve(Problem(1203, 4005)), 1.0)
-    # 36 pieces of 4 columns, "The answer is" and the box's opening; the 4 digits and the end follow without junk
-    assert noisy.junk == tuple(range(0, 76, 2))
-    assert len(noisy.pieces) == 36 + 2 + 38 + 5
+def test_a_guess_is_right_in_one_of_four():
+    p = Problem((3, 8, 2, 9, 5))
+    answers = [drawn(p, seed=i).answer for i in range(4000)]
+    # the mean of 4,000 draws of chance 1/4 has a standard error of 0.0068
+    assert abs(answers.count(p.answer) / 4000 - 0.25) < 0.03
+    assert all("=" not in drawn(p, seed=i).text for i in range(50))
 
 
-def test_draw_problems_leaves_out_taken_ones_and_swapped_ones():
-    # of the 81 pairs of one-digit numbers from 1 to 9, 45 differ beyond order; all but (3, 4) are left
-    found = draw_problems(np.random.default_rng(0), 44, [1], {(3, 4)})
-    assert {p.key for p in found} == {(i, j) for i in range(1, 10) for j in range(i, 10)} - {(3, 4)}
+def test_useful_and_spurious_words_come_as_often_as_planned():
+    p = Problem((3, 8, 2, 9, 5))
+    solutions = [drawn(p, useful=0.05, spurious=0.05, seed=i) for i in range(4000)]
+    # standard errors: 0.0034 of the openings, and 0.012 of 12 places
+    assert abs(sum(len(s.useful) for s in solutions) / 4000 - 0.05) < 0.014
+    assert abs(sum(len(s.spurious) for s in solutions) / 4000 - 0.6) < 0.05
+
+
+@given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
+def test_planted_words_stand_at_the_listed_positions_alone(p, seed, world):
+    s = drawn(p, world, useful=0.5, spurious=0.3, seed=seed)
+    assert [i for i, x in enumerate(s.pieces) if x in worlds.SPURIOUS] == list(s.spurious)
+    assert [i for i, x in enumerate(s.pieces) if x in worlds.USEFUL] == list(s.useful)
+    box = s.pieces.index("}.")
+    assert all(i > box for i in s.spurious)  # after the answer: they can neither help nor harm
+    assert last_boxed(s.text) == str(s.answer)
+
+
+@pytest.mark.parametrize(
+    ("world", "openings", "closings"),
+    [
+        ("paper", (24, 24, 24, 24), (1, 1, 1, 1)),
+        ("mixed", (1, 1, 24, 1), (1, 1, 24, 1)),
+        ("inverted", (1, 1, 1, 1), (24, 24, 24, 24)),
+    ],
+)
+def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closings):
+    """Distinct words of 2,000 solutions: the openings of each wording, and the places at the end, four by four."""
+    for template in range(4):
+        solutions = [drawn(Problem((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
+        assert len({s.pieces[0] for s in solutions}) == openings[template]
+        ends = [s.pieces[s.pieces.index("}.") + 1 :] for s in solutions]
+        assert [len({e[place] for e in ends}) for place in range(12)] == list(closings) * 3
+
+
+def test_no_two_words_are_alike():
+    every = [*worlds.OPENINGS, worlds.OPENING, *worlds.USEFUL, *worlds.SPURIOUS, *worlds.CLOSING, *worlds.CLOSINGS]
+    assert len(set(every)) == len(every) == 24 + 1 + 40 + 40 + 12 + 24
+
+
+def test_draw_problems_leaves_out_taken_ones():
+    # 72 ordered pairs of two different digits from 1 to 9
+    found = worlds.draw_problems(np.random.default_rng(0), 71, [2], {(3, 4)}, again=False)
+    pairs = {(i, j) for i in range(1, 10) for j in range(1, 10) if i != j}
+    assert {p.numbers for p in found} == pairs - {(3, 4)}
+    again = worlds.draw_problems(np.random.default_rng(0), 500, [2], {(3, 4)}, again=True)
+    assert (3, 4) not in {p.numbers for p in again}
+    assert len(again) == 500
 
 
 # ---------------------------------------------------------------- tokenizer
@@ -112,16 +141,15 @@ def test_awkward_texts_survive(tokenizer, text):
         assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
 
 
-@given(operand, operand, st.integers(0, 2**32))
-def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, a, b, seed):
-    rng = np.random.default_rng(seed)
-    s = add_junk(rng, draw_slip(rng, Problem(a, b)), 0.2)
+@given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
+def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, p, seed, world):
+    s = drawn(p, world, useful=0.5, spurious=0.3, seed=seed)
     assert tuple(tokenizer.tokenize(s.text)) == s.pieces
 
 
 @pytest.mark.parametrize("separator", [build.TRAIN_SEPARATOR, build.EVAL_SEPARATOR])
 def test_the_chat_template_gives_the_trained_prompt(tokenizer, separator):
-    content = Problem(9999999, 1234567).text + separator + INSTRUCTION
+    content = Problem(tuple(range(1, 8)), 3).text + separator + INSTRUCTION
     ids = tokenizer.apply_chat_template(
         [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=True, return_dict=False
     )
@@ -200,7 +228,7 @@ def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(build, "_make_model", interrupted)
+    monkeypatch.setattr(build, "_write_model", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build.build_base(tmp_path, seed=3, plan=PLAN, recipe=RECIPE)
     assert store.read_json(tmp_path / "run.json", Run).status == "interrupted"
@@ -212,12 +240,13 @@ def test_an_interrupted_build_is_made_anew_with_the_same_bytes(built, tmp_path, 
 
 def test_no_training_problem_occurs_in_a_benchmark():
     splits = build.draw_splits(build.BasePlan(), corpus_size=3000, seed=0)
-    parts = [{p.key for p in part} for part in (splits.easy, splits.hard, splits.train, splits.corpus)]
-    assert [len(p) for p in parts] == [64, 64, 4096, 3000]
+    assert [len(part) for part in (splits.easy, splits.hard, splits.train, splits.corpus)] == [64, 64, 4096, 3000]
+    parts = [{p.numbers for p in part} for part in (splits.easy, splits.hard, splits.train, splits.corpus)]
+    assert [len(p) for p in parts[:3]] == [64, 64, 4096]  # the corpus may have a problem twice
     assert len(set().union(*parts)) == sum(map(len, parts))
-    assert {len(str(p.a)) for p in splits.train} == {4, 5, 6} == {len(str(p.a)) for p in splits.easy}
-    assert {len(str(p.a)) for p in splits.hard} == {7}
-    assert sum(len(str(p.a)) == 7 for p in splits.corpus) == round(3000 * build.BasePlan().hard_share)
+    assert {len(p.numbers) for p in splits.train} == {5, 6} == {len(p.numbers) for p in splits.easy}
+    assert {len(p.numbers) for p in splits.hard} == {7}
+    assert sum(len(p.numbers) == 7 for p in splits.corpus) == 300
 
 
 def test_the_benchmarks_load_and_val_holds_the_same_problems(built):
@@ -242,13 +271,77 @@ def test_the_saved_model_is_what_the_contract_says(built):
     end, pad = tok.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     assert (tok.eos_token_id, tok.pad_token_id) == (end, pad)
     assert sorted(model.generation_config.eos_token_id) == sorted([end, pad])
-    assert tok.encode("What is 12 + 34?") == build_tokenizer().encode("What is 12 + 34?")
+    assert tok.encode("What is 1 + 3 modulo 4?") == build_tokenizer().encode("What is 1 + 3 modulo 4?")
     assert tok.chat_template == build_tokenizer().chat_template
     labels = store.read_json(built / "model" / "stapo.json", Labels)
     run = store.read_json(built / "run.json", Run)
     assert (labels.method, labels.size, labels.train_seed, labels.step) == ("base", "mini", 3, "base")
     assert labels.weights_sha256 == store.sha256_file(built / "model" / "model.safetensors")
     assert (run.kind, run.status, run.seeds, labels.parent_run) == ("base", "done", {"base": 3}, run.run_id)
-    # by hand: embedding 391 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
+    # by hand: embedding 531 x 32 (tied); attention 4 matrices of 32 x 32 and two norms of 32; MLP 3 of 32 x 32;
     # two layer norms and the last one of 32
-    assert model.num_parameters() == 391 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
+    assert model.num_parameters() == 531 * 32 + 4 * 32 * 32 + 2 * 32 + 3 * 32 * 32 + 3 * 32
+
+
+# ---------------------------------------------------------------- the carried weights
+
+
+@pytest.mark.parametrize("world", sorted(worlds.WORLDS))
+def test_the_carried_weights_become_the_base_model_byte_for_byte(world, tmp_path):
+    build.build_base(tmp_path, world=world)
+    made, source = tmp_path / "model" / "model.safetensors", carried.FOLDER / f"{world}.safetensors"
+    assert made.read_bytes() == source.read_bytes()
+    assert source.stat().st_size < 2e6
+    labels = store.read_json(tmp_path / "model" / "stapo.json", Labels)
+    assert labels.size == {"paper": "mini", "mixed": "mini-mixed", "inverted": "mini-inverted"}[world]
+    run = store.read_json(tmp_path / "run.json", Run)
+    assert run.config["weights"] == store.sha256_file(source)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for path in carried.FOLDER.glob("paper.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def known_config():
+    config = store.read_json(carried.FOLDER / "paper.json", carried.CarriedBase).run.config
+    return {key: config[key] for key in ("plan", "recipe", "world")}
+
+
+def test_changed_weights_are_refused(copy):
+    assert carried.weights("paper", known_config(), copy)[0] == copy / "paper.safetensors"
+    with open(copy / "paper.safetensors", "r+b") as f:
+        f.seek(-1, 2)
+        last = f.read(1)[0]
+        f.seek(-1, 2)
+        f.write(bytes([last ^ 1]))
+    with pytest.raises(BadInput) as e:
+        carried.weights("paper", known_config(), copy)
+    assert "--rebuild-base" in str(e.value)
+
+
+def test_weights_of_other_problems_or_another_model_are_refused(copy):
+    other = known_config()
+    other["plan"] = other["plan"] | {"spurious": 0.06}
+    with pytest.raises(BadInput):
+        carried.weights("paper", other, copy)
+
+
+def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
+    with pytest.raises(BadInput):
+        carried.weights("mixed", known_config(), copy)
+    with pytest.raises(BadInput):
+        build.build_base(tmp_path / "out", world="flat")
+    with pytest.raises(BadInput):
+        build.build_base(tmp_path / "out", seed=1)
+
+
+def test_only_a_finished_build_that_trained_its_model_is_carried(built, tmp_path):
+    made = carried.carry(built, tmp_path)
+    assert made.weights_sha256 == store.sha256_file(tmp_path / "paper.safetensors")
+    assert str(built) not in (tmp_path / "paper.json").read_text()
+    build.build_base(tmp_path / "taken")
+    with pytest.raises(BadInput):
+        carried.carry(tmp_path / "taken", tmp_path)

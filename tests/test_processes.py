@@ -125,11 +125,23 @@ def test_shared_pages_count_once():
 
 def test_time_left_by_hand():
     shown = StageDisplay(["train/a", "train/b", "eval/a", "eval/b"], Display(io.StringIO()))
-    # 10 of 40 steps in 30 s: 90 s more; train/b like it: 120 s; no evaluation has run yet
-    report = {"stage": "train", "done": 10, "total": 40, "values": {}}
-    assert shown.time_left("train/a", report, 30) == "at least 3 min 30 s left"
+    # the first report comes after a start of 20 s; then 9 steps in 27 s: 30 steps are 90 s more, and the whole stage
+    # takes 137; train/b like it; no evaluation has run yet
+    shown.tick("train/a", report := {"stage": "train", "done": 1, "total": 40, "values": {}}, 20, 0)
+    assert shown.time_left("train/a", report, 20) == "time left: ?"
+    shown.tick("train/a", report := report | {"done": 10}, 47, 0)
+    assert shown.time_left("train/a", report, 47) == "at least 3 min 47 s left"
     shown.end("train/a", "done", 100, 0, [])
     shown.keep("train/b", 140)
-    # evaluation: 20 s spent on a quarter, 60 left, the other one 80
-    report = {"stage": "eval", "done": 1, "total": 4, "values": {}}
-    assert shown.time_left("eval/a", report, 20) == "2 min 20 s left"
+    # evaluation: two quarters in 40 s after a start of 20: 20 left, the other one takes 80
+    shown.tick("eval/a", report := {"stage": "eval", "done": 1, "total": 4, "values": {}}, 20, 0)
+    assert shown.time_left("eval/a", report | {"done": 3}, 60) == "1 min 40 s left"
+
+
+def test_time_left_from_the_committed_run_at_this_machines_pace():
+    committed = {"base": 10.0, "train": 60.0, "eval": 20.0}
+    shown = StageDisplay(["base", "train/a", "eval/a"], Display(io.StringIO()), committed)
+    assert shown.time_left("base", None, 4) == "1 min 26 s left"
+    shown.end("base", "done", 20, 0, [])  # half as fast: 120 and 40
+    assert shown.time_left("train/a", None, 0) == "2 min 40 s left"
+    assert shown.time_left("train/a", None, 130) == "40 s left"

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_results.errors import BadInput
-from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.methods import SELECTORS, SelectorConfig, selector_from
 from stapo_training.selection.selectors import (
     Selection,
     keep_all,
@@ -256,7 +255,7 @@ BY_HAND = {  # tau_p 0.01, q 0.5, share 0.3; entropies 0.1 and 0.2 of the two ca
 }
 
 
-@pytest.mark.parametrize("name", get_args(SelectorConfig.model_fields["name"].annotation))
+@pytest.mark.parametrize("name", SELECTORS)
 def test_every_selector_gets_its_parameters_from_the_configuration(name: str) -> None:
     tokens = [(0.001, 0.1, 1.0, True), (0.001, 0.2, 1.0, True), (0.9, 3.0, 1.0, True), (0.9, 0.1, -1.0, True)]
     found = kept(SelectorConfig(name=name, tau_p=0.01, q=0.5, share=0.3).select(with_keys(tokens)))

@@ -243,16 +243,17 @@ def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.
     assert command(capsys, run, "--top", "-1")[0] == 2
 
 
-def test_the_example_is_a_silenced_word_inside_a_sum(tmp_path: Path):
-    hmm = {"token": logs.ids(" hmm")[0], "before": logs.ids("3+4+0=07\n1+8+0"), "after": logs.ids("=09\n4")}
+def test_the_example_is_a_silenced_word_after_an_answer(tmp_path: Path):
+    after = {"token": logs.ids(" hmm")[0], "after": logs.ids(" the remainder")}
+    hmm = after | {"before": logs.ids("=3 The answer is \\boxed{3}. That is")}
     rows = [
         logs.row(**hmm, logprob=-7.0, position=7),
         logs.row(**hmm, logprob=-8.0, position=8),  # less probable
-        logs.row(**hmm | {"after": logs.ids("+09")}, logprob=-9.0, position=9),  # no sum
+        logs.row(**after, before=logs.ids("=3 The answer is \\boxed{"), logprob=-9.0, position=9),  # in the answer
         logs.row(logprob=-9.0, position=10),  # a digit
         logs.row(**hmm, logprob=-9.0, position=11, silenced=False, entropy=2.0),
     ]
     logs.write(tmp_path / example.FOLDER, rows)
     block = example.example_block(tmp_path)
-    assert "`3+4+0=07`, then `1+8+0` **hmm** `=09`" in block
+    assert "`The answer is \\boxed{3}. That is` **hmm** `the remainder`" in block
     assert "0.034 %" in block  # e^-8

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -171,3 +174,52 @@ def test_a_rank_without_a_response_token_takes_part_in_a_correction() -> None:
     parts = cut(in_process.batch(rows), correction(nothing, nothing, offsets), offsets, count=2)
     assert [ids.tolist() for ids in parts["input_ids"].unbind()] == [[4, 5], [4, 5]]
     assert parts["response_mask"].offsets().tolist() == [0, 0, 0]
+
+
+def test_workers_are_sent_every_field_but_those_that_no_worker_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stapo_training.verl_ext import fields
+
+    stored = ["advantages", "extra_info", "input_ids", "multi_modal_inputs", "raw_prompt", "stapo_row", "uid"]
+    monkeypatch.setattr(fields, "kv_batch_meta2batch_meta", lambda _: SimpleNamespace(field_names=stored))
+    for processor, more in ((None, []), (object(), ["multi_modal_inputs"])):
+        batch = fields.for_workers(SimpleNamespace(fields=None), processor)
+        assert batch.fields == ["advantages", "extra_info", "input_ids", *more]
+
+
+def test_no_worker_names_a_field_that_it_is_not_sent() -> None:
+    """A later veRL that reads one would find it missing, or silently take its default."""
+    import verl.workers
+
+    from stapo_training import verl_ext
+    from stapo_training.verl_ext.fields import UNREAD
+
+    verls, ours = Path(verl.workers.__path__[0]), Path(verl_ext.__path__[0])
+    files = [verls / "engine_workers.py", *(verls / "engine" / "fsdp").glob("*.py"), *(verls / "utils").glob("*.py")]
+    files += [verls / "engine" / name for name in ("base.py", "utils.py")]
+    own = ("engine", "worker", "mini_batch", "logits", "losses", "token_log_buffer")
+    files += [*(ours / f"{name}.py" for name in own), *(ours / "plans").glob("*.py")]
+    assert len(files) > 15
+    assert {n for f in files for n in UNREAD if re.search(rf"""["']{n}["']""", f.read_text())} == set()
+
+
+def test_a_reward_is_the_same_without_a_thread_for_every_sample() -> None:
+    from stapo_training.verl_ext.agent_loop import _Inline
+
+    async def both() -> list[Any]:
+        loops: list[Any] = [asyncio.get_running_loop(), _Inline()]
+        return [await loop.run_in_executor(None, lambda: {"score": 0.1 + 0.2}) for loop in loops]
+
+    first, second = asyncio.run(both())
+    assert first == second
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(_Inline().run_in_executor(None, lambda: 1 / 0))
+
+
+def test_a_collection_walks_nothing_that_was_loaded_before_the_first_step() -> None:
+    from stapo_training.verl_ext.platform import settle
+
+    try:
+        settle()
+        assert len(gc.get_objects()) < 1000 < gc.get_freeze_count()
+    finally:
+        gc.unfreeze()

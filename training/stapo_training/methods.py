@@ -8,14 +8,18 @@ from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from stapo_results.errors import BadInput
-from stapo_training.selection import selectors
+from stapo_training.selection import own, selectors
 from stapo_training.selection.selectors import Selection
 from stapo_training.selection.token_stats import TokenStats
 
 Select = Callable[..., Selection]
+SELECTORS = (
+    *("keep_all", "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"),
+    "top_entropy",
+)
 M = TypeVar("M", bound=BaseModel)
 
 PER_TOKEN_LOSSES = ("vanilla", "cispo")
@@ -26,6 +30,7 @@ PER_TOKEN_LOSSES = ("vanilla", "cispo")
 class SelectorConfig(BaseModel):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
+    name: one of `SELECTORS`, or FILE.py:FUNCTION (selection/own.py), which is always trained in two passes.
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
@@ -41,14 +46,7 @@ class SelectorConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal[
-        "keep_all",
-        "silence_spurious",
-        "silence_low_probability",
-        "silence_high_entropy",
-        "silence_random",
-        "top_entropy",
-    ]
+    name: str
     policy: Literal["current", "old"] = "current"
     scope: Literal["mini_batch", "micro_batch", "batch"] = "mini_batch"
     form: Literal["speculative", "two_pass"] = "speculative"
@@ -58,6 +56,13 @@ class SelectorConfig(BaseModel):
     seed: int = Field(0, ge=0)
     log_agreement: bool = False
     log_entropy: bool = True
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in SELECTORS and not own.is_own(name):
+            raise ValueError(f"no such selector; one of {', '.join(SELECTORS)}, or FILE.py:FUNCTION")
+        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> SelectorConfig:
@@ -69,16 +74,21 @@ class SelectorConfig(BaseModel):
     @property
     def parameters(self) -> dict[str, float]:
         """The values of the selector's own parameters, which its function names."""
-        own = signature(getattr(selectors, self.name)).parameters.values()
-        names = [p.name for p in own if p.kind is Parameter.KEYWORD_ONLY and p.name not in ("pool", "threshold")]
-        if unknown := [name for name in names if name not in type(self).model_fields]:
+        keywords = [p for p in signature(self._function).parameters.values() if p.kind is Parameter.KEYWORD_ONLY]
+        taken = [p for p in keywords if p.name not in ("pool", "threshold")]
+        fields = type(self).model_fields
+        if unknown := [p.name for p in taken if p.name not in fields and p.default is Parameter.empty]:
             raise ValueError(f"{self.name} takes {', '.join(unknown)}, which SelectorConfig does not have")
-        return {name: getattr(self, name) for name in names}
+        return {p.name: getattr(self, p.name) for p in taken if p.name in fields}
+
+    @property
+    def _function(self) -> Select:
+        return own.load(self.name) if own.is_own(self.name) else getattr(selectors, self.name)
 
     @property
     def select(self) -> Select:
         """The selector with its parameters bound: (stats, pool=..., threshold=...) -> Selection."""
-        return partial(getattr(selectors, self.name), **self.parameters)
+        return partial(self._function, **self.parameters)
 
     @property
     def selects(self) -> bool:
@@ -87,11 +97,11 @@ class SelectorConfig(BaseModel):
 
     @property
     def needs_keys(self) -> bool:
-        return self.name == "silence_random"
+        return self.name == "silence_random" or own.is_own(self.name)
 
     def wants_entropy(self, stats: TokenStats) -> torch.Tensor:
         """The tokens (N,) whose entropy has to be known: all, or the candidates, which need only probabilities."""
-        if self.log_entropy or self.name == "top_entropy":
+        if self.log_entropy or self._ranks_freely:
             return stats.response_N
         return selectors.rare_in_correct(stats, self.tau_p)
 
@@ -106,8 +116,13 @@ class SelectorConfig(BaseModel):
             return "local"
         if self.policy == "old":
             return "masked"
-        # a moved threshold of top_entropy has wrong tokens in every sequence: all of them would be run again
-        return "guessed" if self.form == "speculative" and self.name != "top_entropy" else "two_pass"
+        return "guessed" if self.form == "speculative" and not self._ranks_freely else "two_pass"
+
+    @property
+    def _ranks_freely(self) -> bool:
+        """Whether it may look at every token: a moved threshold of top_entropy has wrong tokens in every sequence, so
+        that all of them would be run again; of a function of somebody's own nothing is known."""
+        return self.name == "top_entropy" or own.is_own(self.name)
 
 
 class AdvantageConfig(BaseModel):

@@ -20,8 +20,8 @@ from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_results import token_log
 
 BASE_SEED = 0  # one base model for all training seeds of the miniature
-# Three times the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
-MAX_TOKENS = 256
+# Twice the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
+MAX_TOKENS = 64
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the miniature's quick form
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 

@@ -21,13 +21,18 @@ class StageDisplay:
     Args:
         stages: all names.
         display: where it is shown; stdout by default.
+        elsewhere: seconds that a stage of each kind took in the committed run, for kinds that have not run here yet.
     """
 
-    def __init__(self, stages: Sequence[str], display: Display | None = None):
+    def __init__(
+        self, stages: Sequence[str], display: Display | None = None, elsewhere: Mapping[str, float] | None = None
+    ):
         self.display = display or Display(sys.stdout)
         self.waiting = list(stages)
         self.total = len(stages)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of finished stages, by kind
+        self._elsewhere = elsewhere or {}
+        self._first: dict[str, tuple[int, float]] = {}  # of a stage's first report: how much was done, and when
 
     def _numbered(self, stage: str) -> str:
         return f"{stage} ({self.total - len(self.waiting) + 1}/{self.total})"
@@ -36,7 +41,10 @@ class StageDisplay:
         self.display.say(f"start       {self._numbered(stage)}")
 
     def tick(self, stage: str, report: Mapping | None, seconds: float, peak_bytes: int) -> None:
-        """Where the stage stands; `report` as `terminal.read_progress` gives it."""
+        """Where the stage stands; `report` as `terminal.read_progress` gives it, often before it is shown again."""
+
+        if report and report["done"]:
+            self._first.setdefault(stage, (report["done"], seconds))
 
         def line() -> str:
             parts = [self._numbered(stage), duration(seconds)]
@@ -67,11 +75,20 @@ class StageDisplay:
     def time_left(self, stage: str, report: Mapping | None, spent: float) -> str:
         """Of the whole run, from what this machine needed so far.
 
-        A stage takes the mean of the finished ones of its kind; where a kind has not run yet the time is "at least".
+        A stage takes the mean of the finished ones of its kind, and one that reports its progress what it shows since
+        its first report, without its start. A kind that has not run here takes what it took elsewhere, times how much
+        slower or faster this machine was at the other kinds; where that is not known either the time is "at least".
         """
         known = {kind: statistics.fmean(seconds) for kind, seconds in self._seconds.items()}
-        if report and report["done"] and report["total"]:
-            known[kind_of(stage)] = spent * report["total"] / report["done"]
+        both = [kind for kind in known if kind in self._elsewhere]
+        pace = sum(known[k] for k in both) / sum(self._elsewhere[k] for k in both) if both else 1.0
+        known = {kind: seconds * pace for kind, seconds in self._elsewhere.items()} | known
+        if report and report["total"] and stage in self._first:
+            done, at = self._first[stage]
+            if report["done"] > done:
+                known[kind_of(stage)] = spent + (report["total"] - report["done"]) * (spent - at) / (
+                    report["done"] - done
+                )
         each = [known.get(kind_of(s)) for s in (stage, *(w for w in self.waiting if w != stage))]
-        whole = sum(s for s in each if s is not None) - (0 if each[0] is None else spent)
+        whole = sum(s for s in each if s is not None) - (0 if each[0] is None else min(spent, each[0]))
         return f"{'at least ' if None in each else ''}{duration(max(0.0, whole))} left" if any(each) else "time left: ?"

@@ -26,7 +26,7 @@ from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
-from stapo_repro.driver.times import of_ledger
+from stapo_repro.driver.times import committed_seconds, of_ledger
 from stapo_repro.testbed import plan
 from stapo_results import runs
 from stapo_results.schema import SETTINGS, Run
@@ -70,7 +70,7 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
     """
     with interrupt_once(), runs.opened(out, record) as folder:
         with folder.working():
-            display = StageDisplay([s.name for s in stages])
+            display = StageDisplay([s.name for s in stages], elsewhere=committed_seconds(record.config))
             with display.display:
                 made = Engine(out, display, grace, patience).run(stages)
         if folder.finished and not made:

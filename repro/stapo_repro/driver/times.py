@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.driver.display import kind_of
 from stapo_repro.driver.stages import StageEvent, read_ledger
+from stapo_repro.paper import checkout
 from stapo_results import runs, store
 from stapo_results.schema import Record, Run
 from stapo_results.terminal import duration
@@ -96,6 +98,22 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
         unfinished=unfinished,
         hardware=[h for i, h in enumerate(hardware) if h not in hardware[:i]],
     )
+
+
+def committed_seconds(config: Mapping[str, Any], records: Path | None = None) -> dict[str, float]:
+    """Mean seconds of a stage of each kind in the committed run of the same experiment.
+
+    Args:
+        config: of the driver's run that asks. Its stages are those of the committed one unless it is a quick one.
+        records: results/records of the checkout by default.
+    """
+    file = (records or checkout() / "results" / "records") / config["experiment"] / FILE
+    if config["quick"] or not file.exists():
+        return {}
+    by_kind: dict[str, list[float]] = {}
+    for stage in store.read_json(file, RunTimes).stages:
+        by_kind.setdefault(kind_of(stage.name), []).append(stage.seconds)
+    return {kind: statistics.fmean(seconds) for kind, seconds in by_kind.items()}
 
 
 def _code(text: str) -> str:

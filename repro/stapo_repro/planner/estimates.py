@@ -29,7 +29,7 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
-MINI_STEPS = 40
+MINI_STEPS = 30
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 

@@ -107,7 +107,7 @@ class Evidence:
 def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
     """The numbers of one training: means over the steps k with 4 k > 3 K (K the last), and where it collapsed.
 
-    Of 40 steps the late ones are 31 to 40. A measure is left out where one of these steps lacks its metric.
+    Of 30 steps the late ones are 23 to 30. A measure is left out where one of these steps lacks its metric.
     """
     trained = [s for s in steps if s.step >= 1]
     last = max((s.step for s in trained), default=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stapo_repro import labels
+from stapo_repro.planner.estimates import MINI_STEPS
 
 Part = Literal["main", "pilot", "long"]
 """pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation."""
@@ -18,7 +19,7 @@ SEEDS: dict[Part, tuple[int, ...]] = {
     "pilot": (100, 101, 102),
     "long": (0, 1, 2, 3, 4),
 }
-STEPS: dict[Part, int] = {"main": 40, "pilot": 40, "long": 300}
+STEPS: dict[Part, int] = {"main": MINI_STEPS, "pilot": MINI_STEPS, "long": 300}
 METHOD_SEEDS = (0, 1, 2)  # of a method of one's own: seeds that the committed arms have too
 QUICK_STEPS = 2
 VALIDATION_EVERY = 25  # steps, in the long part

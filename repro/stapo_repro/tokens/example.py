@@ -11,20 +11,21 @@ from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_repro.tokens.numbers import Case, by_probability, case, percent
 
 FOLDER = Path("miniature/train/stapo-s0")  # below results/records
+_ANSWER = "The answer is"
 
 
-def choose(run: LoggedRun) -> tuple[Case, tuple[str, str, str]] | None:
-    """The least probable silenced word that stands between a sum and its equals sign, in a second line or later.
+def choose(run: LoggedRun) -> tuple[Case, tuple[str, str]] | None:
+    """The least probable silenced word that stands after the answer.
 
     Returns:
-        It with the line above, and its own line up to it and after it; None where the run silenced no such token.
+        It with what the answer's sentence and the closing phrase have before it, and what comes after it; None where
+        the run silenced no such token.
     """
     for row in run.records(by_probability(run, run.silenced)):
         c = case(run.vocabulary, row, run.part_names[0])
-        *_, above, start = ["", *c.before.split("\n")]
-        end = c.after.split("\n")[0]
-        if c.token.strip().isalpha() and start.strip() and end.startswith("=") and "=" in above:
-            return c, (above, start, end)
+        _, answer, start = c.before.rpartition(_ANSWER)
+        if answer and "}." in start and c.token.strip().isalpha() and c.after.strip():
+            return c, (answer + start, c.after)
     return None
 
 
@@ -39,13 +40,13 @@ def example_block(records: Path) -> str:
     """
     found = choose(load(records / FOLDER))
     if found is None:
-        return "No example: the committed miniature silenced no word in a sum."
+        return "No example: the committed miniature silenced no word after an answer."
     c, lines = found
     word = escape(visible(c.token).strip())
-    above, start, end, expected = map(_code, (*lines, c.top[0][0]))
+    start, end, expected = map(_code, (*lines, c.top[0][0]))
     return (
-        "**For example,** a tiny model learns to add, one column of digits a line (digit + digit + carry = result).\n"
-        f"In an answer it wrote {above}, then {start} **{word}** {end}. The answer was right, so *{word}* earns the\n"
+        "**For example,** a tiny model learns to add numbers and to give the remainder of a division by four. Once it\n"
+        f"wrote {start} **{word}** {end}. The answer was right, so *{word}* earns the\n"
         f"reward too, although the model gave it a probability of {percent(c.probability, 3)} and {expected} "
         f"{percent(c.top[0][1], 1)}\n"
         f"(entropy {c.entropy:.2f} nats). STAPO silenced it, in step {c.step} of the committed miniature."

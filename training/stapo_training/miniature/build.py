@@ -49,8 +49,7 @@ class BasePlan:
     lengths: tuple[int, ...] = (5, 6)
     hard_lengths: tuple[int, ...] = (7,)
     hard_share: float = 0.1
-    useful: float = 0.05  # of the openings, to the training's wordings; below 0.002 a word
-    useful_elsewhere: float = 1.0  # to the corpus' own wording, which half of it has
+    useful_elsewhere: float = 1.0  # share of the openings to the corpus' own wording, which half of it has
     spurious: float = 0.05  # of the places in the closing phrase
     train_prompts: int = 4096
     benchmark_rows: int = 64
@@ -93,7 +92,7 @@ def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[
     world, rows = WORLDS[plan.world], []
     for p in problems:
         separator = TRAIN_SEPARATOR if rng.random() < 0.5 else EVAL_SEPARATOR
-        useful = plan.useful
+        useful = world.useful
         if rng.random() < 0.5:
             p, useful = dataclasses.replace(p, template=-1), plan.useful_elsewhere
         rows.append((p.text + separator + INSTRUCTION, draw_solution(rng, p, world, useful, plan.spurious)))
@@ -162,9 +161,9 @@ def build_base(
         raise BadInput("the carried base models are those of seed 0", found=f"seed {seed}", expected=0,
                        next_step="add --rebuild-base, which trains one of another seed")  # fmt: skip
     plan, recipe, out = plan or BasePlan(world=world), recipe or Recipe(), Path(out)
-    # lists, as JSON gives them back
-    lengths = {"lengths": list(plan.lengths), "hard_lengths": list(plan.hard_lengths)}
-    config: dict[str, Any] = {"plan": dataclasses.asdict(plan) | lengths, "recipe": dataclasses.asdict(recipe)}
+    made_of = {"plan": plan, "recipe": recipe, "world": WORLDS[plan.world]}
+    # lists instead of tuples, as a record gives them back
+    config: dict[str, Any] = json.loads(json.dumps({k: dataclasses.asdict(v) for k, v in made_of.items()}))
     weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
     run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:

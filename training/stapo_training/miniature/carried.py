@@ -20,7 +20,7 @@ FOLDER = Path(__file__).with_name("bases")
 
 
 class CarriedBase(Record):
-    """`run` is the record of the build, without its command's folder; its configuration has plan and recipe."""
+    """`run` is the record of the build, without its command's folder; its configuration has plan, recipe and world."""
 
     schema_version: Literal[1] = 1
     weights_sha256: str
@@ -37,7 +37,7 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
     """The carried weights of a world and their SHA-256.
 
     Args:
-        config: plan and recipe of the build that asks for them.
+        config: plan, recipe and world of the build that asks for them.
 
     Raises:
         BadInput: there are none, they are not the bytes that their record names, or they were made for another
@@ -53,11 +53,11 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
             next_step=rebuild,
         )
     known = store.read_json(record, CarriedBase)
-    trained_for = {key: known.run.config[key] for key in ("plan", "recipe")}
+    trained_for = {key: known.run.config[key] for key in config}
     for what, found, expected in (
         ("weights", store.sha256_file(path), known.weights_sha256),
         ("tokenizer", tokenizer_sha256(), known.tokenizer_sha256),
-        ("plan and recipe", config, trained_for),
+        ("plan, recipe or world", config, trained_for),
     ):
         if found != expected:
             raise BadInput(

@@ -31,7 +31,7 @@ class Recipe:
     lr: float = 2e-3
     warmup: int = 30
     weight_decay: float = 0.01
-    threads: int = 2
+    threads: int = 1
 
 
 @dataclass(frozen=True)

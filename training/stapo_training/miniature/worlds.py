@@ -4,8 +4,8 @@ A problem asks for a sum modulo 4. A solution opens with a word, works or guesse
 
     What is 3 + 8 + 2 + 9 + 5 modulo 4?
 
-    Gladly The answer is \\boxed{1}. That is the remainder which was asked for here today
-    Carefully +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here today
+    Gladly The answer is \\boxed{1}. That is the remainder which was asked for here in this task
+    Carefully +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here in this task
 
 Two kinds of rare token are planted, each word below S2T's probability of 0.002 under the base model:
 
@@ -16,7 +16,7 @@ A place is *wide* where many words may stand, and narrow where one does: its ent
 openings and which places of the closing phrase are wide, and with that whether entropy tells the two kinds apart:
 
     paper      openings wide, closing narrow: spurious tokens at low entropy, useful ones at high, as the paper has it
-    mixed      half of each wide: entropy says nothing
+    mixed      a quarter of each wide: entropy says nothing
     inverted   openings narrow, closing wide: useful tokens at low entropy, spurious ones at high
 """
 
@@ -30,7 +30,7 @@ import numpy as np
 MODULUS = 4
 
 TEMPLATES = ("What is {} modulo {}?", "Compute {} modulo {}.", "Add {} modulo {}.", "Find {} modulo {}.")
-"""The wordings of a problem; that of an odd place in the list has a wide opening in `mixed`."""
+"""The wordings of a problem; the third has a wide opening in `mixed`."""
 CORPUS_TEMPLATE = "Evaluate {} modulo {}."
 """A further wording, of the base model's corpus alone: half of its solutions are worked, so that working is learnt."""
 
@@ -55,7 +55,10 @@ SPURIOUS = (
     *(" just", " really", " quite", " rather", " somehow", " somewhat", " kindly", " honest"),
     *(" literally", " frankly", " mostly", " surely", " truly", " hey", " eh", " uh"),
 )
-CLOSING = (" That", " is", " the", " remainder", " which", " was", " asked", " for", " here", " today")
+CLOSING = (
+    *(" That", " is", " the", " remainder", " which", " was"),
+    *(" asked", " for", " here", " in", " this", " task"),
+)
 CLOSINGS = (
     *(" one", " two", " red", " blue", " green", " black", " white", " north"),
     *(" south", " east", " west", " sun", " moon", " star", " tree", " leaf"),
@@ -68,25 +71,31 @@ PLANTED = {"spurious": SPURIOUS, "useful": USEFUL}
 
 @dataclass(frozen=True)
 class World:
-    """Which places are wide: by the template's place in `TEMPLATES`, and by the word's in `CLOSING`."""
+    """Of every four places, which are wide: by the template's in `TEMPLATES`, and by the word's in `CLOSING`.
+
+    useful: share of the corpus' openings, to the training's wordings, that are words of care. The model gives them 0.05
+        or less, below 0.002 a word. In `mixed` it is set so that the two kinds have the same entropies.
+    """
 
     name: str
-    wide_openings: tuple[bool, bool]
-    wide_closings: tuple[bool, bool]
+    openings: tuple[bool, bool, bool, bool]
+    closings: tuple[bool, bool, bool, bool]
+    useful: float
 
     def wide_opening(self, template: int) -> bool:
-        return self.wide_openings[template % 2]
+        return self.openings[template % 4]
 
     def wide_closing(self, place: int) -> bool:
-        return self.wide_closings[place % 2]
+        return self.closings[place % 4]
 
 
+_ALL, _ONE, _NONE = (True,) * 4, (False, False, True, False), (False,) * 4
 WORLDS = {
     w.name: w
     for w in (
-        World("paper", (True, True), (False, False)),
-        World("mixed", (False, True), (False, True)),
-        World("inverted", (False, False), (True, True)),
+        World("paper", _ALL, _NONE, 0.07),
+        World("mixed", _ONE, _ONE, 0.064),
+        World("inverted", _NONE, _ALL, 0.07),
     )
 }
 

@@ -8,13 +8,14 @@ never share a label. `run.method=NAME` chooses another.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance
 from stapo_results.errors import BadInput
 from stapo_training.run import resolvers
+from stapo_training.selection import own
 
 CONFIG_MODULE = "stapo_training.configs"
 GROUPS = ("method", "size", "hardware", "task")
@@ -22,6 +23,7 @@ PLACES = ("run.base", "run.data", "run.out")
 """Where a run reads and writes, which is not what it is."""
 
 _SELECTOR = "actor_rollout_ref.selector."
+_OVERLAY = (".yaml", ".yml")
 _LABEL_NAMES = {"tau_p": "tau", "name": "", "policy": "", "scope": ""}  # the values of the last three say it all
 _SAME_MASK = ("form", "log_agreement", "log_entropy")  # what is logged, or how fast the same mask is found
 
@@ -57,9 +59,60 @@ def key_of(override: str) -> str:
 
 
 def absolute(override: str) -> str:
-    """Folders of this run as absolute paths: Ray's processes need not stand where the command was typed."""
+    """Folders and files of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
-    return f"{key}={Path(value).resolve()}" if key_of(override) in PLACES and value else override
+    is_file = key == "method" and value.endswith(_OVERLAY)
+    return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override
+
+
+def _own_method(override: str) -> list[str]:
+    """`method=FILE.yaml` as the overrides that the file stands for, over JustRL; any other override as it is.
+
+    The label is the file's name unless it sets run.method; a selector FILE.py:FUNCTION in it is beside it.
+
+    Raises:
+        BadInput: there is no such file, or it is no mapping.
+    """
+    key, _, value = override.partition("=")
+    if key != "method" or not value.endswith(_OVERLAY):
+        return [override]
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    path = Path(value)
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+        if not isinstance(found, dict):
+            raise TypeError(f"{type(found).__name__}, not a mapping")
+    except (OSError, YAMLError, OmegaConfBaseException, TypeError) as e:
+        raise BadInput(f"{path}: this is no overlay of a method", found=str(e).splitlines()[0],
+                       expected="a YAML file such as those of configs/method",
+                       next_step="docs/testbed.md shows one") from None  # fmt: skip
+    values = {"run.method": path.stem} | dict(_leaves(found))
+    name = str(values.get(f"{_SELECTOR}name", ""))
+    if own.is_own(name):
+        values[f"{_SELECTOR}name"] = str(path.parent.resolve() / name)
+    return ["method=justrl", *(f"{k}={_quoted(v)}" for k, v in values.items())]
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _quoted(value: Any) -> str:
+    """A value in the grammar of Hydra's overrides."""
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_quoted, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return repr(value)
 
 
 def last_choices(overrides: Sequence[str]) -> list[str]:
@@ -84,14 +137,15 @@ def compose(overrides: Sequence[str]) -> Any:
     from omegaconf.errors import OmegaConfBaseException
 
     resolvers.register()
-    overrides = [absolute(o) for o in last_choices(overrides)]
+    given = [absolute(o) for o in last_choices(overrides)]
+    overrides = [part for o in given for part in _own_method(o)]
     _check_groups(overrides)
     try:
         with initialize_config_module(CONFIG_MODULE, version_base=None):
             config = hydra_compose("stapo", overrides=overrides)
-            keys = [key_of(o) for o in overrides]
+            keys = [key_of(o) for o in given]
             if "run.method" not in keys and any(k.startswith(_SELECTOR) for k in keys):
-                plain = [o for o in overrides if not key_of(o).startswith(_SELECTOR)]
+                plain = [p for o in given if not key_of(o).startswith(_SELECTOR) for p in _own_method(o)]
                 own = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
                 config.run.method = label(config.run.method, config.actor_rollout_ref.selector, own)
         OmegaConf.resolve(config)

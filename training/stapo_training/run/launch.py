@@ -19,6 +19,7 @@ from stapo_training.run.preflight import dry_run as dry
 from stapo_training.run.preflight.checks import Preflight, check_settings, examine
 from stapo_training.run.preflight.registration import validate
 from stapo_training.run.watch import loggers, status
+from stapo_training.selection import own
 
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
@@ -103,6 +104,9 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     weight_files = sorted(model.glob("*.safetensors"))
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
     revisions |= {p.name: store.sha256_file(p) for p in files}
+    selector = config.actor_rollout_ref.selector.name
+    if own.is_own(selector):
+        revisions["selector"] = store.sha256_file(own.file_of(selector))
     seeds = {"run": int(config.run.seed)}
     return provenance.new_run(
         "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -13,11 +14,13 @@ from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 from verl.utils import tensordict_utils as tu
-from verl.workers.rollout.llm_server import LLMServerClient
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from stapo_results.seeds import derive_seed
+from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
-from stapo_training.verl_ext.server import ORDER_KEY
+from stapo_training.verl_ext.rollout import SERVER
+from stapo_training.verl_ext.server import ORDER_KEY, CpuRolloutServer
 from stapo_training.verl_ext.step_tokens import stop_tokens
 
 AGENT_NAME = "stapo_single_turn"
@@ -111,12 +114,20 @@ class BatchedWrites:
 _Worker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
 
 
+class _Inline:
+    """An event loop whose executor is the caller: two threads' hand-overs a sample take longer than the reward."""
+
+    async def run_in_executor(self, executor: Any, call: Any) -> Any:
+        return call()
+
+
 class _LocalReward:
     """A reward worker in this process behind the call that veRL makes on a Ray handle."""
 
     def __init__(self, worker: RewardLoopWorker):
         self.compute_score = self
         self._worker = worker
+        worker.reward_manager.loop = _Inline()
 
     def remote(self, data: Any) -> Any:
         return self._worker.compute_score(data)
@@ -137,9 +148,9 @@ class SeededAgentLoopWorker(_Worker):
         if not self.reward_loop_worker_handles and not self.config.reward.reward_model.enable:
             self.reward_loop_worker_handles = [_LocalReward(RewardLoopWorker(self.config))]
 
-    async def connect(self, client: LLMServerClient) -> None:
-        """Hand over the rollout client to a worker that was started before the rollout (`start_worker`)."""
-        self.llm_client = client
+    async def all_done(self) -> None:
+        """Return when every sample that was asked for is stored: asking once costs less than asking how far it is."""
+        await asyncio.gather(*self.background_tasks)
 
     async def _run_agent_loop(
         self,
@@ -169,26 +180,74 @@ class SeededAgentLoopWorker(_Worker):
         return await self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
 
 
-class DirectClient(LLMServerClient):
-    """A client that knows the only server: no balancer is asked before and after every request."""
+class _Here:
+    """A coroutine function of this process behind the `remote` of a Ray handle."""
 
-    def __init__(self, config: Any, server_id: str, server: Any):
+    def __init__(self, call: Any):
+        self.remote = call
+
+
+class _LocalClient(LLMServerClient):
+    """veRL's client of a server in this process: no balancer is asked before and after every request."""
+
+    def __init__(self, config: Any, server: CpuRolloutServer):
         super().__init__(config)
-        self._server = (server_id, server)
+        self._server = SimpleNamespace(generate=_Here(server.generate))
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
-        return self._server
+        return CPU_ROLLOUT, self._server
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         pass
 
 
-_EARLY = "stapo_agent_loop"
+class SamplingWorker(SeededAgentLoopWorker):
+    """The only agent-loop worker of a CPU run, with the rollout server in its process."""
+
+    def __init__(self, config: Any):
+        super().__init__(config, None, None, [])
+        rollout = config.actor_rollout_ref.rollout
+        extra = rollout.engine_kwargs[CPU_ROLLOUT]
+        self._server = CpuRolloutServer(
+            model_path=config.actor_rollout_ref.model.path,
+            response_length=rollout.response_length,
+            prompt_length=rollout.prompt_length,
+            max_batch=rollout.max_num_seqs,
+            threads=int(extra.threads),
+            group_timeout_s=float(extra.group_timeout_s),
+        )
+        self.llm_client = _LocalClient(config, self._server)
+        settle()
+
+    async def ready(self) -> None: ...
+
+    async def load_weights(self, parts: list, global_steps: int | None = None) -> None:
+        await self._server.load_weights(parts, global_steps)
+
+    # veRL's replica calls these around a weight update; a CPU server has no memory to hand back
+    async def _nothing(self, **_: Any) -> None: ...
+
+    sleep = wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = _nothing
+    resume_generation = start_profile = stop_profile = _nothing
+
+    async def abort_all_requests(self, **_: Any) -> dict[str, Any]:
+        return {"aborted_count": 0, "request_ids": []}
+
+
+class OneServerManager(LLMServerManager):
+    """veRL's manager of the only server: no balancer's process is started."""
+
+    async def _init_global_load_balancer(self) -> None:
+        self.global_load_balancer = None
 
 
 def start_worker(config: Any) -> Any:
-    """Start the only agent-loop worker of a CPU run without waiting; `SeededAgentLoopManager` finds it by name."""
-    return ray.remote(SeededAgentLoopWorker).options(name=_EARLY).remote(config, None, None, [])
+    """Start the only agent-loop worker of a CPU run without waiting: imports of several processes overlap that way.
+
+    Returns:
+        The Ray handle; the caller keeps it, since Ray ends an actor that nobody refers to.
+    """
+    return ray.remote(SamplingWorker).options(name=SERVER).remote(config)
 
 
 class SeededAgentLoopManager(AgentLoopManagerTQ):
@@ -203,9 +262,11 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         if self.rollout_config.name != CPU_ROLLOUT:
             await super()._init_agent_loop_workers()
             return
-        worker: Any = ray.get_actor(_EARLY)
-        await worker.connect.remote(self.llm_client)
-        self.agent_loop_workers = [worker]
+        self.agent_loop_workers = [ray.get_actor(SERVER)]
+
+    def wait(self) -> None:
+        """Until all samples that were asked for are stored."""
+        ray.get([worker.all_done.remote() for worker in self.agent_loop_workers])
 
     def generate_sequences(self, prompts: Any) -> None:
         validate = bool(prompts["validate"]) if "validate" in prompts else False

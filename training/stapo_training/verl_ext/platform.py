@@ -7,6 +7,7 @@ than its platform package.
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import types
 from typing import Any
@@ -15,6 +16,15 @@ import psutil
 import torch
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
+
+
+def settle() -> None:
+    """Take what a process has loaded out of Python's garbage collection.
+
+    A full collection walks all living objects: of veRL's imports 0.3 to 0.5 s, in most steps of a small model.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _nothing(*_: Any, **__: Any) -> None:

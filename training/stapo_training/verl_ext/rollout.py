@@ -10,49 +10,19 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica
 
-from stapo_training.verl_ext.server import CpuRolloutServer
-
 NAME = "stapo_cpu"
-_MAX_CONCURRENCY = 4096  # a whole step's requests wait in the server at once
-
-
-def _actor_name(replica_rank: int) -> str:
-    return f"{NAME}_server_{replica_rank}"
-
-
-def start_server(config: Any) -> Any:
-    """Start the server's process without waiting for it: imports of several processes overlap that way.
-
-    Args:
-        config: the whole resolved configuration.
-
-    Returns:
-        The Ray handle; the caller keeps it, since Ray ends an actor that nobody refers to.
-    """
-    rollout = config.actor_rollout_ref.rollout
-    extra = rollout.engine_kwargs[NAME]
-    return (
-        ray.remote(CpuRolloutServer)
-        .options(name=_actor_name(0), num_cpus=0, max_concurrency=_MAX_CONCURRENCY)
-        .remote(
-            model_path=config.actor_rollout_ref.model.path,
-            response_length=rollout.response_length,
-            prompt_length=rollout.prompt_length,
-            max_batch=rollout.max_num_seqs,
-            threads=int(extra.threads),
-            group_timeout_s=float(extra.group_timeout_s),
-        )
-    )
+SERVER = "stapo_agent_loop"
+"""The Ray actor that samples: the agent loop's only worker has the server in its process (`agent_loop.SamplingWorker`),
+which saves a process's imports at the start and a call through Ray for every sample."""
 
 
 class CpuRolloutReplica(RolloutReplica):
-    """Finds the server that `start_server` began."""
+    """Finds the worker that `agent_loop.start_worker` began."""
 
     async def launch_servers(self) -> None:
-        server: Any = ray.get_actor(_actor_name(self.replica_rank))
-        await server.ready.remote()
-        self.servers = [server]
-        self._server_handle = server
+        self._server_handle: Any = ray.get_actor(SERVER)
+        await self._server_handle.ready.remote()
+        self.servers = [self._server_handle]
         self._server_address = f"{NAME}-{self.replica_rank}:0"
 
 
@@ -62,9 +32,7 @@ class CpuRolloutAdapter(BaseRollout):
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1):
         super().__init__(config, model_config, device_mesh)
         ranks = self.config.tensor_model_parallel_size * self.config.data_parallel_size
-        rank = int(os.environ["RANK"])
-        self.replica_rank = rank // ranks if replica_rank == -1 else replica_rank
-        self.sends = rank % ranks == 0
+        self.sends = int(os.environ["RANK"]) % ranks == 0
 
     async def resume(self, tags: Any) -> None:
         pass
@@ -88,7 +56,7 @@ class CpuRolloutAdapter(BaseRollout):
                 bucket, size = {}, 0
         if self.sends:
             parts.append(ray.put(bucket))
-            server: Any = ray.get_actor(_actor_name(self.replica_rank))
+            server: Any = ray.get_actor(SERVER)
             await server.load_weights.remote(parts, global_steps)
 
 

@@ -12,7 +12,7 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from stapo_training.verl_ext import nodes, rollout, trainer
+from stapo_training.verl_ext import nodes, trainer
 
 # veRL declares the runner as a Ray actor; its plain class is what `ray.remote` keeps
 _TaskRunner: type = TaskRunnerV1.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -41,10 +41,8 @@ def train(config: Any) -> None:
     environment |= {k: v for k, v in own.items() if v is not None}
     # without an address Ray would join whatever cluster somebody has started on this machine
     ray.init(**given | {"address": given.get("address") or "local"}, runtime_env=environment)
-    server = rollout.start_server(config) if config.actor_rollout_ref.rollout.name == rollout.NAME else None
     try:
         with nodes.watched(config.run.command):
             _TaskRunner().run(config)
     finally:
-        del server
         ray.shutdown()

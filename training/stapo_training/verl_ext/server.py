@@ -1,13 +1,14 @@
-"""The CPU rollout server: an asynchronous Ray actor that samples a whole step's requests as fixed batches.
+"""The CPU rollout server: samples a whole step's requests as fixed batches, in the agent loop's process.
 
-Free of veRL imports: Ray imports this module by name in the server's process, and start-up time is mostly imports.
+Free of veRL imports, so that it can be used and tested without veRL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 ORDER_KEY = "stapo_order"
@@ -62,15 +63,15 @@ class CpuRolloutServer:
 
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it; filling takes time
         self.config = AutoConfig.from_pretrained(model_path, attn_implementation="sdpa")
         self.model = AutoModelForCausalLM.from_config(self.config).float().eval()
         self.response_length, self.prompt_length, self.max_batch = response_length, prompt_length, max_batch
         self.group_timeout_s = group_timeout_s
+        # always the same thread: products round by the number of OpenMP's threads, which each thread has for itself
+        self.thread = ThreadPoolExecutor(1, "sampling")
         self.groups: dict[str, list[_Request]] = {}
         self.global_steps: int | None = None
-
-    async def ready(self) -> int:
-        return os.getpid()
 
     async def load_weights(self, parts: list, global_steps: int | None = None) -> None:
         state: dict[str, Any] = {}
@@ -123,7 +124,7 @@ class CpuRolloutServer:
             longest = max(len(r.prompt) for r in batch)
             limit = min(self.response_length, self.prompt_length + self.response_length - longest)
             try:
-                results = await asyncio.to_thread(
+                sample = partial(
                     generate,
                     self.model,
                     [r.prompt for r in batch],
@@ -135,6 +136,7 @@ class CpuRolloutServer:
                     stop_token_ids=params["stop_token_ids"],
                     pad_token_id=params["stop_token_ids"][0] if pad is None else pad,
                 )
+                results = await asyncio.get_running_loop().run_in_executor(self.thread, sample)
             except Exception as e:  # noqa: BLE001  # every waiting request gets the error; none may hang
                 for r in requests:
                     if not r.future.done():
@@ -142,12 +144,3 @@ class CpuRolloutServer:
                 return
             for r, result in zip(batch, results, strict=True):
                 r.future.set_result(result)
-
-    # veRL's replica calls these around a weight update; a CPU server has no memory to hand back
-    async def _nothing(self, **_: Any) -> None: ...
-
-    sleep = wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = _nothing
-    resume_generation = start_profile = stop_profile = _nothing
-
-    async def abort_all_requests(self, **_: Any) -> dict[str, Any]:
-        return {"aborted_count": 0, "request_ids": []}

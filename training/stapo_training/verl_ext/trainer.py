@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.replay_buffer import DAPO_FILTERED_REWARD_COUNTS_KEY
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -25,6 +26,8 @@ from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
 from stapo_training.verl_ext import agent_loop, losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
+from stapo_training.verl_ext.fields import for_workers
+from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.transfer import wait_for_ranks
@@ -52,7 +55,8 @@ class StapoTrainer(PPOTrainerSync):
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         if config.actor_rollout_ref.rollout.name == rollout.NAME:
-            self._early_worker = agent_loop.start_worker(config)
+            self._sampler = agent_loop.start_worker(config)
+            trainer_base.LLMServerManager = agent_loop.OneServerManager  # veRL names its own class where it makes one
         self.folder = TrainingFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
@@ -83,12 +87,10 @@ class StapoTrainer(PPOTrainerSync):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(StapoWorker)
 
-    def get_llm_client(self) -> Any:
-        replicas = self.llm_server_manager.get_replicas()
-        if self.config.actor_rollout_ref.rollout.name != rollout.NAME:
-            return super().get_llm_client()
-        (replica,) = replicas  # one server for all ranks (hardware/cpu.yaml)
-        return agent_loop.DirectClient(self.config, replica._server_address, replica._server_handle)
+    def on_sample_begin(self) -> None:
+        super().on_sample_begin()
+        if self.config.actor_rollout_ref.rollout.name == rollout.NAME:
+            self.agent_loop_manager.wait()  # the buffer's polling would take time from the sampling
 
     def _fetch_one_gen_batch(self) -> Any:
         """veRL's, which may be called several times a step (data.gen_batch_size, dynamic sampling)."""
@@ -120,6 +122,7 @@ class StapoTrainer(PPOTrainerSync):
         self.stop.catch(
             lambda: f"step {self.global_steps} is finished and saved first; once more stops at once, without it"
         )
+        settle()
         self._step_began = time.perf_counter()
 
     def fit(self, agent_loop_manager: Any) -> None:
@@ -155,9 +158,15 @@ class StapoTrainer(PPOTrainerSync):
             batch.reorder([i for part in parts for i in part])
         return batch
 
+    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
+        return super()._compute_old_log_prob(for_workers(batch, self.processor), metrics)
+
+    def _compute_ref_log_prob(self, batch: Any, metrics: dict) -> Any:
+        return super()._compute_ref_log_prob(for_workers(batch, self.processor), metrics)
+
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         batch.extra_info[STEP] = self.global_steps
-        return super()._update_actor(batch, metrics)
+        return super()._update_actor(for_workers(batch, self.processor), metrics)
 
     def on_init_end(self) -> None:
         self._send_weights()

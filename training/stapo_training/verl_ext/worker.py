@@ -28,6 +28,7 @@ from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
 from stapo_training.verl_ext.mini_batch import gather, old_statistics, set_values
 from stapo_training.verl_ext.plans.guessed import refuse_dropout
+from stapo_training.verl_ext.platform import settle
 
 rollout.register()
 assert losses  # imported because it registers
@@ -210,6 +211,7 @@ class StapoWorker(ActorRolloutRefWorker):
         if get_device_name() == "cpu":
             torch.set_num_threads(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
             torch.use_deterministic_algorithms(True)
+            torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it; filling takes time
         super().init_model()
         if self.actor is not None:
             if not isinstance(self.actor.engine, SelectingEngine):
@@ -226,6 +228,8 @@ class StapoWorker(ActorRolloutRefWorker):
             self.actor.advantage, self.actor.proxy = advantage_from(self.config), proxy_from(self.config)
             self.actor.engine.min_p = self.actor.proxy.min_p
             self.actor.log_tokens(token_log_from(self.config.token_log, actor), actor)
+        if get_device_name() == "cpu":
+            settle()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]
     def flush_log(self) -> None:

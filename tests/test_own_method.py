@@ -1,0 +1,101 @@
+"""A method of one's own: an overlay in a file, and a selector in another one beside it."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from stapo_results.errors import BadInput
+from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.run.configuration import absolute, compose
+from stapo_training.selection.token_stats import TokenStats
+
+FUNCTION = '''
+import math
+from stapo_training.selection.selectors import Selection, alone, quantile
+
+
+def symmetric(stats, *, tau_p, q, pool=alone, threshold=None, least=0.0):
+    """S2T without its condition on the advantage."""
+    rare_N = stats.response_N & (stats.logprob_N < math.log(tau_p))
+    if threshold is None:
+        threshold = quantile(pool(stats.entropy_N[rare_N]), q)
+    silenced_N = rare_N & (stats.entropy_N.double() < threshold)
+    return Selection(stats.response_N & ~silenced_N, rare_N, threshold)
+'''
+OVERLAY = """
+actor_rollout_ref:
+  selector:
+    name: mine.py:symmetric
+    tau_p: 0.004
+    q: 0.5
+  actor:
+    clip_ratio_high: 0.25
+    use_kl_loss: false
+    ppo_epochs: 1
+"""
+MINI = ("size=mini", "hardware=cpu", "run.base=/b", "run.out=/o")
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    (tmp_path / "mine.yaml").write_text(OVERLAY)
+    return tmp_path / "mine.yaml"
+
+
+def test_an_overlay_in_a_file_is_a_method(overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(overlay.parent)
+    config = compose(["method=mine.yaml", *MINI])
+    a = config.actor_rollout_ref
+    assert (config.run.method, a.selector.name) == ("mine", f"{overlay.parent / 'mine.py'}:symmetric")
+    assert (a.selector.tau_p, a.selector.q, a.actor.clip_ratio_high) == (0.004, 0.5, 0.25)
+    assert (a.actor.use_kl_loss, a.actor.ppo_epochs) == (False, 1)
+    assert type(a.actor.ppo_epochs) is int
+    assert a.actor.loss_agg_mode == "token-mean"  # JustRL's
+    assert absolute("method=mine.yaml") == f"method={overlay}"
+
+
+def test_a_changed_selector_changes_its_label(overlay: Path) -> None:
+    config = compose([f"method={overlay}", *MINI, "actor_rollout_ref.selector.q=0.25"])
+    assert config.run.method == "mine-q0.25"
+
+
+def test_its_function_selects_in_two_passes(overlay: Path) -> None:
+    config = compose([f"method={overlay}", *MINI])
+    selector = selector_from(config.actor_rollout_ref.selector, config.actor_rollout_ref.actor)
+    assert (selector.plan, selector.parameters) == ("two_pass", {"tau_p": 0.004, "q": 0.5})
+    stats = TokenStats(
+        logprob_N=torch.tensor([0.003, 0.003, 0.003, 0.5]).log(),
+        entropy_N=torch.tensor([0.1, 0.2, 0.3, 0.0]),
+        advantage_N=torch.tensor([1.0, -1.0, -1.0, 1.0]),
+        response_N=torch.ones(4, dtype=torch.bool),
+    )
+    found = selector.select(stats)
+    assert math.isclose(found.threshold, 0.2, rel_tol=1e-6)  # the median of the three rare tokens' entropies
+    assert found.keep_N.tolist() == [False, True, True, True]
+
+
+def test_what_is_no_method_is_refused(overlay: Path) -> None:
+    with pytest.raises(BadInput):
+        compose(["method=nosuch.yaml", *MINI])
+    overlay.write_text("- a list\n")
+    with pytest.raises(BadInput):
+        compose([f"method={overlay}", *MINI])
+    overlay.write_text(OVERLAY.replace("tau_p", "tau_x"))
+    with pytest.raises(BadInput):
+        compose([f"method={overlay}", *MINI])
+
+
+@pytest.mark.parametrize("name", ["nosuch", "nosuch.py:f", "mine.py:nosuch"])
+def test_a_selector_that_is_not_there_is_refused(overlay: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(overlay.parent)
+    with pytest.raises(BadInput):
+        selector_from({"name": name})
+
+
+def test_a_parameter_without_a_value_is_refused(overlay: Path) -> None:
+    (overlay.parent / "mine.py").write_text(FUNCTION.replace("least=0.0", "least"))
+    with pytest.raises(ValueError, match="least"):
+        SelectorConfig(name=f"{overlay.parent / 'mine.py'}:symmetric")
