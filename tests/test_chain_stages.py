@@ -92,7 +92,7 @@ def test_commands_of_the_testbed():
     )
     assert by["eval/stapo-mini-inverted-s3"] == (
         "stapo-eval run --model o/models/stapo-mini-inverted-s3 --benchmarks mini-add --settings both --data-dir "
-        "o/base-inverted/benchmarks --engine hf --max-tokens 256 --out o/eval/stapo-mini-inverted-s3"
+        "o/base-inverted/benchmarks --engine hf --max-tokens 64 --out o/eval/stapo-mini-inverted-s3"
     )
 
 

@@ -67,7 +67,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """
     root = run.resolve()
     written: dict[Path, str | bytes] = {}
-    hardware, of_testbed = [], token_logs and _is_testbed(root)
+    hardware, of_testbed = [], _is_testbed(root)
     for path in sorted(root.rglob("run.json")):
         name = path.relative_to(root)
         if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
+from stapo_repro.testbed import counts
 from stapo_repro.testbed.plan import FOLDER
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -74,7 +75,7 @@ def model_of(name: str) -> type[BaseModel] | None:
     path = PurePosixPath(name)
     if path.parent.name == "cells":
         return CellRecord if path.suffix == ".json" else None
-    return Run if path.name == "run.json" else LINES.get(path.name)
+    return {"run.json": Run, counts.FILE: counts.PlantedCounts}.get(path.name) or LINES.get(path.name)
 
 
 def is_plain(path: str) -> bool:
