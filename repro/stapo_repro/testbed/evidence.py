@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -52,7 +52,7 @@ class Quantity:
     """A quantity over seeds in its printed unit, rounded to eight decimals (beyond that two machines may differ).
 
     Attributes:
-        status: "run" with every seed that any arm of the world has, "incomplete" with fewer, "not run" without any.
+        status: "run" with every seed that any of its arms has, "incomplete" with fewer, "not run" without any.
         low, high: 95 % interval; None with a single seed.
         se, df: behind it. p: two-sided, of "it is the claim's reference".
         sd: standard deviation between seeds.
@@ -92,11 +92,11 @@ class Evidence:
     runs: Sequence[TrainingRun] = ()
     steps: int | None = None
 
-    def seeds(self, world: str) -> list[int]:
-        """Every seed that any arm of a world has."""
-        found = {s for (w, arm), by in self.values.items() for s in by if w == world}
-        return sorted(found | {s for (w, arm), by in self.scores.items() for of in by.values() for s in of
-                               if w == world and arm != labels.BASE})  # fmt: skip
+    def seeds(self, world: str, arms: Collection[str]) -> list[int]:
+        """Every seed that any of these arms has in a world, trained or evaluated."""
+        found = {s for arm in arms for s in self.values.get((world, arm), {})}
+        evaluated = (of for arm in arms for of in self.scores.get((world, arm), {}).values())
+        return sorted(found.union(*evaluated))
 
     def arms(self, world: str) -> list[str]:
         """The arms of a world with any record: those of every world first, then others by name."""
@@ -238,7 +238,7 @@ def quantity(
         reference: what `p` tests against, in the printed unit.
     """
     found = {arm: _by_seed(e, world, arm, measure) for _, arm in terms}
-    planned = e.seeds(world)
+    planned = e.seeds(world, [REFERENCE] if measure == "precision" else list(found))
     seeds = [s for s in planned if all(s in by for by in found.values())]
     missing = [_missing(arm, gone) for arm, by in found.items() if (gone := [s for s in planned if s not in by])]
     if not seeds:
