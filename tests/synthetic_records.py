@@ -142,15 +142,16 @@ def of_testbed(
         for setting in ("t1.0", "t0.7"):
             given = {"size": size, "folder": f"base-{world}"}
             cell(root / "eval", "base", "mini-add", setting, ["11000000"] * problems, **given)
-            for arm in arms:
+            for k, arm in enumerate(arms):
                 for seed in seeds:
-                    level = [RIGHT[arm] + ((7 * i + 3 * seed + len(arm)) % 5 == 0) for i in range(problems)]
+                    level = [RIGHT[arm] + ((7 * i + 3 * seed * (k + 1)) % 5 == 0) for i in range(problems)]
                     verdicts = ["1" * k + "0" * (8 - k) for k in level]
                     given = {"size": size, "seed": seed, "step": steps, "folder": f"{arm}-{world}-s{seed}"}
                     cell(root / "eval", arm, "mini-add", setting, verdicts, **given)
         for arm in arms:
             for seed in seeds:
-                rates = {"useful_rate": USEFUL[arm] + 0.01 * seed, "spurious_rate": SPURIOUS[arm] + 0.02 * seed}
+                more = 0.03 if arm == "stapo" else 0.01
+                rates = {"useful_rate": USEFUL[arm] + more * seed, "spurious_rate": SPURIOUS[arm] + more * seed}
                 folder = training_run(root / "train" / world, arm, seed, steps, size, more=rates)
                 if arm == "justrl":
                     planted_counts(folder, steps, seed)
@@ -158,10 +159,11 @@ def of_testbed(
 
 def planted_counts(folder: Path, steps: int, more: int = 0) -> None:
     """planted.json of a run: the same in every step. `more`: further spurious tokens that S2T silences."""
+    further = {"silence_spurious": more, "silence_high_entropy": 0.1 * more}
     masks = [
         counts.Silenced(mask=m, tau_p=0.002, q=1.0 if m == "silence_low_probability" else 0.75,
-                        tokens=[(t[0] + more * (m == "silence_spurious"), *t[1:])] * steps)
-        for m, t in SILENCED.items()
+                        tokens=[(s + further.get(m, 0), u, o)] * steps)
+        for m, (s, u, o) in SILENCED.items()
     ]  # fmt: skip
     whole = (8.0 + more, 2.0, 0.5)
     rare = [counts.Candidates(tau_p=0.002, tokens=[whole] * steps)]

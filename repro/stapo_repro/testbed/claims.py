@@ -13,11 +13,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
-from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, quantity, rounded
+from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, quantity, rounded, two_sided_p
 from stapo_repro.testbed.plan import Part
 from stapo_results.statistics import holm
 from stapo_results.statistics.comparison import ALPHA
-from stapo_results.statistics.crossed import t_test_p
 from stapo_results.statistics.power import detectable, runs_for_equivalence, runs_needed, tost_p
 
 Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not run"]
@@ -114,10 +113,10 @@ def verdict_of(claim: Claim, q: Quantity) -> tuple[Verdict, float | None]:
     if claim.margin is not None:
         margin = claim.margin / FACTOR.get(claim.measure, 100.0)
         if q.low > claim.margin or q.high < -claim.margin:
-            return "opposite", rounded(t_test_p(replace(q.raw, mean=abs(q.raw.mean) - margin)))
-        p = tost_p(q.raw, margin)
+            return "opposite", rounded(two_sided_p(replace(q.raw, mean=abs(q.raw.mean) - margin)))
+        p = max(tost_p(q.raw, margin), 2.0 ** -len(q.seeds) if q.raw.se == 0 else 0.0)
         return "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
-    if q.low <= claim.reference <= q.high:
+    if q.low <= claim.reference <= q.high or q.p is None or q.p >= ALPHA:
         return "not distinguishable", q.p
     above = q.low > claim.reference
     return "holds" if above == (claim.direction == "above") else "opposite", q.p

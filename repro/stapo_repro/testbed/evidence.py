@@ -255,12 +255,18 @@ def quantity(
     else:
         c = over_seeds([at(s) for s in seeds])
     factor = FACTOR.get(measure, 100.0)
-    p = t_test_p(replace(c, mean=c.mean - reference / factor))
+    p = two_sided_p(replace(c, mean=c.mean - reference / factor))
     spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
     by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}
     mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, c.low, c.high, c.se, spread))
     status = "incomplete" if missing else "run"
     return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)
+
+
+def two_sided_p(c: Crossed) -> float:
+    """The t test's p of "the mean is 0"; where no seed differs from another, which a t test takes for certainty, that
+    of the sign-flip test: 2^(1 - seeds)."""
+    return 2.0 ** (1 - len(c.seeds)) if c.se == 0 and c.mean != 0 else t_test_p(c)
 
 
 def _missing(arm: str, seeds: Sequence[int]) -> str:
