@@ -89,7 +89,7 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
 def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(tmp_path, capsys):
-    out, asked = tmp_path / "run", {"worlds": "paper", "arms": "justrl,stapo"}
+    out, asked = tmp_path / "run", {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
     assert driver_main(of_testbed(out, seeds="0,1", **asked)) == 0
     text = capsys.readouterr().out
     assert "not distinguishable 3   s2t-lowers-the-spurious" in text
@@ -109,7 +109,7 @@ def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(
 def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text("run: {method: mine}")
-    assert driver_main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds="0,1")) == 0
+    assert driver_main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds="0,1", steps=40)) == 0
     text = capsys.readouterr().out
     assert "mine beside the committed arms" in text
     assert "stapo-repro collect" not in text
