@@ -116,7 +116,17 @@ def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "seeds"), [("0", (0,)), ("3", (0, 1, 2)), ("1", (0,)), ("0,2", (0, 2)), ("4,1", (4, 1)), ("100,", None)]
+    ("text", "seeds"),
+    [
+        ("0", (0,)),
+        ("3", (0, 1, 2)),
+        ("1", (0,)),
+        ("0,2", (0, 2)),
+        ("4,1", (4, 1)),
+        ("100,", (100,)),
+        ("1,,", None),
+        ("-1", None),
+    ],
 )
 def test_seeds_are_named_or_counted(text: str, seeds: tuple[int, ...] | None) -> None:
     if seeds is None:

@@ -338,10 +338,15 @@ def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
         build.build_base(tmp_path / "out", seed=1)
 
 
-def test_only_a_finished_build_that_trained_its_model_is_carried(built, tmp_path):
-    made = carried.carry(built, tmp_path)
-    assert made.weights_sha256 == store.sha256_file(tmp_path / "paper.safetensors")
-    assert str(built) not in (tmp_path / "paper.json").read_text()
+def test_only_a_finished_build_of_seed_0_that_trained_its_model_is_carried(built, tmp_path):
+    out, folder = tmp_path / "out", tmp_path / "carried"
+    build.build_base(out, seed=0, plan=PLAN, recipe=RECIPE)
+    store.write_json(out / "run.json", store.read_json(out / "run.json", Run).model_copy(update={"code_dirty": ""}))
+    made = carried.carry(out, folder)
+    assert made.weights_sha256 == store.sha256_file(folder / "paper.safetensors")
+    assert str(out) not in (folder / "paper.json").read_text()
+    with pytest.raises(BadInput):  # of seed 3
+        carried.carry(built, folder)
     build.build_base(tmp_path / "taken")
     with pytest.raises(BadInput):
-        carried.carry(tmp_path / "taken", tmp_path)
+        carried.carry(tmp_path / "taken", folder)

@@ -1,13 +1,16 @@
 """A method of one's own: an overlay in a file, and a selector in another one beside it."""
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
+from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_training.methods import SelectorConfig, selector_from
+from stapo_training.run import launch
 from stapo_training.run.configuration import absolute, compose
 from stapo_training.selection.token_stats import TokenStats
 
@@ -75,6 +78,47 @@ def test_its_function_selects_in_two_passes(overlay: Path) -> None:
     found = selector.select(stats)
     assert math.isclose(found.threshold, 0.2, rel_tol=1e-6)  # the median of the three rare tokens' entropies
     assert found.keep_N.tolist() == [False, True, True, True]
+
+
+def test_a_selector_of_the_command_line_is_found_from_anywhere_and_labels_by_its_file(
+    overlay: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(overlay.parent)
+    config = compose(["method=stapo", *MINI, "actor_rollout_ref.selector.name=mine.py:symmetric"])
+    assert config.actor_rollout_ref.selector.name == f"{overlay.parent / 'mine.py'}:symmetric"
+    assert config.run.method == "stapo-mine"
+
+
+def test_the_run_records_its_own_copy_of_the_function_and_its_hash(overlay: Path, tmp_path: Path) -> None:
+    config = compose([f"method={overlay}", *MINI, f"run.out={tmp_path / 'out'}"])
+    record = launch.new_record(config, [])
+    kept = tmp_path / "out" / "selector" / "mine.py"
+    assert record.config["actor_rollout_ref"]["selector"]["name"] == f"{kept}:symmetric"
+    assert record.revisions["selector"] == store.sha256_file(overlay.parent / "mine.py")
+    launch._keep_selector(config)
+    assert kept.read_text() == FUNCTION
+    (overlay.parent / "mine.py").write_text("changed")
+    assert selector_from(config.actor_rollout_ref.selector).parameters == {"tau_p": 0.004, "q": 0.5}
+
+
+@pytest.mark.parametrize("name", ["stapo.yaml", "base.yaml"])
+def test_a_file_named_like_a_method_of_ours_is_refused(overlay: Path, name: str) -> None:
+    overlay.rename(overlay.with_name(name))
+    with pytest.raises(BadInput):
+        compose([f"method={overlay.with_name(name)}", *MINI])
+
+
+@pytest.mark.parametrize("text", ["import nosuchmodule", "def symmetric(:"])
+def test_a_file_that_does_not_load_is_bad_input(overlay: Path, text: str) -> None:
+    (overlay.parent / "mine.py").write_text(text)
+    with pytest.raises(BadInput):
+        selector_from({"name": f"{overlay.parent / 'mine.py'}:symmetric"})
+
+
+@pytest.mark.parametrize("value", ["a'b", "a\\b", "a\\'b", "", "x=y,[z]"])
+def test_any_text_of_an_overlay_arrives(overlay: Path, value: str) -> None:
+    overlay.write_text(f"trainer:\n  project_name: {json.dumps(value)}\n")
+    assert compose([f"method={overlay}", *MINI]).trainer.project_name == value
 
 
 def test_what_is_no_method_is_refused(overlay: Path) -> None:

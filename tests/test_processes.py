@@ -140,8 +140,10 @@ def test_time_left_by_hand():
 
 def test_time_left_from_the_committed_run_at_this_machines_pace():
     committed = {"base": 10.0, "train": 60.0, "eval": 20.0}
-    shown = StageDisplay(["base", "train/a", "eval/a"], Display(io.StringIO()), committed)
-    assert shown.time_left("base", None, 4) == "1 min 26 s left"
-    shown.end("base", "done", 20, 0, [])  # half as fast: 120 and 40
-    assert shown.time_left("train/a", None, 0) == "2 min 40 s left"
-    assert shown.time_left("train/a", None, 130) == "40 s left"
+    shown = StageDisplay(["base", "train/a", "eval/a", "eval/b"], Display(io.StringIO()), committed)
+    assert shown.time_left("base", None, 4) == "1 min 46 s left"
+    shown.end("base", "done", 20, 0, [])  # too short to say anything of the machine
+    assert shown.time_left("train/a", None, 0) == "1 min 40 s left"
+    shown.end("train/a", "done", 120, 0, [])  # half as fast: 40 each
+    assert shown.time_left("eval/a", None, 0) == "1 min 20 s left"
+    assert shown.time_left("eval/a", None, 50) == "40 s left"

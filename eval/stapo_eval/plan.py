@@ -23,6 +23,7 @@ from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.sources import is_file_name
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
+from stapo_results.sizes import is_miniature_size
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
@@ -67,7 +68,7 @@ class EvaluationPlan:
 
     @property
     def miniature(self) -> bool:
-        return self.labels.size == "mini"
+        return is_miniature_size(self.labels.size)
 
     @property
     def stand_in(self) -> bool:
@@ -264,7 +265,7 @@ def judge_prompt(options: RunOptions) -> tuple[ModelFiles | None, Prompt]:
 
 
 def _stands_in(judge: ModelFiles) -> bool:
-    return judge.labels is not None and judge.labels.size == "mini"
+    return judge.labels is not None and is_miniature_size(judge.labels.size)
 
 
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:

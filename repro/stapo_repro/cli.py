@@ -122,7 +122,7 @@ class Miniature:
     quick: bool = False
     """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
     seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2)."""
+    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 

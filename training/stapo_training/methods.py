@@ -30,7 +30,7 @@ PER_TOKEN_LOSSES = ("vanilla", "cispo")
 class SelectorConfig(BaseModel):
     """`actor_rollout_ref.selector` of the Hydra configuration.
 
-    name: one of `SELECTORS`, or FILE.py:FUNCTION (selection/own.py), which is always trained in two passes.
+    name: one of `SELECTORS`, or FILE.py:FUNCTION (selection/own.py), which is never trained by a guess.
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss

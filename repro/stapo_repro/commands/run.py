@@ -30,7 +30,7 @@ class Run:
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
     """Few steps, samples and problems: shows that the path works."""
     seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2)."""
+    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     steps: int | None = None
     """Training steps. Default: 40 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
     data_dir: Path | None = None
@@ -88,7 +88,7 @@ class Plan:
     price: float | None = None
     """Price of a GPU hour, in any currency."""
     seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2)."""
+    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     steps: int | None = None
     """Training steps. Default: 3,000."""
     records: tuple[Path, ...] = ()

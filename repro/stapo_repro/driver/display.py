@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from stapo_results.terminal import Display, duration
 
+_TELLING = 20.0
+"""Seconds from which on a kind of stage says how fast a machine is."""
+
 
 def kind_of(stage: str) -> str:
     """ "train" of "train/stapo-s0"."""
@@ -80,7 +83,8 @@ class StageDisplay:
         slower or faster this machine was at the other kinds; where that is not known either the time is "at least".
         """
         known = {kind: statistics.fmean(seconds) for kind, seconds in self._seconds.items()}
-        both = [kind for kind in known if kind in self._elsewhere]
+        # what takes seconds is mostly the start of a process, and says little of the rest
+        both = [kind for kind in known if self._elsewhere.get(kind, 0) >= _TELLING]
         pace = sum(known[k] for k in both) / sum(self._elsewhere[k] for k in both) if both else 1.0
         known = {kind: seconds * pace for kind, seconds in self._elsewhere.items()} | known
         if report and report["total"] and stage in self._first:

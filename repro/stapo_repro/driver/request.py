@@ -166,14 +166,14 @@ def is_miniature(cells: Named) -> bool:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """ "0,2" as (0, 2). A number alone from 1 on is how many seeds: "3" as (0, 1, 2).
+    """ "0,2" as (0, 2), and "2," as (2,). A number alone from 1 on is how many seeds: "3" as (0, 1, 2).
 
     Raises:
         BadInput: no whole numbers from 0 on, or one twice.
     """
     try:
-        numbers = tuple(int(s) for s in text.split(","))
-        if len(numbers) == 1 and numbers[0] > 0:
+        numbers = tuple(int(s) for s in text.removesuffix(",").split(","))
+        if "," not in text and numbers[0] > 0:
             numbers = tuple(range(numbers[0]))
     except ValueError:
         numbers = ()

@@ -13,6 +13,7 @@ from stapo_repro.driver.display import kind_of
 from stapo_repro.driver.stages import StageEvent, read_ledger
 from stapo_repro.paper import checkout
 from stapo_results import runs, store
+from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
 from stapo_results.terminal import duration
 
@@ -110,8 +111,12 @@ def committed_seconds(config: Mapping[str, Any], records: Path | None = None) ->
     file = (records or checkout() / "results" / "records") / config["experiment"] / FILE
     if config["quick"] or not file.exists():
         return {}
+    try:
+        stages = store.read_json(file, RunTimes).stages
+    except RecordError:  # no run fails for want of an estimate; whatever makes pages of this record says what it has
+        return {}
     by_kind: dict[str, list[float]] = {}
-    for stage in store.read_json(file, RunTimes).stages:
+    for stage in stages:
         by_kind.setdefault(kind_of(stage.name), []).append(stage.seconds)
     return {kind: statistics.fmean(seconds) for kind, seconds in by_kind.items()}
 

@@ -24,6 +24,7 @@ from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
+from stapo_results.sizes import of_world
 from stapo_results.terminal import duration
 from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
 from stapo_training.miniature import carried
@@ -175,8 +176,9 @@ def build_base(
             _write_benchmarks(out / "benchmarks", splits, plan)
             write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
             write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
-            size = "mini" if plan.world == "paper" else f"mini-{plan.world}"
-            labels = Labels(method="base", size=size, train_seed=seed, step="base", parent_run=folder.record.run_id)
+            labels = Labels(
+                method="base", size=of_world(plan.world), train_seed=seed, step="base", parent_run=folder.record.run_id
+            )
             tokenizer = build_tokenizer(recipe.positions)
             model = _untrained(recipe, tokenizer, seed)
             if weights is None:

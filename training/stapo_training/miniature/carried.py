@@ -7,6 +7,7 @@ the code that the record `bases/WORLD.json` beside it names.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from stapo_results import runs, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record, Run
-from stapo_training.miniature.tokenizer import core_tokenizer
+from stapo_training.miniature.tokenizer import pieces
 
 FOLDER = Path(__file__).with_name("bases")
 
@@ -30,7 +31,7 @@ class CarriedBase(Record):
 
 def tokenizer_sha256() -> str:
     """Of the vocabulary's order, which the rows of the embedding follow."""
-    return hashlib.sha256(core_tokenizer().to_str().encode()).hexdigest()
+    return hashlib.sha256(json.dumps(pieces()).encode()).hexdigest()
 
 
 def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[Path, str]:
@@ -53,18 +54,19 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
             next_step=rebuild,
         )
     known = store.read_json(record, CarriedBase)
-    trained_for = {key: known.run.config[key] for key in config}
-    for what, found, expected in (
+    trained_for = {key: known.run.config.get(key) for key in config}
+    checks: list[tuple[str, Any, Any]] = [
         ("weights", store.sha256_file(path), known.weights_sha256),
         ("tokenizer", tokenizer_sha256(), known.tokenizer_sha256),
-        ("plan, recipe or world", config, trained_for),
-    ):
+        *((key, config[key], trained_for[key]) for key in config),
+    ]
+    for what, found, expected in checks:
         if found != expected:
             raise BadInput(
                 f"the carried base model {path.name} does not fit its record: {what}",
                 found=found,
                 expected=expected,
-                next_step=f"git checkout -- {FOLDER.name} restores the file; {rebuild}",
+                next_step=f"git checkout -- {folder} restores the file; {rebuild}",
             )
     return path, known.weights_sha256
 
@@ -76,9 +78,14 @@ def carry(out: Path, folder: Path = FOLDER) -> CarriedBase:
         BadInput: the build is not finished, or did not train its model.
     """
     run = store.read_json(out / runs.RECORD, Run)
-    if run.status != "done" or run.config["weights"] != "":
-        raise BadInput("only a finished build that trained its model can be carried", found=f"{out}: {run.status}",
-                       expected="done, with --rebuild-base")  # fmt: skip
+    taken, seed = run.config.get("weights"), run.seeds.get("base")
+    if (run.status, taken, seed, run.code_dirty) != ("done", "", 0, ""):
+        raise BadInput(
+            "only a finished build of committed code that trained its model from seed 0 can be carried",
+            found=f"{out}: {run.status}, weights {taken or 'trained'}, seed {seed}, changes {run.code_dirty or 'none'}",
+            expected="done, weights trained, seed 0, changes none",
+            next_step="commit, then stapo-train base --carry --out DIR",
+        )
     world, source = run.config["plan"]["world"], out / "model" / "model.safetensors"
     plain = run.model_copy(update={"command": [*run.command[:1], "base", "--world", world, "--rebuild-base"]})
     known = CarriedBase(weights_sha256=store.sha256_file(source), tokenizer_sha256=tokenizer_sha256(), run=plain)

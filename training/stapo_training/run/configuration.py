@@ -61,7 +61,7 @@ def key_of(override: str) -> str:
 def absolute(override: str) -> str:
     """Folders and files of this run as absolute paths: Ray's processes need not stand where the command was typed."""
     key, _, value = override.partition("=")  # with Hydra's + or ++, which stay
-    is_file = key == "method" and value.endswith(_OVERLAY)
+    is_file = (key == "method" and value.endswith(_OVERLAY)) or (key == f"{_SELECTOR}name" and own.is_own(value))
     return f"{key}={Path(value).resolve()}" if (key_of(override) in PLACES or is_file) and value else override
 
 
@@ -83,13 +83,20 @@ def _own_method(override: str) -> list[str]:
     path = Path(value)
     try:
         found: Any = OmegaConf.to_container(OmegaConf.load(path))
-        if not isinstance(found, dict):
-            raise TypeError(f"{type(found).__name__}, not a mapping")
+        if not isinstance(found, dict) or "defaults" in found:
+            raise TypeError("no mapping" if not isinstance(found, dict) else "a list of defaults")
     except (OSError, YAMLError, OmegaConfBaseException, TypeError) as e:
         raise BadInput(f"{path}: this is no overlay of a method", found=str(e).splitlines()[0],
-                       expected="a YAML file such as those of configs/method",
+                       expected="a YAML file such as those of configs/method, without a list of defaults",
                        next_step="docs/testbed.md shows one") from None  # fmt: skip
     values = {"run.method": path.stem} | dict(_leaves(found))
+    if values["run.method"] in (taken := [*choices("method"), "base"]):
+        raise BadInput(
+            f"{path}: a method of one's own needs a name of its own",
+            found=values["run.method"],
+            expected=f"none of {', '.join(taken)}",
+            next_step="rename the file, or set run.method in it",
+        )
     name = str(values.get(f"{_SELECTOR}name", ""))
     if own.is_own(name):
         values[f"{_SELECTOR}name"] = str(path.parent.resolve() / name)
@@ -107,7 +114,7 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _quoted(value: Any) -> str:
     """A value in the grammar of Hydra's overrides."""
     if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return "'" + re.sub(r"(\\*)'", r"\1\1\'", value) + "'"  # a backslash is one but before a quote
     if isinstance(value, list):
         return "[" + ",".join(map(_quoted, value)) + "]"
     if value is None or isinstance(value, bool):
@@ -146,8 +153,8 @@ def compose(overrides: Sequence[str]) -> Any:
             keys = [key_of(o) for o in given]
             if "run.method" not in keys and any(k.startswith(_SELECTOR) for k in keys):
                 plain = [p for o in given if not key_of(o).startswith(_SELECTOR) for p in _own_method(o)]
-                own = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
-                config.run.method = label(config.run.method, config.actor_rollout_ref.selector, own)
+                before = hydra_compose("stapo", overrides=plain).actor_rollout_ref.selector
+                config.run.method = label(config.run.method, config.actor_rollout_ref.selector, before)
         OmegaConf.resolve(config)
         missing = sorted(OmegaConf.missing_keys(config) - _VERL_OPTIONAL)
         # the other keys follow from those of the run
@@ -167,13 +174,13 @@ def compose(overrides: Sequence[str]) -> Any:
     return config
 
 
-def label(method: str, chosen: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """The method's label for the selector `chosen`, where `own` is the overlay's.
+def label(method: str, chosen: Mapping[str, Any], overlay: Mapping[str, Any]) -> str:
+    """The method's label for the selector `chosen`, where `overlay` is the overlay's.
 
     Numbers are written as Python writes them, so that different numbers are different labels.
     """
-    changed = [k for k in chosen if k not in _SAME_MASK and chosen[k] != own.get(k)]
-    values = {k: chosen[k] if isinstance(chosen[k], str) else repr(chosen[k]) for k in changed}
+    changed = [k for k in chosen if k not in _SAME_MASK and chosen[k] != overlay.get(k)]
+    values = {k: own.label(chosen[k]) if isinstance(chosen[k], str) else repr(chosen[k]) for k in changed}
     return "-".join([method, *(f"{_LABEL_NAMES.get(k, k)}{v}" for k, v in values.items())])
 
 

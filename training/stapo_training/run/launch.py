@@ -100,13 +100,17 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
+    chosen = plain["actor_rollout_ref"]["selector"]
+    if own.is_own(chosen["name"]):  # the run keeps a copy; which function it is, its hash says
+        revisions_of_own = {"selector": store.sha256_file(own.file_of(chosen["name"]))}
+        chosen["name"] = own.kept_in(Path(config.run.out), chosen["name"])
+    else:
+        revisions_of_own = {}
     model = Path(config.actor_rollout_ref.model.path)
     weight_files = sorted(model.glob("*.safetensors"))
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
     revisions |= {p.name: store.sha256_file(p) for p in files}
-    selector = config.actor_rollout_ref.selector.name
-    if own.is_own(selector):
-        revisions["selector"] = store.sha256_file(own.file_of(selector))
+    revisions |= revisions_of_own
     seeds = {"run": int(config.run.seed)}
     return provenance.new_run(
         "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions
@@ -135,6 +139,7 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
         validate(config, ask_worker=config.trainer.device != "cpu")
         from stapo_training.verl_ext import run as verl_run
 
+        _keep_selector(config)
         folder = TrainingFolder(out, deterministic=bool(config.run.deterministic))
         folder.discard_incomplete_checkpoints()
         checkpoint = folder.last_checkpoint()
@@ -149,6 +154,15 @@ def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
                 raise KeyboardInterrupt from None
     print(f"finished: {out}")
     return 0
+
+
+def _keep_selector(config: Any) -> None:
+    """Train with the run's own copy of somebody's selector: the file may change while the run goes on."""
+    selector = config.actor_rollout_ref.selector
+    if own.is_own(selector.name):
+        kept = own.kept_in(Path(config.run.out), selector.name)
+        store.write_atomic(own.file_of(kept), own.file_of(selector.name).read_bytes())
+        selector.name = kept
 
 
 def _set_places(config: Any, folder: TrainingFolder, checkpoint: Path | None, command: str) -> None:

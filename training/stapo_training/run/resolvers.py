@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from stapo_results.errors import BadInput
+from stapo_results.sizes import MINI, is_miniature_size
 
 
 def per_rank(n: int, *ranks: int) -> int:
@@ -30,6 +31,8 @@ def of_size(key: str, *, _root_: Any) -> Any:
         BadInput: the table has no row for this size.
     """
     size, table = _root_.run.size, _root_.by_size
+    if is_miniature_size(size):  # one architecture in three worlds
+        size = MINI
     if size not in table:
         raise BadInput(
             "this hardware has no settings for this size",

@@ -69,7 +69,7 @@ class CpuRolloutServer:
         self.response_length, self.prompt_length, self.max_batch = response_length, prompt_length, max_batch
         self.group_timeout_s = group_timeout_s
         # always the same thread: products round by the number of OpenMP's threads, which each thread has for itself
-        self.thread = ThreadPoolExecutor(1, "sampling")
+        self.thread = ThreadPoolExecutor(1, "sampling", torch.set_num_threads, (threads,))
         self.groups: dict[str, list[_Request]] = {}
         self.global_steps: int | None = None
 
@@ -106,7 +106,7 @@ class CpuRolloutServer:
             have = len(self.groups.get(group, []))
             raise RuntimeError(
                 f"rollout group {group}: {have} of {size} requests came within {self.group_timeout_s:.0f} s; "
-                "an agent loop died or hangs: see its error above"
+                "a sample's task died or hangs: see its error above"
             ) from None
         return TokenOutput(
             token_ids=result.token_ids,

@@ -13,7 +13,9 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from stapo_results import store
 from stapo_results.errors import BadInput
+from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_results.sizes import is_miniature_size
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
 
@@ -62,10 +64,23 @@ def check_model(config: Any) -> str:
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
             next_step=how_to_make(config)
-            if config.run.size == "mini"
+            if is_miniature_size(config.run.size)
             else "actor_rollout_ref.model.path=DIR or a hub id",
         )
+    _check_size(config, folder / "stapo.json")
     return model
+
+
+def _check_size(config: Any, file: Path) -> None:
+    """The label that the records of this run get is that of the model: three worlds have a base of one architecture."""
+    known = store.read_json(file, Labels).size if file.exists() else config.run.size
+    if known != config.run.size:
+        raise BadInput(
+            "the base model is of another size than the run",
+            found=f"{file}: {known}",
+            expected=f"run.size {config.run.size}",
+            next_step=f"add run.size={known}, or name another model",
+        )
 
 
 def _cached_config(model: str, revision: str | None = None) -> Path | None:
@@ -111,7 +126,7 @@ def find_shape(model: str) -> Shape:
 def how_to_make(config: Any, path: Path | None = None) -> str:
     """The command that makes a run's missing file, or its missing model (no path)."""
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
-    if config.run.size == "mini" and not of_data:
+    if is_miniature_size(config.run.size) and not of_data:
         return f"stapo-train base --out {config.run.base or 'DIR'}, then run.base={config.run.base or 'DIR'}"
     return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
 

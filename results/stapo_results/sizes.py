@@ -1,0 +1,14 @@
+"""Which sizes are the miniature's: a model of 0.38 million parameters, one for each world of the testbed."""
+
+from __future__ import annotations
+
+MINI = "mini"
+
+
+def is_miniature_size(size: str) -> bool:
+    """ "mini" is that of the world `paper`; "mini-mixed" and "mini-inverted" are those of the others."""
+    return size == MINI or size.startswith(f"{MINI}-")
+
+
+def of_world(world: str) -> str:
+    return MINI if world == "paper" else f"{MINI}-{world}"
