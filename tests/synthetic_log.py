@@ -12,6 +12,7 @@ import numpy as np
 from stapo_results import token_log
 
 JUNK = (4, 5)  # ids of the planted words
+USEFUL = 7  # of a useful one
 WORD = 9  # any other id
 
 
@@ -19,6 +20,7 @@ WORD = 9  # any other id
 class Token:
     prompt: str
     junk: bool = False
+    useful: bool = False
     rare: bool = True
     entropy: float = 0.5
     silenced: bool = False
@@ -26,6 +28,7 @@ class Token:
     batch: int = 1
     step: int = 1
     advantage: float = 1.0
+    p: float = 0.001  # where it is rare
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def write(
 ) -> None:  # fmt: skip
     """Write the log of a run, a file a step (or all steps in one), with the counts of its rows and of the others."""
     header = token_log.LogHeader(
-        mode=mode, selector=selector, tau_p=0.002, q=q, vocabulary=16, watch=watch, left_out=left_out
+        mode=mode, selector=selector, tau_p=0.002, q=q, vocabulary=16, watch=watch, useful=(USEFUL,), left_out=left_out
     )  # fmt: skip
     others = list(others)
     steps = sorted({t.step for t in tokens} | {o.step for o in others})
@@ -71,8 +74,8 @@ def _rows(rows: list[Token]) -> dict[str, list]:
     return {
         "step": [t.step for t in rows], "mini_batch": [t.batch for t in rows], "prompt_id": [t.prompt for t in rows],
         "sample": [0] * n, "position": number,
-        "token": [JUNK[i % 2] if t.junk else WORD for i, t in zip(number, rows, strict=True)],
-        "advantage": [t.advantage for t in rows], "logprob": [math.log(0.001 if t.rare else 0.3) for t in rows],
+        "token": [JUNK[i % 2] if t.junk else USEFUL if t.useful else WORD for i, t in zip(number, rows, strict=True)],
+        "advantage": [t.advantage for t in rows], "logprob": [math.log(t.p if t.rare else 0.3) for t in rows],
         "entropy": [t.entropy for t in rows], "ratio": [1.0] * n, "clipped": [False] * n, "collision": [0.5] * n,
         "rare": [t.rare for t in rows], "silenced": [t.silenced for t in rows], "tau_h": [t.tau_h for t in rows],
         "old_logprob": [-1.0] * n, "sampler_logprob": [math.nan] * n, "mismatched": [False] * n,

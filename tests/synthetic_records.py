@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from stapo_repro import labels
+from stapo_repro.testbed import counts
 from stapo_results.schema import Cell, CellRecord, ProblemResult, Run, StepMetrics
 from stapo_results.store import append, write_json
 
@@ -44,7 +46,7 @@ def cell(
         "code_commit": "0" * 40,
         "code_dirty": "",
         "revisions": {},
-        "miniature": size == "mini",
+        "miniature": labels.is_miniature_size(size),
         "synthetic": True,
         **changed,
     }
@@ -69,10 +71,13 @@ def miniature(root: Path, methods: tuple[str, ...] = ("base", "grpo", "entropy20
                 cell(root, method, benchmark, setting, ["1" * k + "0" * (8 - k) for k in right])
 
 
-def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: str = "mini", status: str = "done"):
-    """A run folder with smooth made-up curves."""
+def training_run(
+    root: Path, method: str, seed: int = 0, steps: int = 40, size: str = "mini", status: str = "done",
+    more: dict[str, float] | None = None,
+) -> Path:  # fmt: skip
+    """A run folder with smooth made-up curves. `more`: metrics with one value in all steps."""
     folder = root / f"{method}-s{seed}"
-    rank = METHODS.index(method)
+    rank = METHODS.index(method) if method in METHODS else 3
     run = Run(
         run_id="synthetic",
         kind="train",
@@ -108,29 +113,61 @@ def training_run(root: Path, method: str, seed: int = 0, steps: int = 40, size: 
                 "candidate_share": 0.0025,
                 "response_tokens": 50.0,
                 "grad_norm": 0.3,
+                **(more or {}),
             }
         lines.append(StepMetrics(step=step, values=values))
     append(folder / "metrics.jsonl", lines)
     return folder
 
 
-ABLATION_OFFSETS = {"justrl": 1, "justrl-fullmask": 1, "stapo-high-entropy": 2, "stapo-random": 0, "stapo": 3}
+RIGHT = {"justrl": 6, "justrl-fullmask": 2, "stapo-high-entropy": 2, "stapo-random": 4, "stapo": 6}  # of 8 samples
+USEFUL = {"justrl": 0.9, "justrl-fullmask": 0.2, "stapo-high-entropy": 0.2, "stapo-random": 0.4, "stapo": 0.9}
+SPURIOUS = {"justrl": 0.6, "justrl-fullmask": 0.2, "stapo-high-entropy": 0.5, "stapo-random": 0.3, "stapo": 0.2}
+SILENCED = {  # of 10 rare tokens: spurious, useful, other; expected of the random mask
+    "silence_spurious": (7.0, 0.0, 0.5),
+    "silence_random": (5.6, 1.5, 0.4),
+    "silence_high_entropy": (5.0, 2.0, 0.5),
+    "silence_low_probability": (7.5, 2.0, 0.5),
+}
 
 
-def ablation(root: Path, seeds: tuple[int, ...] = (0, 1, 2), steps: int = 40, problems: int = 16) -> None:
-    """Records of all five masks below eval/ and train/: each has a level of its own, with a little noise by problem and
-    seed; JustRL and the full mask have the same answers."""
-    for benchmark in ("mini-add", "mini-add-hard"):
+def of_testbed(
+    root: Path, seeds: tuple[int, ...] = (0, 1, 2), worlds: tuple[str, ...] = ("paper", "mixed", "inverted"),
+    steps: int = 8, problems: int = 16, arms: tuple[str, ...] = tuple(RIGHT),
+) -> None:  # fmt: skip
+    """Records of the testbed below eval/ and train/: each arm has a level of its own, the same in all worlds, with a
+    little noise by problem and seed. Of JustRL the counts of its tokens, with one more spurious token a seed."""
+    for world in worlds:
+        size = labels.WORLDS[world]
         for setting in ("t1.0", "t0.7"):
-            where = (benchmark, setting)
-            right = [2 + i % 3 for i in range(problems)]
-            cell(root / "eval", "base", *where, ["1" * k + "0" * (8 - k) for k in right])
-            for method, offset in ABLATION_OFFSETS.items():
+            given = {"size": size, "folder": f"base-{world}"}
+            cell(root / "eval", "base", "mini-add", setting, ["11000000"] * problems, **given)
+            for k, arm in enumerate(arms):
                 for seed in seeds:
-                    noise = [(7 * i + 3 * seed) % 5 == 0 for i in range(problems)]
-                    level = [k + offset + int(n) for k, n in zip(right, noise, strict=True)]
+                    level = [RIGHT[arm] + ((7 * i + 3 * seed * (k + 1)) % 5 == 0) for i in range(problems)]
                     verdicts = ["1" * k + "0" * (8 - k) for k in level]
-                    cell(root / "eval", method, *where, verdicts, seed=seed, step=steps)
-    for method in ABLATION_OFFSETS:
-        for seed in seeds:
-            training_run(root / "train", method, seed, steps)
+                    given = {"size": size, "seed": seed, "step": steps, "folder": f"{arm}-{world}-s{seed}"}
+                    cell(root / "eval", arm, "mini-add", setting, verdicts, **given)
+        for arm in arms:
+            for seed in seeds:
+                more = 0.03 if arm == "stapo" else 0.01
+                rates = {"useful_rate": USEFUL[arm] + more * seed, "spurious_rate": SPURIOUS[arm] + more * seed}
+                folder = training_run(root / "train" / world, arm, seed, steps, size, more=rates)
+                if arm == "justrl":
+                    planted_counts(folder, steps, seed)
+
+
+def planted_counts(folder: Path, steps: int, more: int = 0) -> None:
+    """planted.json of a run: the same in every step. `more`: further spurious tokens that S2T silences."""
+    further = {"silence_spurious": more, "silence_high_entropy": 0.1 * more}
+    masks = [
+        counts.Silenced(mask=m, tau_p=0.002, q=1.0 if m == "silence_low_probability" else 0.75,
+                        tokens=[(s + further.get(m, 0), u, o)] * steps)
+        for m, (s, u, o) in SILENCED.items()
+    ]  # fmt: skip
+    whole = (8.0 + more, 2.0, 0.5)
+    rare = [counts.Candidates(tau_p=0.002, tokens=[whole] * steps)]
+    own = counts.PlantedCounts(run_id="synthetic", selector="keep_all", tau_p=0.002, q=0.75,
+                               steps=list(range(1, steps + 1)), spurious=[9.0] * steps,
+                               own=[(0.0, 0.0, 0.0)] * steps, rare=rare, masks=masks)  # fmt: skip
+    write_json(folder / counts.FILE, own)

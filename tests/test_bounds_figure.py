@@ -34,7 +34,7 @@ def record(size: str = "mini", tokens: int = 132) -> Theory:
 
 
 def drawn(*theory: Theory) -> list[Drawn]:
-    return outputs.draw("main", [], [], theory, ["bounds"])
+    return outputs.draw([], [], theory, ["bounds"])
 
 
 def test_norms_counts_and_empty_quadrants_are_shown() -> None:

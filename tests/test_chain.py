@@ -10,6 +10,7 @@ import pytest
 
 from stapo_repro.driver.request import console_script, miniature, parse_seeds
 from stapo_repro.driver.run import main as driver_main
+from stapo_repro.driver.testbed_request import of_testbed
 from stapo_results.errors import BadInput
 
 # Stands in for the two other wings: writes small synthetic outputs where the real commands would.
@@ -28,7 +29,9 @@ WINGS = textwrap.dedent(
             (after("--out") / name / "file").write_text(name)
     elif command == "run" and named:
         out = Path(named["run.out"])
-        synthetic.training_run(out.parent, named["method"], int(named["run.seed"]), int(named["run.steps"]))
+        method = named.get("run.method", named["method"])
+        rates = {"useful_rate": 0.5, "spurious_rate": 0.1 + 0.1 * int(named["run.seed"]) * (method == "stapo")}
+        synthetic.training_run(out.parent, method, int(named["run.seed"]), int(named["run.steps"]), more=rates)
         (out / "checkpoints").mkdir()
         token_logs.write(out, [token_logs.row(step=k) for k in range(1, int(named["run.steps"]) + 1)])
     elif command == "export":
@@ -38,11 +41,11 @@ WINGS = textwrap.dedent(
         out = after("--out")
         method, _, seed = out.name.rpartition("-s")
         method, seed = method or out.name, int(seed) if method else 0
-        right = {"base": "1000", "justrl": "1100", "stapo": "1110"}[method]
+        right = {"base": "1000", "justrl": "1100"}.get(method, "1110")
         for name in ("samples.jsonl", "verdicts.jsonl"):
             out.mkdir(parents=True, exist_ok=True)
             (out / name).touch()
-        for benchmark in ("mini-add", "mini-add-hard"):
+        for benchmark in after("--benchmarks").name.split(","):
             for setting in ("t1.0", "t0.7"):
                 verdicts = [right, right[1:] + "0"] * 8
                 synthetic.cell(out.parent, method, benchmark, setting, verdicts, seed=seed, folder=out.name)
@@ -85,24 +88,31 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
-def test_whole_ablation_with_stand_ins_judges_the_claims(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert driver_main(miniature(out, experiment="ablation", methods="justrl,stapo")) == 0
+def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(tmp_path, capsys):
+    out, asked = tmp_path / "run", {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
+    assert driver_main(of_testbed(out, seeds="0,1", **asked)) == 0
     text = capsys.readouterr().out
-    # STAPO 62.5 and JustRL 37.5 for every seed, every problem 25 points apart
-    assert "holds               stapo-beats-justrl-at-training-temperature" in text
-    assert "not run             low-entropy-mask-beats-random-mask" in text
-    assert "tables/ablation.md" in text.replace("\n", "")
-    for name in ("tables/ablation.md", "tables/ablation.json", "figures/ablation_training_curves.png"):
+    assert "not distinguishable 3   s2t-lowers-the-spurious" in text
+    assert "not run             4a  s2t-beats-the-full-mask" in text
+    for name in ("tables/testbed.md", "tables/testbed.json", "figures/testbed_rates.png"):
         assert (out / name).stat().st_size > 0
     assert not (out / "tables" / "main_table.md").exists()
-    assert "High-entropy mask seeds 0, 1, 2" in (out / "tables" / "ablation.md").read_text()
-    # its trainings are read by the tables stage: another one is another table
-    metrics = out / "train" / "stapo-s1" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text().replace('"entropy":0.', '"entropy":1.'))
-    assert driver_main(miniature(out, experiment="ablation", methods="justrl,stapo")) == 0
+    # another seed goes into the same folder; what is there is not made again, but the page is
+    assert driver_main(of_testbed(out, seeds="0,1,2", **asked)) == 0
     text = capsys.readouterr().out
-    assert "train/stapo-s1 is made again" in text
+    assert text.count("finished before") == 2 + 4 * 3
+    assert "of 2 seeds" not in (out / "tables" / "testbed.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text("run: {method: mine}")
+    assert driver_main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds="0,1", steps=40)) == 0
+    text = capsys.readouterr().out
+    assert "mine beside the committed arms" in text
+    assert "stapo-repro collect" not in text
 
 
 @pytest.mark.parametrize(

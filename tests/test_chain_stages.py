@@ -1,4 +1,4 @@
-"""What is asked of the miniature and the ablation: their stages, commands, values, and the folder they go on in."""
+"""What is asked of the miniature and the testbed: their stages, commands, values, and the folder they go on in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from stapo_repro.driver import readiness
 from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.request import Request, miniature
+from stapo_repro.driver.testbed_request import of_testbed
 from stapo_results import runs
 from stapo_results.errors import BadInput
 
@@ -62,28 +63,87 @@ def test_commands_of_the_miniature():
     assert by["tables"] == "stapo-repro tables --of main --records o/eval o/train --out o/tables"
 
 
-def test_stages_of_the_ablation(tmp_path):
-    chain = make_stages(miniature(tmp_path, experiment="ablation"))
+ARMS = ["justrl", "justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
+SWEEP = ["stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02"]
+
+
+def test_stages_of_the_testbed_seed_by_seed_and_model_by_model():
+    chain = make_stages(of_testbed(Path("o"), worlds="paper,mixed", seeds="0,1"))
     names = [s.name for s in chain]
-    methods = ["justrl", "justrl-fullmask", "stapo-high-entropy", "stapo-random", "stapo"]
-    of = [f"{m}-s{s}" for s in (0, 1, 2) for m in methods]
-    trained, evaluated = [f"train/{r}" for r in of], ["eval/base", *(f"eval/{r}" for r in of)]
-    # the base once: all seeds start from one base model
-    assert names == ["base", *trained, *(f"export/{r}" for r in of), *evaluated, "tables", "figures"]
-    # its table holds accuracies and entropies: it is made again when either changes
-    assert set(chain[-2].needs) == {*trained, *evaluated}
+    one = [*ARMS, *SWEEP, *(f"{m}-mini-mixed" for m in ARMS)]
+    models = [f"{m}-s{s}" for s in (0, 1) for m in one]
+    made = [f"{kind}/{m}" for m in models for kind in ("train", "export", "eval")]
+    assert names == ["base-paper", "base-mixed", "eval/base", "eval/base-mini-mixed", *made, "tables", "figures"]
+    # its page holds what is trained and what is evaluated: it is made again when either changes
+    assert set(chain[-2].needs) == {n for n in names if n.startswith(("train/", "eval/"))}
+
+
+def test_commands_of_the_testbed():
+    by = commands(of_testbed(Path("o"), worlds="paper,inverted", seeds="0,3"))
+    assert by["base-inverted"] == "stapo-train base --out o/base-inverted --seed 0 --world inverted"
+    end = "trainer.val_before_train=false trainer.test_freq=-1"
+    assert by["train/stapo-mini-inverted-s3"] == (
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.size=mini-inverted run.seed=3 "
+        f"run.steps=30 run.base=o/base-inverted run.out=o/train/stapo-mini-inverted-s3 {end}"
+    )
+    assert by["train/stapo-tau0.0002-s3"] == (
+        "stapo-train run method=stapo actor_rollout_ref.selector.tau_p=0.0002 size=mini hardware=cpu task=mini-add "
+        f"run.seed=3 run.steps=30 run.base=o/base-paper run.out=o/train/stapo-tau0.0002-s3 {end}"
+    )
+    assert by["eval/stapo-mini-inverted-s3"] == (
+        "stapo-eval run --model o/models/stapo-mini-inverted-s3 --benchmarks mini-add --settings both --data-dir "
+        "o/base-inverted/benchmarks --engine hf --max-tokens 64 --out o/eval/stapo-mini-inverted-s3"
+    )
+
+
+def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
+    pilot = of_testbed(part="pilot", worlds="mixed", arms="stapo")
+    assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot"), [100, 101, 102])
+    assert not {"tables", "figures"} & set(commands(pilot))
+    by = commands(of_testbed(part="long", seeds="0"))
+    assert list(by) == ["base-paper", "train/justrl-s0", "train/stapo-s0"]
+    assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
+                                         "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
+                                         "trainer.test_freq=25")  # fmt: skip
+
+
+def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("run: {method: another}")
+    r = of_testbed(method=str(file))
+    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine"), "mine", {0, 1, 2})
+    assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s2"]
+    assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s0"]
+
+
+@pytest.mark.parametrize("changed", [
+    {"worlds": "paper,other"}, {"arms": "grpo"}, {"arms": "stapo,stapo"}, {"seeds": "x"}, {"steps": 0},
+    {"worlds": "mixed", "arms": "stapo-q0.5"}, {"method": "no.yaml"}, {"method": "dapo", "arms": "stapo"},
+    {"method": "dapo", "part": "pilot"}, {"part": "long", "worlds": "mixed"},
+])  # fmt: skip
+def test_values_of_the_testbed_are_checked(changed):
+    with pytest.raises(BadInput):
+        of_testbed(**changed)
+
+
+def test_worlds_arms_and_seeds_may_be_added_to_a_testbed_but_no_other_steps(tmp_path):
+    begin(of_testbed(tmp_path / "o", worlds="paper", seeds="0"))
+    begin(of_testbed(tmp_path / "o", worlds="mixed", arms="stapo", seeds="1"))
+    for changed in ({"steps": 60}, {"quick": True, "steps": 30}, {"part": "pilot"}):
+        with pytest.raises(BadInput):
+            begin(of_testbed(tmp_path / "o", **changed))
 
 
 @pytest.mark.parametrize("changed", [
     {"methods": "ppo"}, {"methods": "stapo,stapo"}, {"methods": "stapo-random"},
-    {"methods": "grpo", "experiment": "ablation"}, {"seeds": "one"}, {"seeds": "0,0"}, {"seeds": "-1"}, {"steps": 0},
+    {"seeds": "one"}, {"seeds": "0,0"}, {"seeds": "-1"}, {"steps": 0},
 ])  # fmt: skip
 def test_values_are_checked(tmp_path, changed):
     with pytest.raises(BadInput):
         miniature(tmp_path, **changed)
 
 
-@pytest.mark.parametrize("changed", [{"steps": 60}, {"seeds": "0,1"}, {"methods": "grpo"}, {"experiment": "ablation"},
+@pytest.mark.parametrize("changed", [{"steps": 60}, {"seeds": "0,1"}, {"methods": "grpo"},
                                      {"quick": True, "steps": 40}])  # fmt: skip
 def test_the_folder_of_another_run_is_refused(tmp_path, changed):
     given: dict[str, Any] = {"methods": "stapo", "seeds": "0"}
@@ -112,7 +172,7 @@ def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):
 @pytest.mark.parametrize(("arguments", "named_in_error"), [
     (["run", "stapo/qwen3-8b", "--hardware", "cpu"], "--hardware cpu"),
     (["run", "stapo/mini", "--judge", "none", "--hardware", "8gpu"], "--hardware, --judge"),
-    (["NOSUCH", "--help"], "miniature, ablation, run"),
+    (["NOSUCH", "--help"], "miniature, testbed, run"),
 ])  # fmt: skip
 def test_command_line_refuses_with_code_2(tmp_path, arguments, named_in_error):
     command = [sys.executable, "-m", "stapo_repro.cli", *arguments]

@@ -14,11 +14,11 @@ from stapo_results.schema import ProblemResult, StepMetrics, VerdictLengths, con
 
 pytest.importorskip("matplotlib")
 from stapo_repro.figures import comparisons, evaluations, pareto, sensitivity, token_entropy
-from stapo_repro.figures.experiment import Experiment, ExperimentName, Group, Value, variant
+from stapo_repro.figures.experiment import Experiment, Group, Value, variant
 
 
-def experiment(root: Path, name: ExperimentName = "main") -> Experiment:
-    return Experiment.from_records(name, load_cells([root]), load_training_runs([root]), paper.load())
+def experiment(root: Path) -> Experiment:
+    return Experiment.from_records(load_cells([root]), load_training_runs([root]), paper.load())
 
 
 def group(e: Experiment, name: str = "miniature") -> Group:
@@ -172,7 +172,7 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
     synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
     e = experiment(tmp_path)
-    found = {(x.benchmark, x.other): x for x in comparisons.forest_lines(e, group(e), "t1.0")}
+    found = {(x.benchmark, x.second): x for x in comparisons.forest_lines(e, group(e), "t1.0")}
     value = found["mini-add", "base"].value
     assert isinstance(value, Value)
     assert value.mean == 25.0
@@ -188,7 +188,7 @@ def test_printed_differences_are_those_of_the_paper(tmp_path):
     # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-1.7b")
     e = experiment(tmp_path)
-    found = {(x.benchmark, x.other): x.printed for x in comparisons.forest_lines(e, group(e, "qwen3-1.7b"), "t1.0")}
+    found = {(x.benchmark, x.second): x.printed for x in comparisons.forest_lines(e, group(e, "qwen3-1.7b"), "t1.0")}
     assert found["aime24", "grpo"] == pytest.approx(10.84)
     assert found["avg", "justrl"] == pytest.approx(5.75)
     assert found["avg", "base"] is None

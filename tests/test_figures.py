@@ -24,7 +24,7 @@ from matplotlib.text import Text
 
 from stapo_repro.figures import canvas, training
 from stapo_repro.figures.canvas import Sketch
-from stapo_repro.figures.experiment import Experiment, ExperimentName
+from stapo_repro.figures.experiment import Experiment
 from stapo_repro.pages import figures as figure_pages
 
 SILENCED = training.Panel("silenced_share", "Silenced tokens", "%", 100.0)
@@ -76,14 +76,14 @@ def test_only_labelled_trainings_are_read(tmp_path):
         load_training_runs([tmp_path])
 
 
-def experiment(root: Path, name: ExperimentName = "main") -> Experiment:
-    return Experiment.from_records(name, load_cells([root]), load_training_runs([root]), paper.load())
+def experiment(root: Path) -> Experiment:
+    return Experiment.from_records(load_cells([root]), load_training_runs([root]), paper.load())
 
 
-def sketched(root: Path, *only: str, name: ExperimentName = "main") -> dict[str, Sketch]:
+def sketched(root: Path, *only: str) -> dict[str, Sketch]:
     """Drawn, but not saved, which takes most of the time."""
     with canvas.style():
-        return {s.name: s for s in figure_pages.sketches(experiment(root, name), only)}
+        return {s.name: s for s in figure_pages.sketches(experiment(root), only)}
 
 
 def texts(sketch: Sketch) -> list[str]:
@@ -106,20 +106,15 @@ def mini(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def every(mini, tmp_path_factory) -> dict[str, Sketch]:
-    """All figures of the miniature and of a small ablation."""
-    root = tmp_path_factory.mktemp("ablation")
-    synthetic.ablation(root, problems=4)
-    return sketched(mini) | sketched(root, name="ablation")
+def every(mini) -> dict[str, Sketch]:
+    """All figures of the miniature."""
+    return sketched(mini)
 
 
-def test_each_family_is_drawn_for_its_experiments(every):
+def test_each_family_is_drawn(every):
     kinds = ("training_curves", "pareto", "forest", "token_entropy", "silenced_share")
-    both = {f"{name}_{k}" for name in ("miniature", "ablation") for k in kinds}
-    assert set(every) == both | {
-        "miniature_judge", "miniature_lengths", "ablation_bars", "ablation_sensitivity",
-        "paper_against_ours_t10", "paper_against_ours_t07",
-    }  # fmt: skip
+    more = {"miniature_judge", "miniature_lengths", "paper_against_ours_t10", "paper_against_ours_t07"}
+    assert set(every) == more | {f"miniature_{k}" for k in kinds}
     for name, s in every.items():
         if not name.startswith("paper_"):
             assert "(miniature)" in s.title
@@ -159,7 +154,7 @@ def test_every_method_has_a_style_of_its_own(every):
     known = [canvas.method_style(m) for m in labels.METHOD_LABELS]
     assert len({k.colour for k in known}) == len(known)
     # within what stands in one figure, dashes and markers tell the lines apart in grey too
-    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ABLATION), tuple(labels.BEYOND)):
+    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), tuple(labels.BEYOND)):
         assert len({canvas.method_style(m).dashes for m in together}) == len(together)
         assert len({canvas.method_style(m).marker for m in together}) == len(together)
     found = marks(every["miniature_training_curves"])
@@ -188,13 +183,13 @@ def test_line_of_svg_has_the_data_and_what_was_not_run_is_named(tmp_path):
 
 
 def test_nothing_run_at_all_still_draws_and_every_panel_says_so(tmp_path):
-    found = sketched(tmp_path) | sketched(tmp_path, "bars", "sensitivity", name="ablation")
+    found = sketched(tmp_path)
     # panels: four of curves, two Pareto views, four methods and the profile, two of silenced tokens; then a text a
     # line: settings, benchmarks (with average), models
     for name, count in (
         ("miniature_training_curves", 4), ("miniature_pareto", 2), ("miniature_token_entropy", 5),
         ("miniature_silenced_share", 2), ("miniature_forest", 2 * 3 * 4), ("miniature_lengths", 2 * 2 * 5),
-        ("miniature_judge", 2 * 2 * 2 * 5), ("ablation_bars", 2 * 3 * 5), ("ablation_sensitivity", 4),
+        ("miniature_judge", 2 * 2 * 2 * 5),
     ):  # fmt: skip
         assert texts(found[name]).count("not run") == count, name
     for setting in ("t10", "t07"):
@@ -224,4 +219,4 @@ def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
 def test_the_gallery_page_explains_each_family_once():
     page = (paper.checkout() / "results" / "figures" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
-    assert sorted(rows) == sorted(figure_pages.FAMILIES)
+    assert sorted(rows) == sorted((*figure_pages.FAMILIES, *figure_pages.OF_TESTBED))

@@ -46,7 +46,7 @@ SRGB_TO_XYZ = (
 WHITE = (0.95047, 1.0, 1.08883)  # D65
 
 TOGETHER: dict[str, list[str]] = {
-    "methods and masks": [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ABLATION))],
+    "methods and masks": [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
     "methods and others": [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *labels.BEYOND)],
     "bounds": [bounds.LOWER, bounds.UPPER, "#000000", "#999999"],
     "tokens": [words.SILENCED, words.KEPT],

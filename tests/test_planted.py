@@ -124,7 +124,7 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
     entropy = np.array([e for g in groups for e in g])
     batch = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
     n, yes = len(entropy), np.ones(len(entropy), bool)
-    tau_h, expected = np.empty(n), {S2T: np.empty(n), HIGH: np.empty(n), RANDOM: np.empty(n)}
+    expected = {S2T: np.empty(n), HIGH: np.empty(n), RANDOM: np.empty(n)}
     for b in range(len(groups)):
         at = batch == b
         m = int(at.sum())
@@ -133,11 +133,12 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
             advantage_N=torch.ones(m), response_N=torch.ones(m, dtype=torch.bool),
             key_N=torch.arange(m, dtype=torch.float64),
         )  # fmt: skip
-        chosen = selectors.silence_spurious(stats, tau_p=0.002, q=q)
-        tau_h[at], expected[S2T][at] = chosen.threshold, ~chosen.keep_N.numpy()
+        expected[S2T][at] = ~selectors.silence_spurious(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[HIGH][at] = ~selectors.silence_high_entropy(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[RANDOM][at] = (~selectors.silence_random(stats, tau_p=0.002, q=q).keep_N.numpy()).sum() / m
-    tokens = planted.Tokens(batch, np.zeros(n, int), yes, yes, yes, entropy, tau_h, np.ones(1), np.ones(1))
+    tokens = planted.Tokens(
+        yes.astype(int), batch, np.zeros(n, int), yes, ~yes, yes, yes, entropy, np.full(n, -9.0), np.ones(1), np.ones(1)
+    )
     found = planted.weights(tokens, q)
     for name, want in expected.items():
         np.testing.assert_allclose(found[name], want, atol=1e-12, err_msg=name)

@@ -10,7 +10,6 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
-from stapo_repro.figures.experiment import ExperimentName
 from stapo_repro.pages import outputs
 from stapo_repro.records.reading import load_training_runs
 from stapo_repro.tokens import planted_page
@@ -43,9 +42,9 @@ def records(tmp_path: Path) -> Path:
     return root
 
 
-def table(records: Path, of: ExperimentName | None = None) -> str:
+def table(records: Path) -> str:
     files: dict[Path, bytes] = {}
-    outputs.planted_tables(files, of, [records], Path("x"))
+    outputs.planted_tables(files, [records], Path("x"))
     return files[Path("x/planted.md")].decode()
 
 
@@ -63,7 +62,6 @@ def test_rows_of_the_table(records):
     for said in ("† over mini-batches", "SYNTHETIC RECORDS", "### Base model: step 1 of JustRL, seed 0"):
         assert said in text
     assert "GRPO" not in text
-    assert "## The mask ablation in miniature, SYNTHETIC RECORDS" in table(records, "ablation")
 
 
 def test_without_a_log_or_planted_words_the_table_says_so(tmp_path):
@@ -95,7 +93,7 @@ def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_pa
     pytest.importorskip("matplotlib")
 
     def drawn(root: Path):
-        return outputs.draw("main", [], load_training_runs([root]), (), ["planted"])
+        return outputs.draw([], load_training_runs([root]), (), ["planted"])
 
     (found,) = drawn(records)
     assert found.title == "What the masks silence of the planted words (miniature), SYNTHETIC RECORDS"

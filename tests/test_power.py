@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stapo_results.statistics import Design, difference_se, minimal_detectable, sampling_se, sign_flip_p
 from stapo_results.statistics.crossed import crossed, over_seeds, t_test_p
+from stapo_results.statistics.power import detectable, runs_for_equivalence, runs_needed, t_power, tost_p
 
 
 def test_bounds_by_hand():
@@ -78,3 +79,41 @@ def test_drawn_signs_are_the_bits_of_the_stream():
     hits = int(np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
     assert 0 < hits < resamples
     assert sign_flip_p(d, resamples=resamples, seed=3) == (1 + hits) / (1 + resamples)
+
+
+def test_runs_that_a_t_test_needs_are_those_of_the_tables():
+    """Cohen's tables and G*Power, one sample or paired, two-sided 5 %, power 80 %: 199, 34, 15 and 10 runs."""
+    assert [runs_needed(d, 1.0) for d in (0.2, 0.5, 0.8, 1.0)] == [199, 34, 15, 10]
+    # G*Power at n = 34 and d = 0.5: .8078
+    assert t_power(0.5, 1 / math.sqrt(34), 33) == pytest.approx(0.8078, abs=1e-4)
+    assert runs_needed(1.0, 0.0) == 2
+    assert runs_needed(0.001, 1.0) is None
+    # a stricter test needs more
+    assert runs_needed(1.0, 1.0, alpha=0.05 / 14) == 19
+
+
+def test_the_detectable_difference_is_the_power_turned_round():
+    least = detectable(1.0, 7)
+    assert t_power(least, 1.0, 7) == pytest.approx(0.8, abs=1e-9)
+    # with many runs the normal approximation: z(.975) + z(.8) = 2.8016
+    assert detectable(2.0, 1e6) == pytest.approx(minimal_detectable(2.0), rel=1e-5)
+    assert math.isnan(detectable(math.nan, math.nan))
+
+
+def test_equivalence_by_hand():
+    # values 1 2 3: mean 2, SE 1 / sqrt 3, df 2; margin 5: t = -3 sqrt 3 = -5.196; P(T < t) with 2 degrees of freedom is
+    # 1/2 + t / (2 sqrt(2 + t^2)) = .5 - 5.19615 / (2 x 5.385165) = .0175494
+    found = over_seeds([1.0, 2.0, 3.0])
+    assert tost_p(found, 5.0) == pytest.approx(0.0175494, abs=1e-7)
+    assert tost_p(over_seeds([-3.0, -2.0, -1.0]), 5.0) == pytest.approx(0.0175494, abs=1e-7)
+    # the 90 % interval 2 +- 2.919986 / sqrt 3 = 0.314 to 3.686: equivalent from a margin of 3.686 on
+    assert tost_p(found, 3.686) < 0.05 < tost_p(found, 3.685)
+    assert [tost_p(over_seeds([2.0, 2.0]), m) for m in (2.5, 1.5)] == [0.0, 1.0]
+    assert math.isnan(tost_p(over_seeds([2.0]), 5.0))
+
+
+def test_runs_for_an_equivalence_by_hand():
+    # n = 11, sd = margin: sqrt 11 - t(.95, 10) = 3.316625 - 1.812461 = 1.504164; 2 P(T10 < 1.504) - 1 = .8365
+    # n = 10: 3.162278 - 1.833113 = 1.329165; P(T9 < 1.329) = .8918: .7835
+    assert runs_for_equivalence(1.0, 1.0) == 11
+    assert runs_for_equivalence(1.0, 0.0) == 2

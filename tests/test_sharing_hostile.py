@@ -126,11 +126,11 @@ def with_another_cell(bundle: Path, target: Path, path: str, old: bytes, new: by
     return forged(target, sorted(there.items()))
 
 
-def test_a_cell_twice_is_taken_and_the_ablations_is_another(bundle: Path, tmp_path: Path) -> None:
+def test_a_cell_twice_is_taken_and_the_testbeds_is_another(bundle: Path, tmp_path: Path) -> None:
     equal = with_another_cell(bundle, tmp_path / "x.zip", "other/cells/x.json", b'"abc123"', b'"def456"')
     assert unpack(equal, tmp_path / "a")[1] == ["mini", "other"]
-    apart = with_another_cell(bundle, tmp_path / "y.zip", "ablation/cells/x.json", b'"0000"', b'"0001"')
-    assert unpack(apart, tmp_path / "b")[1] == ["ablation", "mini"]
+    apart = with_another_cell(bundle, tmp_path / "y.zip", "testbed/cells/x.json", b'"0000"', b'"0001"')
+    assert unpack(apart, tmp_path / "b")[1] == ["mini", "testbed"]
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,21 @@ import tyro
 
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
+from stapo_repro.commands.testbed import Testbed
 from stapo_results.terminal import check_command, run_main
 
 Roots = Annotated[
-    tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the ablation's apart.")
+    tuple[Path, ...], tyro.conf.arg(help="Folders with records; the committed ones by default, the testbed's apart.")
 ]
 Of = Annotated[
-    Literal["main", "ablation"] | None,
+    Literal["main", "testbed"] | None,
     tyro.conf.arg(help="Which experiment's. Default: both; with --records the main one."),
 ]
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON), the ablation's and that of planted words."""
+    """Regenerate the main table (Markdown, HTML, LaTeX, CSV, JSON), the testbed's and that of planted words."""
 
     records: Roots = ()
     of: Of = None
@@ -69,7 +70,7 @@ class Report:
     """One self-contained HTML page of everything that the records say: state, tables, figures, audit, provenance."""
 
     records: tuple[Path, ...] = ()
-    """Folders with records. Default: those of --runs, or else the committed ones, the ablation's apart."""
+    """Folders with records. Default: those of --runs, or else the committed ones, with the testbed's claims."""
     runs: tuple[Path, ...] = ()
     """Run folders, such as runs/miniature, whose single responses are shown."""
     responses: int = 600
@@ -133,29 +134,6 @@ class Miniature:
 
 
 @dataclass(frozen=True)
-class Ablation:
-    """The mask ablation in miniature: five masks, three training seeds, one base model. The same command resumes."""
-
-    quick: bool = False
-    """Short form to try the path: one seed, 2 steps, 2 samples of 16 problems; the options below override it."""
-    seeds: str | None = None
-    """Training seeds, separated by commas. Default: 0,1,2 (with --quick: 0)."""
-    methods: str | None = None
-    """Methods, separated by commas. Default: justrl,justrl-fullmask,stapo-high-entropy,stapo-random,stapo."""
-    steps: int | None = None
-    """Training steps. Default: 40 (with --quick: 2)."""
-    out: Path = Path("runs/ablation")
-    """Where everything goes."""
-
-    def run(self) -> int:
-        from stapo_repro.driver.request import miniature
-        from stapo_repro.driver.run import main
-
-        return main(miniature(self.out, experiment="ablation", quick=self.quick, seeds=self.seeds, methods=self.methods,
-                              steps=self.steps))  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Audit:
     """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
 
@@ -196,7 +174,7 @@ _COMMANDS = {
     "audit": Audit,
     "report": Report,
     "miniature": Miniature,
-    "ablation": Ablation,
+    "testbed": Testbed,
     "run": Run,
     "collect": Collect,
     "tokens": Tokens,

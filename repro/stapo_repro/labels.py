@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
-ABLATION: dict[str, str] = {
+ARMS: dict[str, str] = {  # of the testbed, in every world
     "justrl": "JustRL",
     "justrl-fullmask": "JustRL-FullMask",
     "stapo-high-entropy": "High-entropy mask",
@@ -23,10 +23,12 @@ BEYOND: dict[str, str] = {
     "kl_cov": "KL-Cov",
 }
 NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop"}  # named in tables; no figure has them
-METHOD_LABELS = {BASE: "Base model", **BEYOND, **ABLATION, **METHODS}
+METHOD_LABELS = {BASE: "Base model", **BEYOND, **ARMS, **METHODS}
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 MINI = "mini"
+WORLDS: dict[str, str] = {"paper": MINI, "mixed": "mini-mixed", "inverted": "mini-inverted"}
+"""The testbed's worlds, and the size label of the models of each."""
 
 PAPER_BENCHMARKS: dict[str, str] = {
     "aime24": "AIME24",
@@ -59,6 +61,11 @@ COLOURS: dict[str, str] = {
     "clip_cov": "#999933",
     "kl_cov": "#EE7788",
 }
+
+
+def is_miniature_size(name: str) -> bool:
+    """Whether models of this size are miniatures, of whichever world."""
+    return name in WORLDS.values()
 
 
 def size_label(name: str) -> str:

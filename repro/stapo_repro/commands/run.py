@@ -96,10 +96,10 @@ class Plan:
     Default: the committed ones."""
 
     def run(self) -> int:
-        from stapo_repro.ablation import build as ablation
         from stapo_repro.driver.request import parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan
+        from stapo_repro.testbed.plan import FOLDER
 
         found = plan.build(
             parse_cells(self.cells) if self.cells else plan.all_cells(),
@@ -108,7 +108,7 @@ class Plan:
             card=self.card,
             seeds=parse_seeds(self.seeds),
             steps=self.steps,
-            skip=() if self.records else (ablation.FOLDER,),
+            skip=() if self.records else (FOLDER,),
         )
         print(plan.to_text(found, self.price, formulas=bool(self.cells)), end="")
         return 0

@@ -1,8 +1,9 @@
 """The stages of a run in their order, each the exact command of a wing.
 
-The miniature, its ablation and the paper's cells are one chain: inputs, trainings, exports, evaluations, tables,
+The miniature, the testbed and the paper's cells are one chain: inputs, trainings, exports, evaluations, tables,
 figures, and of the miniature the tokens of STAPO. What differs is where weights, data and benchmarks come from: the
-miniature makes them on a CPU; the paper's cells take them from the hub and need GPUs.
+miniature makes them on a CPU, and the testbed for each of its worlds; the paper's cells take them from the hub and need
+GPUs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from stapo_repro import labels
 from stapo_repro.driver.request import Model, Request
 from stapo_repro.driver.stages import Stage
 from stapo_repro.planner.estimates import MACHINES, load
+from stapo_repro.testbed.evidence import BENCHMARK
+from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_results import token_log
 
 BASE_SEED = 0  # one base model for all training seeds of the miniature
@@ -29,18 +32,23 @@ def make_stages(r: Request) -> list[Stage]:
     inputs = _inputs(r, train, evaluate)
     first = tuple(s.name for s in inputs)
     trainings = [_training(r, train, m) for m in r.trained]
-    exports = [_export(r, train, m) for m in r.trained]
-    evaluations = [_evaluation(r, evaluate, m, first) for m in r.models]
+    exports = [_export(r, train, m) for m in r.trained if r.evaluates]
+    evaluations = [_evaluation(r, evaluate, m, first) for m in r.models if r.evaluates]
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     needs = tuple(s.name for s in (*evaluations, *trainings))
-    of = "ablation" if r.experiment == "ablation" else "main"
+    of = "testbed" if r.experiment == "testbed" else "main"
+    shown = r.part == "main" and not r.standing  # a pilot judges nothing, and stands beside the others when collected
     pages = [
         Stage(what, (repro, what, "--of", of, "--records", *folders, "--out", f"{r.out / what}"), r.out / what,
               (r.out / what,), needs)
-        for what in ("tables", "figures")
+        for what in ("tables", "figures") if shown
     ]  # fmt: skip
     tokens = [_tokens(r, repro, m) for m in r.trained if r.experiment == "miniature" and m.method == "stapo"]
-    return [*inputs, *trainings, *exports, *evaluations, *pages, *tokens]
+    made = [*trainings, *exports, *evaluations]
+    if r.experiment == "testbed":  # hours: model by model, so that what is there can be looked at
+        place = {m.name: i for i, m in enumerate(r.models)}
+        made.sort(key=lambda s: place[s.name.partition("/")[2]])
+    return [*inputs, *made, *pages, *tokens]
 
 
 def _online(r: Request) -> tuple[tuple[str, str], ...]:
@@ -48,16 +56,25 @@ def _online(r: Request) -> tuple[tuple[str, str], ...]:
     return () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
 
 
-def _benchmarks(r: Request) -> Path:
-    return r.out / "base" / "benchmarks" if r.on_cpu else r.data_dir or r.out / "benchmarks"
+def _base(r: Request, size: str) -> Path:
+    """Where the base model, data and benchmarks of a miniature stand: one of the testbed a world."""
+    return r.out / (f"base-{world_of(size)}" if r.experiment == "testbed" else "base")
+
+
+def _benchmarks(r: Request, size: str = labels.MINI) -> Path:
+    return _base(r, size) / "benchmarks" if r.on_cpu else r.data_dir or r.out / "benchmarks"
 
 
 def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
-    """The miniature's base model, data and benchmarks; or the paper's benchmarks and training data."""
+    """The miniatures' base models, data and benchmarks; or the paper's benchmarks and training data."""
     if r.on_cpu:
-        base = r.out / "base"
-        command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}")
-        return [Stage("base", command, base, (base / "model", base / "data", base / "benchmarks"))]
+        stages = []
+        for size in dict.fromkeys(m.size for m in r.models):
+            base = _base(r, size)
+            world = ("--world", str(world_of(size))) if r.experiment == "testbed" else ()
+            command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *world)
+            stages.append(Stage(base.name, command, base, (base / "model", base / "data", base / "benchmarks")))
+        return stages
     benchmarks, data, stages = _benchmarks(r), r.out / "data", []
     if r.data_dir is None:
         command = (evaluate, "benchmarks", "--write", f"{benchmarks}")
@@ -72,14 +89,19 @@ def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
 
 def _training(r: Request, program: str, m: Model) -> Stage:
     folder = r.out / "train" / m.name
-    command = [program, "run", f"method={m.method}", f"size={m.size}", f"hardware={r.hardware}"]
+    size = labels.MINI if r.on_cpu else m.size
+    command = [program, "run", *(m.choices or (f"method={m.method}",)), f"size={size}", f"hardware={r.hardware}"]
     command += ["task=mini-add"] if r.on_cpu else []
+    command += [] if m.size == size else [f"run.size={m.size}"]
     command += [f"run.seed={m.seed}", f"run.steps={r.steps}"]
-    command += [f"run.base={r.out / 'base'}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
+    command += [f"run.base={_base(r, m.size)}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
     command.append(f"run.out={folder}")
+    if r.experiment == "testbed":
+        every = VALIDATION_EVERY if r.part == "long" else -1
+        command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
     if r.on_cpu:
         outputs = (folder / "metrics.jsonl", folder / "checkpoints", folder / token_log.FOLDER)
-        return Stage(f"train/{m.name}", tuple(command), folder, outputs, ("base",))
+        return Stage(f"train/{m.name}", tuple(command), folder, outputs, (_base(r, m.size).name,))
     if r.keep_checkpoints:
         command.append(f"trainer.max_actor_ckpt_to_keep={r.keep_checkpoints}")
     if r.ray_address:
@@ -109,22 +131,25 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
-        model = ["--model", f"{r.out / 'base' / 'model'}"]
+        model = ["--model", f"{_base(r, m.size) / 'model'}"]
     else:
         known = load().models[m.size]
         model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
                  "--train-seed", "0", "--step", "base"]  # fmt: skip
     limit = () if not r.quick else MINI_LIMIT if r.on_cpu else PAPER_LIMIT
     if r.on_cpu:
-        benchmarks = ",".join(labels.MINI_BENCHMARKS)
-        how = ["--engine", "hf", "--judge", f"{r.out / 'base' / 'model'}", "--max-tokens", f"{MAX_TOKENS}"]
+        testbed = r.experiment == "testbed"
+        benchmarks = BENCHMARK if testbed else ",".join(labels.MINI_BENCHMARKS)
+        how = ["--engine", "hf", *([] if testbed else ["--judge", f"{_base(r, m.size) / 'model'}"])]
+        how += ["--max-tokens", f"{MAX_TOKENS}"]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:
         how = ["--engine", "vllm", *_replicas(r, m.size), *(() if r.judge == "none" else ("--judge", r.judge))]
     command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir",
-               f"{_benchmarks(r)}", *how, *limit, "--out", f"{folder}")  # fmt: skip
+               f"{_benchmarks(r, m.size)}", *how, *limit, "--out", f"{folder}")  # fmt: skip
     outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
-    needs = (*(() if m.is_base else (f"export/{m.name}",)), *(n for n in first if n != "data"))
+    inputs = [_base(r, m.size).name] if r.on_cpu else [n for n in first if n != "data"]
+    needs = (*(() if m.is_base else (f"export/{m.name}",)), *inputs)
     return Stage(f"eval/{m.name}", command, folder, outputs, needs, _online(r))
 
 

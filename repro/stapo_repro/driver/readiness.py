@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 
 from stapo_repro import labels
-from stapo_repro.ablation import build as ablation
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Stage, StageEvent, last_event
 from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
 from stapo_repro.planner.plan import number, total
+from stapo_repro.testbed.plan import FOLDER
 from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -45,10 +45,10 @@ def new_record(r: Request) -> Run:
 
 def stage_costs(r: Request) -> dict[str, Estimate]:
     """Hours and disk of every training and evaluation, by the planner."""
-    known = estimates.recorded([checkout() / "results" / "records"], skip=(ablation.FOLDER,))
+    known = estimates.recorded([checkout() / "results" / "records"], skip=(FOLDER,))
     machine, found = MACHINES.get(r.hardware, CPU), {}
     for m in r.models:
-        labelled = (m.method, m.size)
+        labelled = (m.method, labels.MINI if r.on_cpu else m.size)  # the worlds' models are alike
         if not m.is_base:
             found[f"train/{m.name}"] = estimates.training(
                 *labelled, machine, machine.card, r.steps, known, r.keep_checkpoints

@@ -1,36 +1,41 @@
-"""What the driver is asked for: the miniature, its ablation, or cells of the paper; their values are checked here."""
+"""What the driver is asked for: the miniature, the testbed, or cells of the paper; their values are checked here."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stapo_repro import labels
 from stapo_repro.planner.estimates import MACHINES, MINI_STEPS, load
+from stapo_repro.testbed.plan import Part
 from stapo_results.errors import BadInput
 
 CPUS = ("cpu", "cpu-2nodes")
 """hardware= of the miniature: this machine, or two nodes of a Ray cluster that runs already."""
-Experiment = Literal["miniature", "ablation", "cells"]
+Experiment = Literal["miniature", "testbed", "cells"]
 Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
 
-QUICK_STEPS = {"miniature": 4, "ablation": 2, "cells": 2}
+QUICK_STEPS = {"miniature": 4, "cells": 2}
 QUICK_METHODS = ("justrl", "stapo")  # of the miniature
 _EXAMPLE = "stapo-repro run stapo/mini"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is evaluated and, unless it is a base model, trained."""
+    """A model that is evaluated and, unless it is a base model, trained.
+
+    `choices`: what `stapo-train run` is told of the method, where that is more than its name.
+    """
 
     method: str
     size: str
     seed: int
+    choices: tuple[str, ...] = ()
 
     @property
     def is_base(self) -> bool:
@@ -51,7 +56,8 @@ class Request:
     Attributes:
         experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
         models: in the order in which they are trained and evaluated.
-        hardware: one of `CPUS` for the miniature, "cpu" for its ablation, else a key of `MACHINES`.
+        hardware: one of `CPUS` for the miniature, "cpu" for the testbed, else a key of `MACHINES`.
+        part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
 
@@ -68,6 +74,13 @@ class Request:
     keep_checkpoints: int = 0
     train_env: Path | None = None
     eval_env: Path | None = None
+    part: Part = "main"
+    standing: str = ""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the models are evaluated; of long runs only what they log is asked for."""
+        return self.part != "long"
 
     @property
     def on_cpu(self) -> bool:
@@ -105,6 +118,8 @@ class Request:
         Programs' paths are part of it: a training whose command changed would be made anew, and takes days.
         """
         same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
+        if self.experiment == "testbed":  # further worlds, arms and seeds may be added to its folder
+            return same | {"part": self.part, "standing": self.standing}
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
@@ -168,37 +183,37 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def _at_least(flag: str, value: int, least: int) -> int:
+def at_least(flag: str, value: int, least: int) -> int:
     if value < least:
         raise BadInput(f"{flag} is at least {least}", found=value, next_step=f"{flag} {least}")
     return value
 
 
 def miniature(
-    out: Path, *, experiment: Literal["miniature", "ablation"] = "miniature", quick: bool = False,
-    seeds: str | None = None, methods: str | None = None, steps: int | None = None, hardware: str = "cpu",
+    out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
+    hardware: str = "cpu",
 ) -> Request:  # fmt: skip
-    """The miniature or its ablation; None takes the default.
+    """The miniature; None takes the default.
 
     Raises:
         BadInput: an unknown method or one twice, a seed that is no number, fewer than one step.
     """
-    ablation = experiment == "ablation"
-    known: Mapping[str, str] = labels.ABLATION if ablation else labels.METHODS
-    names = QUICK_METHODS if quick and not ablation else tuple(known)
-    if methods is not None:
-        names = tuple(m.strip() for m in methods.split(","))
+    names = QUICK_METHODS if quick else tuple(labels.METHODS)
+    names = names if methods is None else names_of("--methods", methods, labels.METHODS)
+    count = steps if steps is not None else QUICK_STEPS["miniature"] if quick else MINI_STEPS
+    models = (Model(labels.BASE, labels.MINI, 0),
+              *(Model(m, labels.MINI, s) for s in parse_seeds(seeds) for m in names))  # fmt: skip
+    return Request("miniature", models, at_least("--steps", count, 1), quick, out, hardware)
+
+
+def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """ "a,b" as ("a", "b"). Raises: BadInput for one that is not known, or one twice."""
+    names = tuple(n.strip() for n in text.split(","))
     if not set(names) <= set(known) or len(set(names)) != len(names):
-        raise BadInput(
-            "the methods cannot be used",
-            found=", ".join(names),
-            expected=f"each at most once, out of {', '.join(known)}",
-            next_step="--methods justrl,stapo",
-        )
-    numbers = parse_seeds(seeds if seeds is not None else "0,1,2" if ablation and not quick else "0")
-    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else MINI_STEPS
-    models = (Model(labels.BASE, labels.MINI, 0), *(Model(m, labels.MINI, s) for s in numbers for m in names))
-    return Request(experiment, models, _at_least("--steps", count, 1), quick, out, hardware)
+        expected = f"each at most once, out of {', '.join(known)}"
+        raise BadInput(f"{flag} cannot be used", found=", ".join(names), expected=expected,
+                       next_step=f"{flag} {','.join(list(known)[:2])}")  # fmt: skip
+    return names
 
 
 def paper_cells(
@@ -220,11 +235,11 @@ def paper_cells(
         )
     numbers = parse_seeds(seeds)
     count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
-    _at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
+    at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
     return Request(
         experiment="cells",
         models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m == labels.BASE else numbers)),
-        steps=_at_least("--steps", count, 1),
+        steps=at_least("--steps", count, 1),
         quick=quick,
         out=out,
         hardware=hardware,

@@ -27,6 +27,7 @@ from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
 from stapo_repro.driver.times import committed_seconds, of_ledger
+from stapo_repro.testbed import plan
 from stapo_results import runs
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
@@ -105,10 +106,14 @@ def _shown(by_setting: dict[str, Any]) -> str:
 
 
 def _tables(r: Request) -> Iterator[Table | str]:
-    """What a finished miniature or ablation says, in short."""
-    if r.experiment == "ablation":
-        for claim in json.loads((r.out / "tables" / "ablation.json").read_text())["claims"]:
-            yield f"{claim['verdict']:<20}{claim['id']}"
+    """What a finished miniature or testbed says, in short."""
+    if r.standing:
+        yield _standing(r)
+        return
+    if r.experiment == "testbed":
+        file = r.out / "tables" / "testbed.json"
+        for judged in json.loads(file.read_text())["claims"] if file.exists() else ():
+            yield f"{judged['verdict']:<20}{judged['claim']['number']:<4}{judged['claim']['id']}"
         return
     for section in json.loads((r.out / "tables" / "main_table.json").read_text())["sections"]:
         if section["miniature"]:
@@ -121,6 +126,25 @@ def _tables(r: Request) -> Iterator[Table | str]:
             yield shown
 
 
+def _standing(r: Request) -> Table:
+    """The method beside the committed arms."""
+    from stapo_repro.paper import checkout
+    from stapo_repro.records.reading import load_cells, load_training_runs
+    from stapo_repro.testbed import build, evidence, standing
+
+    mine = [r.out / "eval", r.out / "train"]
+    own = evidence.gather(load_cells(mine), load_training_runs(mine))
+    records = build.read(checkout() / "results" / "records" / plan.FOLDER)["main"]
+    committed = evidence.gather(*records)
+    shown = Table(title=f"{labels.method_label(r.standing)} beside the committed arms",
+                  caption="accuracy in percent, words per 100 responses late in training; 95 % intervals")  # fmt: skip
+    for name in ("World", "", "T=1.0", "T=0.7", "Useful", "Spurious"):
+        shown.add_column(name)
+    for row in standing.rows(standing.standing(own, committed, r.standing)):
+        shown.add_row(*row)
+    return shown
+
+
 def show_summary(r: Request, wall_seconds: float) -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's."""
     console = Console(highlight=False)
@@ -128,13 +152,17 @@ def show_summary(r: Request, wall_seconds: float) -> None:
         console.print(Text(line) if isinstance(line, str) else line)
     times, _ = of_ledger(read_ledger(r.out))
     whole, peak = sum(s.seconds for s in times), max(s.peak_mib for s in times) / 1024
-    name = "ablation" if r.experiment == "ablation" else "main_table"
-    print(
-        f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.\n"
-        f"  table      {r.out / 'tables' / f'{name}.md'}\n"
-        f"  figures    {r.out / 'figures'}\n"
-        f"  records    {r.out / 'eval'}, {r.out / 'train'}\n"
-        f"  logs       {r.out / 'logs'}\n"
-        f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip\n"
-        f"  to commit  stapo-repro collect {r.out} --out results/records/{r.out.name}, then tox -e tables"
-    )
+    name, records = "main_table", r.out.name
+    if r.experiment == "testbed":
+        name, records = "testbed", plan.FOLDER if r.part == "main" else f"{plan.FOLDER}/{r.part}"
+    lines = [f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB."]
+    if (r.out / "tables").exists():
+        lines += [f"  table      {r.out / 'tables' / f'{name}.md'}", f"  figures    {r.out / 'figures'}"]
+    lines += [
+        f"  records    {r.out / 'eval'}, {r.out / 'train'}",
+        f"  logs       {r.out / 'logs'}",
+        f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip",
+    ]
+    if not r.standing:
+        lines.append(f"  to commit  stapo-repro collect {r.out} --out results/records/{records}, then tox -e tables")
+    print("\n".join(lines))

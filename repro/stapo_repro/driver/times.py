@@ -43,7 +43,7 @@ class RunTimes(Record):
     """stages.json: a run of the driver.
 
     Attributes:
-        kind: miniature, ablation or cells; quick: its short form.
+        kind: miniature, testbed or cells; quick: its short form.
         seconds: sum over the stages.
         unfinished: stages that were begun and whose last event is not their end.
         hardware: of the run records beside it, each once.

@@ -28,7 +28,7 @@ def _source(theory: Theory) -> str:
 
 
 def _figure(theory: Theory, number: int) -> Sketch:
-    miniature = theory.source_about.get("size") == labels.MINI
+    miniature = labels.is_miniature_size(theory.source_about.get("size", ""))
     title = f"How tight the gradient bounds are, by quadrant{' (miniature)' if miniature else ''}"
     figure = canvas.sheet(title, 2.6)
     norm, bounds = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])

@@ -1,4 +1,4 @@
-"""Figures that compare accuracies: ours with the paper's, methods with each other, the ablation's masks as bars."""
+"""Figures that compare accuracies: ours with the paper's, and methods with each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from stapo_repro import labels
-from stapo_repro.ablation.build import REFERENCE
 from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch
 from stapo_repro.figures.experiment import Experiment, Gap, Group, Value
@@ -97,23 +96,18 @@ def _draw_pairs(axes: Axes, found: list[Pair]) -> None:
 
 @dataclass(frozen=True)
 class ForestLine:
-    """One line of the forest plot: `first` minus `second`; `printed` is the paper's difference where it has one.
-
-    `other` is the one of the two that changes from line to line: the line has its name and its style.
-    """
+    """One line of the forest plot: `first` minus `second`, whose name and style it has; `printed` is the paper's
+    difference where it has one."""
 
     benchmark: str
     first: str
     second: str
-    other: str
     value: Value | Gap
     printed: float | None
 
 
 def _pairs(group: Group) -> list[tuple[str, str]]:
     """(first, second) in drawing order."""
-    if group.kind == "ablation":
-        return [(m, REFERENCE) for m in group.methods if m != REFERENCE]
     return [(_OURS, m) for m in (labels.BASE, *group.methods) if m != _OURS]
 
 
@@ -126,18 +120,17 @@ def forest_lines(experiment: Experiment, group: Group, setting: str) -> list[For
             value = experiment.difference(size, first, second, part, setting)
             rows = [r for m in (first, second) if (r := experiment.paper.get(size, m, setting)) and name in r.values]
             printed = float(rows[0].values[name]) - float(rows[1].values[name]) if len(rows) == 2 else None
-            out.append(ForestLine(name, first, second, first if group.kind == "ablation" else second, value, printed))
+            out.append(ForestLine(name, first, second, value, printed))
     return out
 
 
 def forest(experiment: Experiment, group: Group) -> Sketch | None:
-    """Paired differences with their intervals at both decoding settings, of STAPO to each baseline, or of each mask of
-    the ablation to JustRL; None where there is nothing to compare."""
-    masks = group.kind == "ablation"
-    if not masks and _OURS not in group.methods:
+    """Paired differences of STAPO to each other method with their intervals, at both decoding settings; None where
+    there is nothing to compare."""
+    if _OURS not in group.methods:
         return None
-    one = labels.method_label(REFERENCE if masks else _OURS)
-    title = group.heading(f"Differences to {one}" if masks else f"{one} minus the others")
+    one = labels.method_label(_OURS)
+    title = group.heading(f"{one} minus the others")
     blocks, each = len(group.benchmarks) + 1, len(_pairs(group))
     figure = canvas.sheet(title, 1.15 + _PITCH * blocks * (each + 1))
     panels = figure.subplots(1, 2, sharey=True)
@@ -151,11 +144,10 @@ def forest(experiment: Experiment, group: Group) -> Sketch | None:
     if printed:
         mark = canvas.marker_handle("d", "the paper's printed difference", 5)
         figure.legend(handles=[mark], loc="outside lower center")
-    what = f"Accuracy of {'each mask' if masks else one} minus that of {one if masks else 'each other method'}"
+    what = f"Accuracy of {one} minus that of each other method"
     caption = (
-        f"{group.opening(what)} Paired by problem{' and training seed' if masks else ''}; bars are 95 % t intervals "
-        f"for {'problems and seeds' if masks else 'the choice of problems'}, not adjusted for the number of "
-        f"comparisons. Right of 0: {'the mask' if masks else one} is better."
+        f"{group.opening(what)} Paired by problem; bars are 95 % t intervals for the choice of problems, not adjusted "
+        f"for the number of comparisons. Right of 0: {one} is better."
     )
     if printed:
         caption += " Hollow diamonds: differences of the paper's printed values."
@@ -171,8 +163,8 @@ def _draw_forest(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     axes.axvline(0, color="black", linewidth=0.8)
     for y, x in zip(_rows(found, each), found, strict=True):
         if isinstance(x.value, Value):
-            canvas.interval(axes, x.value.low, x.value.high, y, canvas.method_style(x.other).colour, 1.3)
-            canvas.point(axes, x.value.mean, y, x.other, f"difference-{x.benchmark}-{x.other}")
+            canvas.interval(axes, x.value.low, x.value.high, y, canvas.method_style(x.second).colour, 1.3)
+            canvas.point(axes, x.value.mean, y, x.second, f"difference-{x.benchmark}-{x.second}")
         else:
             axes.text(0.99, y, x.value, transform=axes.get_yaxis_transform(), ha="right", va="center", size=SMALL,
                       color=GREY)  # fmt: skip
@@ -189,63 +181,10 @@ def _draw_forest(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
 def _names(axes: Axes, found: Sequence[ForestLine], each: int) -> None:
     rows = _rows(found, each)
     heads = [(rows[i] + 1, labels.benchmark_label(found[i].benchmark)) for i in range(0, len(found), each)]
-    sign = "− " if found[0].other == found[0].second else ""
     ticks = sorted(
-        [(y, f"{sign}{labels.method_label(x.other)}", "normal") for y, x in zip(rows, found, strict=True)]
+        [(y, f"− {labels.method_label(x.second)}", "normal") for y, x in zip(rows, found, strict=True)]
         + [(y, name, "bold") for y, name in heads]
     )
     axes.set_yticks([y for y, _, _ in ticks], [text for _, text, _ in ticks])
     for tick, (_, _, weight) in zip(axes.get_yticklabels(), ticks, strict=True):
         tick.set_fontweight(weight)
-
-
-def ablation_bars(experiment: Experiment, group: Group) -> Sketch:
-    """Accuracy of each mask with its interval and its seeds, at both decoding settings."""
-    title = group.heading("Accuracy")
-    blocks = [(b, (b,)) for b in group.benchmarks] + [(labels.AVERAGE, group.benchmarks)]
-    figure = canvas.sheet(title, 3.9)
-    grid = figure.subplots(len(SETTINGS), len(blocks), sharey=True)
-    for row, setting in enumerate(SETTINGS):
-        for column, (name, part) in enumerate(blocks):
-            axes = grid[row][column]
-            values = {m: experiment.accuracy(group.sizes[0], m, part, setting) for m in group.methods}
-            _draw_bars(axes, values, experiment.accuracy(group.sizes[0], labels.BASE, part, setting))
-            if row == 0:
-                axes.set_title(labels.benchmark_label(name))
-            else:
-                axes.set_xlabel("accuracy (%)")
-            if column == 0:
-                axes.set_ylabel(canvas.setting_label(setting))
-                axes.set_yticks([-i for i in range(len(values))], [labels.method_label(m) for m in values])
-    base_line = Line2D([], [], color="black", linewidth=0.9, dashes=(1, 1), label="base model")
-    dot = canvas.marker_handle("o", "one training seed", 3, "black", markeredgewidth=0.6)
-    canvas.legend(figure, [base_line, dot])
-    caption = (
-        f"{group.opening('Accuracy of the five ways to treat rare tokens of correct responses')} Bars are means over "
-        "training seeds, whiskers 95 % t intervals for the choice of problems and of seeds, dots the single seeds, the "
-        "dotted line the base model."
-    )
-    return Sketch(f"{group.name}_bars", title, figure, " ".join([caption, *experiment.remarks(group)]))
-
-
-def _draw_bars(axes: Axes, values: dict[str, Value | None], base: Value | None) -> None:
-    for i, (method, v) in enumerate(values.items()):
-        if v is None:
-            canvas.number(axes, 0, -i, "not run", 3, color=GREY)
-            continue
-        axes.barh(-i, v.mean, height=0.66, color=canvas.method_style(method).colour, alpha=0.85, gid=f"bar-{method}")
-        canvas.interval(axes, v.low, v.high, -i, "black", 0.9)
-        for end in (v.low, v.high):
-            if end is not None:
-                axes.plot([end, end], [-i - 0.13, -i + 0.13], color="black", linewidth=0.9)
-        if len(v.seeds) > 1:
-            axes.plot(v.seeds, [-i - 0.2] * len(v.seeds), "o", markersize=2.6, markerfacecolor="white",
-                      markeredgecolor="black", markeredgewidth=0.5, zorder=5)  # fmt: skip
-        white = {"facecolor": "white", "linewidth": 0, "pad": 0.8}
-        canvas.number(axes, v.high or v.mean, -i, f"{v.mean:.1f}", 4, zorder=6, bbox=white)
-    if base is not None:
-        axes.axvline(base.mean, color="black", linewidth=0.9, dashes=(1, 1))
-    canvas.bare(axes, len(values), 0.45)
-    axes.set_xlim(0, 1.12 * max([x for v in values.values() if v for x in (v.mean, v.high or 0)], default=1))
-    if not any(values.values()):
-        axes.set_xticks([])

@@ -1,6 +1,6 @@
 """The records of one experiment, ordered into groups, and the few quantities that several figures show.
 
-A group is what stands in one figure: the miniature, its ablation, one of the paper's sizes, or all three side by side.
+A group is what stands in one figure: the miniature, one of the paper's sizes, or all three side by side.
 Quantities come from the tables' own functions, so that a figure and a table never differ.
 """
 
@@ -15,15 +15,14 @@ from functools import cached_property
 from typing import Literal
 
 from stapo_repro import labels
-from stapo_repro.ablation import by_seed
 from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
 from stapo_repro.tables.comparisons import difference
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
-from stapo_results.schema import SETTINGS, Theory
+from stapo_results.schema import Theory
 
-ExperimentName = Literal["main", "ablation"]
-Kind = Literal["miniature", "ablation", "paper", "other"]
+ExperimentName = Literal["main", "testbed"]
+Kind = Literal["miniature", "paper", "other"]
 Gap = Literal["not run", "other problems", "samples missing"]
 TAU_P, Q = 0.002, 0.75  # the paper's values (Section "Experiments", table of hyperparameters)
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
@@ -71,53 +70,45 @@ class Group:
 
     @property
     def miniature(self) -> bool:
-        return self.kind in ("miniature", "ablation")
+        return self.kind == "miniature"
 
     def heading(self, text: str) -> str:
         """The figure's title: what is not a result of the paper's models says so in it."""
-        ablation = ": mask ablation" if self.kind == "ablation" else ""
         where = " (miniature)" if self.miniature else f", {self.label}" if self.label else ""
-        return f"{text}{ablation}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
+        return f"{text}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
 
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
-        where = {"miniature": " in the miniature", "ablation": " in the miniature's ablation"}.get(self.kind, "")
-        where = where or f" for {self.label or 'the models of the paper'}"
+        where = " in the miniature" if self.miniature else f" for {self.label or 'the models of the paper'}"
         end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
         return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All records of the main experiment or of the ablation.
+    """All records of the main experiment.
 
     Attributes:
         cells: evaluations, of final checkpoints alone (see `final_step`).
         runs: trainings.
-        ablation: the ablation's records by seed, for intervals that cover the choice of seeds too; None in the main
-            experiment.
         theory: checks of the paper's statements, some with a run's tokens.
     """
 
-    name: ExperimentName
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
-    ablation: by_seed.SeedResults | None = None
     theory: Sequence[Theory] = ()
 
     @classmethod
     def from_records(
-        cls, name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable,
-        theory: Sequence[Theory] = (),
-    ) -> Experiment:  # fmt: skip
+        cls, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable, theory: Sequence[Theory] = ()
+    ) -> Experiment:
         """Order the records of one experiment.
 
         Raises:
-            RecordError: records that cannot stand side by side (see `scores.score` and `ablation.by_seed.gather`).
+            RecordError: records that cannot stand side by side (see `scores.score`).
         """
-        ablation = by_seed.gather(cells, runs) if name == "ablation" else None
-        return cls(name, final_step(cells)[0], runs, paper, ablation, theory)
+        return cls(final_step(cells)[0], runs, paper, theory)
 
     @cached_property
     def scores(self) -> dict[ScoreKey, Score]:
@@ -134,8 +125,6 @@ class Experiment:
     def groups(self) -> list[Group]:
         """One group a size with any record: the miniature, the paper's, others. Without any: the miniature, "not
         run"."""
-        if self.name == "ablation":
-            return [self._group("ablation", "", "ablation", (labels.MINI,))]
         found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs} or {labels.MINI}
         known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found]
         out = []
@@ -152,7 +141,7 @@ class Experiment:
     def _group(self, name: str, label: str, kind: Kind, sizes: tuple[str, ...]) -> Group:
         cells = [c.record for c in self.cells if c.record.cell.size in sizes]
         runs = [r for r in self.runs if r.size in sizes]
-        own = tuple(labels.ABLATION if kind == "ablation" else labels.METHODS)
+        own = tuple(labels.METHODS)
         # runs with another tau_p or q have a figure of their own
         found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
         benchmarks = tuple(labels.MINI_BENCHMARKS if sizes == (labels.MINI,) else labels.PAPER_BENCHMARKS)
@@ -175,10 +164,6 @@ class Experiment:
 
     def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        if self.ablation is not None:
-            if method == labels.BASE:
-                return _from_number(by_seed.base_accuracy(self.ablation, benchmarks, setting))
-            return _from_number(by_seed.accuracy(self.ablation, [(1.0, method, setting)], benchmarks))
         parts = [s for s in self._parts(size, method, benchmarks, setting) if s is not None]
         found = average_score(parts) if parts and len(parts) == len(benchmarks) else None
         if found is None or math.isnan(found[0].mean):
@@ -190,9 +175,6 @@ class Experiment:
 
     def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
-        if self.ablation is not None:
-            terms = [(1.0, first, setting), (-1.0, second, setting)]
-            return _from_number(by_seed.accuracy(self.ablation, terms, benchmarks)) or "not run"
         one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
         d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
         if d.status != "run":
@@ -201,10 +183,6 @@ class Experiment:
 
     def remarks(self, group: Group) -> list[str]:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
-        if self.ablation is not None:
-            terms = [[(1.0, m, s)] for m in group.methods for s in SETTINGS]
-            gone = [x for t in terms for x in by_seed.accuracy(self.ablation, t, group.benchmarks).missing]
-            return [f"MISSING: {'; '.join(dict.fromkeys(gone))}."] if gone else []
         shown = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
         out = []
         lacking = [(k, s) for k, s in shown.items() if s.estimate.missing]
@@ -215,7 +193,3 @@ class Experiment:
             out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
         parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
         return out + [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
-
-
-def _from_number(n: by_seed.Number) -> Value | None:
-    return None if n.mean is None else Value(n.mean, n.low, n.high, tuple(n.seeds.values()))

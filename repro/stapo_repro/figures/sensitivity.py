@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from stapo_repro import labels
-from stapo_repro.ablation.by_seed import run_measures
 from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import Sketch
 from stapo_repro.figures.experiment import TAU_P, Experiment, Group, Q, Value, variant
+from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics.crossed import over_seeds
 
@@ -48,7 +48,7 @@ def _label(names: set[str], strategy: str, tau_p: float, q: float) -> str | None
 
 def _late_entropy(experiment: Experiment, size: str, method: str) -> Value | None:
     runs = [r for r in experiment.runs if (r.size, r.method, r.status) == (size, method, "done")]
-    found = [m["entropy"] for r in runs if "entropy" in (m := run_measures(r.steps))]
+    found = [m["entropy_late"] for r in runs if "entropy_late" in (m := run_values(r.steps))]
     if not found:
         return None
     c = over_seeds(found)
@@ -72,10 +72,10 @@ def sweep(experiment: Experiment, group: Group, strategy: str, key: str) -> list
 
 
 def sensitivity(experiment: Experiment, group: Group) -> Sketch | None:
-    """Accuracy and late entropy over tau_p and q: for the ablation, a size with such a run, and the paper's size."""
+    """Accuracy and late entropy over tau_p and q: for a size with such a run, and the paper's size; None for others."""
     varied = {c.record.cell.size for c in experiment.cells if variant(c.record.cell.method)}
     varied.add(next(iter(labels.PAPER_SIZES)))  # the one size that the paper varies them on
-    if group.kind != "ablation" and group.sizes[0] not in varied:
+    if group.sizes[0] not in varied:
         return None
     title = group.heading("Sensitivity to τₚ and q")
     figure = canvas.sheet(title, 4.5)

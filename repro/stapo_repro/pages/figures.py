@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from stapo_repro import labels
-from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, token_entropy, training
+from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, testbed, token_entropy, training
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, Group
+from stapo_repro.testbed.build import Testbed
 from stapo_repro.tokens import figures as token_figures
 from stapo_repro.tokens import planted_figure
 from stapo_repro.tokens.logged_run import load as load_token_log
@@ -16,8 +17,6 @@ from stapo_results import token_log
 from stapo_results.errors import BadInput
 
 _README = ("miniature_training_curves",)
-_ABLATION = ("ablation_training_curves", "ablation_bars")
-_DOCS = "../results/figures"
 
 
 def _each(figure: Callable[[Experiment, Group], Sketch | None]) -> Callable[[Experiment], list[Sketch]]:
@@ -38,39 +37,42 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
 
 
 Draw = Callable[[Experiment], list[Sketch]]
-_BOTH, _MAIN, _MASKS = ("main", "ablation"), ("main",), ("ablation",)
-# name -> the sketches of an experiment, to be drawn under the style; the experiments that have them
-FAMILIES: dict[str, tuple[Draw, tuple[str, ...]]] = {
-    "training-curves": (_each(training.training_curves), _BOTH),
-    "pareto": (_each(pareto.pareto), _BOTH),
-    "bars": (_each(comparisons.ablation_bars), _MASKS),
-    "forest": (_each(comparisons.forest), _BOTH),
-    "against-paper": (comparisons.against_paper, _MAIN),
-    "token-entropy": (_each(token_entropy.token_entropy), _BOTH),
-    "silenced-share": (_each(training.silenced_share), _BOTH),
-    "sensitivity": (_each(sensitivity.sensitivity), _BOTH),
-    "tokens": (_tokens, _MAIN),
-    "planted": (_each(planted_figure.planted_words), _BOTH),
-    "bounds": (bounds.gradient_bounds, _MAIN),
-    "judge": (_each(evaluations.judge), _MAIN),
-    "lengths": (_each(evaluations.length), _MAIN),
+# name -> the sketches of the main experiment, to be drawn under the style
+FAMILIES: dict[str, Draw] = {
+    "training-curves": _each(training.training_curves),
+    "pareto": _each(pareto.pareto),
+    "forest": _each(comparisons.forest),
+    "against-paper": comparisons.against_paper,
+    "token-entropy": _each(token_entropy.token_entropy),
+    "silenced-share": _each(training.silenced_share),
+    "sensitivity": _each(sensitivity.sensitivity),
+    "tokens": _tokens,
+    "planted": _each(planted_figure.planted_words),
+    "bounds": bounds.gradient_bounds,
+    "judge": _each(evaluations.judge),
+    "lengths": _each(evaluations.length),
+}
+OF_TESTBED: dict[str, Callable[[Testbed], list[Sketch]]] = {
+    "testbed-rates": testbed.rates,
+    "testbed-claims": testbed.claims,
 }
 
 
-def sketches(experiment: Experiment, only: Sequence[str] = ()) -> list[Sketch]:
+def sketches(of: Experiment | Testbed, only: Sequence[str] = ()) -> list[Sketch]:
     """The figures, not saved yet; to be called under the style. Arguments and errors as `draw`."""
-    if unknown := [n for n in only if n not in FAMILIES]:
+    if unknown := [n for n in only if n not in (*FAMILIES, *OF_TESTBED)]:
         raise BadInput(
             "no such figure",
             found=", ".join(unknown),
-            expected=", ".join(FAMILIES),
+            expected=", ".join((*FAMILIES, *OF_TESTBED)),
             next_step=f"stapo-repro figures --only {next(iter(FAMILIES))}",
         )
-    chosen = [draw for name, (draw, of) in FAMILIES.items() if experiment.name in of and (not only or name in only)]
-    return [sketch for draw in chosen for sketch in draw(experiment)]
+    if isinstance(of, Testbed):
+        return [s for name, draw in OF_TESTBED.items() if not only or name in only for s in draw(of)]
+    return [s for name, draw in FAMILIES.items() if not only or name in only for s in draw(of)]
 
 
-def draw(experiment: Experiment, only: Sequence[str] = (), kinds: Sequence[str] = KINDS) -> list[Drawn]:
+def draw(of: Experiment | Testbed, only: Sequence[str] = (), kinds: Sequence[str] = KINDS) -> list[Drawn]:
     """The figures of one experiment, in the order of the gallery.
 
     Args:
@@ -81,7 +83,7 @@ def draw(experiment: Experiment, only: Sequence[str] = (), kinds: Sequence[str] 
         BadInput: an unknown name, or two trainings of one method and seed.
     """
     with style():
-        return [save(sketch, kinds) for sketch in sketches(experiment, only)]
+        return [save(sketch, kinds) for sketch in sketches(of, only)]
 
 
 def readme_block(drawn: Mapping[str, Drawn]) -> str:
@@ -90,12 +92,7 @@ def readme_block(drawn: Mapping[str, Drawn]) -> str:
     return f"{shown}\n\nAll figures: [results/figures/README.md](results/figures/README.md).\n"
 
 
-def ablation_block(drawn: Mapping[str, Drawn]) -> str:
-    """The ablation's figures on its page."""
-    return "\n\n".join(drawn[name].block(_DOCS) for name in _ABLATION)
-
-
-def gallery(main: Sequence[Drawn], ablation: Sequence[Drawn]) -> str:
+def gallery(main: Sequence[Drawn], testbed: Sequence[Drawn]) -> str:
     """Every figure with its caption, and which of the paper's sizes have no record."""
 
     def starting(*prefixes: str) -> list[Drawn]:
@@ -108,7 +105,7 @@ def gallery(main: Sequence[Drawn], ablation: Sequence[Drawn]) -> str:
     lines: list[str] = []
     for title, drawn in (
         ("The miniature", mini),
-        ("The mask ablation in miniature", ablation),
+        ("The testbed", testbed),
         ("The paper's models", papers),
         ("Other models", rest),
     ):

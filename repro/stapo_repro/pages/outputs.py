@@ -1,8 +1,8 @@
 """Which files the commands `tables`, `figures` and `report` write, as paths and bytes.
 
-Two experiments have tables and figures of their own: the main one (all of results/records but the ablation and the
-short runs of further methods) and the ablation (results/records/ablation alone). Their cells share ids: the ablation
-trains JustRL and STAPO with seed 0 anew. So they are never read together.
+Two experiments have tables and figures of their own: the main one (all of results/records but the testbed and the
+short runs of further methods) and the testbed (results/records/testbed alone). Their cells share ids: both train JustRL
+and STAPO with seed 0. So they are never read together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stapo_repro import paper
-from stapo_repro.ablation import build as ablation
 from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_repro.testbed import build as testbed
+from stapo_repro.testbed import claims as testbed_claims
+from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import example, mismatch_page, planted_page
 from stapo_results import generated, walks
 
@@ -27,23 +29,24 @@ if TYPE_CHECKING:
     from stapo_results.schema import Theory
 
 _RECORDS = checkout() / "results" / "records"
+_TESTBED_PAGE, _FIGURES = checkout() / "docs" / "testbed.md", "../results/figures"
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
     """Both from the committed records; the main one from a folder that was named, unless `of` says otherwise."""
     if of is not None:
         return (of,)
-    return ("main",) if records else ("main", "ablation")
+    return ("main",) if records else ("main", "testbed")
 
 
-def roots(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
-    """(folders with an experiment's records, folders in them that are left out)"""
-    if records:
-        return list(records), ()
-    if name == "main":
-        return [_RECORDS], (ablation.FOLDER, mismatch_page.FOLDER)
-    folder = _RECORDS / ablation.FOLDER
-    return [folder] if folder.is_dir() else [], ()  # none yet: every number says "not run"
+def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """(folders with the main experiment's records, folders in them that are left out)"""
+    return (list(records), ()) if records else ([_RECORDS], (FOLDER, mismatch_page.FOLDER))
+
+
+def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
+    """The testbed of the committed records, or of folders of main runs alone."""
+    return testbed.build(testbed.read(_RECORDS / FOLDER, records), testbed_claims.load())
 
 
 def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
@@ -53,7 +56,7 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     from stapo_repro.tables import render
 
     folder = out or checkout() / "results" / "tables"
-    cells = load_cells(*roots("main", records))
+    cells = load_cells(*roots(records))
     table = tables.build(cells, paper.load())
     links = {c.path: Path(os.path.relpath(c.file.resolve(), folder.resolve())).as_posix() for c in cells}
     forms = {
@@ -75,34 +78,23 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 
-def ablation_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
-    """Adds the ablation's tables and judged claims in two forms; without `out` also the block of its page."""
-    from stapo_repro.ablation import claims, render
+def testbed_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
+    """Adds the testbed's tables and judged claims in two forms; without `out` also the blocks of its page."""
+    from stapo_repro.testbed import render
 
-    folder = out or checkout() / "results" / "tables"
-    where = roots("ablation", records)
-    value = ablation.build(load_cells(*where), load_training_runs(*where), claims.load())
+    folder, value = out or checkout() / "results" / "tables", load_testbed(records)
     files |= {
-        folder / "ablation.md": render.to_markdown(value).encode(),
-        folder / "ablation.json": render.to_json(value).encode(),
+        folder / "testbed.md": render.to_markdown(value).encode(),
+        folder / "testbed.json": render.to_json(value).encode(),
     }
-    if not out:
-        generated.renew(files, checkout() / "docs" / "reproduction.md", "ablation", render.page_block(value))
+    for name, block in render.blocks(value).items() if not out else ():
+        generated.renew(files, _TESTBED_PAGE, name, block)
 
 
-def planted_tables(
-    files: dict[Path, bytes], of: ExperimentName | None, records: Sequence[Path], out: Path | None
-) -> None:
-    """Adds what the masks silence of the miniature's planted words, as a file and on its page.
-
-    One file for both experiments, a section each: from the committed records always both.
-    """
-    sections = []
-    for name in parts(of if records else None, records):
-        title = "The miniature" if name == "main" else "The mask ablation in miniature"
-        if (section := planted_page.section(load_training_runs(*roots(name, records)), title)) is not None:
-            sections.append(section)
-    folder, block = out or checkout() / "results" / "tables", planted_page.page_block(sections)
+def planted_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
+    """Adds what the masks silence of the miniature's planted words, as a file and on its page."""
+    section = planted_page.section(load_training_runs(*roots(records)), "The miniature")
+    folder, block = out or checkout() / "results" / "tables", planted_page.page_block(section)
     head = "# What the masks silence of the planted words (a tiny model on additions)"
     files[folder / "planted.md"] = f"{head}\n\n{block}\n".encode()
     if not out:
@@ -115,30 +107,31 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
 
     files: dict[Path, bytes] = {}
     for part in parts(of, records):
-        {"main": main_tables, "ablation": ablation_tables}[part](files, records, out)
-    planted_tables(files, of, records, out)
+        {"main": main_tables, "testbed": testbed_tables}[part](files, records, out)
+    if of != "testbed":
+        planted_tables(files, records, out)
     if not out:
         docs = checkout() / "docs"
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
-        logged = load_training_runs([_RECORDS], (ablation.FOLDER,))
+        logged = load_training_runs([_RECORDS], (FOLDER,))
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 
 
-def _load(name: ExperimentName, records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun], list[Theory]]:
-    where = roots(name, records)
-    return load_cells(*where), load_training_runs(*where), load_theory(where[0]) if name == "main" else []
+def _load(records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun], list[Theory]]:
+    where = roots(records)
+    return load_cells(*where), load_training_runs(*where), load_theory(where[0])
 
 
 def draw(
-    name: ExperimentName, cells: Sequence[Loaded], runs: Sequence[TrainingRun], theory: Sequence[Theory] = (),
-    only: Sequence[str] = (), kinds: Sequence[str] = ("svg",),
+    cells: Sequence[Loaded], runs: Sequence[TrainingRun], theory: Sequence[Theory] = (), only: Sequence[str] = (),
+    kinds: Sequence[str] = ("svg",),
 ) -> list[Drawn]:  # fmt: skip
-    """The figures of an experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
+    """The figures of the main experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
     from stapo_repro.pages import figures
 
-    return figures.draw(Experiment.from_records(name, cells, runs, paper.load(), theory), only, kinds)
+    return figures.draw(Experiment.from_records(cells, runs, paper.load(), theory), only, kinds)
 
 
 def figure_files(
@@ -148,23 +141,24 @@ def figure_files(
 
     The pages are renewed only when nothing is left out: no other folder, no choice of figures.
     """
-    folder = out or checkout() / "results" / "figures"
-    kinds = ("svg", "png", *(["pdf"] if pdf else []))
-    drawn = {name: draw(name, *_load(name, records), only, kinds) for name in parts(of, records)}
     from stapo_repro.pages import figures
 
+    folder = out or checkout() / "results" / "figures"
+    kinds, drawn = ("svg", "png", *(["pdf"] if pdf else [])), {}
+    for part in parts(of, records):
+        main = part == "main"
+        drawn[part] = draw(*_load(records), only, kinds) if main else figures.draw(load_testbed(records), only, kinds)
     every = {d.name: d for found in drawn.values() for d in found}
     files = {folder / f"{d.name}.{kind}": data for d in every.values() for kind, data in d.files.items()}
     if only or out:
         return files
     if "main" in drawn:
         generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
-    if "ablation" in drawn:
-        page = checkout() / "docs" / "reproduction.md"
-        generated.renew(files, page, "ablation-figure", figures.ablation_block(every))
+    for found in drawn.get("testbed", ()):
+        generated.renew(files, _TESTBED_PAGE, found.name.replace("_", "-figure-"), found.block(_FIGURES))
     if len(drawn) == 2:
         page = checkout() / "results" / "figures" / "README.md"
-        generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["ablation"]))
+        generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["testbed"]))
     return files
 
 
@@ -179,16 +173,15 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
         BadInput, RecordError: as reading the records does.
     """
     from stapo_repro import report
+    from stapo_repro.pages import figures
 
     page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
     named = list(records) or list(runs)
-    read = []
-    for name in parts(None, named):
-        folders, skip = roots(name, named)
-        if name == "ablation" and not folders:
-            continue
-        title = "Ablation" if name == "ablation" else "Runs" if named else "Main experiment"
-        cells, trainings, theory = _load(name, named)
-        drawn = draw(name, cells, trainings, theory)
-        read.append(report.ReportedExperiment(name, title, folders, skip, cells, trainings, drawn))
-    return {page: report.to_html(read, runs, page.parent, most).encode()}
+    (folders, skip), (cells, trainings, theory) = roots(named), _load(named)
+    drawn = draw(cells, trainings, theory)
+    main = report.ReportedExperiment("Runs" if named else "Main experiment", folders, skip, cells, trainings, drawn)
+    judged = None
+    if not named:
+        value = load_testbed(())
+        judged = report.ReportedTestbed(value, figures.draw(value, kinds=("svg",)))
+    return {page: report.to_html(main, judged, runs, page.parent, most).encode()}

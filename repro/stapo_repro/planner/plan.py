@@ -149,7 +149,7 @@ def build(
     found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds)
 
     def estimated(x: Lacking) -> ModelPlan:
-        mini = x.size == labels.MINI
+        mini = labels.is_miniature_size(x.size)
         where = (CPU, CPU.card) if mini else (machine, chosen)
         count = steps or (estimates.MINI_STEPS if mini else load().settings.steps.value)
         train = estimates.training(x.method, x.size, *where, count, known) if x.training else None

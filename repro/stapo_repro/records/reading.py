@@ -60,7 +60,7 @@ def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     found = record.temperature, record.top_p
     if decoding is not None and decoding != found:
         return f"temperature and top-p of {cell.setting}", found, decoding
-    if record.miniature != (cell.size == labels.MINI):
+    if record.miniature != labels.is_miniature_size(cell.size):
         was = f"miniature {record.miniature}"
         return f"a record of size {cell.size}", was, f"miniature {not record.miniature}"
     if len(record.problems) > record.benchmark_rows:
@@ -140,7 +140,7 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
 
     Args:
         skip: names of the roots' own folders that are left out: experiments of their own, whose cells have the ids of
-            others (the ablation trains JustRL and STAPO with seed 0 anew).
+            others (the testbed trains JustRL and STAPO with seed 0 too).
 
     Raises:
         BadInput: a root that does not exist.

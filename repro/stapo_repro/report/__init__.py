@@ -7,6 +7,6 @@ runs       provenance of every run
 page       all of it as HTML
 """
 
-from stapo_repro.report.page import ReportedExperiment, to_html
+from stapo_repro.report.page import ReportedExperiment, ReportedTestbed, to_html
 
-__all__ = ["ReportedExperiment", "to_html"]
+__all__ = ["ReportedExperiment", "ReportedTestbed", "to_html"]

@@ -43,7 +43,7 @@ def _place(known: Sequence[str], name: str) -> tuple[int, str]:
 
 def _rank(c: Cell) -> tuple[object, ...]:
     """The order of the tables: size, method, seed, step, benchmark, setting."""
-    methods = [labels.BASE, *labels.METHODS, *labels.ABLATION]
+    methods = [labels.BASE, *labels.METHODS, *labels.ARMS]
     benchmarks = [*labels.MINI_BENCHMARKS, *labels.PAPER_BENCHMARKS]
     return (
         _place([labels.MINI, *labels.PAPER_SIZES], c.size), _place(methods, c.method), c.train_seed,

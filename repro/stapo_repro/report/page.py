@@ -1,7 +1,7 @@
 """The report as one HTML page, from records, the paper's printed numbers and, where they are named, run folders.
 
-The committed records hold two experiments, the main one and the ablation, whose cells have the same ids; each has its
-own figures, cells and runs in the page.
+The committed records hold two experiments, the main one and the testbed. Of the testbed the page has the judged claims
+and the figures; its single cells and runs would be many times the rest of the page.
 
 Everything is escaped by the template engine, and every text passes `visible` on its way. Should that ever fail, the
 page's content security policy still runs nothing: the one style sheet and the one script are allowed by their hashes,
@@ -21,31 +21,29 @@ from typing import Any
 from markupsafe import Markup
 
 from stapo_repro import labels, paper, tables
-from stapo_repro.ablation import build as ablation
-from stapo_repro.ablation import claims
-from stapo_repro.ablation import render as render_ablation
 from stapo_repro.audit.findings import NOTE, Audit, with_reasons
 from stapo_repro.audit.run import load_and_audit
 from stapo_repro.driver.readiness import FILLING
 from stapo_repro.figures.canvas import Drawn
-from stapo_repro.figures.experiment import ExperimentName
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.records.reading import Loaded, TrainingRun
 from stapo_repro.report import cells, responses, runs, state
 from stapo_repro.tables.render import view
 from stapo_repro.templating import template, visible
+from stapo_repro.testbed import render as render_testbed
+from stapo_repro.testbed.build import Testbed
+from stapo_repro.testbed.claims import Judged
 
 
 @dataclass(frozen=True)
 class ReportedExperiment:
-    """An experiment as it was read and drawn.
+    """The main experiment as it was read and drawn.
 
     Attributes:
         roots, skip: folders with its records, and folders in them that are left out.
         drawn: its figures, with their SVG.
     """
 
-    name: ExperimentName
     title: str
     roots: Sequence[Path]
     skip: Sequence[str]
@@ -56,16 +54,28 @@ class ReportedExperiment:
     @property
     def anchors(self) -> dict[str, str]:
         """Cell id -> its anchor in the page."""
-        return cells.anchors((c.record.cell.id for c in self.cells), self.name[0])
+        return cells.anchors((c.record.cell.id for c in self.cells), "m")
+
+
+@dataclass(frozen=True)
+class ReportedTestbed:
+    """The testbed as it was read and drawn."""
+
+    value: Testbed
+    drawn: Sequence[Drawn]
+
+
+def _pictures(drawn: Sequence[Drawn], glyphs: Glyphs) -> list[Any]:
+    return [picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn]
 
 
 def _section(
     e: ReportedExperiment, run_folders: Sequence[Path], page_folder: Path, most: int, glyphs: Glyphs
 ) -> dict[str, Any]:
-    """One experiment in the page. `shown`: cell's anchor -> its responses, of cells that a run folder made."""
+    """The experiment in the page. `shown`: cell's anchor -> its responses, of cells that a run folder made."""
     anchor = e.anchors
     held = responses.load(run_folders, e.cells, most) if run_folders else {}
-    listed = runs.load(e.roots, page_folder, e.skip, e.name[0])
+    listed = runs.load(e.roots, page_folder, e.skip, "m")
     made_by = {run["id"]: run["anchor"] for run in listed}
 
     def view_of(c: Loaded) -> dict[str, Any]:
@@ -77,47 +87,44 @@ def _section(
 
     return {
         "title": e.title,
-        "pictures": [picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in e.drawn],
+        "pictures": _pictures(e.drawn, glyphs),
         "models": cells.by_model([view_of(c) for c in e.cells]),
         "shown": {anchor[i]: s for i, s in held.items()},
         "runs": listed,
     }
 
 
-def _claim(number: int, judged: claims.JudgedClaim) -> dict[str, Any]:
-    c, n = judged.claim, judged.number
-    digits = 2 if c.measure == "accuracy" else render_ablation.MEASURES[c.measure][2]
-    value = n.status if n.mean is None else tables.signed(n.mean, digits)
-    if n.status == "incomplete":
-        value += f", of {len(n.seeds)} seeds"
+def _claim(j: Judged) -> dict[str, Any]:
+    c, q = j.claim, j.quantity
+    digits = render_testbed.MEASURES[c.measure][2]
     return {
-        "number": number,
+        "number": f"{c.number} ({c.world})",
         "claim": c.claim,
         "place": c.place,
-        "quantity": f"{render_ablation.quantity(c)}; claimed {c.direction} 0",
-        "value": value,
-        "interval": "" if n.low is None else f"{tables.shown(n.low, digits)} to {tables.shown(n.high, digits)}",
-        "verdict": judged.verdict,
+        "quantity": f"{render_testbed.quantity_words(c)}; claimed {render_testbed.expected(c)}",
+        "value": q.status if q.mean is None else tables.signed(q.mean, digits),
+        "interval": "" if q.low is None else f"{tables.shown(q.low, digits)} to {tables.shown(q.high, digits)}",
+        "verdict": j.verdict,
+        "holm": j.verdict_holm,
     }
 
 
-def _masks(read: Sequence[ReportedExperiment]) -> dict[str, Any] | None:
-    """The claims that the ablation judges, and its rule; None where the ablation is not among the records."""
-    found = next((e for e in read if e.name == "ablation"), None)
-    if found is None:
-        return None
-    a = ablation.build(found.cells, found.trainings, claims.load())
-    made_of = f"{len(a.records)} evaluation records, {len(a.trainings)} trainings, inputs {a.inputs_sha256[:16]}"
-    rows = [_claim(n, j) for n, j in enumerate(a.claims, 1)]
+def _testbed(testbed: ReportedTestbed, glyphs: Glyphs) -> dict[str, Any]:
+    """The claims that the testbed judges, with its rule and figures."""
+    t = testbed.value
     return {
-        "headline": render_ablation.headline(a),
-        "rule": a.rule,
-        "rows": rows,
-        "stamp": f"Ablation: {made_of}.",
+        "headline": render_testbed.headline(t),
+        "rule": t.rule,
+        "rows": [_claim(j) for j in t.claims],
+        "pictures": _pictures(testbed.drawn, glyphs),
+        "stamp": f"Testbed: {t.records} evaluation records, {sum(t.trainings.values())} trainings, inputs "
+        f"{t.inputs_sha256[:16]}.",
     }
 
 
-def _counts(read: Sequence[ReportedExperiment], sizes: Sequence[state.Size], audit: Audit) -> list[tuple[str, str]]:
+def _counts(
+    main: ReportedExperiment, testbed: Testbed | None, sizes: Sequence[state.Size], audit: Audit
+) -> list[tuple[str, str]]:
     def complete(miniature: bool) -> str:
         models = [m for s in sizes if s.miniature == miniature for m in s.models[1:]]
         return f"{sum(m.run == m.cells for m in models)} of {len(models)}"
@@ -125,15 +132,15 @@ def _counts(read: Sequence[ReportedExperiment], sizes: Sequence[state.Size], aud
     return [
         (complete(miniature=False), "models of the paper run"),
         (complete(miniature=True), "methods run in miniature"),
-        (f"{sum(len(e.cells) for e in read):,}", "evaluation records"),
-        (f"{sum(len(e.trainings) for e in read):,}", "training records"),
+        (f"{len(main.cells) + (testbed.records if testbed else 0):,}", "evaluation records"),
+        (f"{len(main.trainings) + (sum(testbed.trainings.values()) if testbed else 0):,}", "training records"),
         (f"{sum(len(c.findings) for c in audit.checks)}", "findings of the audit"),
     ]
 
 
-def _notice(read: Sequence[ReportedExperiment]) -> str:
+def _notice(main: ReportedExperiment) -> str:
     """What must be read before anything else; "" where there is nothing."""
-    synthetic = [c.record.synthetic for e in read for c in e.cells]
+    synthetic = [c.record.synthetic for c in main.cells]
     if not any(synthetic):
         return ""
     return f"SYNTHETIC RECORDS: {sum(synthetic)} of {len(synthetic)} were made up for a test. This is no result."
@@ -161,11 +168,13 @@ def _bars(solved: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def to_html(
-    read: Sequence[ReportedExperiment], run_folders: Sequence[Path], page_folder: Path, most: int = responses.SHOWN
-) -> str:
-    """The page of the main experiment, which stands first in `read`, and of what follows it; the same bytes each time.
+    main: ReportedExperiment, testbed: ReportedTestbed | None, run_folders: Sequence[Path], page_folder: Path,
+    most: int = responses.SHOWN,
+) -> str:  # fmt: skip
+    """The page; the same bytes each time.
 
     Args:
+        testbed: None where its records were not asked for.
         run_folders: folders whose single responses are shown.
         page_folder: where the page will stand; records below it are linked.
         most: responses in all.
@@ -173,15 +182,15 @@ def to_html(
     Raises:
         BadInput, RecordError: as reading the records does.
     """
-    main, glyphs, style, script = read[0], Glyphs(), _asset("style.css"), _asset("script.js")
+    glyphs, style, script = Glyphs(), _asset("style.css"), _asset("script.js")
     table = tables.build(main.cells, paper.load())
     sizes = state.overview(table, main.trainings)
-    audit, masks, anchor = load_and_audit(), _masks(read), main.anchors
-    stamps = [view.stamp(table), masks["stamp"]] if masks else [view.stamp(table)]
+    audit, judged, anchor = load_and_audit(), _testbed(testbed, glyphs) if testbed else None, main.anchors
+    stamps = [view.stamp(table), *([judged["stamp"]] if judged else [])]
     report = {
-        "notice": _notice(read),
+        "notice": _notice(main),
         "sizes": sizes,
-        "counts": _counts(read, sizes, audit),
+        "counts": _counts(main, testbed.value if testbed else None, sizes, audit),
         "state": view.state_of_paper_cells(table),
         "introduction": view.introduction(table),
         "main": [view.main_grid(s) for s in table.sections],
@@ -190,9 +199,9 @@ def to_html(
         "links": {c.path: f"#{anchor[c.record.cell.id]}" for c in main.cells},
         "glyphs": glyphs,
         "audit": audit,
-        "masks": masks,
+        "testbed": judged,
         "todo": state.todo(main.roots, main.skip),
-        "parts": [_section(e, run_folders, page_folder, most, glyphs) for e in read],
+        "part": _section(main, run_folders, page_folder, most, glyphs),
         "stamps": [*stamps, f"Audit: inputs {audit.inputs_sha256[:16]}."],
     }
     policy = f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "

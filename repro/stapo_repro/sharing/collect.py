@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro.driver import times
+from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
@@ -50,7 +51,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
 
     Taken are run.json, metrics.jsonl, cells/*.json and the token log (all steps joined into one pair of files), each
     read as its record first, and of a run of the driver what each stage took (stages.json); responses, their times and
-    checkpoints stay behind.
+    checkpoints stay behind. Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
@@ -66,7 +67,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """
     root = run.resolve()
     written: dict[Path, str | bytes] = {}
-    hardware = []
+    hardware, of_testbed = [], _is_testbed(root)
     for path in sorted(root.rglob("run.json")):
         name = path.relative_to(root)
         if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken
@@ -80,7 +81,11 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
             metrics = path.with_name("metrics.jsonl")
             lines = [store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)]
             written[metrics.relative_to(root)] = "".join(lines)
-            log = token_log.join(path.parent) if token_logs else {}
+            if of_testbed:
+                counted = counts.of_run(path.parent, record.run_id)
+                log = {counts.FILE: store.to_line(counted) + "\n"} if counted else {}
+            else:
+                log = token_log.join(path.parent) if token_logs else {}
             written |= {name.parent / file: data for file, data in log.items()}
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
@@ -96,6 +101,11 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]
+
+
+def _is_testbed(root: Path) -> bool:
+    own = root / "run.json"
+    return own.is_file() and store.read_json(own, Run).config.get("experiment") == "testbed"
 
 
 def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:

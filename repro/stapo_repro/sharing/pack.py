@@ -17,9 +17,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro.ablation import build as ablation
 from stapo_repro.records.reading import load_cells
 from stapo_repro.sharing.collect import collect, shorten, without_paths
+from stapo_repro.testbed import counts
+from stapo_repro.testbed.plan import FOLDER
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.provenance import code_version
@@ -74,7 +75,7 @@ def model_of(name: str) -> type[BaseModel] | None:
     path = PurePosixPath(name)
     if path.parent.name == "cells":
         return CellRecord if path.suffix == ".json" else None
-    return Run if path.name == "run.json" else LINES.get(path.name)
+    return {"run.json": Run, counts.FILE: counts.PlantedCounts}.get(path.name) or LINES.get(path.name)
 
 
 def is_plain(path: str) -> bool:
@@ -84,13 +85,13 @@ def is_plain(path: str) -> bool:
 
 
 def cell_ids(*trees: Path) -> list[str]:
-    """The ids of all cell records below the folders, sorted; the ablation's, which share ids with others, apart.
+    """The ids of all cell records below the folders, sorted; the testbed's, which share ids with others, apart.
 
     Raises:
         RecordError: a cell that contradicts itself or another one of its id.
     """
-    found = load_cells(trees, skip=(ablation.FOLDER,))
-    found += load_cells([p for tree in trees if (p := tree / ablation.FOLDER).is_dir()])
+    found = load_cells(trees, skip=(FOLDER,))
+    found += load_cells([p for tree in trees if (p := tree / FOLDER).is_dir()])
     return sorted({c.record.cell.id for c in found})
 
 

@@ -23,6 +23,7 @@ from stapo_repro.driver.readiness import check_disk
 from stapo_repro.planner.estimates import GIB
 from stapo_repro.records.reading import read_steps
 from stapo_repro.sharing.pack import LINES, MANIFEST, MAX_FILE, Entry, Manifest, cell_ids, is_plain, model_of
+from stapo_repro.testbed import counts
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Verdict
@@ -179,8 +180,8 @@ def _write(archive: zipfile.ZipFile, f: Entry, target: Path) -> None:
 
 def _check_records(path: Path) -> None:
     """Every record of a file; the steps of a training, and verdicts by the cells beside them. Cells: `cell_ids`."""
-    if path.name == "run.json":
-        store.read_json(path, Run)
+    if path.name in ("run.json", counts.FILE):
+        store.read_json(path, Run if path.name == "run.json" else counts.PlantedCounts)
     elif path.name == "metrics.jsonl":
         read_steps(path)
     elif path.name == "verdicts.jsonl":

@@ -149,13 +149,14 @@ class LoggedRun:
 
     def heading(self, text: str) -> str:
         """A figure's title; a miniature says so in it."""
-        size = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}" if self.size else ""
+        mini, size = labels.is_miniature_size(self.size), self.size and f", {labels.size_label(self.size)}"
+        size = " (miniature)" if mini else size
         return f"{text}: {labels.method_label(self.method)}{size}"
 
     @property
     def caption_opening(self) -> str:
         """What a caption says of a miniature."""
-        return "A tiny model on additions, not a result of the paper. " if self.size == labels.MINI else ""
+        return "A tiny model on additions, not a result of the paper. " if labels.is_miniature_size(self.size) else ""
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""

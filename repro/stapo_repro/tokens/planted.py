@@ -1,9 +1,9 @@
 """What a mask silences, against a planted truth: precision and recall over the tokens of a token log.
 
-The miniature's base model was taught meaningless words; their ids are `LogHeader.watch`, and a token is *junk* if
-and only if it is one of them. The log holds a row for every junk token of a response with a positive advantage and for
-every rare one, so that what a method silenced, and what other masks would have silenced of the same tokens, can be
-counted. Dimension: N tokens (rows with A > 0).
+The miniature's base model was taught meaningless words; their ids are `LogHeader.watch`, and a token is *junk* if and
+only if it is one of them; `LogHeader.useful` are words that lead to right answers. The log holds a row for every junk
+token of a response with a positive advantage and for every rare one, so that what a method silenced, and what other
+masks would have silenced of the same tokens, can be counted. Dimension: N tokens (rows with A > 0).
 """
 
 from __future__ import annotations
@@ -29,19 +29,23 @@ class Tokens:
     """The rows with A > 0 of a log, and its counts a mini-batch.
 
     Attributes:
+        step: (N,) of the training.
         batch, prompt: (N,) the mini-batch and the prompt, numbered from 0 in sorted order.
-        junk, rare, silenced: (N,) booleans.
-        entropy, tau_h: (N,) nats; tau_h is NaN where the mini-batch has no rare token.
+        junk, useful, rare, silenced: (N,) booleans.
+        entropy, logprob: (N,) nats.
         correct, silenced_in: (mini-batches,) all tokens with A > 0, and those of them that were silenced.
     """
+
+    step: NDArray[np.int64]
 
     batch: NDArray[np.int64]
     prompt: NDArray[np.int64]
     junk: NDArray[np.bool_]
+    useful: NDArray[np.bool_]
     rare: NDArray[np.bool_]
     silenced: NDArray[np.bool_]
     entropy: Array
-    tau_h: Array
+    logprob: Array
     correct: Array
     silenced_in: Array
 
@@ -84,7 +88,7 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     rows, counts = log.tokens.filter(log.tokens["advantage"].to_numpy() > 0), log.histogram
     if step is not None:
         rows, counts = (table.filter(table["step"].to_numpy() == step) for table in (rows, counts))
-    names = ("step", "mini_batch", "token", "rare", "silenced", "entropy", "tau_h")
+    names = ("step", "mini_batch", "token", "rare", "silenced", "entropy", "logprob")
     v = {n: rows[n].to_numpy() for n in names}
     h = {n: counts[n].to_numpy() for n in ("step", "mini_batch", "sign", "rare", "silenced", "tokens")}
     batches, of_count = np.unique(batch_keys(h), return_inverse=True)
@@ -97,13 +101,15 @@ def tokens_of(log: TokenLog, step: int | None = None) -> Tokens:
     _check(log, batches, batch, v, rare, silenced)
     _, prompt = np.unique(rows["prompt_id"].to_numpy(), return_inverse=True)
     return Tokens(
+        v["step"].astype(np.int64),
         batch,
         prompt,
         np.isin(v["token"], log.header.watch),
+        np.isin(v["token"], log.header.useful),
         v["rare"].astype(bool),
         v["silenced"].astype(bool),
         v["entropy"].astype(np.float64),
-        v["tau_h"].astype(np.float64),
+        v["logprob"].astype(np.float64),
         correct,
         silenced,
     )
@@ -133,18 +139,22 @@ def _quantile(values: Array, q: float) -> float:
     return np.inf if q >= 1.0 else float(np.quantile(values, q))
 
 
-def weights(tokens: Tokens, q: float) -> dict[str, Array]:
+def weights(tokens: Tokens, q: float, rare: NDArray[np.bool_] | None = None) -> dict[str, Array]:
     """The chance (N,) with which each mask silences each token, mini-batch by mini-batch.
 
     0 or 1, but for the random mask: of a mini-batch's M rare tokens it silences floor(q M), whichever, so that each has
     the chance floor(q M) / M. The expectation over its draws is then a sum of these chances.
+
+    Args:
+        rare: (N,) the tokens among which the masks choose; by default those that the log calls rare.
     """
     out = {name: np.zeros(len(tokens.rare)) for name in (S2T, FULL, HIGH, RANDOM)}
-    out[FULL][tokens.rare] = 1.0
-    out[S2T][tokens.rare & (tokens.entropy < tokens.tau_h)] = 1.0
-    for batch in np.unique(tokens.batch[tokens.rare]):
-        rows = np.flatnonzero(tokens.rare & (tokens.batch == batch))
+    rare = tokens.rare if rare is None else rare
+    out[FULL][rare] = 1.0
+    for batch in np.unique(tokens.batch[rare]):
+        rows = np.flatnonzero(rare & (tokens.batch == batch))
         entropy = tokens.entropy[rows]
+        out[S2T][rows] = entropy < _quantile(entropy, q)
         out[HIGH][rows] = entropy > _quantile(entropy, 1.0 - q)
         out[RANDOM][rows] = int(q * len(rows) + 1e-9) / len(rows)  # the selector's rounding: 0.7 x 10 is 7
     return out

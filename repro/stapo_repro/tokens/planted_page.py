@@ -90,7 +90,7 @@ def section(runs: Sequence[TrainingRun], title: str) -> PlantedSection | None:
             )
     if any(run.synthetic for run, _ in found):
         title += ", SYNTHETIC RECORDS"
-    order = [*labels.METHODS, *labels.ABLATION]
+    order = [*labels.METHODS, *labels.ARMS]
     found.sort(key=lambda p: order.index(p[0].method) if p[0].method in order else len(order))  # stable: by seed
     same = next((p for p in found if p[0].method == _REFERENCE), None)
     trained = [_trained(*p) for p in found]
@@ -131,11 +131,9 @@ def _words(run: TrainingRun, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(vocabulary.one(i).strip() for i in ids)
 
 
-def page_block(sections: Sequence[PlantedSection]) -> str:
+def page_block(section: PlantedSection | None) -> str:
     """What stands between the markers of docs/tokens.md, and in a file of its own."""
-    if not sections:
-        return "not run: `stapo-repro miniature`, then `stapo-repro collect`"
-    return "\n\n".join(map(_section, sections))
+    return _section(section) if section else "not run: `stapo-repro miniature`, then `stapo-repro collect`"
 
 
 def _section(s: PlantedSection) -> str:

@@ -1,0 +1,54 @@
+"""`stapo-repro testbed`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from stapo_results.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
+
+    The same command resumes; other --worlds, --arms and --seeds add to its folder. docs/testbed.md has the claims that
+    its records judge.
+    """
+
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Short form to try the path: one world, two arms, one seed, 2 steps, 2 samples of 16 problems."""
+    worlds: str | None = None
+    """Out of paper,mixed,inverted. Default: all."""
+    arms: str | None = None
+    """Such as justrl,stapo,stapo-q0.5. Default: justrl,justrl-fullmask,stapo-high-entropy,stapo-random,stapo, and in
+    paper stapo-q0.25,stapo-q0.5,stapo-tau0.0002,stapo-tau0.02."""
+    seeds: str | None = None
+    """Training seeds: how many (3), or which (0,2). Default: 0 to 7; 100,101,102 with --pilot, 0 to 4 with --long,
+    0,1,2 with --method."""
+    steps: int | None = None
+    """Training steps. Default: the miniature's 30, with --long 300, with --quick 2."""
+    pilot: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow."""
+    long: tyro.conf.FlagCreatePairsOff[bool] = False
+    """JustRL and STAPO in paper, long enough that some run may collapse; validation every 25 steps, no evaluation."""
+    method: str | None = None
+    """Train this method (a name, or a YAML overlay) in the worlds, and print where it stands beside the committed
+    arms."""
+    out: Path | None = None
+    """Where everything goes. Default: runs/testbed, runs/testbed-pilot, runs/testbed-long or runs/testbed-METHOD."""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print each stage with its exact command and what is there; make every check; start nothing."""
+
+    def run(self) -> int:
+        from stapo_repro.driver.run import main
+        from stapo_repro.driver.testbed_request import of_testbed
+
+        if self.pilot and self.long:
+            raise BadInput("a run is the pilot or a long one", found="--pilot and --long", expected="one of them",
+                           next_step="leave one out")  # fmt: skip
+        options = {n: getattr(self, n) for n in ("quick", "worlds", "arms", "seeds", "steps", "method")}
+        part = "pilot" if self.pilot else "long" if self.long else "main"
+        return main(of_testbed(self.out, part=part, **options), self.dry_run)

@@ -1,0 +1,64 @@
+"""What the testbed trains: worlds, arms, seeds and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stapo_repro import labels
+from stapo_repro.planner.estimates import MINI_STEPS
+
+Part = Literal["main", "pilot", "long"]
+"""pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation."""
+FOLDER = "testbed"  # below results/records; the main table leaves it out
+PARTS: tuple[Part, ...] = ("pilot", "long")
+"""Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
+
+SEEDS: dict[Part, tuple[int, ...]] = {
+    "main": (0, 1, 2, 3, 4, 5, 6, 7),
+    "pilot": (100, 101, 102),
+    "long": (0, 1, 2, 3, 4),
+}
+STEPS: dict[Part, int] = {"main": MINI_STEPS, "pilot": MINI_STEPS, "long": 300}
+METHOD_SEEDS = (0, 1, 2)  # of a method of one's own: seeds that the committed arms have too
+QUICK_STEPS = 2
+VALIDATION_EVERY = 25  # steps, in the long part
+_SELECTOR = "actor_rollout_ref.selector"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method as the testbed trains it.
+
+    Attributes:
+        name: the label of its records.
+        choices: of `stapo-train run`.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+
+
+SWEEP = (
+    *(Arm(f"stapo-q{q}", ("method=stapo", f"{_SELECTOR}.q={q}")) for q in (0.25, 0.5)),
+    *(Arm(f"stapo-tau{tau}", ("method=stapo", f"{_SELECTOR}.tau_p={tau}")) for tau in (0.0002, 0.02)),
+)
+"""STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
+ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP)}
+
+
+def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
+    """The arms of a world, in order; with `chosen` only those of these names."""
+    names = ["justrl", "stapo"] if part == "long" else list(labels.ARMS)
+    if part == "long" and world != "paper":
+        return []
+    if part == "main" and world == "paper":
+        names += [a.name for a in SWEEP]
+    if chosen is not None:  # whoever names an arm gets it in the long part too
+        names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
+    return [ARMS[n] for n in names]
+
+
+def world_of(size: str) -> str | None:
+    """The world whose models have this size label; None for another size."""
+    return next((w for w, s in labels.WORLDS.items() if s == size), None)
