@@ -8,6 +8,7 @@ from pathlib import Path
 from stapo_repro import labels
 from stapo_repro.testbed import counts
 from stapo_results.schema import Cell, CellRecord, ProblemResult, Run, StepMetrics
+from stapo_results.sizes import is_miniature_size
 from stapo_results.store import append, write_json
 
 METHODS = ("grpo", "entropy20", "justrl", "stapo", "justrl-fullmask", "stapo-high-entropy", "stapo-random")
@@ -46,7 +47,7 @@ def cell(
         "code_commit": "0" * 40,
         "code_dirty": "",
         "revisions": {},
-        "miniature": labels.is_miniature_size(size),
+        "miniature": is_miniature_size(size),
         "synthetic": True,
         **changed,
     }

@@ -180,3 +180,10 @@ def test_command_line_refuses_with_code_2(tmp_path, arguments, named_in_error):
     assert done.returncode == 2
     assert named_in_error in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_base_is_carried_or_trained_anew():
+    assert commands(miniature(Path("o"), rebuild_base=True))["base"] == (
+        "stapo-train base --out o/base --seed 0 --rebuild-base"
+    )
+    assert miniature(Path("o")).config() != miniature(Path("o"), rebuild_base=True).config()

@@ -123,6 +123,8 @@ class Miniature:
     """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
     seeds: str = "0"
     """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
+    rebuild_base: bool = False
+    """Train the base model anew (2 minutes) instead of taking the weights that the repository carries."""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 
@@ -130,7 +132,7 @@ class Miniature:
         from stapo_repro.driver.request import miniature
         from stapo_repro.driver.run import main
 
-        return main(miniature(self.out, quick=self.quick, seeds=self.seeds))
+        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, rebuild_base=self.rebuild_base))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stapo_results.sizes import MINI, of_world
+
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
 ARMS: dict[str, str] = {  # of the testbed, in every world
     "justrl": "JustRL",
@@ -26,8 +28,7 @@ NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop"}  # named in tables
 METHOD_LABELS = {BASE: "Base model", **BEYOND, **ARMS, **METHODS}
 
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
-MINI = "mini"
-WORLDS: dict[str, str] = {"paper": MINI, "mixed": "mini-mixed", "inverted": "mini-inverted"}
+WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
 """The testbed's worlds, and the size label of the models of each."""
 
 PAPER_BENCHMARKS: dict[str, str] = {
@@ -61,11 +62,6 @@ COLOURS: dict[str, str] = {
     "clip_cov": "#999933",
     "kl_cov": "#EE7788",
 }
-
-
-def is_miniature_size(name: str) -> bool:
-    """Whether models of this size are miniatures, of whichever world."""
-    return name in WORLDS.values()
 
 
 def size_label(name: str) -> str:

@@ -72,7 +72,8 @@ def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
         for size in dict.fromkeys(m.size for m in r.models):
             base = _base(r, size)
             world = ("--world", str(world_of(size))) if r.experiment == "testbed" else ()
-            command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *world)
+            anew = ("--rebuild-base",) if r.rebuild_base else ()
+            command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *world, *anew)
             stages.append(Stage(base.name, command, base, (base / "model", base / "data", base / "benchmarks")))
         return stages
     benchmarks, data, stages = _benchmarks(r), r.out / "data", []

@@ -58,6 +58,7 @@ class Request:
         models: in the order in which they are trained and evaluated.
         hardware: one of `CPUS` for the miniature, "cpu" for the testbed, else a key of `MACHINES`.
         part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms.
+        rebuild_base: train the miniature's base model anew instead of taking the carried weights.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
 
@@ -67,6 +68,7 @@ class Request:
     quick: bool
     out: Path
     hardware: str = "cpu"
+    rebuild_base: bool = False
     data_dir: Path | None = None
     ray_address: str = ""
     source: str = ""
@@ -123,6 +125,7 @@ class Request:
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
+            same |= {"rebuild_base": True} if self.rebuild_base else {}
             return same | ({} if self.hardware == "cpu" else {"hardware": self.hardware})
         _, evaluate, repro = self.programs()
         same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
@@ -191,7 +194,7 @@ def at_least(flag: str, value: int, least: int) -> int:
 
 def miniature(
     out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
-    hardware: str = "cpu",
+    hardware: str = "cpu", rebuild_base: bool = False,
 ) -> Request:  # fmt: skip
     """The miniature; None takes the default.
 
@@ -203,7 +206,8 @@ def miniature(
     count = steps if steps is not None else QUICK_STEPS["miniature"] if quick else MINI_STEPS
     models = (Model(labels.BASE, labels.MINI, 0),
               *(Model(m, labels.MINI, s) for s in parse_seeds(seeds) for m in names))  # fmt: skip
-    return Request("miniature", models, at_least("--steps", count, 1), quick, out, hardware)
+    return Request("miniature", models, at_least("--steps", count, 1), quick, out, hardware,
+                   rebuild_base=rebuild_base)  # fmt: skip
 
 
 def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, SMALL, Sketch
 from stapo_repro.figures.experiment import Experiment
 from stapo_results.schema import Theory, TheoryQuadrant
+from stapo_results.sizes import is_miniature_size
 
 LOWER, UPPER = "#0072B2", "#D55E00"
 _LEFT = 0.03  # of the axis: what lies further left is drawn at its edge
@@ -28,7 +29,7 @@ def _source(theory: Theory) -> str:
 
 
 def _figure(theory: Theory, number: int) -> Sketch:
-    miniature = labels.is_miniature_size(theory.source_about.get("size", ""))
+    miniature = is_miniature_size(theory.source_about.get("size", ""))
     title = f"How tight the gradient bounds are, by quadrant{' (miniature)' if miniature else ''}"
     figure = canvas.sheet(title, 2.6)
     norm, bounds = figure.subplots(1, 2, sharey=True, width_ratios=[1, 2])

@@ -20,6 +20,7 @@ from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Sampling, Update
 
@@ -119,7 +120,7 @@ Place = tuple[str, str]
 
 def places(size: str) -> tuple[Place, ...]:
     """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
-    benchmarks = labels.MINI_BENCHMARKS if labels.is_miniature_size(size) else labels.PAPER_BENCHMARKS
+    benchmarks = labels.MINI_BENCHMARKS if is_miniature_size(size) else labels.PAPER_BENCHMARKS
     return tuple((b, s) for b in benchmarks for s in SETTINGS)
 
 
@@ -190,7 +191,7 @@ def _recorded(run: Run, seconds: float, samples: int) -> list[RecordedRun]:
         enough = units >= SHORTEST
     else:
         own, enough = config, samples > 0 and not config.get("limit")
-        units = 1 if labels.is_miniature_size(config["size"]) else samples
+        units = 1 if is_miniature_size(config["size"]) else samples
         gpus = max(1, config.get("tensor_parallel") or 1) * max(1, config.get("replicas") or 1)
     cards = hardware.get("gpus") or []
     card, machine = "", f"{hardware.get('cores')} cores of {hardware.get('cpu')}"
@@ -234,7 +235,7 @@ def training(
     """
     found = _measured(known, "train", method, size, machine, card)
     basis = "measured" if found else "formula"
-    if labels.is_miniature_size(size):
+    if is_miniature_size(size):
         if found is None:
             return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
         return Estimate(found[0] * steps / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
@@ -257,7 +258,7 @@ def evaluation(
     for it."""
     found = _measured(known, "eval", method, size, machine, card)
     basis = "measured" if found else "formula"
-    if labels.is_miniature_size(size):
+    if is_miniature_size(size):
         if found is None:
             return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
         return Estimate(found[0] / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))

@@ -18,6 +18,7 @@ from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_tr
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import CellRecord
+from stapo_results.sizes import is_miniature_size
 from stapo_results.throughput import CARDS
 
 WIDTH = 100
@@ -149,7 +150,7 @@ def build(
     found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds)
 
     def estimated(x: Lacking) -> ModelPlan:
-        mini = labels.is_miniature_size(x.size)
+        mini = is_miniature_size(x.size)
         where = (CPU, CPU.card) if mini else (machine, chosen)
         count = steps or (estimates.MINI_STEPS if mini else load().settings.steps.value)
         train = estimates.training(x.method, x.size, *where, count, known) if x.training else None

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro import labels
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, Theory
+from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
 
@@ -60,7 +60,7 @@ def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     found = record.temperature, record.top_p
     if decoding is not None and decoding != found:
         return f"temperature and top-p of {cell.setting}", found, decoding
-    if record.miniature != labels.is_miniature_size(cell.size):
+    if record.miniature != is_miniature_size(cell.size):
         was = f"miniature {record.miniature}"
         return f"a record of size {cell.size}", was, f"miniature {not record.miniature}"
     if len(record.problems) > record.benchmark_rows:

@@ -18,6 +18,7 @@ from stapo_repro.templating import visible
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics
+from stapo_results.sizes import is_miniature_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,7 @@ _ROW_COLUMNS = (
     "step", "mini_batch", "sample", "position", "token", "advantage", "logprob", "entropy", "rare", "silenced", "tau_h",
     "old_logprob", "sampler_logprob", "mismatched",
 )  # fmt: skip
+
 _MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
 _OTHER_SPACE = re.compile(r"[^\S \n\t]")
 
@@ -149,14 +151,14 @@ class LoggedRun:
 
     def heading(self, text: str) -> str:
         """A figure's title; a miniature says so in it."""
-        mini, size = labels.is_miniature_size(self.size), self.size and f", {labels.size_label(self.size)}"
+        mini, size = is_miniature_size(self.size), self.size and f", {labels.size_label(self.size)}"
         size = " (miniature)" if mini else size
         return f"{text}: {labels.method_label(self.method)}{size}"
 
     @property
     def caption_opening(self) -> str:
         """What a caption says of a miniature."""
-        return "A tiny model on additions, not a result of the paper. " if labels.is_miniature_size(self.size) else ""
+        return "A tiny model on additions, not a result of the paper. " if is_miniature_size(self.size) else ""
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""

@@ -12,6 +12,7 @@ from stapo_repro.tokens.logged_run import load
 from stapo_repro.tokens.mismatch import Mismatch, Overlap, measured
 from stapo_repro.tokens.shares import Interval
 from stapo_results import token_log
+from stapo_results.sizes import is_miniature_size
 
 FOLDER = "methods"
 """Below results/records: short runs of the methods beyond the paper's, which no other table or figure shows."""
@@ -67,7 +68,7 @@ def page_block(runs: Sequence[TrainingRun]) -> str:
     rows = []
     for run in sorted((r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.seed)):
         found = measured(load(run.folder)) if (run.folder / token_log.FOLDER).is_dir() else None
-        note = (" (miniature)" if labels.is_miniature_size(run.size) else "") + (", SYNTHETIC" if run.synthetic else "")
+        note = (" (miniature)" if is_miniature_size(run.size) else "") + (", SYNTHETIC" if run.synthetic else "")
         nothing = ("no token that S2T would silence, or no sampler's probability", *("" for _ in HEAD[1:]))
         texts = nothing if found is None else cells(found)
         rows.append([escape(f"{labels.method_label(run.method)}, seed {run.seed}{note}"), *map(escape, texts)])
