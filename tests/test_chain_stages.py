@@ -111,8 +111,8 @@ def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("run: {method: another}")
     r = of_testbed(method=str(file))
-    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine"), "mine", {0, 1, 2})
-    assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s2"]
+    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine"), "mine", {10, 11, 12})
+    assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
     assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s0"]
 
 
@@ -187,3 +187,27 @@ def test_the_base_is_carried_or_trained_anew():
         "stapo-train base --out o/base --seed 0 --rebuild-base"
     )
     assert miniature(Path("o")).config() != miniature(Path("o"), rebuild_base=True).config()
+
+
+def test_a_changed_method_of_ones_own_is_another_run(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.5}}")
+    (tmp_path / "mine.py").write_text("1")
+    first = of_testbed(method=str(file)).config()
+    assert of_testbed(method=str(file)).config() == first
+    (tmp_path / "mine.py").write_text("2")
+    second = of_testbed(method=str(file)).config()
+    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.1}}")
+    assert len({c["standing_sha256"] for c in (first, second, of_testbed(method=str(file)).config())}) == 3
+
+
+@pytest.mark.parametrize("name", ["stapo.yaml", "2.yaml", "a,b.yaml", "my method.yaml", "base"])
+def test_a_label_that_records_cannot_have_is_refused_first(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(BadInput):
+        of_testbed(method=str(tmp_path / name) if "." in name else name)
+
+
+def test_the_seeds_of_the_pilot_judge_nothing():
+    with pytest.raises(BadInput):
+        of_testbed(part="pilot", seeds="10,11")

@@ -18,10 +18,10 @@ PAPER = ["hardware=64gpu", "method=stapo", "run.data=/data", "run.out=/out"]
 
 
 def test_seconds_a_step_from_records(tmp_path: Path) -> None:
-    """40 steps each: of STAPO in 200, 240 and 400 s, of JustRL in 80 s."""
+    """30 steps each: of STAPO in 150, 180 and 300 s, of JustRL in 60 s."""
     config = compose(["size=mini", "hardware=cpu", "run.base=/base", "run.out=/out"])
     record = json.loads((dry_run.RECORDS / "miniature" / "train" / "stapo-s0" / "run.json").read_text())
-    for method, seconds in (("stapo", 200.0), ("stapo", 400.0), ("stapo", 240.0), ("justrl", 80.0)):
+    for method, seconds in (("stapo", 150.0), ("stapo", 300.0), ("stapo", 180.0), ("justrl", 60.0)):
         record["wall_seconds"], record["config"]["run"]["method"] = seconds, method
         write_json(tmp_path / f"{method}{seconds}" / "run.json", record)
     record["config"]["run"] |= {"method": "stapo", "steps": 5}  # mostly its start
@@ -64,7 +64,7 @@ def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
     ours = "stapo_training.verl_ext"
     for printed in (
-        "stapo on mini, seed 3, 40 steps",
+        "stapo on mini, seed 3, 30 steps",
         "32 prompts x 8 responses a step, 4 update(s), 64 prompts (2.0 steps an epoch)",
         "every 10 steps: 4 made, 4 kept",
         # what a fresh process has registered

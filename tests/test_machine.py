@@ -158,7 +158,7 @@ def test_a_workers_environment_has_what_runtime_env_names_and_not_the_launchers_
         "HOME": "/h",
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform",
-        "STAPO_TRAIN_THREADS": "2",
+        "STAPO_TRAIN_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
 

@@ -47,7 +47,7 @@ def test_without_records_everything_says_so(tmp_path):
         [f"| {w}", "not run"] for w in ("paper", "mixed", "inverted")
     ]
     assert [r[1] for r in rows(blocks["testbed-arms"])[2:]] == ["all"] * 3
-    assert "Not run: 14." in blocks["testbed-claims"]
+    assert "Not run: 10." in blocks["testbed-claims"]
     assert blocks["testbed-power"].count("not known") == 14
     texts, marks, caption = sketched(t)
     assert texts.count("not run") == 6 + 14  # six panels of curves, fourteen claims
@@ -60,8 +60,8 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     t = value(tmp_path)
     blocks = render.blocks(t)
     mask = rows(blocks["testbed-masks"])[2]
-    # S2T in paper: 5 steps x (7.5 + 8.5 + 9.5) tokens; spurious 93.3, 94.1, 94.7 %
-    assert mask[:3] == ["| paper", "S2T", "128"]
+    # S2T in paper: 2 steps x (7.5 + 8.5 + 9.5) tokens; spurious 93.3, 94.1, 94.7 %
+    assert mask[:3] == ["| paper", "S2T", "51"]
     assert mask[3].startswith("94.1<br>")
     assert mask[5].startswith("0.0<br>")
     arms = {tuple(r[:2]): r for r in rows(blocks["testbed-arms"])[2:]}

@@ -57,7 +57,8 @@ class Request:
         experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
         models: in the order in which they are trained and evaluated.
         hardware: one of `CPUS` for the miniature, "cpu" for the testbed, else a key of `MACHINES`.
-        part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms.
+        part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms;
+            its hash is that of its files, so that a changed one is another run.
         rebuild_base: train the miniature's base model anew instead of taking the carried weights.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
@@ -78,6 +79,7 @@ class Request:
     eval_env: Path | None = None
     part: Part = "main"
     standing: str = ""
+    standing_sha256: str = ""
 
     @property
     def evaluates(self) -> bool:
@@ -121,7 +123,7 @@ class Request:
         """
         same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
         if self.experiment == "testbed":  # further worlds, arms and seeds may be added to its folder
-            return same | {"part": self.part, "standing": self.standing}
+            return same | {"part": self.part, "standing": self.standing, "standing_sha256": self.standing_sha256}
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}

@@ -141,7 +141,7 @@ def _standing(r: Request) -> Table:
     for name in ("World", "", "T=1.0", "T=0.7", "Useful", "Spurious"):
         shown.add_column(name)
     for row in standing.rows(standing.standing(own, committed, r.standing)):
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))
     return shown
 
 
@@ -161,8 +161,8 @@ def show_summary(r: Request, wall_seconds: float) -> None:
     lines += [
         f"  records    {r.out / 'eval'}, {r.out / 'train'}",
         f"  logs       {r.out / 'logs'}",
-        f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip",
     ]
     if not r.standing:
+        lines.append(f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip")
         lines.append(f"  to commit  stapo-repro collect {r.out} --out results/records/{records}, then tox -e tables")
     print("\n".join(lines))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from pathlib import Path
 
 from stapo_repro import labels
@@ -9,6 +11,8 @@ from stapo_repro.driver.request import QUICK_METHODS, Model, Request, at_least, 
 from stapo_repro.testbed import plan
 from stapo_repro.testbed.plan import Part
 from stapo_results.errors import BadInput
+
+_NAME = re.compile(r"[a-z][a-z0-9.-]*")
 
 
 def of_testbed(
@@ -32,8 +36,11 @@ def of_testbed(
     own = None if method is None else _own_arm(method)
     names = tuple(labels.WORLDS)[:1] if quick else tuple(labels.WORLDS)
     names = names if worlds is None else names_of("--worlds", worlds, labels.WORLDS)
-    default = (0,) if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
+    default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     numbers = default if seeds is None else parse_seeds(seeds)
+    if part == "pilot" and (judging := sorted({*numbers} & {*plan.SEEDS["main"]})):
+        raise BadInput("the pilot's seeds judge nothing, so they are others than those that do", found=judging,
+                       expected=f"none of {plan.SEEDS['main']}", next_step="leave --seeds out")  # fmt: skip
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}
     models = [Model(labels.BASE, labels.WORLDS[w], 0) for w in names if arms_in[w]]
     # seed by seed: what is there after an interruption can be compared
@@ -46,19 +53,30 @@ def of_testbed(
     name = "-".join(["testbed", *([own.name] if own else [] if part == "main" else [part])])
     out, standing = out or Path("runs") / name, own.name if own else ""
     count = at_least("--steps", count, 1)
-    return Request("testbed", tuple(models), count, quick, out, part=part, standing=standing)
+    sha256 = _sha256(Path(method)) if method and own and own.name != method else ""
+    return Request("testbed", tuple(models), count, quick, out, part=part, standing=standing, standing_sha256=sha256)
+
+
+def _sha256(overlay: Path) -> str:
+    """Of an overlay and of the file that its selector stands in, where it names one (FILE.py:FUNCTION, beside it)."""
+    text = overlay.read_bytes()
+    named = [overlay.parent / f for f in re.findall(r"name:\s*['\"]?([^'\"\s:]+):\w", text.decode(errors="replace"))]
+    return hashlib.sha256(text + b"".join(f.read_bytes() for f in named if f.is_file())).hexdigest()
 
 
 def _own_arm(method: str) -> plan.Arm:
     """A method that its records name after its overlay, or after the overlay's file."""
     file = Path(method)
     if file.suffix not in (".yaml", ".yml"):
+        if not _NAME.fullmatch(method) or method == labels.BASE:
+            raise BadInput("this is no name of a method", found=method, expected="such as dapo, or a file NAME.yaml",
+                           next_step="stapo-train methods lists the names")  # fmt: skip
         return plan.Arm(method, (f"method={method}", f"run.method={method}"))
     if not file.is_file():
         raise BadInput("no such overlay of a method", found=method, expected="a YAML file, or the name of a method",
                        next_step="stapo-train methods lists the names")  # fmt: skip
-    if file.stem in plan.ARMS:
-        raise BadInput("the file has the name of an arm of the testbed", found=method,
-                       expected=f"another name than {', '.join(plan.ARMS)}",
-                       next_step=f"mv {method} my-{file.name}")  # fmt: skip
+    if file.stem in (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) or not _NAME.fullmatch(file.stem):
+        raise BadInput("the file's name is the label of its records, and cannot be this one", found=method,
+                       expected="a name of its own: a small letter, then small letters, digits, dots and dashes",
+                       next_step=f"mv {method} my-method.yaml")  # fmt: skip
     return plan.Arm(file.stem, (f"method={file.resolve()}", f"run.method={file.stem}"))

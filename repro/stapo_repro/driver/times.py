@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stapo_repro.driver.display import kind_of
 from stapo_repro.driver.stages import StageEvent, read_ledger
 from stapo_repro.paper import checkout
+from stapo_repro.planner.estimates import MINI_STEPS
 from stapo_results import runs, store
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
@@ -109,7 +110,7 @@ def committed_seconds(config: Mapping[str, Any], records: Path | None = None) ->
         records: results/records of the checkout by default.
     """
     file = (records or checkout() / "results" / "records") / config["experiment"] / FILE
-    if config["quick"] or not file.exists():
+    if config["quick"] or config["steps"] != MINI_STEPS or not file.exists():
         return {}
     try:
         stages = store.read_json(file, RunTimes).stages

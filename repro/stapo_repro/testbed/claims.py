@@ -1,6 +1,6 @@
 """The testbed's claims as data, the rule that judges them, and what the seeds run could have found.
 
-The claims and the rule stand in results/paper/claims_testbed.json, written before any run.
+The claims and the rule stand in results/paper/claims_testbed.json, written before the runs that judge them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
-from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, quantity, rounded, two_sided_p
+from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, no_spread, quantity, rounded, two_sided_p
 from stapo_repro.testbed.plan import Part
 from stapo_results.statistics import holm
 from stapo_results.statistics.comparison import ALPHA
@@ -35,6 +35,7 @@ class Claim(BaseModel):
     Numbers are in the measure's printed unit. For precision an arm stands for its mask, on the tokens of JustRL.
 
     Attributes:
+        check: of the instrument: it follows from how the worlds were built, and was near known before the runs.
         smallest: the smallest difference from `reference` that matters.
         margin: of an equivalence.
         inside, ends: of an optimum: the arms of a q inside (0, 1), and those of q = 0 and 1.
@@ -58,6 +59,7 @@ class Claim(BaseModel):
     margin: float | None = Field(default=None, gt=0)
     inside: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    check: bool = False
     contradicted_by: str
 
 
@@ -112,9 +114,10 @@ def verdict_of(claim: Claim, q: Quantity) -> tuple[Verdict, float | None]:
         return "not run", None
     if claim.margin is not None:
         margin = claim.margin / FACTOR.get(claim.measure, 100.0)
-        if q.low > claim.margin or q.high < -claim.margin:
-            return "opposite", rounded(two_sided_p(replace(q.raw, mean=abs(q.raw.mean) - margin)))
-        p = max(tost_p(q.raw, margin), 2.0 ** -len(q.seeds) if q.raw.se == 0 else 0.0)
+        beyond = two_sided_p(replace(q.raw, mean=abs(q.raw.mean) - margin))
+        if (q.low > claim.margin or q.high < -claim.margin) and beyond < ALPHA:
+            return "opposite", rounded(beyond)
+        p = max(tost_p(q.raw, margin), 2.0 ** -len(q.seeds) if no_spread(q.raw) else 0.0)
         return "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
     if q.low <= claim.reference <= q.high or q.p is None or q.p >= ALPHA:
         return "not distinguishable", q.p
@@ -174,7 +177,8 @@ def _judged(claim: Claim, q: Quantity, verdict: Verdict, p: float | None, p_holm
     if p is None:
         return Judged(claim, q, verdict, None, None, verdict, None)
     known = q.raw is not None and q.raw.df == q.raw.df  # NaN where no seed differs from another
-    least = detectable(q.raw.se, q.raw.df) * FACTOR.get(claim.measure, 100.0) if known and q.raw else None
+    plain = known and claim.kind == "difference"  # of the others the t test of one pair says nothing
+    least = detectable(q.raw.se, q.raw.df) * FACTOR.get(claim.measure, 100.0) if plain and q.raw else None
     after: Verdict = verdict if p_holm < ALPHA else "not distinguishable"
     return Judged(claim, q, verdict, rounded(p), rounded(p_holm), after, None if least is None else rounded(least))
 

@@ -32,8 +32,10 @@ FACTOR: dict[str, float] = {"entropy_late": 1, "reward_late": 1, "collapse_step"
 """From a record's unit to the printed one; 100 for all others: percent, and words per 100 responses."""
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
-NEAR_BASE = 5  # steps in which the policy is near the base model: precision is measured there
-COLLAPSE = 0.05  # of accuracy in validation
+NEAR_BASE = 2
+"""Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
+the second's end the policy is the base model's, or three small updates away."""
+COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewer may be noise of their samples
 _LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
          "entropy_late": "entropy", "reward_late": "reward"}  # fmt: skip
 MASK_OF = {
@@ -123,7 +125,8 @@ def _all(steps: Sequence[StepMetrics], metric: str) -> list[float]:
 
 
 def collapse_step(validations: Sequence[tuple[int, float]]) -> float:
-    """The step of the first validation from which accuracy stays more than 5 points under its best before.
+    """The step of the first validation from which accuracy stays more than 5 points under its best before, for three at
+    least.
 
     A run that never does so counts as one that would at the validation after its last.
 
@@ -132,7 +135,7 @@ def collapse_step(validations: Sequence[tuple[int, float]]) -> float:
     """
     best = -math.inf
     for i, (step, accuracy) in enumerate(validations):
-        if all(later < best - COLLAPSE for _, later in validations[i:]):
+        if len(validations) - i >= FOR_GOOD and all(later < best - COLLAPSE for _, later in validations[i:]):
             return float(step)
         best = max(best, accuracy)
     return float(validations[-1][0] + VALIDATION_EVERY)
@@ -266,7 +269,12 @@ def quantity(
 def two_sided_p(c: Crossed) -> float:
     """The t test's p of "the mean is 0"; where no seed differs from another, which a t test takes for certainty, that
     of the sign-flip test: 2^(1 - seeds)."""
-    return 2.0 ** (1 - len(c.seeds)) if c.se == 0 and c.mean != 0 else t_test_p(c)
+    return 2.0 ** (1 - len(c.seeds)) if no_spread(c) and c.mean != 0 else t_test_p(c)
+
+
+def no_spread(c: Crossed) -> bool:
+    """Whether the seeds differ by rounding at most."""
+    return c.se <= 1e-12 * max(1.0, abs(c.mean))
 
 
 def _missing(arm: str, seeds: Sequence[int]) -> str:

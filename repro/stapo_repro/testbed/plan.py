@@ -15,12 +15,12 @@ PARTS: tuple[Part, ...] = ("pilot", "long")
 """Parts with a folder of their own below `FOLDER`, since their cells have the ids of others."""
 
 SEEDS: dict[Part, tuple[int, ...]] = {
-    "main": (0, 1, 2, 3, 4, 5, 6, 7),
+    "main": (10, 11, 12, 13, 14, 15, 16, 17),  # fresh ones: the miniature has 0 to 4
     "pilot": (100, 101, 102),
-    "long": (0, 1, 2, 3, 4),
+    "long": (10, 11, 12, 13, 14, 15),
 }
 STEPS: dict[Part, int] = {"main": MINI_STEPS, "pilot": MINI_STEPS, "long": 300}
-METHOD_SEEDS = (0, 1, 2)  # of a method of one's own: seeds that the committed arms have too
+METHOD_SEEDS = (10, 11, 12)  # of a method of one's own: seeds that the committed arms have too
 QUICK_STEPS = 2
 VALIDATION_EVERY = 25  # steps, in the long part
 _SELECTOR = "actor_rollout_ref.selector"
