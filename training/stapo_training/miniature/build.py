@@ -29,7 +29,7 @@ from stapo_results.terminal import duration
 from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
-from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
+from stapo_training.miniature.tokenizer import END_OF_TEXT, build_tokenizer, chat_text
 from stapo_training.miniature.worlds import WORLDS, Problem, Solution, draw_problems, draw_solution
 
 EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
@@ -188,7 +188,7 @@ def build_base(
             if weights is None:
                 rows = draw_corpus(splits.corpus, plan, seed)
                 examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
-                pretrain(model, examples, recipe, tokenizer.pad_token_id)
+                pretrain(model, examples, recipe, tokenizer.get_vocab()[END_OF_TEXT])
             else:
                 from safetensors.torch import load_model
 

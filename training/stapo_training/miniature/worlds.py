@@ -89,7 +89,7 @@ class World:
         return self.closings[place % 4]
 
 
-_ALL, _ONE, _NONE = (True,) * 4, (False, False, True, False), (False,) * 4
+_ALL, _ONE, _NONE = (True, True, True, True), (False, False, True, False), (False, False, False, False)
 WORLDS = {
     w.name: w
     for w in (

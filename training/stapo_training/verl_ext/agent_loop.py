@@ -127,7 +127,8 @@ class _LocalReward:
     def __init__(self, worker: RewardLoopWorker):
         self.compute_score = self
         self._worker = worker
-        worker.reward_manager.loop = _Inline()
+        manager: Any = worker.reward_manager
+        manager.loop = _Inline()
 
     def remote(self, data: Any) -> Any:
         return self._worker.compute_score(data)

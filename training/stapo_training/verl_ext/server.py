@@ -63,7 +63,7 @@ class CpuRolloutServer:
 
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it; filling takes time
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # nothing reads it; filling takes time
         self.config = AutoConfig.from_pretrained(model_path, attn_implementation="sdpa")
         self.model = AutoModelForCausalLM.from_config(self.config).float().eval()
         self.response_length, self.prompt_length, self.max_batch = response_length, prompt_length, max_batch

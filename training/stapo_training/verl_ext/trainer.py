@@ -90,7 +90,8 @@ class StapoTrainer(PPOTrainerSync):
     def on_sample_begin(self) -> None:
         super().on_sample_begin()
         if self.config.actor_rollout_ref.rollout.name == rollout.NAME:
-            self.agent_loop_manager.wait()  # the buffer's polling would take time from the sampling
+            loops: Any = self.agent_loop_manager
+            loops.wait()  # the buffer's polling would take time from the sampling
 
     def _fetch_one_gen_batch(self) -> Any:
         """veRL's, which may be called several times a step (data.gen_batch_size, dynamic sampling)."""

@@ -211,7 +211,7 @@ class StapoWorker(ActorRolloutRefWorker):
         if get_device_name() == "cpu":
             torch.set_num_threads(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
             torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it; filling takes time
+            torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # nothing reads it; filling takes time
         super().init_model()
         if self.actor is not None:
             if not isinstance(self.actor.engine, SelectingEngine):
