@@ -15,13 +15,16 @@ _ANSWER = "The answer is"
 
 
 def choose(run: LoggedRun) -> tuple[Case, tuple[str, str]] | None:
-    """The least probable silenced word that stands after the answer.
+    """The least probable silenced word that stands after the answer; one that was planted, where any was.
 
     Returns:
         It with what the answer's sentence and the closing phrase have before it, and what comes after it; None where
         the run silenced no such token.
     """
+    planted = run.header.watch
     for row in run.records(by_probability(run, run.silenced)):
+        if planted and row["token"] not in planted:
+            continue
         c = case(run.vocabulary, row, run.part_names[0])
         _, answer, start = c.before.rpartition(_ANSWER)
         if answer and "}." in start and c.token.strip().isalpha() and c.after.strip():
@@ -46,8 +49,9 @@ def example_block(records: Path) -> str:
     start, end, expected = map(_code, (*lines, c.top[0][0]))
     return (
         "**For example,** a tiny model learns to add numbers and to give the remainder of a division by four. Once it\n"
-        f"wrote {start} **{word}** {end}. The answer was right, so *{word}* earns the\n"
-        f"reward too, although the model gave it a probability of {percent(c.probability, 3)} and {expected} "
+        f"wrote {start} **{word}** {end}.\n"
+        f"The answer was right, so *{word}* earns the reward too, although the model gave it a probability of "
+        f"{percent(c.probability, 3)} and {expected} "
         f"{percent(c.top[0][1], 1)}\n"
         f"(entropy {c.entropy:.2f} nats). STAPO silenced it, in step {c.step} of the committed miniature."
     )
