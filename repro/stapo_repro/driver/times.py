@@ -109,8 +109,8 @@ def committed_seconds(config: Mapping[str, Any], records: Path | None = None) ->
         config: of the driver's run that asks. Its stages are those of the committed one unless it is a quick one.
         records: results/records of the checkout by default.
     """
-    file = (records or checkout() / "results" / "records") / config["experiment"] / FILE
-    if config["quick"] or config["steps"] != MINI_STEPS or not file.exists():
+    file = (records or checkout() / "results" / "records") / str(config.get("experiment", "")) / FILE
+    if config.get("quick") or config.get("steps") != MINI_STEPS or not file.exists():
         return {}
     try:
         stages = store.read_json(file, RunTimes).stages
