@@ -100,17 +100,14 @@ def new_record(config: Any, files: Sequence[Path]) -> Run:
     from omegaconf import OmegaConf
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
-    chosen = plain["actor_rollout_ref"]["selector"]
-    if own.is_own(chosen["name"]):  # the run keeps a copy; which function it is, its hash says
-        revisions_of_own = {"selector": store.sha256_file(own.file_of(chosen["name"]))}
-        chosen["name"] = own.kept_in(Path(config.run.out), chosen["name"])
-    else:
-        revisions_of_own = {}
     model = Path(config.actor_rollout_ref.model.path)
     weight_files = sorted(model.glob("*.safetensors"))
     revisions = {"model": " ".join(store.sha256_file(f) for f in weight_files) or str(model)}
     revisions |= {p.name: store.sha256_file(p) for p in files}
-    revisions |= revisions_of_own
+    selector = plain["actor_rollout_ref"]["selector"]
+    if own.is_own(selector["name"]):  # the run keeps a copy; which function it is, its hash says
+        revisions["selector"] = store.sha256_file(own.file_of(selector["name"]))
+        selector["name"] = own.kept_in(Path(config.run.out), selector["name"])
     seeds = {"run": int(config.run.seed)}
     return provenance.new_run(
         "train", plain, seeds=seeds, deterministic=bool(config.run.deterministic), revisions=revisions
