@@ -61,6 +61,16 @@ def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> Non
     assert copy.notes == ["lost on (path): went on"]
 
 
+def test_a_file_of_ones_own_is_recorded_by_its_name(tmp_path: Path) -> None:
+    """It may stand anywhere, beside the run too: the run has its own copy and its hash."""
+    run = tmp_path / "mine"
+    given = [f"method={run}.yaml", "method=/h/my files/m.yml", "actor_rollout_ref.selector.name=/h/m.py:f", f"a={run}"]
+    make_run(run / "a", command=given)
+    collect(run, tmp_path / "out")
+    kept = ["method=mine.yaml", "method=m.yml", "actor_rollout_ref.selector.name=m.py:f", "a=RUN"]
+    assert store.read_json(tmp_path / "out" / "a" / "run.json", Run).command == kept
+
+
 def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
     make_run(tmp_path / "run" / "train" / "stapo-s0")
     make_run(tmp_path / "run" / "set-aside" / "train" / "stapo-s0.1", status="failed")

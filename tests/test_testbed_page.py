@@ -80,6 +80,12 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert texts.count("not run") == 2
 
 
+def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):
+    synthetic.cell(tmp_path / "eval", "base", "mini-add", "t1.0", ["10"] * 16, size="mini", folder="base-paper")
+    base = rows(render.blocks(value(tmp_path))["testbed-arms"])[2]
+    assert base[:5] == ["| paper", "Base model", "50.0", "n/a", "n/a"]
+
+
 def test_with_one_world_and_two_arms_the_rest_is_not_run(tmp_path):
     synthetic.of_testbed(tmp_path, worlds=("paper",), arms=("justrl", "stapo"), seeds=(0, 1))
     blocks = render.blocks(value(tmp_path))
@@ -156,6 +162,16 @@ def test_without_committed_records_a_method_stands_alone(tmp_path):
     lines = standing.standing(of(tmp_path), evidence.Evidence({}, {}, {}), "mine")
     assert lines[0].values["useful_late"].mean == 50.0
     assert all(q.mean is None for s in lines[1:] for q in s.values.values())
+
+
+def test_a_method_on_other_problems_is_not_subtracted(tmp_path):
+    synthetic.of_testbed(tmp_path / "committed", worlds=("paper",), seeds=(0,))
+    given = {"method": "mine", "benchmark": "mini-add", "setting": "t1.0", "step": 8, "size": "mini"}
+    for problems, differences in ((16, 2), (8, 0)):
+        own = tmp_path / str(problems)
+        synthetic.training_run(own / "train", "mine", 0, 8, more={"useful_rate": 0.5, "spurious_rate": 0.1})
+        synthetic.cell(own / "eval", verdicts=["1" * 8] * problems, **given)
+        assert sum(s.difference for s in standing.standing(of(own), of(tmp_path / "committed"), "mine")) == differences
 
 
 def test_a_method_of_other_steps_is_not_subtracted(tmp_path):

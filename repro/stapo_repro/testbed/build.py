@@ -149,7 +149,8 @@ def _rows(e: Evidence, world: str) -> list[ArmRow]:
     base: dict[str, Quantity] = {}
     for measure in COLUMNS:
         found = e.scores.get((world, labels.BASE), {}).get(measure, {})
-        if values := [v for by in found.values() for v in by.values()]:
+        values = [v for by in found.values() for v in by.values()]
+        if values and not any(map(math.isnan, values)):  # of fewer than 8 samples there is no pass@8
             base[measure] = Quantity("run", evidence.rounded(math.fsum(values) / len(values), 100.0))
     rows = [ArmRow(world, labels.BASE, labels.method_label(labels.BASE), base)]
     for arm in dict.fromkeys((*labels.ARMS, *e.arms(world))):

@@ -184,8 +184,9 @@ def power_block(t: Testbed) -> str:
     head = ["#", "World", "Quantity", "Difference that matters", "Spread between seeds, pilot", "Seeds for 80 %",
             "Seeds run"]  # fmt: skip
     note = (
-        f"Paired differences of the pilot, whose seeds judge nothing. Power of the two-sided t test (noncentral t) at "
-        f"5 % / {len(t.power)} claims, Bonferroni in the place of Holm; of an equivalence that of its two one-sided "
+        "Paired differences of the pilot, whose seeds judge nothing. Power of the two-sided t test (noncentral t) at "
+        f"5 % / {len(t.power)} claims, Bonferroni in the place of Holm, as if the spread of so few seeds were the true "
+        "one; of an equivalence that of its two one-sided "
         "tests at a true difference of 0. Of an optimum the pair named first. Accuracies vary between problems too, "
         "which no seed removes: their numbers are the least."
     )
