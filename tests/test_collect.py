@@ -34,6 +34,15 @@ def test_records_come_along_with_the_run_folder_as_RUN(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "records" / "train" / "stapo-s0" / "run.json").read_text()
 
 
+def test_the_base_models_record_comes_along_and_the_drivers_stays(tmp_path: Path) -> None:
+    make_run(tmp_path / "run" / "base", kind="base", config={"noise": 1e-6})
+    make_run(tmp_path / "run", kind="repro", config={"experiment": "miniature", "quick": False})
+    collect(tmp_path / "run", tmp_path / "out")
+    assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("run.json")) == [
+        "base/run.json"
+    ]
+
+
 def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "a", status="running")
     with pytest.raises(BadInput, match="not a finished run"):

@@ -42,13 +42,16 @@ class Base:
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Train the model anew (about 2 minutes) instead of taking the carried weights."""
+    noise: float = 0.0
+    """Standard deviation of noise on every weight: what hangs on the last digits? A model with noise is not carried."""
     carry: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Make the trained weights those that the repository carries, with their record."""
 
     def __call__(self) -> int:
         from stapo_training.miniature import build, carried
 
-        build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base or self.carry)
+        rebuild = self.rebuild_base or self.carry
+        build.build_base(self.out, self.seed, world=self.world, rebuild=rebuild, noise=self.noise)
         if self.carry:
             carried.carry(self.out)
         return 0
