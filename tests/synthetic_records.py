@@ -153,6 +153,7 @@ def of_testbed(
             for seed in seeds:
                 more = 0.03 if arm == "stapo" else 0.01
                 rates = {"useful_rate": USEFUL[arm] + more * seed, "spurious_rate": SPURIOUS[arm] + more * seed}
+                rates["reward"] = RIGHT[arm] / 4 - 1 + more * seed
                 folder = training_run(root / "train" / world, arm, seed, steps, size, more=rates)
                 if arm == "justrl":
                     planted_counts(folder, steps, seed)

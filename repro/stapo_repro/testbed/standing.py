@@ -10,7 +10,7 @@ from stapo_repro.tables import shown, signed
 from stapo_repro.testbed.evidence import Evidence, Measure, Quantity, quantity
 from stapo_repro.testbed.render import MEASURES
 
-MEASURED: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "useful_late", "spurious_late")
+MEASURED: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 AGAINST = ("justrl", "stapo")
 
 
