@@ -1,8 +1,10 @@
-"""Which sizes are the miniature's: a model of 0.38 million parameters, one for each world of the testbed."""
+"""Sizes by name: the miniature's (0.38 million parameters, one for each world of the testbed) and the small model's."""
 
 from __future__ import annotations
 
 MINI = "mini"
+SMALL = "smollm2-135m"
+"""A pretrained model of 135 million parameters (`stapo-train fetch`)."""
 
 
 def is_miniature_size(size: str) -> bool:

