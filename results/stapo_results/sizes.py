@@ -14,3 +14,10 @@ def is_miniature_size(size: str) -> bool:
 
 def of_world(world: str) -> str:
     return MINI if world == "paper" else f"{MINI}-{world}"
+
+
+def command_of_base(size: str, folder: str) -> str:
+    """The command that makes the base folder of a size; "" for one whose model and data come from elsewhere."""
+    if size == SMALL:
+        return f"stapo-train fetch {SMALL}, then stapo-train base --size {SMALL} --out {folder}"
+    return f"stapo-train base --out {folder}" if is_miniature_size(size) else ""

@@ -23,7 +23,7 @@ The same command again goes on with an interrupted run and returns at once from 
   size=       {size}
   hardware=   {hardware}
   task=       {task}
-  run.base=   the miniature's base folder (stapo-train base --out DIR)
+  run.base=   the base folder of the miniature or of smollm2-135m (stapo-train base --size SIZE --out DIR)
   run.data=   the folder of training data for the paper's sizes (stapo-train data --benchmarks DIR --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       check everything, print plan, memory, disk and time; start and write nothing
@@ -32,12 +32,19 @@ The same command again goes on with an interrupted run and returns at once from 
 
 @dataclass(frozen=True)
 class Base:
-    """Write the miniature's base model, training data and benchmarks; the repository carries the model's weights."""
+    """Write a base model, training data and benchmarks: the miniature's, or those of the fetched small model.
+
+    The repository carries the miniature's weights; those of smollm2-135m come from `stapo-train fetch`.
+    """
 
     out: Path
     """Folder to make; a finished build of the same seed is left as it is."""
+    size: Literal["mini", "smollm2-135m"] = "mini"
+    """The model."""
     seed: int = 0
-    """Decides problems, planted words and weights; other than 0 with --rebuild-base alone."""
+    """Decides problems; of the miniature planted words and weights too, so there other than 0 with --rebuild-base alone."""
+    model: Path | None = None
+    """smollm2-135m: folder of the fetched model, where it is not the cache's."""
     world: str = "paper"
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -47,11 +54,27 @@ class Base:
 
     def __call__(self) -> int:
         from stapo_training.miniature import build, carried
+        from stapo_training.small.build import build_base
 
+        if self.size != "mini":
+            self._check({"--world": self.world != "paper", "--rebuild-base": self.rebuild_base, "--carry": self.carry})
+            build_base(self.out, self.seed, model=self.model)
+            return 0
+        self._check({"--model": self.model is not None})
         build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base or self.carry)
         if self.carry:
             carried.carry(self.out)
         return 0
+
+    def _check(self, given: dict[str, bool]) -> None:
+        """Refuse options of the other size."""
+        if names := [name for name, there in given.items() if there]:
+            raise BadInput(
+                "an option does not fit the size",
+                found=f"--size {self.size} {' '.join(names)}",
+                expected="--model with smollm2-135m, the others with mini",
+                next_step=f"leave out {' and '.join(names)}",
+            )
 
 
 @dataclass(frozen=True)

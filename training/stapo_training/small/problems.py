@@ -10,13 +10,16 @@ their order, and the wordings of the two are listed apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from stapo_results.errors import BadInput
 from stapo_results.seeds import derive_seed
 
+T = TypeVar("T")
 HELD_OUT = 6  # of so many number tuples, one is for the benchmarks
 
 SUMS = {
@@ -28,47 +31,50 @@ SUMS = {
 
 @dataclass(frozen=True)
 class Story:
-    """A word problem. Its fields are {a}, {b}, {c}, and {name} and {things} that say nothing of the answer."""
+    """A word problem of two steps. Its fields are {a}, {b}, {c}, and {name} and {things}, which change no answer.
+
+    steps: the results of the two steps; the second is the answer.
+    """
 
     text: str
-    answer: Callable[[int, int, int], int]
+    steps: Callable[[int, int, int], tuple[int, int]]
 
 
 STORIES = {
     False: (
         Story(
             "{name} has {a} {things}. {name} gets {b} more and gives {c} away. How many {things} does {name} have now?",
-            lambda a, b, c: a + b - c,
+            lambda a, b, c: (a + b, a + b - c),
         ),
         Story(
             "On a shelf there are {a} {things}. {name} takes {b} of them and puts {c} back. "
             "How many {things} are on the shelf now?",
-            lambda a, b, c: a - b + c,
+            lambda a, b, c: (a - b, a - b + c),
         ),
         Story(
             "{name} finds {a} {things} on Monday, {b} on Tuesday and {c} on Wednesday. "
             "How many {things} did {name} find in all?",
-            lambda a, b, c: a + b + c,
+            lambda a, b, c: (a + b, a + b + c),
         ),
         Story(
             "{name} fills {a} bags with {b} {things} each and has {c} {things} left over. "
             "How many {things} are there in all?",
-            lambda a, b, c: a * b + c,
+            lambda a, b, c: (a * b, a * b + c),
         ),
     ),
     True: (
         Story(
             "A basket holds {a} {things}. {name} adds {b} {things} and later sells {c}. "
             "How many {things} are left in the basket?",
-            lambda a, b, c: a + b - c,
+            lambda a, b, c: (a + b, a + b - c),
         ),
         Story(
             "{name} had {a} {things}, lost {b} and then bought {c}. How many {things} does {name} own?",
-            lambda a, b, c: a - b + c,
+            lambda a, b, c: (a - b, a - b + c),
         ),
         Story(
             "There are {a} rows of {b} {things} and {c} single {things}. How many {things} are there?",
-            lambda a, b, c: a * b + c,
+            lambda a, b, c: (a * b, a * b + c),
         ),
     ),
 }
@@ -93,3 +99,80 @@ CONVERSIONS = {
     False: ("How many {small} are in {n} {large}?", "Convert {n} {large} to {small}.", "{n} {large} are how many {small}?"),
     True: ("Write {n} {large} in {small}.", "Express {n} {large} as a number of {small}."),
 }
+
+
+KINDS = ("sum", "words", "units")
+
+
+@dataclass(frozen=True)
+class Level:
+    """The numbers of each kind: the least and the largest."""
+
+    sum: tuple[int, int] = (2, 30)
+    words: tuple[int, int] = (2, 12)
+    units: tuple[int, int] = (2, 30)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`numbers` are those of the text in their order; `unit` is the large unit of a conversion, else ""."""
+
+    kind: str
+    text: str
+    answer: int
+    numbers: tuple[int, ...]
+    unit: str = ""
+
+
+def is_held_out(kind: str, numbers: Sequence[int], unit: str = "") -> bool:
+    """Whether these numbers, in any order, are those of the benchmarks."""
+    return derive_seed("small", kind, unit, *sorted(numbers)) % HELD_OUT == 0
+
+
+def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -> Problem:
+    """One problem of a kind, for the benchmarks (`held_out`) or for the training.
+
+    Numbers are drawn until they are of that part and no step of the problem falls below 1.
+    """
+    low, high = getattr(level, kind)
+    while True:
+        a, b, c = (int(n) for n in rng.integers(low, high + 1, 3))
+        if kind == "sum":
+            found = Problem(kind, _any(rng, SUMS[held_out]).format(a, b), a + b, (a, b))
+        elif kind == "words":
+            story, names = _any(rng, STORIES[held_out]), {"name": _any(rng, NAMES[held_out])}
+            steps = story.steps(a, b, c)
+            text = story.text.format(a=a, b=b, c=c, things=_any(rng, THINGS[held_out]), **names)
+            found = Problem(kind, text, steps[-1] if min(steps) > 0 else 0, (a, b, c))
+        else:
+            (large, small), factor = _any(rng, tuple(UNITS.items()))
+            text = _any(rng, CONVERSIONS[held_out]).format(n=a, large=large, small=small)
+            found = Problem(kind, text, a * factor, (a,), large)
+        if found.answer > 0 and is_held_out(kind, found.numbers, found.unit) == held_out:
+            return found
+
+
+def draw_all(kinds: Sequence[str], count: int, level: Level, seed: int, part: str, *, held_out: bool) -> list[Problem]:
+    """`count` problems, the kinds in turn, no text twice.
+
+    Args:
+        part: what they are for; each part has random numbers of its own.
+
+    Raises:
+        BadInput: the levels have too few problems.
+    """
+    rng = np.random.default_rng(derive_seed("small", seed, part))
+    found: dict[str, Problem] = {}
+    for _ in range(50 * count):
+        if len(found) == count:
+            break
+        problem = draw(rng, kinds[len(found) % len(kinds)], level, held_out=held_out)
+        found.setdefault(problem.text, problem)
+    else:
+        raise BadInput(f"{part}: these numbers give too few problems", found=len(found), expected=count,
+                       next_step="wider numbers")  # fmt: skip
+    return list(found.values())
+
+
+def _any(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    return choices[int(rng.integers(len(choices)))]
