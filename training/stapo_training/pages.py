@@ -60,7 +60,7 @@ NOT_MADE_FOR = {(SMALL, "64gpu")}
 PAPER_PLACE = place("qwen3-1.7b", "8gpu")
 
 
-def places() -> list[tuple[str, str]]:
+def made_for() -> list[tuple[str, str]]:
     """Every size with every machine that it is made for."""
     sizes, machines = configuration.choices("size"), configuration.choices("hardware")
     return [(s, h) for s in sizes for h in machines if (s, h) not in NOT_MADE_FOR]
@@ -173,7 +173,7 @@ def resolved_block() -> str:
     """Of docs/configuration.md: one table of methods, one of sizes and machines, one of micro-batches."""
     methods = configuration.choices("method")
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
-    by_place = {(s, h): compose(place(s, h)) for s, h in places()}
+    by_place = {(s, h): compose(place(s, h)) for s, h in made_for()}
     tightest = place("qwen3-14b", "8gpu")  # where the fewest tokens fit a method may ask for more
     usual = batching(compose(tightest))
     own = [m for m in methods if batching(compose([f"method={m}", *tightest])) != usual]

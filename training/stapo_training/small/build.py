@@ -1,9 +1,9 @@
 """The small model's base folder, in the miniature's layout: `stapo-train base --size smollm2-135m`.
 
-    model/        the fetched model with sharper probabilities, `stapo.json`
-    data/         train.parquet (prompts of the RL training), val.parquet (the benchmarks in the same form)
-    benchmarks/   small-sums.jsonl, small-words.jsonl, registry.yaml
-    run.json      the run record
+model/        the fetched model after a short supervised warm-up, `stapo.json`
+data/         train.parquet (prompts of the RL training), val.parquet (the benchmarks in the same form)
+benchmarks/   small-sums.jsonl, small-words.jsonl, registry.yaml
+run.json      the run record
 """
 
 from __future__ import annotations
@@ -11,37 +11,43 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
+from stapo_results.seeds import derive_seed
 from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
 from stapo_training.artifacts.weights import missing_files
 from stapo_training.data.made import verl_rows, write_benchmarks
-from stapo_training.data.rows import write_parquet
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
+from stapo_training.miniature.pretrain import Example, Recipe, pretrain
 from stapo_training.small.fetch import cached
-from stapo_training.small.problems import KINDS, Level, Problem, draw_all
+from stapo_training.small.problems import KINDS, Level, Problem, draw_all, worked
 
 BENCHMARKS = {"small-sums": ("Small sums", ("sum",)), "small-words": ("Small words", ("words", "units"))}
 """Name -> title, and the kinds of its problems."""
-NORM = "model.norm.weight"
-"""The last norm, of whose result the output matrix makes the logits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SmallPlan:
-    """How many problems, how hard, and how sharp the base model is.
+    """How many problems, how hard, and how long the warm-up is.
 
-    sharpen: the logits are multiplied by it, so that temperature 1 is 1 / `sharpen` of the model as it was published.
-        At its own temperature 1 it rambles: no answer was right (docs/small.md).
+    warm_up: optimizer steps on worked solutions (0: none), of `batch` examples each. As it is published the model does
+        not box its answers at temperature 1, so nothing would be rewarded (docs/small.md).
+    lr: its peak; a warm-up over a tenth of the steps, then a cosine.
     """
 
-    level: Level = Level()
-    sharpen: float = 3.0
-    train_prompts: int = 2048
+    level: Level = dataclasses.field(default_factory=Level)
+    warm_up: int = 60
+    batch: int = 8
+    lr: float = 2.0e-5
+    train_prompts: int = 1024
     benchmark_rows: int = 64
     samples: int = 4
 
@@ -80,8 +86,9 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
             write_parquet(out / "data" / "train.parquet", [*verl_rows(train, "small", "train")])
             val = [row for name, problems in held_out.items() for row in verl_rows(problems, name, "val")]
             write_parquet(out / "data" / "val.parquet", val)
-            _write_model(model, out / "model", plan.sharpen, folder.record.run_id, seed)
-    print(f"base model ({SMALL}, logits times {plan.sharpen:g}): {out}, {duration(folder.record.wall_seconds)}")
+            labels = Labels(method="base", size=SMALL, train_seed=seed, step="base", parent_run=folder.record.run_id)
+            _write_model(model, out / "model", plan, labels, {p.text for p in train})
+    print(f"base model ({SMALL}, {plan.warm_up} steps of warm-up): {out}, {duration(folder.record.wall_seconds)}")
     print(f"next: stapo-train run method=stapo size={SMALL} hardware=cpu run.base={out} run.out=RUN")
 
 
@@ -93,18 +100,34 @@ def draw_benchmarks(plan: SmallPlan, seed: int) -> dict[str, list[Problem]]:
     }
 
 
-def _write_model(source: Path, target: Path, sharpen: float, run_id: str, seed: int) -> None:
-    """The model's folder, in one step; of its weights the last norm alone is changed."""
-    from safetensors.torch import load_file, save_file
+def draw_examples(plan: SmallPlan, seed: int, taken: Collection[str], tokenizer: Any) -> list[Example]:
+    """The warm-up's conversations: worked solutions of problems in the training's wordings, none of `taken`."""
+    problems = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", held_out=False, taken=taken)
+    rng = np.random.default_rng(derive_seed("small", seed, "solutions"))
+    examples = []
+    for p in problems:
+        turn = {"role": "user", "content": p.text + TRAIN_SEPARATOR + INSTRUCTION}
+        prompt = tokenizer.apply_chat_template([turn], add_generation_prompt=True, return_dict=False)
+        solution = tokenizer(worked(rng, p), add_special_tokens=False)["input_ids"]
+        examples.append(Example((*prompt, *solution, tokenizer.eos_token_id), len(prompt)))
+    return examples
 
-    partial = target.with_name(".model")
+
+def _write_model(source: Path, target: Path, plan: SmallPlan, labels: Labels, taken: Collection[str]) -> None:
+    """The model's folder, in one step."""
+    partial, weights = target.with_name(".model"), "model.safetensors"
     for stale in (partial, target):
         shutil.rmtree(stale, ignore_errors=True)
-    shutil.copytree(source, partial, ignore=shutil.ignore_patterns("model.safetensors"))
-    tensors = load_file(source / "model.safetensors")
-    tensors[NORM] = tensors[NORM] * sharpen
-    weights = partial / "model.safetensors"
-    save_file(tensors, weights, metadata={"format": "pt"})
-    labels = Labels(method="base", size=SMALL, train_seed=seed, step="base", parent_run=run_id)
-    store.write_json(partial / "stapo.json", labels.model_copy(update={"weights_sha256": store.sha256_file(weights)}))
+    shutil.copytree(source, partial)
+    if plan.warm_up:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source)
+        examples = draw_examples(plan, labels.train_seed, taken, tokenizer)
+        recipe = Recipe(steps=plan.warm_up, batch=plan.batch, lr=plan.lr, warmup=plan.warm_up // 10)
+        pretrain(model, examples, recipe, tokenizer.pad_token_id)
+        model.save_pretrained(partial)
+    known = labels.model_copy(update={"weights_sha256": store.sha256_file(partial / weights)})
+    store.write_json(partial / "stapo.json", known)
     partial.rename(target)

