@@ -88,7 +88,7 @@ class Fetch:
     compares the hashes of all files.
     """
 
-    model: Annotated[str, tyro.conf.Positional]
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """smollm2-135m"""
     source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None
     """A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT)."""

@@ -202,8 +202,12 @@ def draw_all(
         if problem.text not in taken:
             found.setdefault(problem.text, problem)
     else:
-        raise BadInput(f"{part}: these numbers give too few problems", found=len(found), expected=count,
-                       next_step="wider numbers")  # fmt: skip
+        raise BadInput(
+            f"there are too few different problems for the part {part}",
+            found=len(found),
+            expected=count,
+            next_step="ask for fewer (--warm-up: fewer steps), or widen the numbers of problems.Level",
+        )
     return list(found.values())
 
 
