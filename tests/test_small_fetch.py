@@ -92,10 +92,9 @@ def test_a_folder_becomes_a_model_with_its_record(folder: Path, tmp_path: Path) 
     assert {"torch", "transformers", "tokenizers"} <= set(found.converter)
     assert found.files == {f.name: store.sha256_file(f) for f in (out / "model").iterdir()}
     assert found == store.read_json(out / "fetched.json", fetch.Fetched)
-    labels, run = store.read_json(out / "model" / "stapo.json", Labels), store.read_json(out / "run.json", Run)
-    assert (labels.method, labels.size, labels.step) == ("base", SMALL, "base")
-    assert labels.weights_sha256 == found.files["model.safetensors"]
-    assert (run.kind, run.status, labels.parent_run) == ("fetch", "done", run.run_id)
+    run = store.read_json(out / "run.json", Run)
+    assert (run.kind, run.status) == ("fetch", "done")
+    assert "stapo.json" not in found.files  # one label for the published model and the warmed-up one would mix them
     assert not [p.name for p in out.iterdir() if p.name.startswith(".") and p.name != ".lock"]
 
 

