@@ -153,6 +153,7 @@ def of_testbed(
             for seed in seeds:
                 more = 0.03 if arm == "stapo" else 0.01
                 rates = {"useful_rate": USEFUL[arm] + more * seed, "spurious_rate": SPURIOUS[arm] + more * seed}
+                rates["reward"] = RIGHT[arm] / 4 - 1 + more * seed
                 folder = training_run(root / "train" / world, arm, seed, steps, size, more=rates)
                 if arm == "justrl":
                     planted_counts(folder, steps, seed)
@@ -166,6 +167,8 @@ def planted_counts(folder: Path, steps: int, more: int = 0) -> None:
                         tokens=[(s + further.get(m, 0), u, o)] * steps)
         for m, (s, u, o) in SILENCED.items()
     ]  # fmt: skip
+    masks += [counts.Silenced(mask=m.mask, tau_p=0.002, q=q, tokens=[(0.0, 0.0, 0.0)] * steps)
+              for m in masks if m.q < 1 for q in (0.25, 0.5)]  # fmt: skip
     whole = (8.0 + more, 2.0, 0.5)
     rare = [counts.Candidates(tau_p=0.002, tokens=[whole] * steps)]
     own = counts.PlantedCounts(run_id="synthetic", selector="keep_all", tau_p=0.002, q=0.75,

@@ -34,6 +34,15 @@ def test_records_come_along_with_the_run_folder_as_RUN(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "records" / "train" / "stapo-s0" / "run.json").read_text()
 
 
+def test_the_base_models_record_comes_along_and_the_drivers_stays(tmp_path: Path) -> None:
+    make_run(tmp_path / "run" / "base", kind="base", config={"noise": 1e-6})
+    make_run(tmp_path / "run", kind="repro", config={"experiment": "miniature", "quick": False})
+    collect(tmp_path / "run", tmp_path / "out")
+    assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("run.json")) == [
+        "base/run.json"
+    ]
+
+
 def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "a", status="running")
     with pytest.raises(BadInput, match="not a finished run"):
@@ -59,6 +68,16 @@ def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> Non
     assert copy.config["model"]["path"] == "HUB/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
     assert copy.command[-1].startswith("BENCHMARKS")
     assert copy.notes == ["lost on (path): went on"]
+
+
+def test_a_file_of_ones_own_is_recorded_by_its_name(tmp_path: Path) -> None:
+    """It may stand anywhere, beside the run too: the run has its own copy and its hash."""
+    run = tmp_path / "mine"
+    given = [f"method={run}.yaml", "method=/h/my files/m.yml", "actor_rollout_ref.selector.name=/h/m.py:f", f"a={run}"]
+    make_run(run / "a", command=given)
+    collect(run, tmp_path / "out")
+    kept = ["method=mine.yaml", "method=m.yml", "actor_rollout_ref.selector.name=m.py:f", "a=RUN"]
+    assert store.read_json(tmp_path / "out" / "a" / "run.json", Run).command == kept
 
 
 def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:

@@ -71,12 +71,26 @@ def test_a_log_of_a_smaller_tau_p_has_no_counts_of_a_larger(tmp_path):
     assert [c.tau_p for c in counts.of_log(narrow).rare] == [0.0002]
 
 
+def test_a_record_with_a_mask_too_few_or_more_than_all_rare_tokens_is_refused(tmp_path):
+    masks = counted(tmp_path, TOKENS).model_dump()["masks"]
+    more = {**masks[0], "tokens": [(2.0, 1.5, 0.0), NONE]}  # of 2 spurious and 1 useful
+    for wrong, said in (
+        (masks[1:], "not each of 3 q once"),
+        ([*masks, masks[0]], "once"),
+        ([more, *masks[1:]], "more"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            counts.PlantedCounts.model_validate(counted(tmp_path, TOKENS).model_dump() | {"masks": wrong})
+
+
 def test_a_record_stands_for_the_log_and_is_checked(tmp_path):
     found = counted(tmp_path / "log", TOKENS)
     write_json(tmp_path / "record" / counts.FILE, found)
     assert counts.of_run(tmp_path / "record") == found
     with pytest.raises(ValueError, match="2 steps"):
         counts.PlantedCounts.model_validate(found.model_dump() | {"spurious": [3.0]})
+    with pytest.raises(RecordError, match="another run"):
+        counts.of_run(tmp_path / "record", "xyz")
     assert counts.of_run(tmp_path) is None
     write(tmp_path / "left", TOKENS, left_out=3)
     with pytest.raises(RecordError):

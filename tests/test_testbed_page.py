@@ -47,10 +47,10 @@ def test_without_records_everything_says_so(tmp_path):
         [f"| {w}", "not run"] for w in ("paper", "mixed", "inverted")
     ]
     assert [r[1] for r in rows(blocks["testbed-arms"])[2:]] == ["all"] * 3
-    assert "Not run: 10." in blocks["testbed-claims"]
-    assert blocks["testbed-power"].count("not known") == 14
+    assert "Not run: 13." in blocks["testbed-claims"]
+    assert blocks["testbed-power"].count("not known") == 17
     texts, marks, caption = sketched(t)
-    assert texts.count("not run") == 6 + 14  # six panels of curves, fourteen claims
+    assert texts.count("not run") == 6 + 17  # six panels of curves, fourteen claims
     assert not [m for m in marks if "-rate" in m or m.startswith("claim")]
     assert "Nothing has been run yet." in caption
 
@@ -68,16 +68,22 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert len(arms) == 3 * 6
     assert arms["| mixed", "Base model"][2] == "25.0"
     # .9 + .03 a seed, of three seeds: 93.0 +- 4.302653 x 3 / sqrt 3 = 7.45
-    assert arms["| paper", "STAPO"][5] == "93.0<br><sub>85.5 to 100.5</sub>"
+    assert arms["| paper", "STAPO"][6] == arms["| paper", "STAPO"][7] == "93.0<br><sub>85.5 to 100.5</sub>"
     assert "SYNTHETIC RECORDS" in blocks["testbed-claims"]
     data = json.loads(render.to_json(t))
     assert [c["claim"]["number"] for c in data["claims"] if c["verdict"] == "not run"] == ["7", "8"]
     texts, marks, caption = sketched(t)
-    # five arms in six panels, twelve claims
+    # five arms in six panels, fifteen claims
     assert len([m for m in marks if m.startswith(("useful_rate", "spurious_rate"))]) == 30
-    assert len([m for m in marks if m.startswith("claim-")]) == 12
+    assert len([m for m in marks if m.startswith("claim-")]) == 15
     assert "at most 3" in caption
     assert texts.count("not run") == 2
+
+
+def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):
+    synthetic.cell(tmp_path / "eval", "base", "mini-add", "t1.0", ["10"] * 16, size="mini", folder="base-paper")
+    base = rows(render.blocks(value(tmp_path))["testbed-arms"])[2]
+    assert base[:5] == ["| paper", "Base model", "50.0", "n/a", "n/a"]
 
 
 def test_with_one_world_and_two_arms_the_rest_is_not_run(tmp_path):
@@ -143,19 +149,29 @@ def test_a_method_stands_beside_the_committed_arms_and_is_paired_with_their_seed
                            "mine minus JustRL", "mine minus STAPO"]  # fmt: skip
     assert {s.world for s in lines} == {"paper"}
     # .95 + .01 s less .9 + .03 s in both seeds that it has: 5 and 3 points, SE 1, t(.975, 1) = 12.706
-    q = found["mine minus STAPO"]["useful_late"]
+    q = found["mine minus STAPO"]["useful_early"]
     assert (q.mean, len(q.seeds)) == (pytest.approx(4.0), 2)
     assert found["mine"]["accuracy_t1.0"].status == "not run"
     text = standing.rows(lines)
     assert text[0][:3] == ["paper", "mine", "not run"]
-    assert text[-1][4] == "+4.0 (-8.7 to 16.7), n=2"
+    assert text[-1][5] == "+4.0 (-8.7 to 16.7), n=2"
 
 
 def test_without_committed_records_a_method_stands_alone(tmp_path):
     synthetic.training_run(tmp_path, "mine", 0, 8, size="mini-mixed", more={"useful_rate": 0.5, "spurious_rate": 0.1})
     lines = standing.standing(of(tmp_path), evidence.Evidence({}, {}, {}), "mine")
-    assert lines[0].values["useful_late"].mean == 50.0
+    assert lines[0].values["useful_early"].mean == 50.0
     assert all(q.mean is None for s in lines[1:] for q in s.values.values())
+
+
+def test_a_method_on_other_problems_is_not_subtracted(tmp_path):
+    synthetic.of_testbed(tmp_path / "committed", worlds=("paper",), seeds=(0,))
+    given = {"method": "mine", "benchmark": "mini-add", "setting": "t1.0", "step": 8, "size": "mini"}
+    for problems, differences in ((16, 2), (8, 0)):
+        own = tmp_path / str(problems)
+        synthetic.training_run(own / "train", "mine", 0, 8, more={"useful_rate": 0.5, "spurious_rate": 0.1})
+        synthetic.cell(own / "eval", verdicts=["1" * 8] * problems, **given)
+        assert sum(s.difference for s in standing.standing(of(own), of(tmp_path / "committed"), "mine")) == differences
 
 
 def test_a_method_of_other_steps_is_not_subtracted(tmp_path):

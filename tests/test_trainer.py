@@ -176,6 +176,20 @@ def test_a_rank_without_a_response_token_takes_part_in_a_correction() -> None:
     assert parts["response_mask"].offsets().tolist() == [0, 0, 0]
 
 
+def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stapo_training.verl_ext import step_tokens
+
+    responses = torch.nested.nested_tensor([torch.tensor([7, 9, 7]), torch.tensor([7])], layout=torch.jagged)
+    data = {"responses": responses, "extra_fields": SimpleNamespace(tolist=lambda: [{}, {}])}
+    monkeypatch.setattr(step_tokens.tq, "kv_batch_get", lambda keys, **_: data if keys == ["a", "b"] else None)
+    tags = [{}, {}, {"is_padding": True}]
+    batch = SimpleNamespace(keys=["a", "b", "c"], tags=tags, partition_id="train")
+    planted = {"spurious": [7, 8], "useful": [9], "none": []}
+    found = step_tokens.token_numbers(batch, 3, [0], planted, old_policy=False)
+    # three times 7 and once 9 in two responses; the first one is cut at three tokens
+    assert found == {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5}
+
+
 def test_workers_are_sent_every_field_but_those_that_no_worker_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     from stapo_training.verl_ext import fields
 

@@ -125,6 +125,8 @@ class Miniature:
     """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     rebuild_base: bool = False
     """Train the base model anew (2 minutes) instead of taking the weights that the repository carries."""
+    noise: float = 0.0
+    """Standard deviation of noise on the base model's weights, such as 1e-6: what hangs on the last digits?"""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
 
@@ -132,7 +134,8 @@ class Miniature:
         from stapo_repro.driver.request import miniature
         from stapo_repro.driver.run import main
 
-        return main(miniature(self.out, quick=self.quick, seeds=self.seeds, rebuild_base=self.rebuild_base))
+        options = {n: getattr(self, n) for n in ("quick", "seeds", "rebuild_base", "noise")}
+        return main(miniature(self.out, **options))
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Plan:
         from stapo_repro.driver.request import parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan
-        from stapo_repro.testbed.plan import FOLDER
+        from stapo_repro.records.reading import APART
 
         found = plan.build(
             parse_cells(self.cells) if self.cells else plan.all_cells(),
@@ -108,7 +108,7 @@ class Plan:
             card=self.card,
             seeds=parse_seeds(self.seeds),
             steps=self.steps,
-            skip=() if self.records else (FOLDER,),
+            skip=() if self.records else APART,
         )
         print(plan.to_text(found, self.price, formulas=bool(self.cells)), end="")
         return 0

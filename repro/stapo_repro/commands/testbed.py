@@ -26,10 +26,10 @@ class Testbed:
     """Such as justrl,stapo,stapo-q0.5. Default: justrl,justrl-fullmask,stapo-high-entropy,stapo-random,stapo, and in
     paper stapo-q0.25,stapo-q0.5,stapo-tau0.0002,stapo-tau0.02."""
     seeds: str | None = None
-    """Training seeds: how many (3), or which (0,2). Default: 0 to 7; 100,101,102 with --pilot, 0 to 4 with --long,
-    0,1,2 with --method."""
+    """Training seeds: which (10,11), or how many (3: 0,1,2). Default: 10 to 14; 100,101,102 with --pilot, 10 to 15 with
+    --long, 10,11,12 with --method."""
     steps: int | None = None
-    """Training steps. Default: the miniature's 30, with --long 300, with --quick 2."""
+    """Training steps. Default: 20, with --pilot 30, with --long 300, with --quick 2."""
     pilot: tyro.conf.FlagCreatePairsOff[bool] = False
     """Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow."""
     long: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -73,6 +73,7 @@ def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
             base = _base(r, size)
             world = ("--world", str(world_of(size))) if r.experiment == "testbed" else ()
             anew = ("--rebuild-base",) if r.rebuild_base else ()
+            anew += ("--noise", f"{r.noise}") if r.noise else ()
             command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *world, *anew)
             stages.append(Stage(base.name, command, base, (base / "model", base / "data", base / "benchmarks")))
         return stages

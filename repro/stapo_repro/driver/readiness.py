@@ -19,7 +19,7 @@ from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
 from stapo_repro.planner.plan import number, total
-from stapo_repro.testbed.plan import FOLDER
+from stapo_repro.records.reading import APART
 from stapo_results import runs
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
@@ -45,7 +45,7 @@ def new_record(r: Request) -> Run:
 
 def stage_costs(r: Request) -> dict[str, Estimate]:
     """Hours and disk of every training and evaluation, by the planner."""
-    known = estimates.recorded([checkout() / "results" / "records"], skip=(FOLDER,))
+    known = estimates.recorded([checkout() / "results" / "records"], skip=APART)
     machine, found = MACHINES.get(r.hardware, CPU), {}
     for m in r.models:
         labelled = (m.method, labels.MINI if r.on_cpu else m.size)  # the worlds' models are alike

@@ -60,6 +60,7 @@ class Request:
         part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms;
             its hash is that of its files, so that a changed one is another run.
         rebuild_base: train the miniature's base model anew instead of taking the carried weights.
+        noise: standard deviation of noise on its weights.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
     """
 
@@ -70,6 +71,7 @@ class Request:
     out: Path
     hardware: str = "cpu"
     rebuild_base: bool = False
+    noise: float = 0.0
     data_dir: Path | None = None
     ray_address: str = ""
     source: str = ""
@@ -128,6 +130,7 @@ class Request:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
             same |= {"rebuild_base": True} if self.rebuild_base else {}
+            same |= {"noise": self.noise} if self.noise else {}
             return same | ({} if self.hardware == "cpu" else {"hardware": self.hardware})
         _, evaluate, repro = self.programs()
         same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
@@ -196,7 +199,7 @@ def at_least(flag: str, value: int, least: int) -> int:
 
 def miniature(
     out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
-    hardware: str = "cpu", rebuild_base: bool = False,
+    hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0,
 ) -> Request:  # fmt: skip
     """The miniature; None takes the default.
 
@@ -209,7 +212,7 @@ def miniature(
     models = (Model(labels.BASE, labels.MINI, 0),
               *(Model(m, labels.MINI, s) for s in parse_seeds(seeds) for m in names))  # fmt: skip
     return Request("miniature", models, at_least("--steps", count, 1), quick, out, hardware,
-                   rebuild_base=rebuild_base)  # fmt: skip
+                   rebuild_base=rebuild_base, noise=noise)  # fmt: skip
 
 
 def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

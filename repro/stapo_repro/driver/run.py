@@ -28,6 +28,7 @@ from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
 from stapo_repro.driver.times import committed_seconds, of_ledger
 from stapo_repro.testbed import plan
+from stapo_repro.testbed.evidence import EARLY
 from stapo_results import runs
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
@@ -138,7 +139,7 @@ def _standing(r: Request) -> Table:
     committed = evidence.gather(*records)
     shown = Table(title=f"{labels.method_label(r.standing)} beside the committed arms",
                   caption="accuracy in percent, words per 100 responses late in training; 95 % intervals")  # fmt: skip
-    for name in ("World", "", "T=1.0", "T=0.7", "Useful", "Spurious"):
+    for name in ("World", "", "T=1.0", "T=0.7", f"Reward 1-{EARLY}", f"Useful 1-{EARLY}", "Spurious, late"):
         shown.add_column(name)
     for row in standing.rows(standing.standing(own, committed, r.standing)):
         shown.add_row(*map(Text, row))

@@ -13,6 +13,7 @@ from stapo_repro.driver.display import kind_of
 from stapo_repro.driver.stages import StageEvent, read_ledger
 from stapo_repro.paper import checkout
 from stapo_repro.planner.estimates import MINI_STEPS
+from stapo_repro.testbed.plan import STEPS
 from stapo_results import runs, store
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
@@ -109,8 +110,10 @@ def committed_seconds(config: Mapping[str, Any], records: Path | None = None) ->
         config: of the driver's run that asks. Its stages are those of the committed one unless it is a quick one.
         records: results/records of the checkout by default.
     """
-    file = (records or checkout() / "results" / "records") / str(config.get("experiment", "")) / FILE
-    if config.get("quick") or config.get("steps") != MINI_STEPS or not file.exists():
+    experiment = str(config.get("experiment", ""))
+    file = (records or checkout() / "results" / "records") / experiment / FILE
+    usual = STEPS["main"] if experiment == "testbed" else MINI_STEPS
+    if config.get("quick") or config.get("steps") != usual or not file.exists():
         return {}
     try:
         stages = store.read_json(file, RunTimes).stages

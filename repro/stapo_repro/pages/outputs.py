@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from stapo_repro import paper
 from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import verified
+from stapo_repro.pages import arithmetic, verified
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_repro.records.reading import APART, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
@@ -41,7 +41,7 @@ def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[Experimen
 
 def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
     """(folders with the main experiment's records, folders in them that are left out)"""
-    return (list(records), ()) if records else ([_RECORDS], (FOLDER, mismatch_page.FOLDER))
+    return (list(records), ()) if records else ([_RECORDS], (*APART, mismatch_page.FOLDER))
 
 
 def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
@@ -113,8 +113,9 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     if not out:
         docs = checkout() / "docs"
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
-        logged = load_training_runs([_RECORDS], (FOLDER,))
+        logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
+        generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 

@@ -14,6 +14,10 @@ from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, T
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
+ARITHMETIC = "arithmetic"
+APART = ("testbed", ARITHMETIC)
+"""Folders of results/records with experiments of their own, whose cells have the ids of the miniature's."""
+
 
 @dataclass(frozen=True)
 class Loaded:

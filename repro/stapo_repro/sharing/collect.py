@@ -17,6 +17,7 @@ from stapo_results.schema import CellRecord, Run, StepMetrics
 
 _ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
+_OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 
 
@@ -31,7 +32,8 @@ def _texts(value: Any, change: Callable[[str], str]) -> Any:
 
 def shorten(value: Any, root: str, name: str = "RUN") -> Any:
     """The same value with the folder `root` written as `name`."""
-    return _texts(value, lambda text: text.replace(root, name))
+    folder = re.compile(re.escape(root) + r"(?![\w.-])")  # not of RUN.yaml beside it
+    return _texts(value, lambda text: folder.sub(lambda _: name, text))
 
 
 def without_paths(text: str) -> str:
@@ -49,9 +51,10 @@ def paths_in(value: Any) -> list[str]:
 def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are run.json, metrics.jsonl, cells/*.json and the token log (all steps joined into one pair of files), each
-    read as its record first, and of a run of the driver what each stage took (stages.json); responses, their times and
-    checkpoints stay behind. Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
+    Taken are run.json of base models, trainings and evaluations, metrics.jsonl, cells/*.json and the token log (all
+    steps joined into one pair of files), each read as its record first, and of a run of the driver what each stage took
+    (stages.json); responses, their times and checkpoints stay behind. Of a run of the testbed the tokens are counted
+    (planted.json), its logs stay behind too.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
@@ -73,7 +76,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
         if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken
             continue
         record = store.read_json(path, Run)
-        if record.kind not in ("train", "eval"):  # the driver's own record stays behind
+        if record.kind not in ("base", "train", "eval"):  # the driver's own record stays behind
             continue
         written[name] = json.dumps(_plain(record, path, root), ensure_ascii=False, indent=1) + "\n"
         hardware.append(record.hardware)
@@ -120,6 +123,7 @@ def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:
     plain = shorten(record.model_dump(mode="json"), str(root))
     plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
     plain = _texts(plain, lambda text: _HUB_CACHE.sub(r"\1HUB/", text))  # a model's id and commit follow
+    plain["command"] = [_OWN_FILE.sub(r"\1", part) for part in plain["command"]]  # the run has its copy and its hash
     for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
         if known := record.config.get(key):
             plain = shorten(plain, str(known).rstrip("/"), name)

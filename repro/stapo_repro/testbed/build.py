@@ -19,7 +19,8 @@ from stapo_results.statistics.crossed import over_seeds
 from stapo_results.store import to_line
 
 COLUMNS: tuple[Measure, ...] = (
-    "accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "useful_late", "spurious_late", "entropy_late", "reward_late",
+    "accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "reward_early", "useful_early", "useful_late", "spurious_late",
+    "entropy_late",
 )  # fmt: skip
 Records = tuple[Sequence[Loaded], Sequence[TrainingRun]]
 
@@ -149,7 +150,8 @@ def _rows(e: Evidence, world: str) -> list[ArmRow]:
     base: dict[str, Quantity] = {}
     for measure in COLUMNS:
         found = e.scores.get((world, labels.BASE), {}).get(measure, {})
-        if values := [v for by in found.values() for v in by.values()]:
+        values = [v for by in found.values() for v in by.values()]
+        if values and not any(map(math.isnan, values)):  # of fewer than 8 samples there is no pass@8
             base[measure] = Quantity("run", evidence.rounded(math.fsum(values) / len(values), 100.0))
     rows = [ArmRow(world, labels.BASE, labels.method_label(labels.BASE), base)]
     for arm in dict.fromkeys((*labels.ARMS, *e.arms(world))):
@@ -160,7 +162,7 @@ def _rows(e: Evidence, world: str) -> list[ArmRow]:
 
 def _not_below_zero(measure: Measure, q: Quantity) -> Quantity:
     """One arm's value with an interval that ends where the quantity does; a reward may lie below 0."""
-    return q if q.low is None or measure == "reward_late" else replace(q, low=max(0.0, q.low))
+    return q if q.low is None or measure.startswith("reward") else replace(q, low=max(0.0, q.low))
 
 
 def _stamp(run: TrainingRun) -> str:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.tokens import planted
 from stapo_results import store, token_log
+from stapo_results.errors import RecordError
 from stapo_results.schema import Record
 from stapo_results.token_log import TokenLog
 
@@ -69,6 +70,23 @@ class PlantedCounts(Record):
             raise ValueError(f"{len(self.steps)} steps, but lists of {sorted({len(x) for x in lists})} entries")
         return self
 
+    @model_validator(mode="after")
+    def _masks(self) -> PlantedCounts:
+        rare = {c.tau_p: c.tokens for c in self.rare}
+        found = [(m.mask, m.tau_p, m.q) for m in self.masks]
+        if len(rare) != len(self.rare) or sorted(found) != sorted(x for tau_p in rare for x in _every_mask(tau_p)):
+            raise ValueError(f"the masks are not each of {len(QS)} q once for every tau_p of {sorted(rare)}")
+        for m in self.masks:
+            steps = zip(m.tokens, rare[m.tau_p], strict=True)
+            if any(part > whole for some, of in steps for part, whole in zip(some, of, strict=True)):
+                raise ValueError(f"{m.mask}, tau_p {m.tau_p:g}, q {m.q:g}: more silenced tokens than rare ones")
+        return self
+
+
+def _every_mask(tau_p: float) -> list[tuple[str, float, float]]:
+    chosen = [(mask, tau_p, q) for mask in (planted.S2T, planted.RANDOM, planted.HIGH) for q in QS]
+    return [*chosen, (planted.FULL, tau_p, 1.0)]
+
 
 def of_log(log: TokenLog, run_id: str = "") -> PlantedCounts:
     """Count a log.
@@ -112,9 +130,13 @@ def of_run(folder: Path, run_id: str = "") -> PlantedCounts | None:
     """The counts of a run folder: its record where it has one, else counted from its token log; None without either.
 
     Raises:
-        RecordError: a broken record, a damaged log, or one that lacks rows.
+        RecordError: a broken record, one of another run, a damaged log, or one that lacks rows.
     """
-    if (folder / FILE).is_file():
-        return store.read_json(folder / FILE, PlantedCounts)
+    if (file := folder / FILE).is_file():
+        found = store.read_json(file, PlantedCounts)
+        if run_id and found.run_id != run_id:
+            raise RecordError(f"{file}: these are the tokens of another run", found=found.run_id, expected=run_id,
+                              next_step=f"collect the run again, or remove {FILE}")  # fmt: skip
+        return found
     log = token_log.read(folder)
     return of_log(log, run_id) if log is not None and log.header.watch else None

@@ -26,16 +26,22 @@ from stapo_results.statistics import parse_verdicts, pass_at_k
 from stapo_results.statistics.crossed import Crossed, crossed, over_seeds, t_test_p
 
 Answered = Literal["accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "pass8_t0.7"]
-Trained = Literal["useful_late", "spurious_late", "entropy_late", "reward_late", "collapse_step"]
+Trained = Literal[
+    "useful_early", "reward_early", "useful_late", "spurious_late", "entropy_late", "reward_late", "collapse_step"
+]
 Measure = Literal[Answered, Trained, "precision"]
-FACTOR: dict[str, float] = {"entropy_late": 1, "reward_late": 1, "collapse_step": 1}
+FACTOR: dict[str, float] = {"entropy_late": 1, "reward_early": 1, "reward_late": 1, "collapse_step": 1}
 """From a record's unit to the printed one; 100 for all others: percent, and words per 100 responses."""
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
 NEAR_BASE = 2
 """Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
 the second's end the policy is the base model's, or three small updates away."""
+EARLY = 16
+"""Steps in which the task is learnt, in the pilot half of it at least under every mask. The mean over them says how
+fast."""
 COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewer may be noise of their samples
+_EARLY = {"useful_early": "useful_rate", "reward_early": "reward"}
 _LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
          "entropy_late": "entropy", "reward_late": "reward"}  # fmt: skip
 MASK_OF = {
@@ -107,14 +113,16 @@ class Evidence:
 
 
 def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """The numbers of one training: means over the steps k with 4 k > 3 K (K the last), and where it collapsed.
+    """The numbers of one training: means over the first `EARLY` steps, means over the steps k with 4 k > 3 K (K the
+    last), and where it collapsed.
 
-    Of 30 steps the late ones are 23 to 30. A measure is left out where one of these steps lacks its metric.
+    Of 20 steps the late ones are 16 to 20. A measure is left out where one of its steps lacks its metric.
     """
     trained = [s for s in steps if s.step >= 1]
     last = max((s.step for s in trained), default=0)
-    late = [s for s in trained if 4 * s.step > 3 * last]
-    found = {name: math.fsum(v) / len(v) for name, metric in _LATE.items() if (v := _all(late, metric))}
+    early, late = [s for s in trained if s.step <= EARLY], [s for s in trained if 4 * s.step > 3 * last]
+    of = ((name, metric, part) for names, part in ((_EARLY, early), (_LATE, late)) for name, metric in names.items())
+    found = {name: math.fsum(v) / len(v) for name, metric, part in of if (v := _all(part, metric))}
     validations = [(s.step, s.values["accuracy"]) for s in steps if "accuracy" in s.values]
     return found | ({"collapse_step": collapse_step(validations)} if len(validations) > 1 else {})
 

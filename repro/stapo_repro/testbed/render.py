@@ -13,7 +13,7 @@ from stapo_repro.tables.render import grid
 from stapo_repro.tables.render.markdown import escape
 from stapo_repro.testbed.build import COLUMNS, Testbed
 from stapo_repro.testbed.claims import VERDICTS, Claim, Judged
-from stapo_repro.testbed.evidence import NEAR_BASE, Measure, Quantity
+from stapo_repro.testbed.evidence import EARLY, NEAR_BASE, Measure, Quantity
 
 # name in a sentence, unit, digits
 MEASURES: dict[Measure, tuple[str, str, int]] = {
@@ -22,6 +22,8 @@ MEASURES: dict[Measure, tuple[str, str, int]] = {
     "accuracy_t0.7": ("accuracy at T=0.7", "points", 1),
     "pass8_t1.0": ("pass@8 at T=1.0", "points", 1),
     "pass8_t0.7": ("pass@8 at T=0.7", "points", 1),
+    "useful_early": (f"useful words in steps 1 to {EARLY}", "words per 100 responses", 1),
+    "reward_early": (f"reward in steps 1 to {EARLY}", "", 3),
     "useful_late": ("useful words late in training", "words per 100 responses", 1),
     "spurious_late": ("spurious words late in training", "words per 100 responses", 1),
     "entropy_late": ("entropy late in training", "nats", 3),
@@ -31,8 +33,9 @@ MEASURES: dict[Measure, tuple[str, str, int]] = {
 MASKS = {"stapo": "S2T", "stapo-random": "random", "stapo-high-entropy": "high entropy", "justrl-fullmask": "all rare"}
 _HEADS = {
     "accuracy_t1.0": "Accuracy, T=1.0", "accuracy_t0.7": "Accuracy, T=0.7", "pass8_t1.0": "pass@8, T=1.0",
-    "useful_late": "Useful / 100", "spurious_late": "Spurious / 100", "entropy_late": "Entropy (nats)",
-    "reward_late": "Reward",
+    "reward_early": f"Reward, steps 1 to {EARLY}", "useful_early": f"Useful / 100, steps 1 to {EARLY}",
+    "useful_late": "Useful / 100, late", "spurious_late": "Spurious / 100, late",
+    "entropy_late": "Entropy, late (nats)",
 }  # fmt: skip
 NOT_RUN = "not run: `stapo-repro testbed`, then `stapo-repro collect runs/testbed --out results/records/testbed`"
 
@@ -163,8 +166,8 @@ def arms_block(t: Testbed) -> str:
     steps = t.evidence["main"].steps if t.evidence else None
     note = (
         f"{f'{steps} training steps. ' if steps else ''}Accuracy in percent, with the 95 % interval over problems and "
-        "seeds; words per 100 responses, entropy and reward: means over the last quarter of the steps, with the t "
-        "interval over seeds. The base model has no training."
+        f"seeds; reward and words per 100 responses: means over steps 1 to {EARLY} (how fast) and over the last "
+        "quarter (late), with the t interval over seeds. The base model has no training."
     )
     return "\n".join([*_notice(t), *grid(["World", "Arm", *(_HEADS[m] for m in COLUMNS)], rows, 2), "",
                       f"<sub>{note}</sub>"])  # fmt: skip
@@ -184,8 +187,9 @@ def power_block(t: Testbed) -> str:
     head = ["#", "World", "Quantity", "Difference that matters", "Spread between seeds, pilot", "Seeds for 80 %",
             "Seeds run"]  # fmt: skip
     note = (
-        f"Paired differences of the pilot, whose seeds judge nothing. Power of the two-sided t test (noncentral t) at "
-        f"5 % / {len(t.power)} claims, Bonferroni in the place of Holm; of an equivalence that of its two one-sided "
+        "Paired differences of the pilot, whose seeds judge nothing. Power of the two-sided t test (noncentral t) at "
+        f"5 % / {len(t.power)} claims, Bonferroni in the place of Holm, as if the spread of so few seeds were the true "
+        "one; of an equivalence that of its two one-sided "
         "tests at a true difference of 0. Of an optimum the pair named first. Accuracies vary between problems too, "
         "which no seed removes: their numbers are the least."
     )

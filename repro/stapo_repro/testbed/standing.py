@@ -10,7 +10,7 @@ from stapo_repro.tables import shown, signed
 from stapo_repro.testbed.evidence import Evidence, Measure, Quantity, quantity
 from stapo_repro.testbed.render import MEASURES
 
-MEASURED: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "useful_late", "spurious_late")
+MEASURED: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 AGAINST = ("justrl", "stapo")
 
 
@@ -38,9 +38,11 @@ def joined(own: Evidence, committed: Evidence, method: str) -> Evidence:
 def standing(own: Evidence, committed: Evidence, method: str) -> list[Standing]:
     """The method's lines, world by world: itself, the committed arms, and its differences to JustRL and STAPO.
 
-    Differences are paired: of a seed that is not on both sides, or with another number of steps, there is none.
+    Differences are paired: of a seed that is not on both sides there is none, nor with another number of steps or other
+    problems.
     """
     e, alike = joined(own, committed, method), committed.steps in (None, own.steps)
+    alike = alike and all(_problems(own, w) == _problems(committed, w) for w, arm in own.scores if arm == method)
     out = []
     for world in labels.WORLDS:
         if not any(w == world for w, arm in own.values if arm == method):
@@ -54,6 +56,12 @@ def standing(own: Evidence, committed: Evidence, method: str) -> list[Standing]:
                 text = f"{labels.method_label(method)} minus {labels.method_label(arm)}"
                 out.append(Standing(world, text, {m: quantity(e, world, m, terms) for m in MEASURED}, difference=True))
     return out
+
+
+def _problems(e: Evidence, world: str) -> set[str]:
+    """The ids of a world's problems, which are the same for all arms (see `evidence.gather`)."""
+    tables = (by for (w, _), of in e.scores.items() if w == world for seeds in of.values() for by in seeds.values())
+    return set(next(tables, ()))
 
 
 def rows(lines: Sequence[Standing]) -> list[list[str]]:

@@ -211,7 +211,7 @@ def silenced_share(run: LoggedRun, counts: Sequence[StepCount]) -> Sketch:
     figure.legend(loc="outside lower center", ncols=4)
     caption = f"{run.caption_opening}Shares of a step's response tokens, from the log's counts of all tokens."
     if not run.masks_rare:
-        caption += f" {run.header.selector} is no mask over rare tokens: dashed is what S2T would have silenced."
+        caption += f" {run.header.selector} is no known mask over rare tokens: dashed is what S2T would silence."
     if width > 1:
         caption += f" Each point is the mean of {width} consecutive steps."
     return Sketch(name, title, figure, caption)

@@ -134,8 +134,8 @@ def _notices(run: LoggedRun, counts: Sequence[StepCount]) -> list[str]:
         said.append(f"{lost:,} tokens have statistics that are not finite; they are in no number here.")
     if not run.masks_rare:
         said.append(
-            f"The selector {run.header.selector} is no mask over rare tokens. Shown is what S2T would silence: rare "
-            "tokens with an entropy below the threshold."
+            f"The selector {run.header.selector} is no known mask over rare tokens. Shown is what S2T would "
+            "silence: rare tokens with an entropy below the threshold."
         )
     return said
 

@@ -78,7 +78,7 @@ def carry(out: Path, folder: Path = FOLDER) -> CarriedBase:
         BadInput: the build is not finished, or did not train its model.
     """
     run = store.read_json(out / runs.RECORD, Run)
-    taken, seed = run.config.get("weights"), run.seeds.get("base")
+    taken, seed = run.config.get("weights") or run.config.get("noise", ""), run.seeds.get("base")
     if (run.status, taken, seed, run.code_dirty) != ("done", "", 0, ""):
         raise BadInput(
             "only a finished build of committed code that trained its model from seed 0 can be carried",
