@@ -16,8 +16,13 @@ def of_world(world: str) -> str:
     return MINI if world == "paper" else f"{MINI}-{world}"
 
 
+def has_base(size: str) -> bool:
+    """Whether `stapo-train base` makes this size's model and data; those of the others come from elsewhere."""
+    return size == SMALL or is_miniature_size(size)
+
+
 def command_of_base(size: str, folder: str) -> str:
-    """The command that makes the base folder of a size; "" for one whose model and data come from elsewhere."""
+    """The command that makes the base folder of a size that has one."""
     if size == SMALL:
         return f"stapo-train fetch {SMALL}, then stapo-train base --size {SMALL} --out {folder}"
-    return f"stapo-train base --out {folder}" if is_miniature_size(size) else ""
+    return f"stapo-train base --out {folder}"

@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stapo_results.errors import RecordError
+from stapo_results.errors import BadInput, RecordError
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,9 +56,17 @@ def cache_folder() -> Path:
     """Where what is fetched once is kept: `stapo` in $XDG_CACHE_HOME, else in ~/.cache.
 
     Raises:
-        RuntimeError: this user has no home.
+        BadInput: this user has no home.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stapo"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stapo"
+    except RuntimeError as e:
+        raise BadInput(
+            "there is no folder for a cache",
+            found=e,
+            expected="a home, or XDG_CACHE_HOME",
+            next_step="XDG_CACHE_HOME=DIR in front of the same command",
+        ) from None
 
 
 def sweep(folder: str | os.PathLike) -> None:

