@@ -45,6 +45,7 @@ def write_benchmarks(folder: Path, parts: Mapping[str, tuple[str, Sequence[Made]
     for name, (title, problems) in parts.items():
         rows = [{"id": f"{name}-{i:04d}", "problem": p.text, "answer": str(p.answer)} for i, p in enumerate(problems)]
         store.write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
-        known = {"answer_type": "integer"} | known
-        entries[name] = registry_entry(folder / f"{name}.jsonl", name, samples=samples, title=title, **known)
+        entries[name] = registry_entry(
+            folder / f"{name}.jsonl", name, samples=samples, title=title, answer_type="integer", **known
+        )
     write_registry(folder / "registry.yaml", entries)
