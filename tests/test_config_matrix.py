@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_training import pages as config_docs
 from stapo_training.pages import compose, place
@@ -97,6 +98,12 @@ def test_every_method_on_every_size_and_machine_is_accepted() -> None:
             there = compose([f"method={method}", *config_docs.PAPER_PLACE])
             assert config_docs.method_row(config) == config_docs.method_row(there)
     assert time.process_time() - began < 300
+
+
+def test_the_methods_table_counts_the_records_as_they_are() -> None:
+    page = ROOT / "docs" / "README.md"
+    block = config_docs.methods_table(ROOT / "results" / "records")
+    assert generated.replace_block(page, "methods", block) == page.read_bytes(), "stapo-train configs writes it"
 
 
 @pytest.mark.slow

@@ -195,6 +195,11 @@ def resolved_block() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def methods_table(records: Path) -> str:
+    """Every method of the registry, with its runs among the records."""
+    return _table(registry.rows(records))
+
+
 def render(docs: Path) -> dict[Path, bytes]:
     """Every generated block of `docs`, as pages and their bytes."""
     if not docs.is_dir():
@@ -202,7 +207,7 @@ def render(docs: Path) -> dict[Path, bytes]:
     records = docs.resolve().parent / "results" / "records"
     files: dict[Path, bytes] = {}
     for page, name, block in (
-        ("README.md", "methods", _table(registry.rows(records))),
+        ("README.md", "methods", methods_table(records)),
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
         ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),
