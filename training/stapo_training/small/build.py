@@ -1,0 +1,152 @@
+"""The small model's base folder, in the miniature's layout: `stapo-train base --size smollm2-135m`.
+
+model/        the fetched model after a short supervised warm-up, `stapo.json`
+data/         train.parquet (prompts of the RL training), val.parquet (the benchmarks in the same form)
+benchmarks/   small-sums.jsonl, small-words.jsonl, registry.yaml
+warm-up.json  the loss of each step of the warm-up, in nats a token
+run.json      the run record
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stapo_results import provenance, runs, store
+from stapo_results.errors import BadInput
+from stapo_results.schema import Labels
+from stapo_results.seeds import derive_seed
+from stapo_results.sizes import SMALL
+from stapo_results.terminal import duration
+from stapo_training.data.made import verl_rows, write_benchmarks
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
+from stapo_training.miniature.pretrain import Example, Recipe, pretrain
+from stapo_training.small.fetch import DTYPE, RECORD, cached, check
+from stapo_training.small.problems import KINDS, Level, Problem, draw_all, worked
+
+BENCHMARKS = {"small-sums": ("Small sums", ("sum",)), "small-words": ("Small words", ("words", "units"))}
+"""Name -> title, and the kinds of its problems."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallPlan:
+    """How many problems, how hard, and how long the warm-up is.
+
+    warm_up: optimizer steps on worked solutions (0: none), of `batch` examples each. As it is published the model does
+        not box its answers at temperature 1, so nothing would be rewarded (docs/small.md).
+    lr: its peak; a warm-up over a tenth of the steps, then a cosine.
+    """
+
+    level: Level = dataclasses.field(default_factory=Level)
+    warm_up: int = 60
+    batch: int = 8
+    lr: float = 2.0e-5
+    train_prompts: int = 1024
+    benchmark_rows: int = 64
+    samples: int = 4
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the warm-up; the model's sizes in it do not count."""
+        return Recipe(steps=self.warm_up, batch=self.batch, lr=self.lr, warmup=self.warm_up // 10)
+
+
+def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: SmallPlan | None = None) -> None:
+    """Write the small model's base, training data and benchmarks into `out`; a finished folder is left as it is.
+
+    Args:
+        seed: decides the problems.
+        model: the folder of the fetched model; None takes that of the cache.
+
+    Raises:
+        BadInput: the model is not there or its files changed, the warm-up is negative or longer than there are
+            problems for, or `out` holds something else.
+    """
+    plan = plan or SmallPlan()
+    if plan.warm_up < 0:
+        raise BadInput("the warm-up is a number of steps", found=plan.warm_up, expected="0 or more",
+                       next_step="--warm-up 60")  # fmt: skip
+    files = _fetched(model)
+    model = model or cached(SMALL) / "model"
+    held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, plan.level, seed, "train")
+    warm_up = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", taken={p.text for p in train},
+                       a_step=plan.batch)  # fmt: skip
+    # lists instead of tuples, as a record gives them back
+    recipe = {k: getattr(plan.recipe, k) for k in ("warmup", "weight_decay", "threads")}
+    made_of = {"size": SMALL, "plan": dataclasses.asdict(plan), "recipe": recipe, "dtype": DTYPE}
+    config: dict[str, Any] = json.loads(json.dumps(made_of))
+    run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True, revisions=files)
+    with runs.opened(out, run, resumes=False) as folder:
+        if folder.finished:
+            print(f"base model: {out} is finished already")
+            return
+        with folder.working("the start", resume="the same command makes it anew"):
+            parts = {name: (BENCHMARKS[name][0], problems) for name, problems in held_out.items()}
+            write_benchmarks(out / "benchmarks", parts, plan.samples)
+            write_parquet(out / "data" / "train.parquet", [*verl_rows(train, "small", "train")])
+            val = [row for name, problems in held_out.items() for row in verl_rows(problems, name, "val")]
+            write_parquet(out / "data" / "val.parquet", val)
+            labels = Labels(method="base", size=SMALL, train_seed=seed, step="base", parent_run=folder.record.run_id)
+            _write_model(model, out, plan.recipe, labels, warm_up)
+    print(f"base model ({SMALL}, {plan.warm_up} steps of warm-up): {out}, {duration(folder.record.wall_seconds)}")
+    print(f"next: stapo-train run method=stapo size={SMALL} hardware=cpu run.base={out} run.out=RUN")
+
+
+def draw_benchmarks(plan: SmallPlan, seed: int) -> dict[str, list[Problem]]:
+    """The problems of each benchmark, of numbers and wordings that no training prompt has."""
+    return {
+        name: draw_all(kinds, plan.benchmark_rows, plan.level, seed, name, held_out=True)
+        for name, (_, kinds) in BENCHMARKS.items()
+    }
+
+
+def to_examples(problems: Sequence[Problem], seed: int, tokenizer: Any) -> list[Example]:
+    """The warm-up's conversations: a problem as the training asks it, and a worked solution."""
+    rng = np.random.default_rng(derive_seed("small", seed, "solutions"))
+    examples = []
+    for p in problems:
+        turn = {"role": "user", "content": p.text + TRAIN_SEPARATOR + INSTRUCTION}
+        prompt = tokenizer.apply_chat_template([turn], add_generation_prompt=True, return_dict=False)
+        solution = tokenizer(worked(rng, p), add_special_tokens=False)["input_ids"]
+        examples.append(Example((*prompt, *solution, tokenizer.eos_token_id), len(prompt)))
+    return examples
+
+
+def _fetched(model: Path | None) -> dict[str, str]:
+    """The hash of every file of the fetched model, which are those of its record."""
+    folder = cached(SMALL) if model is None else model.parent
+    if not (folder / RECORD).is_file() or (model is not None and model.name != "model"):
+        raise BadInput(
+            f"the model {SMALL} is not there",
+            found=f"{model or folder / 'model'}, not made by stapo-train fetch",
+            expected=f"the folder `model` beside a {RECORD}",
+            next_step=f"stapo-train fetch {SMALL}; --model names DIR/model where fetch was given --out DIR",
+        )
+    return check(folder).files
+
+
+def _write_model(source: Path, out: Path, recipe: Recipe, labels: Labels, problems: Sequence[Problem]) -> None:
+    """The model's folder, in one step, and the losses of its warm-up."""
+    partial, target = out / ".model", out / "model"
+    for stale in (partial, target):
+        shutil.rmtree(stale, ignore_errors=True)
+    shutil.copytree(source, partial)
+    losses: list[float] = []
+    if problems:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, DTYPE))
+        losses = pretrain(model, to_examples(problems, labels.train_seed, tokenizer), recipe, tokenizer.pad_token_id)
+        model.save_pretrained(partial)
+    store.write_atomic(out / "warm-up.json", json.dumps(losses) + "\n")
+    known = labels.model_copy(update={"weights_sha256": store.sha256_file(partial / "model.safetensors")})
+    store.write_json(partial / "stapo.json", known)
+    partial.rename(target)
