@@ -1,0 +1,107 @@
+"""Differences over fixed problems: literals by hand, coverage by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stapo_results.errors import BadInput
+from stapo_results.statistics import fixed
+
+# problem variances (unbiased) 1/3, 0, 1/4 and means 1/2, 1, 1/4
+SCORES = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0]]
+
+
+def test_noise_by_hand():
+    found = fixed.noise(SCORES)
+    # (1/3 + 1/4) / 4 / 9; df = (7/12)^2 / ((1/9 + 1/16) / 3) = 0.340278 x 3 / 0.173611
+    assert found.variance == pytest.approx(7 / 12 / 36)
+    assert found.df == pytest.approx(5.88)
+    assert all(math.isnan(fixed.noise(x).variance) for x in ([[1], [0]], [[1, math.nan], [0, 1]]))
+
+
+def test_against_a_printed_spread_by_hand():
+    # ours 7/12; variance 0.0162037 + 0.06^2 / 9 = 0.0004 -> SE 0.128855
+    # df = 0.0166037^2 / (0.0162037^2 / 5.88 + 0.0004^2 / 8) = 0.000275683 / 0.0000446733 = 6.17109
+    d = fixed.against_printed(SCORES, 0.5, 9, 0.06)
+    assert (d.difference, d.se) == (pytest.approx(1 / 12), pytest.approx(0.128855, abs=1e-6))
+    # t(0.975, 6.171) = 2.43107 (between 2.44691 for 6 and 2.36462 for 7)
+    half = (d.high - d.low) / 2 / d.se
+    assert 2.42 < half < 2.44691
+    assert (d.low + d.high) / 2 == pytest.approx(1 / 12)
+
+
+def test_without_a_printed_spread_theirs_is_ours_at_their_n():
+    # 0.0162037 x (1 + 4 / 2) -> SE 0.220479, our own degrees of freedom
+    d = fixed.against_printed(SCORES, 0.5, 2)
+    assert d.se == pytest.approx(0.220479, abs=1e-6)
+    assert 2.44691 < (d.high - d.low) / 2 / d.se < 2.57058  # t for 6 and for 5 degrees of freedom
+    unknown = fixed.against_printed(SCORES, 0.5, 0)
+    assert unknown.difference == pytest.approx(1 / 12)
+    assert math.isnan(unknown.se) and math.isnan(unknown.low) and math.isnan(unknown.p)
+
+
+def test_samples_paired_by_hand():
+    second = [[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    d = fixed.by_sample(SCORES, second)
+    # differences 0100, 0001, 0100: mean 3/12; variance of each row 1/4, so sqrt(3 / 4 / 4 / 9) = 0.144338
+    assert (d.difference, d.se) == (0.25, pytest.approx(0.144338, abs=1e-6))
+    assert d.p == 0.25  # of 8 patterns of signs, + + + and - - -
+
+
+def test_the_same_samples_differ_by_nothing_and_one_sided_problems_claim_no_interval():
+    assert fixed.by_sample(SCORES, SCORES) == fixed.Fixed(0.0, 0.0, 0.0, 0.0, 1.0)
+    # the second problem is lost in all four samples: no spread, and 2 of 16 patterns of signs are as extreme
+    d = fixed.by_sample(SCORES, [SCORES[0], [0] * 4, SCORES[2]])
+    assert (d.difference, d.se, d.p) == (pytest.approx(1 / 3), 0.0, 0.125)
+    assert math.isnan(d.low)
+    with pytest.raises(BadInput):
+        fixed.by_sample(SCORES, [row[:2] for row in SCORES])
+
+
+def test_a_part_of_the_samples_by_hand():
+    d = fixed.first_samples(SCORES, 2)
+    # first two: 1, 1, 1/2 -> 5/6, minus 7/12; variance 0.0162037 x (4 / 2 - 1)
+    assert (d.difference, d.se) == (pytest.approx(0.25), pytest.approx(math.sqrt(7 / 12 / 36)))
+    with pytest.raises(BadInput):
+        fixed.first_samples(SCORES, 4)
+
+
+def test_two_runs_by_hand():
+    d = fixed.independent(SCORES, [[1, 0], [1, 1], [0, 0]])
+    # the second: variance 1/2 of one problem, / 2 / 9 = 0.0277778; with 0.0162037 -> SE 0.209718
+    assert (d.difference, d.se) == (pytest.approx(1 / 12), pytest.approx(0.209718, abs=1e-6))
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), min_size=2, max_size=6), st.randoms())
+def test_order_of_problems_and_the_sign(rows, random):
+    other = [row[::-1] for row in rows]
+    d, back = fixed.by_sample(rows, other), fixed.by_sample(other, rows)
+    assert back.difference == -d.difference and back.p == pytest.approx(d.p)
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    again = fixed.by_sample([rows[i] for i in order], [other[i] for i in order])
+    assert again.se == pytest.approx(d.se, nan_ok=True) and again.difference == pytest.approx(d.difference)
+
+
+@pytest.mark.parametrize("way", ["printed spread", "no spread", "two runs", "part"])
+def test_the_interval_covers(way):
+    """400 draws of the same 30 problems with chances spread from certain to even; true differences are 0."""
+    rng = np.random.default_rng(7)
+    chances, hits, draws = rng.beta(0.6, 0.6, 30), 0, 400
+    for _ in range(draws):
+        ours = rng.random((30, 16)) < chances[:, None]
+        theirs = rng.random((30, 10)) < chances[:, None]
+        by_seed = theirs.mean(axis=0)
+        d = {
+            "printed spread": lambda: fixed.against_printed(ours, by_seed.mean(), 10, by_seed.std(ddof=1)),  # noqa: B023
+            "no spread": lambda: fixed.against_printed(ours, theirs.mean(), 10),  # noqa: B023
+            "two runs": lambda: fixed.independent(ours, theirs),  # noqa: B023
+            "part": lambda: fixed.first_samples(ours, 6),  # noqa: B023
+        }[way]()
+        hits += d.low <= 0 <= d.high
+    assert 0.92 <= hits / draws <= 0.98
