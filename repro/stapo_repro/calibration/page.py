@@ -1,0 +1,195 @@
+"""What `stapo-repro calibrate` shows: the same tables on a terminal and as Markdown, and all of it as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from stapo_repro import labels
+from stapo_repro.calibration.beside import Row
+from stapo_repro.calibration.causes import Change
+from stapo_repro.calibration.judging import Difference, rule
+from stapo_repro.calibration.published import Published, Set
+from stapo_repro.calibration.two_runs import Pair, apart_in_words
+from stapo_repro.tables.render.markdown import escape, grid
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: its title, headings (the first `left` of text), and rows of text."""
+
+    title: str
+    left: int
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that one call found. `model` is "" where no published results were asked for."""
+
+    model: str
+    margin: float
+    rows: list[Row] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    sources: list[Set] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _percent(x: float | None, digits: int = 2) -> str:
+    return "–" if x is None else f"{x:.{digits}f}"
+
+
+def _signed(d: Difference) -> str:
+    """+1.25 [-0.40, +2.90]"""
+    if d.points is None:
+        return "–"
+    ends = "" if d.low is None or d.high is None else f" [{d.low:+.2f}, {d.high:+.2f}]"
+    return f"{d.points:+.2f}{ends}"
+
+
+def _p(d: Difference) -> str:
+    return "–" if d.p_holm is None else "<0.001" if d.p_holm < 0.001 else f"{d.p_holm:.3f}"
+
+
+def _verdict(d: Difference) -> str:
+    return f"{d.verdict} ({d.why})" if d.why else d.verdict
+
+
+def _theirs(p: Published) -> str:
+    spread = f" ± {p.sd:g}" if p.sd is not None else ""
+    return f"{p.value:g}{spread} ({p.n or '?'})"
+
+
+def _apart(r: Row) -> str:
+    return "; ".join(f"{k} {mine} / {theirs}" for k, (mine, theirs) in r.differs_in.items()) or "nothing"
+
+
+def _name(benchmark: str) -> str:
+    return labels.benchmark_label(benchmark)
+
+
+def grids(c: Calibration) -> Iterator[Grid]:
+    """Every table that has a row."""
+    run = any(r.ours for r in c.rows)
+    if run:
+        yield Grid(
+            f"{c.model}: ours beside published scores, percent (samples a problem)",
+            3,
+            ("benchmark", "at", "source", "ours", "published", "ours - published [95 %]", "p (Holm)", "verdict"),
+            [
+                (_name(r.benchmark), r.ours.cell.split("/")[-2], r.published.source,
+                 f"{_percent(r.ours.value)} ({r.ours.n})", _theirs(r.published), _signed(r.difference),
+                 _p(r.difference), _verdict(r.difference))
+                if r.ours
+                else (_name(r.benchmark), "–", r.published.source, "not run", _theirs(r.published), "–", "–", "not run")
+                for r in c.rows
+            ],
+        )  # fmt: skip
+        yield Grid(
+            "Settings that differ, ours / theirs; and where the noise of the published score comes from",
+            4,
+            ("benchmark", "at", "source", "settings", "noise"),
+            [
+                (_name(r.benchmark), r.ours.cell.split("/")[-2], r.published.source, _apart(r), r.noise_of_published)
+                for r in c.rows
+                if r.ours
+            ],
+        )
+    elif c.rows:
+        yield Grid(
+            f"{c.model}: published scores, percent ± SD over seeds (samples a problem)",
+            2,
+            ("benchmark", "source", "published", "T", "top-p", "limit", "grader", "judge", "ours"),
+            [(_name(r.benchmark), r.published.source, _theirs(r.published), *_stated(r.published), "not run")
+             for r in c.rows],
+        )  # fmt: skip
+    if c.changes:
+        yield Grid(
+            "One cause changed on the same responses, percent",
+            3,
+            ("benchmark", "at", "cause", "before", "after", "after - before [95 %]", "gained/lost", "p (Holm)",
+             "verdict"),
+            [
+                (_name(x.benchmark), x.setting, x.cause, _percent(x.before), _percent(x.after), _signed(x.difference),
+                 "–" if x.before is None or x.kind == "samples" else f"{x.gained}/{x.lost}", _p(x.difference),
+                 _verdict(x.difference) + (f"; leaves SE {x.noise:.2f}" if x.noise is not None else ""))
+                for x in c.changes
+            ],
+        )  # fmt: skip
+    if c.pairs:
+        yield Grid(
+            "Two runs, percent",
+            1,
+            ("benchmark", "first", "second", "first - second [95 %]", "p (Holm)", "verdict", "what differs",
+             "first / second"),
+            [
+                (_name(p.benchmark), _percent(p.before), _percent(p.after), _signed(p.difference), _p(p.difference),
+                 _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
+                for p in c.pairs
+            ],
+        )  # fmt: skip
+
+
+def _stated(p: Published) -> tuple[str, ...]:
+    s = p.setting
+    values = (s.temperature, s.top_p, s.max_tokens, s.grader, s.judge)
+    return tuple("not stated" if v is None else f"{v:,}" if isinstance(v, int) else str(v) for v in values)
+
+
+def lines(c: Calibration) -> list[str]:
+    """What stands below the tables."""
+    judged = [*(r.difference for r in c.rows), *(x.difference for x in c.changes), *(p.difference for p in c.pairs)]
+    out = [rule(c.margin)] if any(d.verdict != "not run" for d in judged) else []
+    for s in c.sources:
+        at = f" at {s.source.commit[:12]}" if s.source.commit else ""
+        kind = "" if s.kind == "evaluation" else f" ({s.kind})"
+        out.append(f"{s.name}{kind}: github.com/{s.source.repository}{at}, {', '.join(s.source.places)}")
+    return [*out, *c.notes]
+
+
+def to_terminal(c: Calibration) -> None:
+    """Print all tables; a narrow terminal wraps lines, no number is cut."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.width = max(console.width, 160)
+    for g in grids(c):
+        shown = Table(title=g.title, title_justify="left", box=box.SIMPLE_HEAD)
+        for i, name in enumerate(g.header):
+            words = i < g.left or name in ("verdict", "what differs", "first / second", "noise", "settings")
+            shown.add_column(name, justify="left" if words else "right", no_wrap=not words)
+        for row in g.rows:
+            shown.add_row(*row)
+        console.print(shown, markup=False)
+    for line in lines(c):
+        console.print(f"- {line}", highlight=False, markup=False)
+
+
+def to_markdown(c: Calibration) -> str:
+    parts = [f"# Calibration{f' of {escape(c.model)}' if c.model else ''}"]
+    for g in grids(c):
+        parts += ["", f"## {escape(g.title)}", ""]
+        parts += grid([escape(h) for h in g.header], [[escape(x) for x in row] for row in g.rows], g.left)
+    return "\n".join([*parts, "", *(f"- {escape(x)}" for x in lines(c))]) + "\n"
+
+
+def to_json(c: Calibration) -> str:
+    """Every number; points and percent, null where undefined."""
+
+    def plain(rows: Sequence[Any]) -> list[Any]:
+        return [
+            asdict(r) | ({"published": asdict(r.published) | {"setting": r.published.setting.model_dump()}}
+                         if isinstance(r, Row) else {})
+            for r in rows
+        ]  # fmt: skip
+
+    value = {"schema_version": 1, "model": c.model, "margin": c.margin, "rule": rule(c.margin),
+             "rows": plain(c.rows), "causes": plain(c.changes), "runs": plain(c.pairs),
+             "sources": [s.model_dump(exclude={"rows"}) for s in c.sources], "notes": c.notes}  # fmt: skip
+    return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
