@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,10 @@ class Row:
     noise_of_published: str
     differs_in: dict[str, tuple[Any, Any]]
 
-    def fields(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def setting(self) -> str:
+        """Of our cell, by its name."""
+        return self.ours.cell.split("/")[-2] if self.ours else ""
 
 
 def ours_of(cell: Loaded) -> Ours:
@@ -69,7 +71,7 @@ def stated(r: CellRecord) -> dict[str, Any]:
         "top_p": r.top_p,
         "max_tokens": r.max_tokens,
         "grader": r.grader.split(",")[0] or NOT_STATED,
-        "judge": (r.judge.split(",")[0] or NOT_STATED) if r.scored_by == "rule+judge" else "none",
+        "judge": (r.judge.partition(" ")[0] or NOT_STATED) if r.scored_by == "rule+judge" else "none",
         "prompt": "ours",
     }
 
@@ -116,9 +118,9 @@ def notes(cells: Sequence[Loaded], model: str) -> list[str]:
         if r.text_variants:
             found.append(f"{r.cell.benchmark}: {r.text_variants} problem texts differ from the registered copy")
         if r.synthetic:
-            found.append(f"{r.cell.id} was made up for a test")
+            found.append("records were made up for a test")
         if r.miniature:
-            found.append(f"{r.cell.id} is of a miniature")
+            found.append("a miniature: its benchmarks are its own")
         if cut := r.finish_reasons.get("length", 0):
             share = 100 * cut / (r.n * len(r.problems))
             found.append(f"{r.cell.benchmark} at {r.cell.setting}: {share:.1f} % of the responses reached the limit of "

@@ -16,6 +16,7 @@ from stapo_results.schema import CellRecord
 from stapo_results.statistics.fixed import by_sample, first_samples, noise
 
 PRESETS = ("ours", "math-verify", "justrl", "strict")
+NO_RESPONSES = "the folder holds no responses (samples.jsonl)"
 Kind = Literal["grader", "judge", "limit", "samples"]
 
 
@@ -56,17 +57,25 @@ def changes(
     return [replace(x, difference=d) for x, d in zip(found, verdicts, strict=True)]
 
 
+def cause_of(setting: str, theirs: object, n: int) -> str:
+    """The cause that changes this setting of ours into a source's, as `Change.cause` names it; "" for none of them."""
+    if setting == "judge":
+        return "without the judge" if theirs == "none" else ""
+    names = {"grader": f"grader {theirs}", "max_tokens": f"limit {theirs} tokens", "n": f"first {theirs} of {n} samples"}
+    return names.get(setting, "")
+
+
 def _of_cell(
     r: CellRecord, responses: Responses, published: Sequence[Published], limits: Sequence[int], samples: Sequence[int]
 ) -> Iterator[Change]:
     theirs = [p for p in published if p.benchmark == r.cell.benchmark]
     own = r.grader.split(",")[0] or "ours"
-    for preset in PRESETS:
-        cause = f"grader {preset}{', again' if preset == own else ''}"
-        if responses.has(r):
+    if responses.has(r):
+        for preset in PRESETS:  # the run's own too: it finds a grader that has changed since
+            cause = f"grader {preset}{', again' if preset == own else ''}"
             yield _paired(r, "grader", cause, responses.graded(r, preset))
-        else:
-            yield _not_run(r, "grader", cause, "the run folder holds no responses")
+    else:
+        yield _not_run(r, "grader", f"graders {', '.join(PRESETS)}", NO_RESPONSES)
     if any(p.judged for p in r.problems) and r.scored_by == "rule+judge":
         yield _paired(r, "judge", "without the judge", scores(r, "rule"), scores(r))
     else:
@@ -80,9 +89,9 @@ def _of_cell(
 
 
 def _limited(r: CellRecord, responses: Responses, preset: str, limit: int) -> Change:
-    cause = f"limit {limit:,} tokens"
+    cause = f"limit {limit} tokens"
     if not responses.has(r):
-        return _not_run(r, "limit", cause, "the run folder holds no responses")
+        return _not_run(r, "limit", cause, NO_RESPONSES)
     if responses.tokenizer_of(r) is None:
         return _not_run(r, "limit", cause, "the model's tokenizer.json is not at hand: --tokenizer DIR")
     return _paired(r, "limit", cause, responses.graded(r, preset, limit))

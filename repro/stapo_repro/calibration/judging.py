@@ -89,6 +89,7 @@ def scores(record: CellRecord, by: Literal["scored", "rule"] = "scored") -> list
 
 def obstacle(record: CellRecord) -> str:
     """Why no difference of this cell can be judged; "" for nothing."""
-    if missing := "".join(p.verdicts for p in record.problems).count("-"):
-        return f"{missing} samples are missing"
+    letters = "".join(p.verdicts for p in record.problems)
+    if missing := letters.count("-"):
+        return f"{missing} of {len(letters):,} samples missing"
     return "one sample a problem has no spread" if record.n < 2 else ""

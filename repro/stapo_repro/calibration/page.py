@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stapo_repro import labels
-from stapo_repro.calibration.beside import Row
-from stapo_repro.calibration.causes import Change
+from stapo_repro.calibration.beside import NOT_STATED, Row
+from stapo_repro.calibration.causes import Change, cause_of
 from stapo_repro.calibration.judging import Difference, rule
 from stapo_repro.calibration.published import Published, Set
 from stapo_repro.calibration.two_runs import Pair, apart_in_words
@@ -60,12 +60,22 @@ def _verdict(d: Difference) -> str:
 
 
 def _theirs(p: Published) -> str:
-    spread = f" ± {p.sd:g}" if p.sd is not None else ""
-    return f"{p.value:g}{spread} ({p.n or '?'})"
+    spread = f" ± {p.sd}" if p.sd is not None else ""
+    return f"{p.value}{spread} ({p.n or '?'})"
 
 
-def _apart(r: Row) -> str:
-    return "; ".join(f"{k} {mine} / {theirs}" for k, (mine, theirs) in r.differs_in.items()) or "nothing"
+def _apart(r: Row, changes: Sequence[Change]) -> str:
+    """temperature 0.7 / 0.8; grader ours / justrl (-1.25)"""
+    found = {(x.benchmark, x.setting, x.cause): x.difference.points for x in changes}
+
+    def moves(name: str, theirs: Any) -> str:
+        cause = cause_of(name, theirs, r.ours.n if r.ours else 0)
+        points = found.get((r.benchmark, r.setting, cause))
+        return "" if points is None else f" ({points:+.2f})"
+
+    known = [f"{k} {a} / {b}{moves(k, b)}" for k, (a, b) in r.differs_in.items() if b != NOT_STATED]
+    silent = [k for k, (_, b) in r.differs_in.items() if b == NOT_STATED]
+    return "; ".join([*known, *([f"not stated: {', '.join(silent)}"] if silent else [])]) or "nothing"
 
 
 def _name(benchmark: str) -> str:
@@ -81,7 +91,7 @@ def grids(c: Calibration) -> Iterator[Grid]:
             3,
             ("benchmark", "at", "source", "ours", "published", "ours - published [95 %]", "p (Holm)", "verdict"),
             [
-                (_name(r.benchmark), r.ours.cell.split("/")[-2], r.published.source,
+                (_name(r.benchmark), r.setting, r.published.source,
                  f"{_percent(r.ours.value)} ({r.ours.n})", _theirs(r.published), _signed(r.difference),
                  _p(r.difference), _verdict(r.difference))
                 if r.ours
@@ -90,11 +100,13 @@ def grids(c: Calibration) -> Iterator[Grid]:
             ],
         )  # fmt: skip
         yield Grid(
-            "Settings that differ, ours / theirs; and where the noise of the published score comes from",
+            "Settings that differ, ours / theirs"
+            + (", in brackets what the change does to our responses" if c.changes else "")
+            + "; the published score's noise",
             4,
             ("benchmark", "at", "source", "settings", "noise"),
             [
-                (_name(r.benchmark), r.ours.cell.split("/")[-2], r.published.source, _apart(r), r.noise_of_published)
+                (_name(r.benchmark), r.setting, r.published.source, _apart(r, c.changes), r.noise_of_published)
                 for r in c.rows
                 if r.ours
             ],
@@ -137,7 +149,7 @@ def grids(c: Calibration) -> Iterator[Grid]:
 def _stated(p: Published) -> tuple[str, ...]:
     s = p.setting
     values = (s.temperature, s.top_p, s.max_tokens, s.grader, s.judge)
-    return tuple("not stated" if v is None else f"{v:,}" if isinstance(v, int) else str(v) for v in values)
+    return tuple(NOT_STATED if v is None else f"{v:,}" if isinstance(v, int) else str(v) for v in values)
 
 
 def lines(c: Calibration) -> list[str]:
@@ -148,6 +160,9 @@ def lines(c: Calibration) -> list[str]:
         at = f" at {s.source.commit[:12]}" if s.source.commit else ""
         kind = "" if s.kind == "evaluation" else f" ({s.kind})"
         out.append(f"{s.name}{kind}: github.com/{s.source.repository}{at}, {', '.join(s.source.places)}")
+    for where in dict.fromkeys((x.benchmark, x.setting) for x in c.changes):
+        moving = [x.cause for x in c.changes if (x.benchmark, x.setting) == where and x.difference.verdict == "differs"]
+        out.append(f"{_name(where[0])} at {where[1]}: what moves the score: {', '.join(moving) or 'nothing that was tried'}")
     return [*out, *c.notes]
 
 

@@ -1,0 +1,320 @@
+"""`stapo-repro calibrate`: published numbers as transcribed, verdicts by hand, planted causes found by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import planted_run
+import pytest
+import synthetic_records as synthetic
+
+from stapo_repro.calibration import beside, causes, judging, page, published, regrade, two_runs
+from stapo_repro.cli import main
+from stapo_results.benchmarks import registry
+from stapo_results.errors import BadInput
+from stapo_results.statistics.fixed import Fixed
+
+MODEL = "hbx/JustRL-DeepSeek-1.5B"
+
+
+def values(model: str, benchmark: str) -> dict[str, tuple]:
+    return {p.source: (p.value, p.sd, p.n) for p in published.rows_of(model) if p.benchmark == benchmark}
+
+
+# the transcribed numbers
+
+
+def test_spot_values_of_every_source():
+    assert values(MODEL, "aime24") == {"justrl-figure": (58.59, None, None), "justrl": (52.6, None, 32),
+                                       "sober": (43.3, 5.4, 10)}  # fmt: skip
+    assert values("JustRL-Nemotron-1.5B", "olympiadbench") == {"justrl": (76.59, None, 4), "sober": (73.0, 0.6, 3)}
+    assert values("LIMO", "minerva") == {"sober": (45.2, 2.3, 3)}
+    assert values("VibeThinker-1.5B", "aime25") == {"sober": (71.3, 7.7, 10)}
+    assert values("Qwen3-1.7B-Base + DAPO", "aime24") == {"skyrl-training": (14.4, None, 32)}
+
+
+def test_one_checkpoint_of_two_names_and_spellings_has_all_its_rows():
+    both = {"justrl": (84.9, None, 4), "sober": (84.9, 0.3, 3)}
+    names = ("DeepSeek-R1-Distill-1.5B", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "deepseek-r1-distill-qwen-1.5b")
+    assert [values(n, "math500") for n in names] == [both] * 3
+    assert values("QUESTA-Nemotron-1.5B", "amc23") == {"justrl": (93.44, None, 32), "sober": (96.0, 1.3, 10)}
+
+
+def test_the_whole_file_by_its_sums():
+    sets = {s.name: s for s in published.load().sets}
+    assert {n: len(s.rows) for n, s in sets.items()} == {"justrl-figure": 1, "justrl": 7, "sober": 66,
+                                                         "skyrl-training": 2}  # fmt: skip
+    totals = [
+        round(sum(v[i] for r in sets[name].rows for v in r.values.values()), 2)
+        for name, i in (("justrl", 0), ("sober", 0), ("sober", 1))
+    ]
+    assert totals == [2627.21, 20744.7, 1052.5]
+    s = sets["sober"].setting
+    assert (s.temperature, s.top_p, s.max_tokens, s.judge) == (0.8, 0.9, 32768, "none")
+    assert sets["justrl"].source.commit == "cf444e9920b599c865ee6742c88dc162dcabcec2"
+
+
+def test_an_unknown_model_is_answered_with_those_that_are_known():
+    with pytest.raises(BadInput) as e:
+        published.rows_of("acme/none-such")
+    assert e.value.found == "acme/none-such"
+    assert {"JustRL-DeepSeek-1.5B", "LIMO"} <= set(str(e.value.expected).split(", "))
+
+
+# verdicts
+
+
+def test_verdicts_by_hand():
+    of = judging.measured
+    found = judging.judged(
+        [
+            of(Fixed(0.10, 0.02, 0.06, 0.14, 0.001)),
+            of(Fixed(0.01, 0.01, -0.01, 0.03, 0.3)),
+            of(Fixed(0.01, 0.04, -0.07, 0.09, 0.8)),
+            of(Fixed(0.04, 0.019, 0.002, 0.078, 0.04)),  # by Holm 3 x 0.04: of 4 tests the second smallest
+            of(Fixed(0.04, 0.01, 0.02, 0.06, 0.01), "12 of 40 samples missing"),
+        ],
+        5.0,
+    )
+    assert [d.verdict for d in found] == ["differs", "agrees", "cannot tell", "cannot tell", "cannot tell"]
+    assert [d.p_holm for d in found] == [0.004, 0.6, 0.8, pytest.approx(0.12), None]
+    assert (found[4].points, found[4].low) == (4.0, None)
+    assert [d.verdict for d in judging.judged([of(Fixed(0.01, 0.01, -0.01, 0.03, 0.3))], 2.0)] == ["cannot tell"]
+
+
+# beside published numbers
+
+
+def evaluated(root: Path, benchmark: str = "aime24", right: int = 17, n: int = 32, **changed) -> Path:
+    """`right` of n samples of every problem are right: 17 of 32 is 53.125 %."""
+    spec = registry()[benchmark]
+    rows = ["1" * right + "0" * (n - right)] * spec.rows
+    given = {"size": MODEL, "step": "base", "benchmark_sha256": spec.golds_sha256, "max_tokens": 31744,
+             "grader": "justrl, x", "scored_by": "rule+judge", "judge": "opencompass/CompassVerifier-3B r"}  # fmt: skip
+    return synthetic.cell(root, "external", benchmark, "t0.7", rows, **(given | changed)).parents[1]
+
+
+def compared(folder: Path, margin: float = 5.0) -> dict[str, beside.Row]:
+    table = beside.table(published.rows_of(MODEL), beside.own_cells([folder], MODEL), margin)
+    return {r.published.source: r for r in table if r.ours}
+
+
+def test_a_score_beside_three_published_ones(tmp_path):
+    found = compared(evaluated(tmp_path), 6.0)
+    # each problem's variance 17 x 15 / 32 / 31, so ours 0.257056 / 32 / 30 = 0.000267767, and theirs as much
+    same = found["justrl"]
+    assert (same.difference.points, same.difference.se) == (pytest.approx(0.525), pytest.approx(2.31416, abs=1e-4))
+    assert (same.difference.verdict, same.differs_in, same.noise_of_published) == ("agrees", {}, "ours at their n")
+    # theirs 5.4^2 / 10 = 2.916 points^2, ours 2.67767: SE 2.36509
+    other = found["sober"]
+    assert (other.difference.points, other.difference.se) == (pytest.approx(9.825), pytest.approx(2.36509, abs=1e-4))
+    assert (other.difference.verdict, other.noise_of_published) == ("differs", "printed spread")
+    assert other.differs_in["temperature"] == (0.7, 0.8)
+    assert other.differs_in["judge"] == ("opencompass/CompassVerifier-3B", "none")
+    assert "top_p" not in other.differs_in
+    figure = found["justrl-figure"]
+    assert (figure.difference.points, figure.difference.verdict) == (pytest.approx(-5.465), "cannot tell")
+    assert figure.noise_of_published == "not known"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"variant": "only the first 6 of 30 problems"}, "only the first 6"),
+        ({"benchmark_sha256": "1" * 64}, "other answers"),
+        ({"n": 1, "right": 1}, "one sample"),
+    ],
+)
+def test_what_cannot_be_compared_is_shown_without_a_verdict(tmp_path, changed, why):
+    row = compared(evaluated(tmp_path, **changed))["justrl"]
+    assert row.difference.points is not None
+    assert (row.difference.verdict, row.difference.low) == ("cannot tell", None)
+    assert why in row.difference.why
+
+
+def test_missing_samples_are_counted(tmp_path):
+    spec = registry()["aime24"]
+    rows = ["1100"] * (spec.rows - 1) + ["11-0"]
+    synthetic.cell(tmp_path, "external", "aime24", "t0.7", rows, size=MODEL, step="base",
+                   benchmark_sha256=spec.golds_sha256)  # fmt: skip
+    row = compared(tmp_path)["justrl"]
+    assert (row.ours.missing, row.difference.points, row.difference.verdict) == (1, None, "cannot tell")
+
+
+def test_of_several_models_the_named_one_is_taken(tmp_path):
+    evaluated(tmp_path)
+    evaluated(tmp_path, right=3, size="other")
+    (cell,) = beside.own_cells([tmp_path], MODEL)
+    assert cell.record.cell.size == MODEL
+    assert beside.notes([cell], MODEL) == ["records were made up for a test"]
+    with pytest.raises(BadInput, match="several models"):
+        beside.own_cells([tmp_path])
+
+
+# planted causes
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("planted")
+    planted_run.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(world) -> dict[str, causes.Change]:
+    cells = beside.own_cells([world / "run"])
+    return {x.cause: x for x in causes.changes(cells, regrade.Responses(cells), [], [32], [2], 5.0)}
+
+
+def test_each_planted_cause_is_found_by_its_name(found):
+    # 3 problems of 11 hang on each: 12 of 44 samples
+    assert {name for name, x in found.items() if x.difference.verdict == "differs"} == {
+        "grader justrl", "without the judge", "limit 32 tokens",
+    }  # fmt: skip
+    for name in ("grader justrl", "without the judge", "limit 32 tokens"):
+        x = found[name]
+        assert (x.gained, x.lost, x.difference.points) == (0, 12, pytest.approx(-1200 / 44))
+
+
+def test_graders_that_see_the_same_agree(found):
+    for name in ("grader ours, again", "grader math-verify", "grader strict"):
+        assert (found[name].difference.verdict, found[name].difference.points) == ("agrees", 0.0)
+    assert found["grader justrl"].before == pytest.approx(2700 / 44)  # by the rule alone
+    assert found["without the judge"].before == pytest.approx(3900 / 44)
+
+
+def test_fewer_samples_bring_noise(found):
+    x = found["first 2 of 4 samples"]
+    # r0 gains 1/2, r1 1/4 of 11 problems; variances 1/3 and 1/4, at two samples (7/12) / 2 / 121
+    assert x.difference.points == pytest.approx(75 / 11)
+    assert x.noise == pytest.approx(100 * (7 / 12 / 2 / 121) ** 0.5, abs=1e-4)
+    assert x.difference.verdict == "cannot tell"
+
+
+def test_without_responses_and_tokenizer_nothing_is_made_up(world, tmp_path):
+    cells = beside.own_cells([planted_run.build(tmp_path, judge=False)])
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    (tmp_path / "run" / "samples.jsonl").rename(tmp_path / "samples.jsonl")
+    rows = causes.changes(cells, regrade.Responses(cells), [], [32], [], 5.0)
+    assert [(x.kind, x.difference.verdict, x.before) for x in rows] == [
+        ("grader", "not run", None), ("judge", "not run", None), ("limit", "not run", None),
+    ]  # fmt: skip
+    assert "samples.jsonl" in rows[2].difference.why
+
+
+# two runs
+
+
+def pair(world: Path, name: str, **changed) -> two_runs.Pair:
+    other = planted_run.build(world, name=name, **changed)
+    (found,) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
+    return found
+
+
+def test_a_run_against_itself_agrees(world):
+    cells = beside.own_cells([world / "run"])
+    (found,) = two_runs.pairs(cells, cells, 5.0)
+    d = found.difference
+    assert (d.verdict, d.points, d.low, d.high, d.p) == ("agrees", 0.0, 0.0, 0.0, 1.0)
+    assert (found.settings, found.environment, found.attributed_to) == ({}, [], "")
+
+
+# three problems that the changed setting loses
+LOST = {f"g{i}": "0000" for i in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("temperature", {"temperature": 0.9, "setting": "t0.9-p0.9"}),
+        ("top-p", {"top_p": 0.8, "temperature": 0.7, "setting": "t0.7-p0.8"}),
+        ("longest response", {"max_tokens": 32}),
+        ("grader", {"grader": "strict, stapo-rules 1"}),
+        ("engine", {"engine": "vllm"}),
+        ("evaluation seed", {"eval_seed": 1}),
+        ("model", {"revisions": {"model": "weights 2"}}),
+        ("dtype", {"config": {"dtype": "bfloat16"}}),
+    ],
+)
+def test_the_one_setting_that_differs_is_named(world, name, changed):
+    found = pair(world, f"one-{name}", verdicts=LOST, **changed)
+    assert (list(found.settings), found.attributed_to, found.difference.verdict) == ([name], name, "differs")
+    assert found.difference.points == pytest.approx(1200 / 44)
+
+
+def test_the_judge_is_one_cause(world):
+    found = pair(world, "unjudged", judge=False)
+    assert (found.attributed_to, found.settings["judge"][1], found.difference.verdict) == ("judge", "none", "differs")
+
+
+def test_settings_that_differ_together_are_not_told_apart(world):
+    found = pair(world, "two", verdicts=LOST, setting="t1.0", max_tokens=32, top_p=1.0)
+    assert (found.attributed_to, sorted(found.settings)) == ("", ["longest response", "temperature", "top-p"])
+    assert found.difference.verdict == "differs"
+
+
+def test_other_code_is_no_setting_and_is_named_beside_it(world):
+    found = pair(world, "code", verdicts=LOST, max_tokens=32, code_commit="d" * 40, config={"threads": 2})
+    assert (found.attributed_to, found.environment) == ("longest response", ["code", "threads"])
+
+
+def test_other_numbers_of_samples_are_compared_without_pairing(world):
+    found = pair(world, "fewer", n=2)
+    assert (found.attributed_to, found.difference.points) == ("samples a problem", pytest.approx(-75 / 11))
+
+
+def test_other_problems_are_refused(world, tmp_path):
+    cells = beside.own_cells([world / "run"])
+    fewer = cells[0].record.model_copy(update={"problems": cells[0].record.problems[1:]})
+    other = [type(cells[0])(fewer, cells[0].path, "", cells[0].file)]
+    with pytest.raises(BadInput, match="other problems"):
+        two_runs.pairs(cells, other, 5.0)
+
+
+# the command
+
+
+def test_causes_are_named_on_the_page_and_in_the_file(found, capsys):
+    whole = page.Calibration("", 5.0, changes=list(found.values()))
+    page.to_terminal(whole)
+    for text in (capsys.readouterr().out, page.to_markdown(whole)):
+        assert "-27.27" in text and "grader justrl, without the judge, limit 32 tokens" in text
+    row = next(x for x in json.loads(page.to_json(whole))["causes"] if x["cause"] == "grader justrl")
+    assert (row["lost"], row["difference"]["verdict"]) == (12, "differs")
+
+
+def test_a_setting_beside_what_its_change_does(world, found):
+    (cell,) = beside.own_cells([world / "run"])
+    setting = published.Setting(temperature=0.7, top_p=0.9, max_tokens=32, grader="justrl", judge="none", prompt=None)
+    theirs = published.Published("s", "evaluation", "m", "toy", 50.0, None, 2, "not printed", False, setting)
+    row = beside.row(theirs, cell)
+    text = page.to_markdown(page.Calibration("m", 5.0, [row], list(found.values())))
+    assert "max\\_tokens 64 / 32 (-27.27)" in text or "max_tokens 64 / 32 (-27.27)" in text
+    assert "grader ours / justrl (-27.27)" in text and "n 4 / 2 (+6.82)" in text
+
+
+def test_the_command_writes_both_files(world, tmp_path):
+    with pytest.raises(SystemExit) as e:
+        main(["calibrate", "--from", str(world / "run"), "--against", str(world / "run"), "--out", str(tmp_path / "o")])
+    assert e.value.code == 0
+    data = json.loads((tmp_path / "o" / "calibration.json").read_text())
+    (row,) = data["runs"]
+    assert (row["difference"]["points"], row["difference"]["verdict"], data["margin"]) == (0.0, "agrees", 5.0)
+    assert "no setting differs" in (tmp_path / "o" / "calibration.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ([MODEL], 0), ([], 2), (["acme/none-such"], 2), ([MODEL, "--causes"], 2), ([MODEL, "--from", "nowhere"], 2),
+        ([MODEL, "--margin", "0"], 2),
+    ],
+)  # fmt: skip
+def test_exit_codes(flags, code, capsys):
+    with pytest.raises(SystemExit) as e:
+        main(["calibrate", *flags])
+    assert e.value.code == code
+    said = capsys.readouterr()
+    assert ("not run" in said.out) if code == 0 else ("next:" in said.err)
