@@ -1,4 +1,4 @@
-"""A finished evaluation with planted causes, in the real formats: each group of problems is sensitive to one of them."""
+"""A finished evaluation with planted causes, in the real formats: each group of problems hangs on one of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build(
     temperature, top_p = SETTINGS.get(setting, (0.8, 0.9))
     copy = benchmarks.load(str(file)).identity
     how = {"scored_by": "rule+judge" if judge else "rule",
-           "judge": "acme/CompassVerifier-3B r1, prompt p, scope rule-negatives, mode compass" if judge else ""}  # fmt: skip
+           "judge": "acme/CompassVerifier-3B r1, scope rule-negatives, mode compass" if judge else ""}  # fmt: skip
     given = {
         "cell": cell, "n": n, "temperature": temperature, "top_p": top_p, "max_tokens": 64, **how,
         "grader": "ours, stapo-rules 1", "problems": results, "benchmark_rows": copy.rows,

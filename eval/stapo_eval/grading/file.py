@@ -114,7 +114,8 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
 
     path = Path(folder) / "tokenizer.json"
     if limit < 1 or not path.is_file():
-        raise BadInput("responses cannot be cut", found=f"{limit} tokens, {path}{'' if path.is_file() else ' not there'}",
+        there = path if path.is_file() else f"no {path}"
+        raise BadInput("responses cannot be cut", found=f"{limit} tokens, {there}",
                        expected="1 token or more, and a model's folder with tokenizer.json",
                        next_step="--max-tokens N --tokenizer DIR")  # fmt: skip
     tokenizer = Tokenizer.from_file(str(path))

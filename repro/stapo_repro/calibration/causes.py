@@ -61,8 +61,9 @@ def cause_of(setting: str, theirs: object, n: int) -> str:
     """The cause that changes this setting of ours into a source's, as `Change.cause` names it; "" for none of them."""
     if setting == "judge":
         return "without the judge" if theirs == "none" else ""
-    names = {"grader": f"grader {theirs}", "max_tokens": f"limit {theirs} tokens", "n": f"first {theirs} of {n} samples"}
-    return names.get(setting, "")
+    if setting == "n":
+        return f"first {theirs} of {n} samples"
+    return {"grader": f"grader {theirs}", "max_tokens": f"limit {theirs} tokens"}.get(setting, "")
 
 
 def _of_cell(

@@ -54,7 +54,8 @@ def measured(found: Fixed, why: str = "") -> Difference:
     if why:
         return Difference(_points(found.difference), verdict="cannot tell", why=why)
     p = None if math.isnan(found.p) else found.p
-    return Difference(*map(_points, (found.difference, found.se, found.low, found.high)), p, verdict="cannot tell")
+    points, se, low, high = map(_points, (found.difference, found.se, found.low, found.high))
+    return Difference(points, se, low, high, p, verdict="cannot tell")
 
 
 def judged(differences: Sequence[Difference], margin: float) -> list[Difference]:

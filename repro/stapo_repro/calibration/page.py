@@ -161,8 +161,11 @@ def lines(c: Calibration) -> list[str]:
         kind = "" if s.kind == "evaluation" else f" ({s.kind})"
         out.append(f"{s.name}{kind}: github.com/{s.source.repository}{at}, {', '.join(s.source.places)}")
     for where in dict.fromkeys((x.benchmark, x.setting) for x in c.changes):
-        moving = [x.cause for x in c.changes if (x.benchmark, x.setting) == where and x.difference.verdict == "differs"]
-        out.append(f"{_name(where[0])} at {where[1]}: what moves the score: {', '.join(moving) or 'nothing that was tried'}")
+        mine = [x for x in c.changes if (x.benchmark, x.setting) == where]
+        moving = ", ".join(x.cause for x in mine if x.difference.verdict == "differs")
+        tried = any(x.difference.verdict != "not run" for x in mine)
+        nothing = "nothing that was tried" if tried else "not run"
+        out.append(f"{_name(where[0])} at {where[1]}: what moves the score: {moving or nothing}")
     return [*out, *c.notes]
 
 

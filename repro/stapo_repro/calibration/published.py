@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.labels import PAPER_BENCHMARKS
 from stapo_repro.paper import transcribed
 from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS
+from stapo_results.shapes import Shape, shape_from
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 
@@ -78,12 +80,34 @@ class Set(_Strict):
         return self
 
 
+class Checkpoint(_Strict):
+    """A checkpoint that the driver evaluates: hub id, and what its cost is planned with.
+
+    `basis`: an "inferred" config is that of the model's family, not read on the hub. No commit is pinned; the run's
+    record has the one that was fetched.
+    """
+
+    id: str
+    basis: Literal["stated", "inferred"]
+    config: dict[str, Any]
+
+    @property
+    def shape(self) -> Shape:
+        return shape_from(self.config, self.id)
+
+
 class Calibration(_Strict):
-    """The file. `aliases`: a name that one source gives a checkpoint -> the name that another one gives it."""
+    """The file.
+
+    Attributes:
+        aliases: a name that one source gives a checkpoint -> the name that another one gives it.
+        checkpoints: by the name that `stapo-repro run calibration/NAME` knows them by.
+    """
 
     schema_version: Literal[1]
     source: str
     aliases: dict[str, str]
+    checkpoints: dict[str, Checkpoint]
     sets: list[Set]
 
 
@@ -141,3 +165,24 @@ def rows_of(model: str) -> list[Published]:
             next_step="stapo-repro calibrate JustRL-DeepSeek-1.5B   (results/paper/calibration.json holds the numbers)",
         )
     return found
+
+
+@dataclass(frozen=True)
+class Point:
+    """A source's way of evaluating, as `stapo-eval run` is told of it."""
+
+    source: str
+    setting: str
+    max_tokens: int
+
+
+def points_of(model: str) -> list[Point]:
+    """Every fully stated decoding at which this checkpoint was published."""
+    found = {}
+    for p in rows_of(model):
+        s = p.setting
+        if s.temperature is not None and s.top_p is not None and s.max_tokens is not None:
+            asked = (s.temperature, s.top_p)
+            name = next((k for k, v in SETTINGS.items() if v == asked), f"t{s.temperature:g}-p{s.top_p:g}")
+            found[p.source] = Point(p.source, name, s.max_tokens)
+    return list(found.values())

@@ -28,10 +28,17 @@ class Responses:
     Args:
         data_dir: folder of the benchmarks; None is that of each run, then $STAPO_DATA_DIR, then the hub.
         tokenizer: folder of the model; None is that of each run.
+        eval_env: the environment whose stapo-eval grades; None is this one.
     """
 
-    def __init__(self, cells: Sequence[Loaded], data_dir: Path | None = None, tokenizer: Path | None = None):
-        self.data_dir, self.tokenizer = data_dir, tokenizer
+    def __init__(
+        self,
+        cells: Sequence[Loaded],
+        data_dir: Path | None = None,
+        tokenizer: Path | None = None,
+        eval_env: Path | None = None,
+    ):
+        self.data_dir, self.tokenizer, self.eval_env = data_dir, tokenizer, eval_env
         self.folders: dict[Path, list[CellRecord]] = {}
         for c in cells:
             folder = c.file.parent.parent
@@ -98,30 +105,30 @@ class Responses:
             for n, ((q, _), s) in enumerate(asked.items())
         ]
         more = ("--max-tokens", str(limit), "--tokenizer", str(self.tokenizer_of(record))) if limit else ()
-        verdicts = dict(zip(asked, _grade(lines, preset, more), strict=True))
+        verdicts = dict(zip(asked, self._grade(lines, preset, more), strict=True))
         return [[self._score(verdicts, mine, p.problem_id, i, p.rule or p.verdicts) for i in keys]
                 for p in record.problems]  # fmt: skip
 
     @staticmethod
     def _score(
-        verdicts: Mapping[tuple[str, int], bool], mine: Mapping[tuple[str, int], Sample | None], q: str, i: int, was: str
-    ) -> float:
+        verdicts: Mapping[tuple[str, int], bool], mine: Mapping[tuple[str, int], Sample | None], q: str, i: int,
+        was: str,
+    ) -> float:  # fmt: skip
         if mine[q, i] is None or was[i] == "-":
             return math.nan
         return float(verdicts[q, i]) if (q, i) in verdicts else float(was[i])
 
-
-def _grade(lines: Sequence[str], preset: str, more: Sequence[str]) -> list[bool]:
-    if not lines:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "responses.jsonl", Path(folder) / "verdicts.jsonl"
-        source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [console_script("stapo-eval"), "grade", "--input", str(source), "--output", str(target),
-                   "--preset", preset, *more]  # fmt: skip
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise RunFailed("the responses could not be graded again",
-                            found=" ".join(done.stderr.split())[-600:], expected="verdicts of stapo-eval grade",
-                            next_step="stapo-eval grade --help")  # fmt: skip
-        return [json.loads(line)["rule"] for line in target.read_text(encoding="utf-8").splitlines()]
+    def _grade(self, lines: Sequence[str], preset: str, more: Sequence[str]) -> list[bool]:
+        if not lines:
+            return []
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = Path(folder) / "responses.jsonl", Path(folder) / "verdicts.jsonl"
+            source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            files = "--input", str(source), "--output", str(target)
+            command = [console_script("stapo-eval", self.eval_env), "grade", *files, "--preset", preset, *more]
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+            if done.returncode:
+                raise RunFailed("the responses could not be graded again",
+                                found=" ".join(done.stderr.split())[-600:], expected="verdicts of stapo-eval grade",
+                                next_step="stapo-eval grade --help")  # fmt: skip
+            return [json.loads(line)["rule"] for line in target.read_text(encoding="utf-8").splitlines()]

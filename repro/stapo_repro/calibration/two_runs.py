@@ -24,6 +24,7 @@ class Pair:
     """One benchmark of two runs, first minus second.
 
     Attributes:
+        before, after: the two scores in percent; None where samples are missing.
         settings: name -> (first, second) of every setting in which the two differ.
         environment: names of code, packages and machine settings that differ; they should change no score, and nobody
             has shown it.
@@ -34,8 +35,8 @@ class Pair:
     benchmark: str
     first: str
     second: str
-    before: float
-    after: float
+    before: float | None
+    after: float | None
     difference: Difference
     settings: dict[str, tuple[Any, Any]]
     environment: list[str]
@@ -79,10 +80,23 @@ def _pair(a: Loaded, b: Loaded) -> Pair:
     apart = {k: (mine.get(k, "not recorded"), theirs.get(k, "not recorded")) for k in {**mine, **theirs}
              if mine.get(k) != theirs.get(k)}  # fmt: skip
     x, y = (np.array(_in_order(r, a.record)) for r in (a.record, b.record))
-    one = next(iter(apart)) if len(apart) == 1 else ""
-    return Pair(a.record.cell.benchmark, a.record.cell.id, b.record.cell.id, *(round(100 * float(s.mean()), 6)
-                for s in (x, y)), measured(_difference(x, y), obstacle(a.record) or obstacle(b.record)), apart,
-                environment_apart(a, b), one)  # fmt: skip
+    why = obstacle(a.record) or obstacle(b.record)
+    return Pair(
+        benchmark=a.record.cell.benchmark,
+        first=a.record.cell.id,
+        second=b.record.cell.id,
+        before=_percent(x),
+        after=_percent(y),
+        difference=measured(_difference(x, y), why),
+        settings=apart,
+        environment=environment_apart(a, b),
+        attributed_to=next(iter(apart)) if len(apart) == 1 else "",
+    )
+
+
+def _percent(scores_QN: np.ndarray) -> float | None:
+    mean = float(scores_QN.mean())
+    return None if np.isnan(mean) else round(100 * mean, 6)
 
 
 def _difference(x: np.ndarray, y: np.ndarray) -> Fixed:

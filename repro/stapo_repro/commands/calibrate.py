@@ -34,6 +34,8 @@ class Calibrate:
     """Folder with the benchmarks, for --causes. Default: that of the run, else $STAPO_DATA_DIR, else the hub."""
     tokenizer: Path | None = None
     """Folder with the model's tokenizer.json, for shorter limits. Default: the model's folder of the run."""
+    eval_env: Path | None = None
+    """Folder of the environment whose stapo-eval grades for --causes. Default: this one."""
     margin: float = 5.0
     """Points within which the whole interval has to lie for "agrees"."""
     out: Path | None = None
@@ -75,7 +77,7 @@ class Calibrate:
         cells = beside.own_cells(self.runs, self.model) if self.runs else []
         changes, pairs = [], []
         if self.causes:
-            responses = regrade.Responses(cells, self.data_dir, self.tokenizer)
+            responses = regrade.Responses(cells, self.data_dir, self.tokenizer, self.eval_env)
             changes = causes.changes(cells, responses, known, self.limits, self.samples, self.margin)
         if self.against:
             pairs = two_runs.pairs(cells, beside.own_cells([self.against], self.model), self.margin)
