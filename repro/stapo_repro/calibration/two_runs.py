@@ -162,6 +162,8 @@ def shown(value: Any) -> str:
 def _words(p: Pair, d: Difference) -> str:
     also = f", unless it is {' or '.join(p.environment)}" if p.environment else ""
     names = ", ".join(p.settings)
+    if not p.settings and d.se == 0 and d.points == 0:
+        return "no setting differs, and no sample's verdict"
     if not p.settings:
         return f"no setting differs: the rest is chance{also}"
     if not p.attributed_to:
