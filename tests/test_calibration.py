@@ -18,6 +18,10 @@ from stapo_results.statistics.fixed import Fixed
 MODEL = "hbx/JustRL-DeepSeek-1.5B"
 
 
+SETTING = published.Setting(temperature=0.7, top_p=0.9, max_tokens=32, grader="justrl", judge="none", prompt=None)
+THEIRS = published.Published("s", "evaluation", "m", "toy", 50.0, None, 2, "not printed", False, SETTING)
+
+
 def values(model: str, benchmark: str) -> dict[str, tuple]:
     return {p.source: (p.value, p.sd, p.n) for p in published.rows_of(model) if p.benchmark == benchmark}
 
@@ -198,10 +202,11 @@ def test_without_responses_and_tokenizer_nothing_is_made_up(world, tmp_path):
     cells = beside.own_cells([planted_run.build(tmp_path, judge=False)])
     (tmp_path / "model" / "tokenizer.json").unlink()
     (tmp_path / "run" / "samples.jsonl").rename(tmp_path / "samples.jsonl")
-    rows = causes.changes(cells, regrade.Responses(cells), [], [32], [], 5.0)
-    assert [(x.kind, x.difference.verdict, x.before) for x in rows] == [
+    rows = causes.changes(cells, regrade.Responses(cells), [THEIRS], [], [], 5.0)
+    assert [(x.kind, x.difference.verdict, x.before) for x in rows[:3]] == [
         ("grader", "not run", None), ("judge", "not run", None), ("limit", "not run", None),
     ]  # fmt: skip
+    assert [x.cause for x in rows[2:]] == ["limit 32 tokens", "first 2 of 4 samples"]  # those of the published row
     assert "samples.jsonl" in rows[2].difference.why
 
 
@@ -289,9 +294,7 @@ def test_causes_are_named_on_the_page_and_in_the_file(found, capsys):
 
 def test_a_setting_beside_what_its_change_does(world, found):
     (cell,) = beside.own_cells([world / "run"])
-    setting = published.Setting(temperature=0.7, top_p=0.9, max_tokens=32, grader="justrl", judge="none", prompt=None)
-    theirs = published.Published("s", "evaluation", "m", "toy", 50.0, None, 2, "not printed", False, setting)
-    row = beside.row(theirs, cell)
+    row = beside.row(THEIRS, cell)
     text = page.to_markdown(page.Calibration("m", 5.0, [row], list(found.values())))
     for shown in ("max_tokens 64 / 32 (-27.27)", "grader ours / justrl (-27.27)", "n 4 / 2 (+6.82)"):
         assert shown in text

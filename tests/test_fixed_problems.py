@@ -89,20 +89,27 @@ def test_order_of_problems_and_the_sign(rows, random):
     assert again.difference == pytest.approx(d.difference)
 
 
-@pytest.mark.parametrize("way", ["printed spread", "no spread", "two runs", "part"])
-def test_the_interval_covers(way):
-    """400 draws of the same 30 problems with chances spread from certain to even; true differences are 0."""
+# problems, shape of their chances, our samples and theirs: as AIME is evaluated, and as MATH500 is
+DESIGNS = {"few problems": (30, 0.6, 0.6, 32, 10), "few samples": (200, 3.0, 0.3, 4, 3)}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("way", ["printed spread", "no spread", "two runs", "by sample", "part"])
+def test_the_interval_covers(design, way):
+    """400 draws of the same problems, with chances from certain to even; true differences are 0."""
+    problems, a, b, n, k = DESIGNS[design]
     rng = np.random.default_rng(7)
-    chances, hits, draws = rng.beta(0.6, 0.6, 30), 0, 400
+    chances, hits, draws = rng.beta(a, b, (problems, 1)), 0, 400
     for _ in range(draws):
-        ours = rng.random((30, 16)) < chances[:, None]
-        theirs = rng.random((30, 10)) < chances[:, None]
-        by_seed = theirs.mean(axis=0)
-        d = {
-            "printed spread": lambda: fixed.against_printed(ours, by_seed.mean(), 10, by_seed.std(ddof=1)),  # noqa: B023
-            "no spread": lambda: fixed.against_printed(ours, theirs.mean(), 10),  # noqa: B023
-            "two runs": lambda: fixed.independent(ours, theirs),  # noqa: B023
-            "part": lambda: fixed.first_samples(ours, 6),  # noqa: B023
-        }[way]()
+        ours, again, theirs = (rng.random((problems, x)) < chances for x in (n, n, k))
+        if way == "printed spread":
+            by_seed = theirs.mean(axis=0)
+            d = fixed.against_printed(ours, by_seed.mean(), k, by_seed.std(ddof=1))
+        elif way == "no spread":
+            d = fixed.against_printed(ours, theirs.mean(), k)
+        elif way == "part":
+            d = fixed.first_samples(ours, n // 2)
+        else:
+            d = fixed.independent(ours, theirs) if way == "two runs" else fixed.by_sample(ours, again)
         hits += d.low <= 0 <= d.high
     assert 0.92 <= hits / draws <= 0.98
