@@ -77,10 +77,12 @@ def _of_cell(
             yield _paired(r, "grader", cause, responses.graded(r, preset))
     else:
         yield _not_run(r, "grader", f"graders {', '.join(PRESETS)}", NO_RESPONSES)
-    if any(p.judged for p in r.problems) and r.scored_by == "rule+judge":
+    asked = any(p.judged for p in r.problems)
+    if r.scored_by == "rule+judge":
         yield _paired(r, "judge", "without the judge", scores(r, "rule"), scores(r))
     else:
-        yield _not_run(r, "judge", "with a judge", "no judge was asked: stapo-eval judge --run RUN")
+        why = "its word does not count here" if asked else "none was asked: stapo-eval judge --run RUN"
+        yield _not_run(r, "judge", "with a judge", why)
     for limit in sorted({*limits, *(p.setting.max_tokens for p in theirs if p.setting.max_tokens)}, reverse=True):
         if limit < r.max_tokens:
             yield _limited(r, responses, own, limit)

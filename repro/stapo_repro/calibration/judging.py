@@ -75,7 +75,7 @@ def _judged(d: Difference, p: float, margin: float) -> Difference:
     elif d.low is not None and d.high is not None and -margin <= d.low and d.high <= margin:
         verdict = "agrees"
     elif d.low is None:
-        why = "too few samples differ"
+        why = "too few samples differ" if d.points else "these samples have no spread"
     elif d.low > 0 or (d.high is not None and d.high < 0):
         why = "0 is outside the interval, but not after Holm"
     else:

@@ -135,12 +135,12 @@ def grids(c: Calibration) -> Iterator[Grid]:
     if c.pairs:
         yield Grid(
             "Two runs, percent",
-            1,
-            ("benchmark", "first", "second", "first - second [95 %]", "p (Holm)", "verdict", "what differs",
+            2,
+            ("benchmark", "at", "first", "second", "first - second [95 %]", "p (Holm)", "verdict", "what differs",
              "first / second"),
             [
-                (_name(p.benchmark), _percent(p.before), _percent(p.after), _signed(p.difference), _p(p.difference),
-                 _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
+                (_name(p.benchmark), p.setting, _percent(p.before), _percent(p.after), _signed(p.difference),
+                 _p(p.difference), _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
                 for p in c.pairs
             ],
         )  # fmt: skip

@@ -43,6 +43,11 @@ class Pair:
     attributed_to: str
     says: str = ""
 
+    @property
+    def setting(self) -> str:
+        """The decoding's name, or both."""
+        return " / ".join(dict.fromkeys(x.split("/")[-2] for x in (self.first, self.second)))
+
 
 def pairs(first: Sequence[Loaded], second: Sequence[Loaded], margin: float) -> list[Pair]:
     """Cells of the same benchmark and setting; or of the same benchmark alone, where each side has one.
@@ -125,7 +130,8 @@ def settings_of(cell: Loaded) -> dict[str, Any]:
     r, run = cell.record, _run_of(cell)
     judge = r.judge or "none" if r.scored_by == "rule+judge" else "none"
     copy = f"{r.benchmark_rows} rows, answers {r.benchmark_sha256}, {r.text_variants} other texts {r.variant}".strip()
-    model = {k: r.revisions[k] for k in ("model", "tokenizer") if k in r.revisions}
+    # the weights' hash alone: a folder has no commit beside it
+    model = {k: r.revisions[k].rpartition("weights ")[2] for k in ("model", "tokenizer") if k in r.revisions}
     more = {k: run.config[k] for k in _CONFIG if run and k in run.config}
     return {
         "samples a problem": r.n,

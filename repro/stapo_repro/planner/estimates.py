@@ -253,14 +253,9 @@ def training(
 
 
 def evaluation(
-    method: str,
-    size: str,
-    places: Sequence[Place],
-    machine: Machine,
-    card: str,
-    known: Sequence[RecordedRun],
+    method: str, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun],
     limit: int | None = None,
-) -> Estimate:
+) -> Estimate:  # fmt: skip
     """The evaluation of one model at these benchmarks and settings, with the judge. The weights of a base model, and of
     a public checkpoint, are fetched for it.
 
