@@ -28,7 +28,7 @@ def scored(rule: str, judged: str) -> str:
 
 def build(
     folder: Path, *, name: str = "run", judge: bool = True, verdicts: dict[str, str] | None = None, n: int = N,
-    setting: str = "t0.7", config: dict | None = None, **changed,
+    setting: str = "t0.7", config: dict | None = None, hardware: dict | None = None, **changed,
 ) -> Path:  # fmt: skip
     """Write `data/` and `model/` once, and the run; returns its folder.
 
@@ -48,7 +48,8 @@ def build(
         results.append(ProblemResult(problem_id=problem, verdicts=done, **extra))
         samples += [_sample(cell, problem, i, responses[i]) for i in range(n)]
     temperature, top_p = SETTINGS.get(setting, (0.8, 0.9))
-    copy = benchmarks.load(str(file)).identity
+    benchmark = benchmarks.load(str(file))
+    copy = benchmark.identity
     how = {"scored_by": "rule+judge" if judge else "rule",
            "judge": "acme/CompassVerifier-3B r1, scope rule-negatives, mode compass" if judge else ""}  # fmt: skip
     given = {
@@ -56,7 +57,9 @@ def build(
         "grader": "ours, stapo-rules 1", "problems": results, "benchmark_rows": copy.rows,
         "benchmark_sha256": copy.golds_sha256, "finish_reasons": {"stop": n * len(PROBLEMS)}, "no_answer": 0,
         "mean_response_tokens": 9.0, "engine": "hf", "deterministic": True, "run_id": "abc123",
-        "code_commit": "c" * 40, "code_dirty": "", "revisions": {"model": "weights 1"}, "miniature": False, **changed,
+        "code_commit": "c" * 40, "code_dirty": "", "miniature": False, **changed,
+        "revisions": {"model": "weights 1", "tokenizer": "sha256:2", "data:toy": benchmark.content}
+        | changed.get("revisions", {}),
     }  # fmt: skip
     record = CellRecord(**given)
     run = folder / name
@@ -64,7 +67,8 @@ def build(
     store.append(run / "samples.jsonl", samples)
     where = {"data_dir": str(folder / "data"), "model": str(folder / "model"), "dtype": "auto"} | (config or {})
     made = Run(run_id="abc123", kind="eval", status="done", command=["stapo-eval"], config=where, code_commit="c" * 40,
-               code_dirty="", packages={"torch": "2"}, revisions={}, hardware={}, seeds={}, deterministic=True,
+               code_dirty="", packages={"torch": "2"}, revisions={}, seeds={}, deterministic=True,
+               hardware={"cpu": "x", "gpus": []} if hardware is None else hardware,
                started="2026-01-02T03:04:05+00:00")  # fmt: skip
     store.write_json(run / "run.json", made)
     return run

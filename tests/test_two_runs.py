@@ -20,13 +20,13 @@ def world(tmp_path_factory) -> Path:
 
 def pair(world: Path, name: str, **changed) -> two_runs.Pair:
     other = planted_run.build(world, name=name, **changed)
-    (found,) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
+    ((found,), _) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
     return found
 
 
 def test_a_run_against_itself_agrees(world):
     cells = beside.own_cells([world / "run"])
-    (found,) = two_runs.pairs(cells, cells, 5.0)
+    ((found,), _) = two_runs.pairs(cells, cells, 5.0)
     d = found.difference
     assert (d.verdict, d.points, d.low, d.high, d.p) == ("agrees", 0.0, 0.0, 0.0, 1.0)
     assert (found.settings, found.environment, found.attributed_to) == ({}, [], "")
@@ -44,7 +44,6 @@ LOST = {f"g{i}": "0000" for i in range(3)}
         ("longest response", {"max_tokens": 32}),
         ("grader", {"grader": "strict, stapo-rules 1"}),
         ("engine", {"engine": "vllm"}),
-        ("evaluation seed", {"eval_seed": 1}),
         ("model", {"revisions": {"model": "weights 2"}}),
         ("dtype", {"config": {"dtype": "bfloat16"}}),
     ],
@@ -88,5 +87,5 @@ def test_weights_from_the_hub_and_from_a_folder_are_the_same(world):
     planted_run.build(world, name="hub", revisions={"model": "0123abcd weights sha256:77"})
     planted_run.build(world, name="folder", revisions={"model": "weights sha256:77"})
     hub, folder = (beside.own_cells([world / n]) for n in ("hub", "folder"))
-    (found,) = two_runs.pairs(hub, folder, 5.0)
+    ((found,), _) = two_runs.pairs(hub, folder, 5.0)
     assert found.settings == {}

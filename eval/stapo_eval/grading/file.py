@@ -108,7 +108,7 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
     A response's own tokens may have been others where a text can be split in several ways.
 
     Raises:
-        BadInput: a limit below 1, or no tokenizer.json.
+        BadInput: a limit below 1, or no tokenizer.json that can be read.
     """
     from tokenizers import Tokenizer
 
@@ -118,7 +118,13 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
         raise BadInput("responses cannot be cut", found=f"{limit} tokens, {there}",
                        expected="1 token or more, and a model's folder with tokenizer.json",
                        next_step="--max-tokens N --tokenizer DIR")  # fmt: skip
-    tokenizer = Tokenizer.from_file(str(path))
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as e:  # noqa: BLE001  the library raises nothing narrower
+        raise BadInput(f"{path} cannot be read", found=e, expected="a tokenizer.json",
+                       next_step="copy the file again") from None  # fmt: skip
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
 
     def cut(text: str) -> str:
         offsets = tokenizer.encode(text, add_special_tokens=False).offsets

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stapo_repro import labels
-from stapo_repro.calibration.judging import Difference, judged, measured, obstacle, scores
+from stapo_repro.calibration.judging import Difference, at, judged, mean, measured, obstacle, other_problems, scores
 from stapo_repro.calibration.published import Published, load, plain
 from stapo_repro.records.reading import Loaded, load_cells
-from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord
 from stapo_results.statistics import problem_means
 from stapo_results.statistics.fixed import against_printed
 
 NOT_STATED = "not stated"
+_MODE = re.compile(r"\bmode (\S+)$")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Ours:
     """A cell of ours; `value` in percent, over the samples that are there (None: a problem has none)."""
 
     cell: str
+    at: str
     record: str
     value: float | None
     n: int
@@ -52,16 +54,14 @@ class Row:
     @property
     def setting(self) -> str:
         """Of our cell, by its name."""
-        return self.ours.cell.split("/")[-2] if self.ours else ""
+        return self.ours.at if self.ours else ""
 
 
 def ours_of(cell: Loaded) -> Ours:
     r = cell.record
-    means = problem_means(scores(r))
-    mean = float(means.mean())
+    value = mean(problem_means(scores(r)))
     missing = "".join(p.verdicts for p in r.problems).count("-")
-    value = None if mean != mean else round(100 * mean, 6)
-    return Ours(r.cell.id, cell.path, value, r.n, len(r.problems), missing, stated(r))
+    return Ours(r.cell.id, at(r.cell), cell.path, value, r.n, len(r.problems), missing, stated(r))
 
 
 def stated(r: CellRecord) -> dict[str, Any]:
@@ -72,6 +72,7 @@ def stated(r: CellRecord) -> dict[str, Any]:
         "max_tokens": r.max_tokens,
         "grader": r.grader.split(",")[0] or NOT_STATED,
         "judge": (r.judge.partition(" ")[0] or NOT_STATED) if r.scored_by == "rule+judge" else "none",
+        "judge_mode": (m[1] if (m := _MODE.search(r.judge)) else NOT_STATED) if r.scored_by == "rule+judge" else "none",
         "prompt": "ours",
     }
 
@@ -128,21 +129,12 @@ def notes(cells: Sequence[Loaded], model: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _other_problems(r: CellRecord) -> str:
-    spec = registry().get(r.cell.benchmark)
-    if r.variant:
-        return f"other problems: {r.variant}"
-    if spec and (len(r.problems), r.benchmark_sha256) != (spec.rows, spec.golds_sha256):
-        return f"other problems: {len(r.problems)}, registered are {spec.rows}, or other answers"
-    return ""
-
-
 def _settings_apart(theirs: Published, r: CellRecord) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name, mine in stated(r).items():
         other = getattr(theirs.setting, name)
         same = other in mine if name == "judge" and other not in (None, "none") else other == mine
-        if not same:
+        if not same and not (name == "judge_mode" and "none" in (mine, other)):  # who judged says it
             found[name] = mine, NOT_STATED if other is None else other
     if theirs.n != r.n:
         found["n"] = r.n, theirs.n or NOT_STATED
@@ -159,9 +151,9 @@ def row(theirs: Published, cell: Loaded | None) -> Row:
     """One comparison, its verdict still open (`table`)."""
     if cell is None:
         return Row(theirs.benchmark, theirs, None, Difference(), "", {})
-    r, printed = cell.record, theirs.sd is not None
-    noise = "printed spread" if printed else "ours at their n" if theirs.n else "not known"
-    why = obstacle(r) or _other_problems(r) or ("" if theirs.n else "their samples a problem are not stated")
+    r = cell.record
+    noise = "not known" if not theirs.n else "printed spread" if theirs.sd else "at most that of the printed score"
+    why = obstacle(r) or other_problems(r) or ("" if theirs.n else "their samples a problem are not stated")
     sd = None if theirs.sd is None else theirs.sd / 100
     found = against_printed(scores(r), theirs.value / 100, theirs.n or 0, sd)
     return Row(theirs.benchmark, theirs, ours_of(cell), measured(found, why), noise, _settings_apart(theirs, r))

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stapo_results.schema import CellRecord
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stapo_repro.tables.model import percent
+from stapo_results.benchmarks import registry
+from stapo_results.schema import Cell, CellRecord
 from stapo_results.statistics import holm, parse_verdicts
 from stapo_results.statistics.fixed import Fixed
 
@@ -19,8 +24,8 @@ Verdict = Literal["agrees", "differs", "cannot tell", "not run"]
 def rule(margin: float) -> str:
     """The rule of a verdict, as every output prints it."""
     return (
-        f"differs: p after Holm below {ALPHA:g}; else agrees: the 95 % interval lies within {margin:g} points of 0; "
-        "else cannot tell"
+        f"differs: p after Holm below {ALPHA:g}; else agrees: the 95 % interval, not corrected for the number of rows, "
+        f"holds 0 and lies within {margin:g} points of it; else cannot tell"
     )
 
 
@@ -41,10 +46,6 @@ class Difference:
     why: str = ""
 
 
-def _points(x: float) -> float | None:
-    return None if math.isnan(x) else round(100 * x, 6) + 0.0
-
-
 def measured(found: Fixed, why: str = "") -> Difference:
     """Without its verdict, which takes all differences of a table (`judged`).
 
@@ -52,9 +53,9 @@ def measured(found: Fixed, why: str = "") -> Difference:
         why: what forbids any verdict; the difference is then shown without interval and p.
     """
     if why:
-        return Difference(_points(found.difference), verdict="cannot tell", why=why)
+        return Difference(percent(found.difference), verdict="cannot tell", why=why)
     p = None if math.isnan(found.p) else found.p
-    points, se, low, high = map(_points, (found.difference, found.se, found.low, found.high))
+    points, se, low, high = map(percent, (found.difference, found.se, found.low, found.high))
     return Difference(points, se, low, high, p, verdict="cannot tell")
 
 
@@ -72,12 +73,12 @@ def _judged(d: Difference, p: float, margin: float) -> Difference:
     verdict, why = "cannot tell", ""
     if p < ALPHA:
         verdict = "differs"
-    elif d.low is not None and d.high is not None and -margin <= d.low and d.high <= margin:
-        verdict = "agrees"
-    elif d.low is None:
+    elif d.low is None or d.high is None:
         why = "too few samples differ" if d.points else "these samples have no spread"
-    elif d.low > 0 or (d.high is not None and d.high < 0):
+    elif not d.low <= 0 <= d.high:
         why = "0 is outside the interval, but not after Holm"
+    elif -margin <= d.low and d.high <= margin:
+        verdict = "agrees"
     else:
         why = "the interval is wider than the margin"
     return replace(d, p_holm=p, verdict=verdict, why=why)
@@ -88,9 +89,29 @@ def scores(record: CellRecord, by: Literal["scored", "rule"] = "scored") -> list
     return [parse_verdicts((p.rule or p.verdicts) if by == "rule" else p.verdicts) for p in record.problems]
 
 
+def mean(scores_QN: ArrayLike) -> float | None:
+    """In percent; None with a missing sample."""
+    return percent(float(np.mean(scores_QN)))
+
+
+def at(cell: Cell) -> str:
+    """The decoding's name, with the evaluation seed where it is not the first."""
+    return cell.setting + (f", seed {cell.eval_seed}" if cell.eval_seed else "")
+
+
 def obstacle(record: CellRecord) -> str:
     """Why no difference of this cell can be judged; "" for nothing."""
     letters = "".join(p.verdicts for p in record.problems)
     if missing := letters.count("-"):
         return f"{missing} of {len(letters):,} samples missing"
     return "one sample a problem has no spread" if record.n < 2 else ""
+
+
+def other_problems(r: CellRecord) -> str:
+    """Why these are not the registered problems; "" where they are."""
+    spec = registry().get(r.cell.benchmark)
+    if r.variant:
+        return f"other problems: {r.variant}"
+    if spec and (len(r.problems), r.benchmark_sha256) != (spec.rows, spec.golds_sha256):
+        return f"other problems: {len(r.problems)}, registered are {spec.rows}, or other answers"
+    return ""

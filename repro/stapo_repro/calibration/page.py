@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stapo_repro import labels
 from stapo_repro.calibration.beside import NOT_STATED, Row
@@ -13,11 +13,11 @@ from stapo_repro.calibration.causes import Change, cause_of
 from stapo_repro.calibration.judging import Difference, rule
 from stapo_repro.calibration.published import Published, Set
 from stapo_repro.calibration.two_runs import Pair, apart_in_words
+from stapo_repro.tables.model import p_shown, shown, signed
 from stapo_repro.tables.render.markdown import escape, grid
 
 
-@dataclass(frozen=True)
-class Grid:
+class Sheet(NamedTuple):
     """A table: its title, headings (the first `left` of text), and rows of text."""
 
     title: str
@@ -39,20 +39,10 @@ class Calibration:
     notes: list[str] = field(default_factory=list)
 
 
-def _percent(x: float | None, digits: int = 2) -> str:
-    return "–" if x is None else f"{x:.{digits}f}"
-
-
-def _signed(d: Difference) -> str:
+def _change(d: Difference) -> str:
     """+1.25 [-0.40, +2.90]"""
-    if d.points is None:
-        return "–"
-    ends = "" if d.low is None or d.high is None else f" [{d.low:+.2f}, {d.high:+.2f}]"
-    return f"{d.points:+.2f}{ends}"
-
-
-def _p(d: Difference) -> str:
-    return "–" if d.p_holm is None else "<0.001" if d.p_holm < 0.001 else f"{d.p_holm:.3f}"
+    ends = "" if d.low is None else f" [{signed(d.low)}, {signed(d.high)}]"
+    return f"{signed(d.points)}{ends}"
 
 
 def _verdict(d: Difference) -> str:
@@ -66,12 +56,13 @@ def _theirs(p: Published) -> str:
 
 def _apart(r: Row, changes: Sequence[Change]) -> str:
     """temperature 0.7 / 0.8; grader ours / justrl (-1.25)"""
-    found = {(x.benchmark, x.setting, x.cause): x.difference.points for x in changes}
+    found = {(x.cell, x.cause): x for x in changes}
 
     def moves(name: str, theirs: Any) -> str:
         cause = cause_of(name, theirs, r.ours.n if r.ours else 0)
-        points = found.get((r.benchmark, r.setting, cause))
-        return "" if points is None else f" ({points:+.2f})"
+        x = found.get((r.ours.cell, cause)) if r.ours else None
+        points = x.difference.points if x else None
+        return "" if x is None or points is None else f" ({'rule alone ' * x.alone}{signed(points)})"
 
     known = [f"{k} {a} / {b}{moves(k, b)}" for k, (a, b) in r.differs_in.items() if b != NOT_STATED]
     silent = [k for k, (_, b) in r.differs_in.items() if b == NOT_STATED]
@@ -82,24 +73,24 @@ def _name(benchmark: str) -> str:
     return labels.benchmark_label(benchmark)
 
 
-def grids(c: Calibration) -> Iterator[Grid]:
+def sheets(c: Calibration) -> Iterator[Sheet]:
     """Every table that has a row."""
     run = any(r.ours for r in c.rows)
     if run:
-        yield Grid(
+        yield Sheet(
             f"{c.model}: ours beside published scores, percent (samples a problem)",
             3,
             ("benchmark", "at", "source", "ours", "published", "ours - published [95 %]", "p (Holm)", "verdict"),
             [
                 (_name(r.benchmark), r.setting, r.published.source,
-                 f"{_percent(r.ours.value)} ({r.ours.n})", _theirs(r.published), _signed(r.difference),
-                 _p(r.difference), _verdict(r.difference))
+                 f"{shown(r.ours.value)} ({r.ours.n})", _theirs(r.published), _change(r.difference),
+                 p_shown(r.difference.p_holm), _verdict(r.difference))
                 if r.ours
                 else (_name(r.benchmark), "–", r.published.source, "not run", _theirs(r.published), "–", "–", "not run")
                 for r in c.rows
             ],
         )  # fmt: skip
-        yield Grid(
+        yield Sheet(
             "Settings that differ, ours / theirs"
             + (", in brackets what the change does to our responses" if c.changes else "")
             + "; the published score's noise",
@@ -112,7 +103,7 @@ def grids(c: Calibration) -> Iterator[Grid]:
             ],
         )
     elif c.rows:
-        yield Grid(
+        yield Sheet(
             f"{c.model}: published scores, percent ± SD over seeds (samples a problem)",
             2,
             ("benchmark", "source", "published", "T", "top-p", "limit", "grader", "judge", "ours"),
@@ -120,27 +111,27 @@ def grids(c: Calibration) -> Iterator[Grid]:
              for r in c.rows],
         )  # fmt: skip
     if c.changes:
-        yield Grid(
-            "One cause changed on the same responses, percent",
+        yield Sheet(
+            "One cause changed on the same responses; all of a source's; what remains to its score; percent",
             3,
             ("benchmark", "at", "cause", "before", "after", "after - before [95 %]", "gained/lost", "p (Holm)",
              "verdict"),
             [
-                (_name(x.benchmark), x.setting, x.cause, _percent(x.before), _percent(x.after), _signed(x.difference),
-                 "–" if x.before is None or x.kind == "samples" else f"{x.gained}/{x.lost}", _p(x.difference),
+                (_name(x.benchmark), x.setting, x.name, shown(x.before), shown(x.after), _change(x.difference),
+                 "–" if x.gained is None else f"{x.gained}/{x.lost}", p_shown(x.difference.p_holm),
                  _verdict(x.difference) + (f"; leaves SE {x.noise:.2f}" if x.noise is not None else ""))
                 for x in c.changes
             ],
         )  # fmt: skip
     if c.pairs:
-        yield Grid(
+        yield Sheet(
             "Two runs, percent",
             2,
             ("benchmark", "at", "first", "second", "first - second [95 %]", "p (Holm)", "verdict", "what differs",
              "first / second"),
             [
-                (_name(p.benchmark), p.setting, _percent(p.before), _percent(p.after), _signed(p.difference),
-                 _p(p.difference), _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
+                (_name(p.benchmark), p.setting, shown(p.first_score), shown(p.second_score), _change(p.difference),
+                 p_shown(p.difference.p_holm), _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
                 for p in c.pairs
             ],
         )  # fmt: skip
@@ -160,12 +151,15 @@ def lines(c: Calibration) -> list[str]:
         at = f" at {s.source.commit[:12]}" if s.source.commit else ""
         kind = "" if s.kind == "evaluation" else f" ({s.kind})"
         out.append(f"{s.name}{kind}: github.com/{s.source.repository}{at}, {', '.join(s.source.places)}")
-    for where in dict.fromkeys((x.benchmark, x.setting) for x in c.changes):
-        mine = [x for x in c.changes if (x.benchmark, x.setting) == where]
-        moving = ", ".join(x.cause for x in mine if x.difference.verdict == "differs")
+    if c.changes:
+        out.append("single causes overlap, so they do not add up to a gap; 'as SOURCE' changes all at once, and 'remains "
+                   "to SOURCE' is its score minus that: what these responses do not explain")  # fmt: skip
+    for cell in dict.fromkeys(x.cell for x in c.changes):
+        mine = [x for x in c.changes if x.cell == cell and x.kind not in ("source", "remainder")]
+        moving = ", ".join(x.name for x in mine if x.difference.verdict == "differs")
         tried = any(x.difference.verdict != "not run" for x in mine)
         nothing = "nothing that was tried" if tried else "not run"
-        out.append(f"{_name(where[0])} at {where[1]}: what moves the score: {moving or nothing}")
+        out.append(f"{_name(mine[0].benchmark)} at {mine[0].setting}: what moves the score: {moving or nothing}")
     return [*out, *c.notes]
 
 
@@ -177,21 +171,21 @@ def to_terminal(c: Calibration) -> None:
 
     console = Console()
     console.width = max(console.width, 160)
-    for g in grids(c):
-        shown = Table(title=g.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for g in sheets(c):
+        drawn = Table(title=g.title, title_justify="left", box=box.SIMPLE_HEAD)
         for i, name in enumerate(g.header):
             words = i < g.left or name in ("verdict", "what differs", "first / second", "noise", "settings")
-            shown.add_column(name, justify="left" if words else "right", no_wrap=not words)
+            drawn.add_column(name, justify="left" if words else "right", no_wrap=not words)
         for row in g.rows:
-            shown.add_row(*row)
-        console.print(shown, markup=False)
+            drawn.add_row(*row)
+        console.print(drawn, markup=False)
     for line in lines(c):
         console.print(f"- {line}", highlight=False, markup=False)
 
 
 def to_markdown(c: Calibration) -> str:
     parts = [f"# Calibration{f' of {escape(c.model)}' if c.model else ''}"]
-    for g in grids(c):
+    for g in sheets(c):
         parts += ["", f"## {escape(g.title)}", ""]
         parts += grid([escape(h) for h in g.header], [[escape(x) for x in row] for row in g.rows], g.left)
     return "\n".join([*parts, "", *(f"- {escape(x)}" for x in lines(c))]) + "\n"

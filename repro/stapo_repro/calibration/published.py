@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from stapo_repro.labels import PAPER_BENCHMARKS
 from stapo_repro.paper import transcribed
 from stapo_results.errors import BadInput
-from stapo_results.schema import SETTINGS
+from stapo_results.schema import SETTINGS, JudgeMode
 from stapo_results.shapes import Shape, shape_from
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -30,13 +30,15 @@ class Source(_Strict):
 
 
 class Setting(_Strict):
-    """How a source evaluated; None is not stated. `prompt`: "ours" is the wording of our harness."""
+    """How a source evaluated; None is not stated. `judge_mode`: how its judge is asked, as `stapo-eval` names it.
+    `prompt`: "ours" is the wording of our harness."""
 
     temperature: float | None
     top_p: float | None
     max_tokens: int | None
     grader: str | None
     judge: str | None
+    judge_mode: JudgeMode | Literal["none"] | None
     prompt: Literal["ours", "other"] | None
 
 

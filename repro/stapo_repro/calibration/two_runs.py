@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from stapo_repro.calibration.judging import Difference, judged, measured, obstacle, scores
+from stapo_repro.calibration.judging import Difference, at, judged, mean, measured, obstacle, scores
 from stapo_repro.records.reading import Loaded
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, Run
-from stapo_results.statistics.fixed import Fixed, by_sample, independent
+from stapo_results.statistics.fixed import by_sample, independent
 from stapo_results.store import read_json
 
-_CONFIG = ("dtype",)  # of an evaluation's configuration, what a cell's record does not hold
+SEED = "evaluation seed"
 _MACHINE = ("threads", "batch_rows", "tensor_parallel")
 
 
@@ -24,50 +24,66 @@ class Pair:
     """One benchmark of two runs, first minus second.
 
     Attributes:
-        before, after: the two scores in percent; None where samples are missing.
+        setting: the decoding's name, or both.
+        first_score, second_score: in percent; None where samples are missing.
         settings: name -> (first, second) of every setting in which the two differ.
-        environment: names of code, packages and machine settings that differ; they should change no score, and nobody
-            has shown it.
-        attributed_to: the one setting that differs; "" for none or several.
+        unrecorded: settings that are not on record on both sides, so that no cause is certain.
+        environment: names of code, packages and machine that differ; they should change no score, and nobody has shown
+            it.
+        attributed_to: where the scores differ, the one setting that does; the evaluation seed is chance and none.
         says: the same in words.
     """
 
     benchmark: str
+    setting: str
     first: str
     second: str
-    before: float | None
-    after: float | None
+    first_score: float | None
+    second_score: float | None
     difference: Difference
-    settings: dict[str, tuple[Any, Any]]
+    settings: dict[str, tuple[str, str]]
+    unrecorded: list[str]
     environment: list[str]
-    attributed_to: str
+    same_verdicts: bool
+    attributed_to: str = ""
     says: str = ""
 
-    @property
-    def setting(self) -> str:
-        """The decoding's name, or both."""
-        return " / ".join(dict.fromkeys(x.split("/")[-2] for x in (self.first, self.second)))
 
-
-def pairs(first: Sequence[Loaded], second: Sequence[Loaded], margin: float) -> list[Pair]:
-    """Cells of the same benchmark and setting; or of the same benchmark alone, where each side has one.
+def pairs(first: Sequence[Loaded], second: Sequence[Loaded], margin: float) -> tuple[list[Pair], list[str]]:
+    """Cells of the same benchmark and setting, or of the same benchmark alone, where each side has one; and in words
+    what has no counterpart.
 
     Raises:
-        BadInput: nothing to pair, or other problems.
+        BadInput: nothing to pair, two cells of one benchmark and setting, or other problems.
     """
-    found = [_pair(a, b) for a, b in _paired(first, second)]
-    if not found:
+    matched = _paired(first, second)
+    if not matched:
         sides = (sorted({f"{c.record.cell.benchmark} {c.record.cell.setting}" for c in x}) for x in (first, second))
         raise BadInput("the two runs have no cell to compare", found=" against ".join(map(", ".join, sides)),
                        expected="one benchmark that both hold, at one setting each",
                        next_step="evaluate both on the same benchmark")  # fmt: skip
+    found = [_pair(a, b) for a, b in matched]
     verdicts = judged([p.difference for p in found], margin)
-    return [replace(p, difference=d, says=_words(p, d)) for p, d in zip(found, verdicts, strict=True)]
+    used = {id(x) for both in matched for x in both}
+    alone = [
+        f"not compared: {c.record.cell.benchmark} at {at(c.record.cell)}, which only the {which} run holds"
+        for which, cells in (("first", first), ("second", second))
+        for c in cells
+        if id(c) not in used
+    ]
+    return [_said(replace(p, difference=d)) for p, d in zip(found, verdicts, strict=True)], alone
 
 
 def _paired(first: Sequence[Loaded], second: Sequence[Loaded]) -> list[tuple[Loaded, Loaded]]:
     def of(cells: Sequence[Loaded], benchmark: str) -> dict[str, Loaded]:
-        return {c.record.cell.setting: c for c in cells if c.record.cell.benchmark == benchmark}
+        found: dict[str, Loaded] = {}
+        for c in cells:
+            if c.record.cell.benchmark == benchmark and found.setdefault(c.record.cell.setting, c) is not c:
+                both = found[c.record.cell.setting].record.cell.id, c.record.cell.id
+                raise BadInput(f"a side holds two cells of {benchmark} at {c.record.cell.setting}",
+                               found=" and ".join(both), expected="one",
+                               next_step="name a folder that one evaluation wrote")  # fmt: skip
+        return found
 
     out = []
     for benchmark in dict.fromkeys(c.record.cell.benchmark for c in first):
@@ -82,30 +98,27 @@ def _paired(first: Sequence[Loaded], second: Sequence[Loaded]) -> list[tuple[Loa
 def _pair(a: Loaded, b: Loaded) -> Pair:
     _check_problems(a.record, b.record)
     mine, theirs = settings_of(a), settings_of(b)
-    apart = {k: (mine.get(k, "not recorded"), theirs.get(k, "not recorded")) for k in {**mine, **theirs}
-             if mine.get(k) != theirs.get(k)}  # fmt: skip
     x, y = (np.array(_in_order(r, a.record)) for r in (a.record, b.record))
-    why = obstacle(a.record) or obstacle(b.record)
+    found = by_sample(x, y, same_responses=_same_responses(a, b)) if x.shape == y.shape else independent(x, y)
     return Pair(
         benchmark=a.record.cell.benchmark,
+        setting=" / ".join(dict.fromkeys((at(a.record.cell), at(b.record.cell)))),
         first=a.record.cell.id,
         second=b.record.cell.id,
-        before=_percent(x),
-        after=_percent(y),
-        difference=measured(_difference(x, y), why),
-        settings=apart,
+        first_score=mean(x),
+        second_score=mean(y),
+        difference=measured(found, obstacle(a.record) or obstacle(b.record)),
+        settings={k: (v, theirs[k]) for k, v in mine.items() if v and theirs[k] and v != theirs[k]},
+        unrecorded=[k for k, v in mine.items() if not (v and theirs[k])],
         environment=environment_apart(a, b),
-        attributed_to=next(iter(apart)) if len(apart) == 1 else "",
+        same_verdicts=np.array_equal(x, y),
     )
 
 
-def _percent(scores_QN: np.ndarray) -> float | None:
-    mean = float(scores_QN.mean())
-    return None if np.isnan(mean) else round(100 * mean, 6)
-
-
-def _difference(x: np.ndarray, y: np.ndarray) -> Fixed:
-    return by_sample(x, y) if x.shape == y.shape else independent(x, y)
+def _same_responses(a: Loaded, b: Loaded) -> bool:
+    """One record, or one file of responses byte by byte."""
+    files = [c.file.parent.parent / "samples.jsonl" for c in (a, b)]
+    return a.sha256 == b.sha256 or (all(f.exists() for f in files) and filecmp.cmp(*files, shallow=False))
 
 
 def _in_order(r: CellRecord, like: CellRecord) -> list[list[float]]:
@@ -125,31 +138,39 @@ def _run_of(cell: Loaded) -> Run | None:
     return read_json(path, Run) if path.exists() else None
 
 
-def settings_of(cell: Loaded) -> dict[str, Any]:
-    """What decides a cell's score, by name: one name a cause, whatever number of fields records it."""
+def settings_of(cell: Loaded) -> dict[str, str]:
+    """What decides a cell's score, by name: one name a cause, whatever number of fields records it; "" where it is not
+    on record."""
     r, run = cell.record, _run_of(cell)
-    judge = r.judge or "none" if r.scored_by == "rule+judge" else "none"
-    copy = f"{r.benchmark_rows} rows, answers {r.benchmark_sha256}, {r.text_variants} other texts {r.variant}".strip()
     # the weights' hash alone: a folder has no commit beside it
-    model = {k: r.revisions[k].rpartition("weights ")[2] for k in ("model", "tokenizer") if k in r.revisions}
-    more = {k: run.config[k] for k in _CONFIG if run and k in run.config}
-    return {
+    model = {k: r.revisions.get(k, "").rpartition("weights ")[2] for k in ("model", "tokenizer")}
+    copy = f"{r.benchmark_rows} rows, answers {r.benchmark_sha256}, {r.text_variants} other texts {r.variant}"
+    found = {
         "samples a problem": r.n,
         "temperature": r.temperature,
         "top-p": r.top_p,
         "longest response": r.max_tokens,
         "grader": r.grader,
-        "judge": judge,
+        "judge": r.judge if r.scored_by == "rule+judge" else "none",
         "engine": r.engine,
-        "evaluation seed": r.cell.eval_seed,
+        SEED: r.cell.eval_seed,
         "benchmark": copy,
         **model,
-        **more,
+        "dtype": _dtype(run),
     }
+    return {k: str(v).strip() for k, v in found.items()}
+
+
+def _dtype(run: Run | None) -> str:
+    """`auto` is float32 on a CPU and mostly bfloat16 on a GPU, so it says where."""
+    dtype = run.config.get("dtype", "") if run else ""
+    if run is None or dtype != "auto":
+        return dtype
+    return f"auto on a {'GPU' if run.hardware['gpus'] else 'CPU'}" if "gpus" in run.hardware else ""
 
 
 def environment_apart(a: Loaded, b: Loaded) -> list[str]:
-    """Names of what else differs: code, packages, and how the machine was used."""
+    """Names of what else differs: code, packages, the machine and how it was used."""
     first, second = _run_of(a), _run_of(b)
     found = []
     if (a.record.code_commit, a.record.code_dirty) != (b.record.code_commit, b.record.code_dirty):
@@ -158,26 +179,31 @@ def environment_apart(a: Loaded, b: Loaded) -> list[str]:
         names = sorted(first.packages.keys() | second.packages.keys())
         found += [n for n in names if first.packages.get(n) != second.packages.get(n)]
         found += [n for n in _MACHINE if first.config.get(n) != second.config.get(n)]
+        found += ["hardware"] * any(first.hardware.get(k) != second.hardware.get(k) for k in ("cpu", "gpus"))
     return found
 
 
-def shown(value: Any) -> str:
-    return short_hashes(str(value)) or "none"
+def _said(p: Pair) -> Pair:
+    """With the cause, and in words."""
+    causes, differs = [k for k in p.settings if k != SEED], p.difference.verdict == "differs"
+    doubt = [*(f"{k} (not on record on both sides)" for k in p.unrecorded), *p.environment]
+    also = f", unless it is {' or '.join(doubt)}" if doubt else ""
+    if not p.settings and p.same_verdicts:
+        return replace(p, says="no setting differs, and no sample's verdict")
+    if not causes:
+        rest = "the evaluation seed alone differs" if p.settings else "no setting differs"
+        words = f"{rest}: " + (
+            "more than chance, and no recorded setting explains it" if differs else "the rest is chance"
+        )
+        return replace(p, says=words + also)
+    if len(causes) > 1:
+        return replace(p, says=f"{len(causes)} settings differ and cannot be told apart: {', '.join(causes)}{also}")
+    if not differs:
+        effect = "it changes little" if p.difference.verdict == "agrees" else "its effect is open"
+        return replace(p, says=f"only {causes[0]} differs{also}; {effect}")
+    certain = "" if p.unrecorded else causes[0]
+    return replace(p, attributed_to=certain, says=f"the difference comes from: {causes[0]}{also}")
 
 
-def _words(p: Pair, d: Difference) -> str:
-    also = f", unless it is {' or '.join(p.environment)}" if p.environment else ""
-    names = ", ".join(p.settings)
-    if not p.settings and d.se == 0 and d.points == 0:
-        return "no setting differs, and no sample's verdict"
-    if not p.settings:
-        return f"no setting differs: the rest is chance{also}"
-    if not p.attributed_to:
-        return f"{len(p.settings)} settings differ and cannot be told apart: {names}"
-    if d.verdict == "differs":
-        return f"the difference comes from: {names}{also}"
-    return f"only {names} differs{also}; " + ("it changes little" if d.verdict == "agrees" else "its effect is open")
-
-
-def apart_in_words(settings: Mapping[str, tuple[Any, Any]]) -> str:
-    return "; ".join(f"{k}: {shown(x)} / {shown(y)}" for k, (x, y) in settings.items())
+def apart_in_words(settings: Mapping[str, tuple[str, str]]) -> str:
+    return "; ".join(f"{k}: {short_hashes(x)} / {short_hashes(y)}" for k, (x, y) in settings.items())

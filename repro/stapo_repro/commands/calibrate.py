@@ -75,13 +75,13 @@ class Calibrate:
 
         known = published.rows_of(self.model) if self.model or not self.runs else []
         cells = beside.own_cells(self.runs, self.model) if self.runs else []
-        changes, pairs = [], []
+        changes, pairs, alone = [], [], []
         if self.causes:
-            responses = regrade.Responses(cells, self.data_dir, self.tokenizer, self.eval_env)
-            changes = causes.changes(cells, responses, known, self.limits, self.samples, self.margin)
+            means = regrade.Means(self.data_dir, self.tokenizer, self.eval_env)
+            changes = causes.changes(cells, means, known, self.limits, self.samples, self.margin)
         if self.against:
-            pairs = two_runs.pairs(cells, beside.own_cells([self.against], self.model), self.margin)
+            pairs, alone = two_runs.pairs(cells, beside.own_cells([self.against], self.model), self.margin)
         used = {p.source for p in known}
         sources = [s for s in published.load().sets if s.name in used]
         return Calibration(self.model, self.margin, beside.table(known, cells, self.margin), changes, pairs, sources,
-                           beside.notes(cells, self.model))  # fmt: skip
+                           [*alone, *beside.notes(cells, self.model)])  # fmt: skip

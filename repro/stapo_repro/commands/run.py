@@ -61,6 +61,7 @@ class Run:
         options = {name: getattr(self, name) for name in _GPU_OPTIONS}
         if any(c.startswith(f"{labels.CALIBRATION}/") for c in self.cells):
             options |= {"hardware": self.hardware or "8gpu", "quick": self.quick}
+            options |= {"seeds": self.seeds != "0" and self.seeds, "steps": self.steps is not None}
             return main(request.calibration(self.cells, self.out or Path("runs/calibration"), **options), self.dry_run)
         cells = request.parse_cells(self.cells)
         mini = request.is_miniature(cells)

@@ -49,10 +49,14 @@ def noise(scores_QN: ArrayLike) -> Noise:
     return Noise(total / q**2, total**2 / squares * (n - 1) if squares else math.inf)
 
 
-def by_sample(first_QN: ArrayLike, second_QN: ArrayLike) -> Fixed:
+def by_sample(first_QN: ArrayLike, second_QN: ArrayLike, *, same_responses: bool = False) -> Fixed:
     """Sample i of a problem against sample i of the same problem, p by the sign-flip test over samples.
 
-    Right whatever the two have in common: the same responses graded twice, the same seeds, or nothing.
+    Right whatever the two have in common: the same responses graded twice, the same seeds, or nothing. Where no sample
+    differs the interval ends at 1 - 0.05^(1 / (Q N)): were more samples to differ on average, one of these would have.
+
+    Args:
+        same_responses: the same responses graded twice; where no sample differs, nothing does.
 
     Raises:
         BadInput: the two are not of one shape.
@@ -63,7 +67,8 @@ def by_sample(first_QN: ArrayLike, second_QN: ArrayLike) -> Fixed:
                        expected=second.shape)  # fmt: skip
     d = first - second
     if not d.any():
-        return Fixed(0.0, 0.0, 0.0, 0.0, 1.0)
+        end = 0.0 if same_responses else 1 - (1 - LEVEL) ** (1 / d.size)
+        return Fixed(0.0, 0.0 if same_responses else math.nan, -end, end, 1.0)
     found = _found(float(d.mean()), noise(d))
     return Fixed(found.difference, found.se, found.low, found.high, sign_flip_p(d.ravel()))
 
@@ -79,30 +84,40 @@ def against_printed(scores_QN: ArrayLike, printed: float, n: int, sd: float | No
 
     Args:
         n: their samples a problem; 0 is not known, and leaves the difference without an interval.
-        sd: the printed standard deviation over n seeds, each with one sample a problem; None: their noise is that of
-            our own samples at their n. That estimate is ours again, so it brings no degrees of freedom.
+        sd: the printed standard deviation over n seeds, each with one sample a problem. Without one (or at 0) their
+            variance is the most that it can be, v (1 - v) / (n Q): v is the printed value, one sample away from 0 and 1
+            at least. Problems that are not alike only lower it.
     """
     scores = matrix(scores_QN)
-    ours = noise(scores)
-    if sd is not None and n > 1:
-        return _found(float(scores.mean()) - printed, ours, Noise(sd**2 / n, n - 1))
-    both = ours.variance * (1 + scores.shape[1] / n) if n else math.nan
-    return _found(float(scores.mean()) - printed, Noise(both, ours.df))
+    size = n * len(scores)
+    if not size:
+        theirs = Noise(math.nan, math.nan)
+    elif sd and n > 1:
+        theirs = Noise(sd**2 / n, n - 1)
+    else:
+        v = min(max(printed, 1 / size), 1 - 1 / size)
+        theirs = Noise(v * (1 - v) / size, math.inf)
+    return _found(float(scores.mean()) - printed, noise(scores), theirs)
 
 
-def first_samples(scores_QN: ArrayLike, n: int) -> Fixed:
+def first_samples(scores_QN: ArrayLike, n: int, again_QN: ArrayLike | None = None) -> Fixed:
     """The first n samples of each problem against all N of them, of which they are a part.
+
+    Args:
+        again_QN: the same samples graded in another way, of which the first n are taken.
 
     Raises:
         BadInput: n is not below N.
     """
     scores = matrix(scores_QN)
-    size = scores.shape[1]
+    again, size = scores if again_QN is None else matrix(again_QN), scores.shape[1]
     if not 1 <= n < size:
         raise BadInput("a part of the samples is fewer than all", found=n, expected=f"1 to {size - 1}")
-    whole = noise(scores)
-    part = Noise(whole.variance * (size / n - 1), whole.df)
-    return _found(float(scores[:, :n].mean() - scores.mean()), part)
+    # of the first n a sample counts y / n - x / N, of the others - x / N
+    first, others = noise(again - scores * n / size), noise(scores)
+    variance = first.variance * size / n + others.variance * (size - n) / size
+    found = float(again[:, :n].mean() - scores.mean())
+    return _found(found, Noise(variance, min(first.df, others.df)))
 
 
 def _found(difference: float, *parts: Noise) -> Fixed:
@@ -116,6 +131,7 @@ def _found(difference: float, *parts: Noise) -> Fixed:
     if variance == 0:
         return Fixed(difference, 0.0, math.nan, math.nan, 1.0 if difference == 0 else math.nan)
     se = math.sqrt(variance)
-    df = variance**2 / math.fsum(x.variance**2 / x.df for x in parts)
+    squares = math.fsum(x.variance**2 / x.df for x in parts)
+    df = variance**2 / squares if squares else math.inf
     half = quantile_t(LEVEL, df) * se
     return Fixed(difference, se, difference - half, difference + half, float(2 * stdtr(df, -abs(difference) / se)))
