@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import planted_run
@@ -87,6 +88,19 @@ def test_verdicts_by_hand():
     assert [d.p_holm for d in found] == [0.004, 0.6, 0.8, pytest.approx(0.12), None]
     assert (found[4].points, found[4].low) == (4.0, None)
     assert [d.verdict for d in judging.judged([of(Fixed(0.01, 0.01, -0.01, 0.03, 0.3))], 2.0)] == ["cannot tell"]
+    # 12 tests take 0.01 to 0.12, and 0 is outside the interval all the same
+    eleven = [of(Fixed(0, 0.01, -0.02, 0.02, 1))] * 11
+    first, *_ = judging.judged([of(Fixed(0.02, 0.0075, 0.005, 0.035, 0.01)), *eleven], 5.0)
+    assert (first.verdict, first.p_holm, first.why) == (
+        "cannot tell",
+        0.12,
+        "0 is outside the interval, but not after Holm",
+    )
+
+
+def test_a_broken_harness_differs_from_what_is_published(tmp_path):
+    row = compared(evaluated(tmp_path, right=0))["justrl"]
+    assert (row.difference.points, row.difference.verdict) == (-52.6, "differs")
 
 
 # beside published numbers
@@ -97,7 +111,7 @@ def evaluated(root: Path, benchmark: str = "aime24", right: int = 17, n: int = 3
     spec = registry()[benchmark]
     rows = ["1" * right + "0" * (n - right)] * spec.rows
     given = {"size": MODEL, "step": "base", "benchmark_sha256": spec.golds_sha256, "max_tokens": 31744,
-             "grader": "justrl, x", "scored_by": "rule+judge", "judge": "opencompass/CompassVerifier-3B r, mode compass"}  # fmt: skip
+             "grader": "justrl, x", "scored_by": "rule+judge", "judge": "opencompass/CompassVerifier-3B r, mode x"}  # fmt: skip
     return synthetic.cell(root, "external", benchmark, "t0.7", rows, **(given | changed)).parents[1]
 
 
@@ -113,7 +127,7 @@ def test_a_score_beside_three_published_ones(tmp_path):
     same = found["justrl"]
     assert (same.difference.points, same.difference.se) == (pytest.approx(0.525), pytest.approx(2.29669, abs=1e-4))
     assert (same.difference.verdict, same.differs_in, same.noise_of_published) == (
-        "agrees", {"judge_mode": ("compass", "justrl-exact")}, "at most that of the printed score",
+        "agrees", {"judge_mode": ("x", "justrl-exact")}, "at most that of the printed score",
     )  # fmt: skip
     # theirs 5.4^2 / 10 = 2.916 points^2, ours 2.67767: SE 2.36509
     other = found["sober"]
@@ -215,7 +229,96 @@ def test_without_responses_and_tokenizer_nothing_is_made_up(world, tmp_path):
     assert "samples.jsonl" in rows[2].difference.why
 
 
+def of_world(world: Path, *published_rows) -> dict[str, causes.Change]:
+    cells = beside.own_cells([world / "run"])
+    return {x.cause: x for x in causes.changes(cells, regrade.Means(), published_rows, [], [], 5.0)}
+
+
+def test_a_source_is_all_its_causes_at_once_and_what_remains(world):
+    found = of_world(world, THEIRS)
+    # by the rule alone 27 of 44; the grader loses g, the limit l: r0 and r1 are left, of the first two samples 3 of 22
+    x = found["as s: without the judge, grader justrl, limit 32 tokens, first 2 of 4 samples"]
+    assert (x.before, x.after) == (pytest.approx(3900 / 44), pytest.approx(300 / 22))
+    assert x.difference.points == pytest.approx(300 / 22 - 3900 / 44)
+    rest = found["remains to s"]
+    assert (rest.before, rest.after) == (pytest.approx(300 / 22), 50.0)
+    assert rest.difference.points == pytest.approx(50 - 300 / 22)
+    # r1's 0, 1 has variance 1/2, / 2 / 121; theirs 1/4 / 22
+    assert rest.difference.se == pytest.approx(100 * (1 / 484 + 1 / 88) ** 0.5, abs=1e-4)
+
+
+def test_with_a_judge_on_both_sides_the_grader_stays(world):
+    judge = SETTING.model_copy(update={"judge": "CompassVerifier-3B", "judge_mode": "compass"})
+    found = of_world(world, replace(THEIRS, setting=judge))
+    assert found["as s: first 2 of 4 samples"].after == pytest.approx(2100 / 22)
+
+
+def test_short_responses_keep_the_verdict_on_record_at_a_limit(tmp_path):
+    # r0 of a few tokens is recorded wrong, though the grader finds two right: at a limit it stays as it is
+    planted_run.build(tmp_path, verdicts={"r0": "0000"})
+    cells = beside.own_cells([tmp_path / "run"])
+    found = {x.cause: x for x in causes.changes(cells, regrade.Means(), [], [32], [], 5.0)}
+    assert (found["limit 32 tokens"].gained, found["limit 32 tokens"].lost) == (0, 12)
+    assert (found["grader ours, again"].gained, found["grader ours, again"].lost) == (2, 0)
+
+
+def rewritten(folder: Path, change) -> None:
+    file = folder / "data" / "toy.jsonl"
+    file.write_text("".join(json.dumps(change(json.loads(x))) + "\n" for x in file.read_text().splitlines()))
+
+
+SWAPPED = {"l0": "100000", "g0": "7"}
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x | {"answer": SWAPPED.get(x["id"], x["answer"])}, lambda x: x | {"id": "n" + x["id"]}]
+)
+def test_swapped_answers_and_other_ids_are_another_copy(tmp_path, change):
+    planted_run.build(tmp_path)
+    rewritten(tmp_path, change)
+    with pytest.raises(BadInput, match="not the copy") as e:
+        of_world(tmp_path)
+    assert "--data-dir" in e.value.next_step
+
+
+def test_missing_responses_are_counted_and_a_missing_benchmark_is_not_run(tmp_path):
+    file = planted_run.build(tmp_path) / "samples.jsonl"
+    file.write_text("".join(file.read_text().splitlines(True)[5:]))
+    x = of_world(tmp_path)["grader strict"]
+    assert (x.gained, x.lost, x.difference.why) == (None, None, "5 responses missing from samples.jsonl")
+    (tmp_path / "data" / "toy.jsonl").unlink()
+    found = of_world(tmp_path)
+    assert found["graders ours, math-verify, justrl, strict"].difference.verdict == "not run"
+    assert "--data-dir" in found["graders ours, math-verify, justrl, strict"].difference.why
+    assert found["without the judge"].difference.verdict == "differs"
+
+
+def test_the_tokenizer_of_a_hubs_model_is_found_in_the_cache(tmp_path, monkeypatch):
+    planted_run.build(tmp_path, config={"model": "acme/tiny"}, revisions={"model": "0123abcd weights sha256:77"})
+    asked = []
+
+    def cached(*given, **more):
+        asked.append((given, more))
+        return str(tmp_path / "model" / "tokenizer.json")
+
+    monkeypatch.setattr(regrade, "try_to_load_from_cache", cached)
+    (cell,) = beside.own_cells([tmp_path / "run"])
+    found = {x.cause: x for x in causes.changes([cell], regrade.Means(), [], [32], [], 5.0)}
+    assert asked == [(("acme/tiny", "tokenizer.json"), {"revision": "0123abcd"})]
+    assert found["limit 32 tokens"].lost == 12
+
+
 # the command
+
+
+def test_the_command_takes_a_gap_apart(world, tmp_path, capsys):
+    flags = ["--from", str(world / "run"), "--causes", "--limits", "32", "--samples", "2", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as e:
+        main(["calibrate", *flags])
+    assert e.value.code == 0
+    by = {x["cause"]: x for x in json.loads((tmp_path / "calibration.json").read_text())["causes"]}
+    assert (by["limit 32 tokens"]["lost"], by["first 2 of 4 samples"]["difference"]["points"]) == (12, 6.81818182)
+    assert "limit 32 tokens (rule alone)" in capsys.readouterr().out
 
 
 def test_causes_are_named_on_the_page_and_in_the_file(found, capsys):

@@ -291,7 +291,10 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("benchmarks", "sums,nope", "nope"),
         ("benchmarks", "longersum", "sums"),
         ("settings", "t2", "t2"),
-        ("settings", "t0.8-p1.5", "t0.8-p1.5"),
+        *(
+            ("settings", x, x)
+            for x in ("t0.8-p1.5", "t0.70-p.9", "t0.70-p0.9", "t0.7-p0.9", "t1-p1", "t0-p0.9", "t1-p0")
+        ),
         ("model", "/nowhere", "/nowhere"),
         ("max_tokens", 0, "--max-tokens"),
         ("n", -1, "--n"),

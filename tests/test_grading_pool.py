@@ -214,8 +214,15 @@ def test_only_the_first_tokens_are_graded(tmp_path: Path) -> None:
         flags = ["--max-tokens", str(limit), "--tokenizer", str(tmp_path)]
         assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
         assert json.loads(target.read_text())["extracted"] == found
-    for flags in (["--max-tokens", "5"], ["--tokenizer", str(tmp_path)]):
-        assert main(["grade", "--input", source, "--output", str(target), *flags]) == 2
+    words.enable_truncation(3)
+    words.enable_padding(length=99)
+    words.save(str(tmp_path / "tokenizer.json"))
+    flags = ["--max-tokens", str(len(of)), "--tokenizer", str(tmp_path)]
+    assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
+    assert json.loads(target.read_text())["extracted"] == "2"
+    (tmp_path / "tokenizer.json").write_text('{"a":')
+    for wrong in (["--max-tokens", "5"], ["--tokenizer", str(tmp_path)], flags):
+        assert main(["grade", "--input", source, "--output", str(target), *wrong]) == 2
 
 
 @pytest.mark.slow

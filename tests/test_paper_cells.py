@@ -8,6 +8,7 @@ import pytest
 from driving import asked
 
 from stapo_repro import labels
+from stapo_repro.cli import main
 from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.readiness import stage_costs
 from stapo_repro.driver.request import Request, calibration, is_miniature, parse_cells
@@ -119,6 +120,14 @@ def test_a_public_checkpoint_is_evaluated_as_it_was_published() -> None:
 def test_checkpoints_that_are_none(wrong: list[str]) -> None:
     with pytest.raises(BadInput, match="checkpoint"):
         calibration(wrong, Path("o"))
+
+
+@pytest.mark.parametrize("flags", [["--seeds", "3"], ["--steps", "10"]])
+def test_options_of_a_training_are_refused_for_a_checkpoint(flags, capsys) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["run", "calibration/justrl-deepseek-1.5b", "--dry-run", *flags])
+    assert e.value.code == 2
+    assert flags[0] in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("named")

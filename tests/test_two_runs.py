@@ -72,7 +72,8 @@ def test_other_code_is_no_setting_and_is_named_beside_it(world):
 
 def test_other_numbers_of_samples_are_compared_without_pairing(world):
     found = pair(world, "fewer", n=2)
-    assert (found.attributed_to, found.difference.points) == ("samples a problem", pytest.approx(-75 / 11))
+    assert list(found.settings) == ["samples a problem"]
+    assert (found.attributed_to, found.difference.points) == ("", pytest.approx(-75 / 11))
 
 
 def test_other_problems_are_refused(world, tmp_path):
@@ -89,3 +90,53 @@ def test_weights_from_the_hub_and_from_a_folder_are_the_same(world):
     hub, folder = (beside.own_cells([world / n]) for n in ("hub", "folder"))
     ((found,), _) = two_runs.pairs(hub, folder, 5.0)
     assert found.settings == {}
+
+
+@pytest.mark.parametrize("changed", [{}, {"eval_seed": 1}])
+def test_more_than_chance_without_a_setting_is_said(world, changed):
+    found = pair(world, f"unexplained-{len(changed)}", verdicts=LOST, **changed)
+    assert (found.difference.verdict, found.attributed_to) == ("differs", "")
+    assert "more than chance, and no recorded setting explains it" in found.says
+
+
+def test_verdicts_that_cancel_are_not_the_same_verdicts(world):
+    first = planted_run.build(world, name="one-lost", judge=False, verdicts={"l0": "0000"})
+    second = planted_run.build(world, name="another-lost", judge=False, verdicts={"l1": "0000"})
+    ((found,), _) = two_runs.pairs(beside.own_cells([first]), beside.own_cells([second]), 5.0)
+    assert (found.difference.points, found.says) == (0.0, "no setting differs: the rest is chance")
+
+
+def test_what_one_side_did_not_record_is_no_cause_and_leaves_none_certain(world):
+    other = planted_run.build(world, name="bare", verdicts=LOST, max_tokens=32)
+    (other / "run.json").unlink()
+    ((found,), _) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
+    assert (list(found.settings), found.unrecorded, found.attributed_to) == (["longest response"], ["dtype"], "")
+    assert found.says.endswith("longest response, unless it is dtype (not on record on both sides)")
+
+
+def test_auto_on_a_gpu_is_another_dtype_and_hardware_is_named(world):
+    found = pair(world, "gpu", verdicts=LOST, hardware={"cpu": "x", "gpus": ["H100"]})
+    assert found.settings == {"dtype": ("auto on a CPU", "auto on a GPU")}
+    assert (found.attributed_to, found.environment) == ("dtype", ["hardware"])
+
+
+def test_two_seeds_are_refused_and_what_has_no_counterpart_is_named(world):
+    two = beside.own_cells([world / "run", planted_run.build(world, name="seed", eval_seed=1)])
+    with pytest.raises(BadInput, match="two cells of toy"):
+        two_runs.pairs(two, two[:1], 5.0)
+    more = beside.own_cells([world / "run", planted_run.build(world, name="hot", setting="t1.0")])
+    (found, alone) = two_runs.pairs(more, more[:1], 5.0)
+    assert (len(found), alone) == (
+        1,
+        [f"not compared: toy at {more[1].record.cell.setting}, which only the first run holds"],
+    )
+
+
+def test_all_wrong_twice_on_other_responses_is_no_proof(world):
+    wrong = dict.fromkeys(planted_run.PROBLEMS, "0000")
+    first, second = (
+        planted_run.build(world, name=f"wrong{s}", judge=False, verdicts=wrong, eval_seed=s, n=2) for s in (0, 1)
+    )
+    ((found,), _) = two_runs.pairs(beside.own_cells([first]), beside.own_cells([second]), 5.0)
+    # 1 - 0.05^(1/22) = 0.127307
+    assert (found.difference.high, found.difference.verdict) == (pytest.approx(12.7307, abs=1e-3), "cannot tell")

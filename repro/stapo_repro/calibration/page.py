@@ -152,8 +152,8 @@ def lines(c: Calibration) -> list[str]:
         kind = "" if s.kind == "evaluation" else f" ({s.kind})"
         out.append(f"{s.name}{kind}: github.com/{s.source.repository}{at}, {', '.join(s.source.places)}")
     if c.changes:
-        out.append("single causes overlap, so they do not add up to a gap; 'as SOURCE' changes all at once, and 'remains "
-                   "to SOURCE' is its score minus that: what these responses do not explain")  # fmt: skip
+        out.append("single causes overlap and do not add up to a gap; 'as SOURCE' changes them together, 'remains to "
+                   "SOURCE' is its score minus that: what these responses do not explain")  # fmt: skip
     for cell in dict.fromkeys(x.cell for x in c.changes):
         mine = [x for x in c.changes if x.cell == cell and x.kind not in ("source", "remainder")]
         moving = ", ".join(x.name for x in mine if x.difference.verdict == "differs")
