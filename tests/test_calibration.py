@@ -111,7 +111,8 @@ def evaluated(root: Path, benchmark: str = "aime24", right: int = 17, n: int = 3
     spec = registry()[benchmark]
     rows = ["1" * right + "0" * (n - right)] * spec.rows
     given = {"size": MODEL, "step": "base", "benchmark_sha256": spec.golds_sha256, "max_tokens": 31744,
-             "grader": "justrl, x", "scored_by": "rule+judge", "judge": "opencompass/CompassVerifier-3B r, mode x"}  # fmt: skip
+             "grader": "justrl, x", "scored_by": "rule+judge",
+             "judge": "opencompass/CompassVerifier-3B r, mode x"}  # fmt: skip
     return synthetic.cell(root, "external", benchmark, "t0.7", rows, **(given | changed)).parents[1]
 
 
@@ -251,6 +252,7 @@ def test_with_a_judge_on_both_sides_the_grader_stays(world):
     judge = SETTING.model_copy(update={"judge": "CompassVerifier-3B", "judge_mode": "compass"})
     found = of_world(world, replace(THEIRS, setting=judge))
     assert found["as s: first 2 of 4 samples"].after == pytest.approx(2100 / 22)
+    assert "remains to s (not tried: grader justrl, limit 32 tokens)" in found
 
 
 def test_short_responses_keep_the_verdict_on_record_at_a_limit(tmp_path):
@@ -286,6 +288,8 @@ def test_missing_responses_are_counted_and_a_missing_benchmark_is_not_run(tmp_pa
     file.write_text("".join(file.read_text().splitlines(True)[5:]))
     x = of_world(tmp_path)["grader strict"]
     assert (x.gained, x.lost, x.difference.why) == (None, None, "5 responses missing from samples.jsonl")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    assert "not at hand" in of_world(tmp_path, THEIRS)["limit 32 tokens"].difference.why
     (tmp_path / "data" / "toy.jsonl").unlink()
     found = of_world(tmp_path)
     assert found["graders ours, math-verify, justrl, strict"].difference.verdict == "not run"

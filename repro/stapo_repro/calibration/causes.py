@@ -151,10 +151,13 @@ def _as_source(mine: Responses, theirs: Published) -> Iterator[Change]:
     if not judged_still and not mine.why:
         preset = s.grader if s.grader in PRESETS else own_grader(r)
         limit = s.max_tokens if s.max_tokens and s.max_tokens < r.max_tokens and mine.tokenizer else 0
-        done += [f"grader {preset}"] * (preset != own_grader(r)) + [f"limit {limit} tokens"] * bool(limit)
+        done += [cause_of("grader", preset, 0)] * (preset != own_grader(r))
+        done += [cause_of("max_tokens", limit, 0)] * bool(limit)
         after = mine.graded(preset, limit) if preset != own_grader(r) or limit else after
+    wanted = {"grader": s.grader not in (None, own_grader(r)), "max_tokens": s.max_tokens not in (None, r.max_tokens)}
+    untried = [x for k, apart in wanted.items() if apart and (x := cause_of(k, getattr(s, k), 0)) not in done]
     if theirs.n and theirs.n < r.n:
-        done, n = [*done, f"first {theirs.n} of {r.n} samples"], theirs.n
+        done, n = [*done, cause_of("n", theirs.n, r.n)], theirs.n
     x, y = np.array(before), np.array(after)
     found = by_sample(y, x, same_responses=True) if n == r.n else first_samples(x, n, y)
     if done:
@@ -162,7 +165,8 @@ def _as_source(mine: Responses, theirs: Published) -> Iterator[Change]:
     rest = against_printed(y[:, :n], theirs.value / 100, theirs.n or 0, None if theirs.sd is None else theirs.sd / 100)
     rest = Fixed(-rest.difference, rest.se, -rest.high, -rest.low, rest.p)
     why = _gone(mine, y) or other_problems(r) or ("" if theirs.n else "their samples a problem are not stated")
-    yield _change(r, "remainder", f"remains to {theirs.source}", y[:, :n], theirs.value / 100, rest, why=why)
+    cause = f"remains to {theirs.source}" + (f" (not tried: {', '.join(untried)})" if untried else "")
+    yield _change(r, "remainder", cause, y[:, :n], theirs.value / 100, rest, why=why)
 
 
 def _gone(mine: Responses, after: np.ndarray) -> str:

@@ -91,7 +91,7 @@ def scores(record: CellRecord, by: Literal["scored", "rule"] = "scored") -> list
 
 def mean(scores_QN: ArrayLike) -> float | None:
     """In percent; None with a missing sample."""
-    return percent(float(np.mean(scores_QN)))
+    return percent(float(np.asarray(scores_QN, dtype=np.float64).mean()))
 
 
 def at(cell: Cell) -> str:
