@@ -16,7 +16,7 @@ from huggingface_hub import try_to_load_from_cache
 from stapo_repro.driver.request import console_script
 from stapo_repro.records.reading import Loaded
 from stapo_results.benchmarks import Benchmark, find_data_dir, load
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import BadInput, RunFailed, short_hashes
 from stapo_results.schema import CellRecord, Run, Sample
 from stapo_results.store import read, read_json
 
@@ -134,7 +134,8 @@ def _benchmark(r: CellRecord, asked: str, of_run: str) -> Benchmark:
 def _check_copy(benchmark: Benchmark, r: CellRecord) -> None:
     now, then = benchmark.content, r.revisions.get(f"data:{r.cell.benchmark}")
     if now != then:
-        raise BadInput(f"{r.cell.benchmark} is not the copy that was evaluated", found=now, expected=then,
+        raise BadInput(f"{r.cell.benchmark} is not the copy that was evaluated", found=short_hashes(now),
+                       expected=short_hashes(then or "not recorded"),
                        next_step="--data-dir with the files of the run")  # fmt: skip
 
 
