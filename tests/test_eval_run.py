@@ -17,6 +17,7 @@ from forked import forked
 from stapo_eval import run as running
 from stapo_eval import sampling
 from stapo_eval.cli import main
+from stapo_eval.decoding import parse_settings
 from stapo_eval.options import RunOptions
 from stapo_eval.run import run
 from stapo_results import store
@@ -290,6 +291,10 @@ def test_an_interrupted_run_says_so_and_goes_on(
         ("benchmarks", "sums,nope", "nope"),
         ("benchmarks", "longersum", "sums"),
         ("settings", "t2", "t2"),
+        *(
+            ("settings", x, x)
+            for x in ("t0.8-p1.5", "t0.70-p.9", "t0.70-p0.9", "t0.7-p0.9", "t1-p1", "t0-p0.9", "t1-p0")
+        ),
         ("model", "/nowhere", "/nowhere"),
         ("max_tokens", 0, "--max-tokens"),
         ("n", -1, "--n"),
@@ -323,6 +328,11 @@ def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path
         (folder / name).unlink()
     with pytest.raises(BadInput, match=r"tokenizer\.json"):
         run(o)
+
+
+def test_any_other_decoding_is_named_by_its_numbers() -> None:
+    found = parse_settings("t0.7,t0.8-p0.9,t0.6-p1")
+    assert found == {"t0.7": (0.7, 0.9), "t0.8-p0.9": (0.8, 0.9), "t0.6-p1": (0.6, 1.0)}
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["grade"], ["benchmarks"], ["judge"], ["compare"], ["export"]])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stapo_eval.cli import main
 from stapo_eval.grading import file as grading_file
@@ -200,6 +201,28 @@ def test_the_preset_and_the_answer_line_reach_the_grader(tmp_path: Path) -> None
         assert main(["grade", "--input", source, "--output", str(target), *more]) == 0
         row = json.loads(target.read_text())
         assert (row["extracted"], row["rule"]) == (found, found is not None)
+
+
+def test_only_the_first_tokens_are_graded(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save(str(tmp_path / "tokenizer.json"))
+    row = {"answer": "2", "response": r"\boxed{3} is not it: \boxed{2}"}
+    source, target = _write(tmp_path / "in.jsonl", row), tmp_path / "o"
+    of = words.encode(row["response"]).tokens
+    for limit, found in ((len(of), "2"), (len(of) - 1, None), (6, "3"), (100, "2"), (1, None)):
+        flags = ["--max-tokens", str(limit), "--tokenizer", str(tmp_path)]
+        assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
+        assert json.loads(target.read_text())["extracted"] == found
+    words.enable_truncation(3)
+    words.enable_padding(length=99)
+    words.save(str(tmp_path / "tokenizer.json"))
+    flags = ["--max-tokens", str(len(of)), "--tokenizer", str(tmp_path)]
+    assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
+    assert json.loads(target.read_text())["extracted"] == "2"
+    (tmp_path / "tokenizer.json").write_text('{"a":')
+    for wrong in (["--max-tokens", "5"], ["--tokenizer", str(tmp_path)], flags):
+        assert main(["grade", "--input", source, "--output", str(target), *wrong]) == 2
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import pytest
 from driving import asked
 
 from stapo_repro import labels
+from stapo_repro.cli import main
 from stapo_repro.driver.chain import make_stages
-from stapo_repro.driver.request import Request, is_miniature, parse_cells
+from stapo_repro.driver.readiness import stage_costs
+from stapo_repro.driver.request import Request, calibration, is_miniature, parse_cells
 from stapo_results.errors import BadInput
 
 
@@ -93,6 +95,39 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
         "vllm --judge opencompass/CompassVerifier-3B --out o/eval/base-qwen3-8b"
     )
     assert by["tables"] == "stapo-repro tables --of main --records o/eval --out o/tables"
+
+
+@pytest.mark.usefixtures("named")
+def test_a_public_checkpoint_is_evaluated_as_it_was_published() -> None:
+    r = calibration(["calibration/justrl-deepseek-1.5b"], Path("o"), hardware="1gpu", judge="none")
+    by, name = commands(r), "calibration-justrl-deepseek-1.5b"
+    assert list(by) == ["benchmarks", f"eval/{name}-justrl", f"eval/{name}-sober", "calibration"]
+    how = "--data-dir o/benchmarks --engine vllm --out o/eval"
+    assert by[f"eval/{name}-sober"] == (
+        "stapo-eval run --model hbx/JustRL-DeepSeek-1.5B --benchmarks all --settings t0.8-p0.9 --max-tokens 32768 "
+        f"{how}/{name}-sober"
+    )
+    assert "--settings t0.7 --max-tokens 31744" in by[f"eval/{name}-justrl"]
+    assert by["calibration"].startswith("stapo-repro calibrate hbx/JustRL-DeepSeek-1.5B --from o/eval/")
+    costs = stage_costs(r)
+    # 8,984 samples of 31744 / 8 = 3,968 tokens, 5 bytes each, and 2 bytes for each of 1,777,088,000 parameters
+    assert costs[f"eval/{name}-justrl"].disk == pytest.approx((8984 * 3968 * 5 + 2 * 1_777_088_000) / 2**30)
+    hours = [costs[f"eval/{name}-{x}"].hours or 0 for x in ("justrl", "sober")]
+    assert 0 < hours[0] < hours[1]
+
+
+@pytest.mark.parametrize("wrong", [["calibration/x"], ["calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"]])
+def test_checkpoints_that_are_none(wrong: list[str]) -> None:
+    with pytest.raises(BadInput, match="checkpoint"):
+        calibration(wrong, Path("o"))
+
+
+@pytest.mark.parametrize("flags", [["--seeds", "3"], ["--steps", "10"]])
+def test_options_of_a_training_are_refused_for_a_checkpoint(flags, capsys) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["run", "calibration/justrl-deepseek-1.5b", "--dry-run", *flags])
+    assert e.value.code == 2
+    assert flags[0] in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("named")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,17 @@ class Decoding:
     max_tokens: int
 
 
+# any other decoding, as other harnesses use them, in its shortest form: t0.8-p0.9
+_OTHER = re.compile(r"t(\d+(?:\.\d+)?)-p(\d+(?:\.\d+)?)")
+
+
+def _other(name: str) -> tuple[float, float] | None:
+    if not (m := _OTHER.fullmatch(name)):
+        return None
+    t, p = found = float(m[1]), float(m[2])
+    return found if t > 0 < p <= 1 and name == f"t{t:g}-p{p:g}" and found not in SETTINGS.values() else None
+
+
 def parse_settings(text: str) -> dict[str, tuple[float, float]]:
     """`both`, or names of decoding settings joined by commas, as name -> (temperature, top_p).
 
@@ -29,15 +41,16 @@ def parse_settings(text: str) -> dict[str, tuple[float, float]]:
         BadInput: for a setting that does not exist.
     """
     names = list(SETTINGS) if text == "both" else [s.strip() for s in text.split(",") if s.strip()]
-    unknown = [n for n in names if n not in SETTINGS]
+    others = {n: found for n in names if (found := _other(n))}
+    unknown = [n for n in names if n not in SETTINGS and n not in others]
     if unknown or not names:
         raise BadInput(
             "unknown decoding setting",
             found=", ".join(unknown) or text,
-            expected="both, " + ", ".join(SETTINGS),
+            expected="both, " + ", ".join(SETTINGS) + ", or another in its shortest form, as t0.8-p0.9",
             next_step="leave out --settings for both",
         )
-    return {n: SETTINGS[n] for n in dict.fromkeys(names)}
+    return {n: SETTINGS.get(n) or others[n] for n in dict.fromkeys(names)}
 
 
 def prompt(problem: str) -> str:

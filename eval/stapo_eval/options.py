@@ -21,7 +21,7 @@ class _Evaluation:
     benchmarks: str = "all"
     """Names joined by commas; `all` is the paper's six."""
     settings: str = "both"
-    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9)."""
+    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
     data_dir: str = ""
     """Directory with the benchmarks' JSONL files and a registry.yaml; if empty, $STAPO_DATA_DIR, else the hub."""
     out: str = ""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from stapo_repro.commands.calibrate import Calibrate
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.testbed import Testbed
@@ -184,6 +185,7 @@ _COMMANDS = {
     "collect": Collect,
     "tokens": Tokens,
     "plan": Plan,
+    "calibrate": Calibrate,
     "gpu-check": GpuCheck,
     "pack": Pack,
     "unpack": Unpack,

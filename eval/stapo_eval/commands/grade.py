@@ -25,6 +25,10 @@ class GradeCommand:
     """Rule grader: how the answer is found and compared (docs/evaluation.md)."""
     answer_line: bool = False
     """Without a box, take what follows "Answer:" or "The answer is"."""
+    max_tokens: int = 0
+    """Grade only the first so many tokens of each response, as --tokenizer splits it; if 0, all of it."""
+    tokenizer: str = ""
+    """Folder with the tokenizer.json that --max-tokens counts by: the model's."""
     seconds: float = 5.0
     """Wall time that one answer may take."""
     memory_mib: int = 1024
@@ -33,11 +37,12 @@ class GradeCommand:
     """Grading processes; if 0, one a core."""
 
     def __call__(self) -> int:
-        from stapo_eval.grading.file import grade_file
+        from stapo_eval.grading.file import first_tokens, grade_file
         from stapo_eval.grading.pool import Limits
         from stapo_eval.grading.rules import Options
         from stapo_results.terminal import duration
 
+        cut = first_tokens(self.tokenizer, self.max_tokens) if self.max_tokens or self.tokenizer else None
         began = time.perf_counter()
         try:
             reasons = grade_file(
@@ -46,6 +51,7 @@ class GradeCommand:
                 Options(preset=self.preset),
                 Limits(self.seconds, self.memory_mib, self.workers),
                 use_answer_line=self.answer_line,
+                cut=cut,
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written; the same command starts again") from None

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,37 @@ def _lines(path: Path, options: Options) -> Iterator[InputLine]:
         raise BadInput(f"{path} holds no line", found="an empty file", expected=_EXPECTED, next_step="check --input")
 
 
+def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
+    """What cuts a response after its first `limit` tokens, as the tokenizer of this folder splits its text.
+
+    A response's own tokens may have been others where a text can be split in several ways.
+
+    Raises:
+        BadInput: a limit below 1, or no tokenizer.json that can be read.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(folder) / "tokenizer.json"
+    if limit < 1 or not path.is_file():
+        there = path if path.is_file() else f"no {path}"
+        raise BadInput("responses cannot be cut", found=f"{limit} tokens, {there}",
+                       expected="1 token or more, and a model's folder with tokenizer.json",
+                       next_step="--max-tokens N --tokenizer DIR")  # fmt: skip
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as e:  # noqa: BLE001  the library raises nothing narrower
+        raise BadInput(f"{path} cannot be read", found=e, expected="a tokenizer.json",
+                       next_step="copy the file again") from None  # fmt: skip
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def cut(text: str) -> str:
+        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
+        return text if len(offsets) <= limit else text[: offsets[limit - 1][1]]
+
+    return cut
+
+
 def grade_file(
     source: str | os.PathLike,
     target: str | os.PathLike,
@@ -109,8 +140,12 @@ def grade_file(
     limits: Limits,
     *,
     use_answer_line: bool = False,
+    cut: Callable[[str], str] | None = None,
 ) -> Counter[str]:
     """Grade a file into another, one verdict a line in the same order; returns the number of lines by reason.
+
+    Args:
+        cut: what is left of a response before it is graded.
 
     Raises:
         BadInput: before any grading, for limits that are none, a target that cannot be written or is the source, or,
@@ -129,7 +164,8 @@ def grade_file(
     ids: list[Any] = []
     items: list[Item] = []
     for line in _lines(path, options):  # of a response only what is graded stays in memory
-        answer = extract(line.response, line.gold, line.options.preset, use_answer_line=use_answer_line)
+        response = cut(line.response) if cut else line.response
+        answer = extract(response, line.gold, line.options.preset, use_answer_line=use_answer_line)
         ids.append(line.id)
         items.append(Item(line.gold, answer, line.options))
     with Display() as display, store.replacing(target) as out:

@@ -24,7 +24,8 @@ class Run:
     """
 
     cells: tyro.conf.Positional[tuple[str, ...]]
-    """One or more cells: of the miniature (METHOD/mini), or of the paper's models."""
+    """One or more cells: of the miniature (METHOD/mini), or of the paper's models. calibration/justrl-deepseek-1.5b
+    alone: a public checkpoint at its published settings, then our scores beside the published ones."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print each stage with its exact command, what is there, hours and disk; make every check; start nothing."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -37,7 +38,7 @@ class Run:
     """Folder with the six benchmarks, for the paper's cells. Default: the hub's copies."""
     out: Path | None = None
     """Where everything goes. Default: runs/miniature, or runs/cells for the paper's models, to which cells may be
-    added by further calls."""
+    added by further calls; runs/calibration."""
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None
     """Default: cpu for the miniature, 8gpu for the paper's models. cpu-2nodes: two nodes of a Ray cluster."""
     ray_address: str = ""
@@ -57,9 +58,13 @@ class Run:
         from stapo_repro.driver import request
         from stapo_repro.driver.run import main
 
+        options = {name: getattr(self, name) for name in _GPU_OPTIONS}
+        if any(c.startswith(f"{labels.CALIBRATION}/") for c in self.cells):
+            options |= {"hardware": self.hardware or "8gpu", "quick": self.quick}
+            options |= {"seeds": self.seeds != "0" and self.seeds, "steps": self.steps is not None}
+            return main(request.calibration(self.cells, self.out or Path("runs/calibration"), **options), self.dry_run)
         cells = request.parse_cells(self.cells)
         mini = request.is_miniature(cells)
-        options = {name: getattr(self, name) for name in _GPU_OPTIONS}
         same = {name: getattr(self, name) for name in ("quick", "seeds", "steps")}
         if not mini:
             options["hardware"] = self.hardware or "8gpu"

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from stapo_repro import labels
+from stapo_repro.calibration import published
 from stapo_repro.driver.request import Model, Request
 from stapo_repro.driver.stages import Stage
 from stapo_repro.planner.estimates import MACHINES, load
@@ -31,6 +32,8 @@ def make_stages(r: Request) -> list[Stage]:
     train, evaluate, repro = r.programs()
     inputs = _inputs(r, train, evaluate)
     first = tuple(s.name for s in inputs)
+    if r.experiment == "calibration":
+        return [*inputs, *_calibration(r, evaluate, repro, first)]
     trainings = [_training(r, train, m) for m in r.trained]
     exports = [_export(r, train, m) for m in r.trained if r.evaluates]
     evaluations = [_evaluation(r, evaluate, m, first) for m in r.models if r.evaluates]
@@ -146,13 +149,38 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
         how += ["--max-tokens", f"{MAX_TOKENS}"]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:
-        how = ["--engine", "vllm", *_replicas(r, m.size), *(() if r.judge == "none" else ("--judge", r.judge))]
+        how = _engine(r, m.size)
     command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir",
                f"{_benchmarks(r, m.size)}", *how, *limit, "--out", f"{folder}")  # fmt: skip
     outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
     inputs = [_base(r, m.size).name] if r.on_cpu else [n for n in first if n != "data"]
     needs = (*(() if m.is_base else (f"export/{m.name}",)), *inputs)
     return Stage(f"eval/{m.name}", command, folder, outputs, needs, _online(r))
+
+
+def _calibration(r: Request, evaluate: str, repro: str, first: tuple[str, ...]) -> list[Stage]:
+    """A public checkpoint at each setting at which it was published, then our scores beside the published ones.
+
+    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
+    """
+    (m,) = r.models
+    checkpoint, stages = published.load().checkpoints[m.size].id, []
+    for point in published.points_of(checkpoint):
+        folder = r.out / "eval" / f"{m.name}-{point.source}"
+        command = (evaluate, "run", "--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
+                   "--max-tokens", f"{point.max_tokens}", "--data-dir", f"{_benchmarks(r)}", *_engine(r, m.size),
+                   *(PAPER_LIMIT if r.quick else ()), "--out", f"{folder}")  # fmt: skip
+        outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
+        stages.append(Stage(f"eval/{folder.name}", command, folder, outputs, first, _online(r)))
+    page, made = r.out / "calibration", [f"{s.folder}" for s in stages]
+    command = (repro, "calibrate", checkpoint, "--from", *made, "--causes", "--out", f"{page}",
+               *(("--eval-env", f"{r.eval_env}") if r.eval_env else ()))  # fmt: skip
+    return [*stages, Stage("calibration", command, page, (page,), tuple(s.name for s in stages))]
+
+
+def _engine(r: Request, size: str) -> list[str]:
+    """vLLM on all GPUs, and the judge."""
+    return ["--engine", "vllm", *_replicas(r, size), *(() if r.judge == "none" else ("--judge", r.judge))]
 
 
 def _replicas(r: Request, size: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from stapo_repro import labels
+from stapo_repro.calibration import published
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Stage, StageEvent, last_event
 from stapo_repro.paper import checkout
@@ -53,7 +54,14 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
             found[f"train/{m.name}"] = estimates.training(
                 *labelled, machine, machine.card, r.steps, known, r.keep_checkpoints
             )
-        if not r.quick:
+        if m.method == labels.CALIBRATION:
+            known_as = published.load().checkpoints[m.size].id
+            for p in published.points_of(known_as) if not r.quick else ():
+                asked = [(b, p.setting) for b in labels.PAPER_BENCHMARKS]
+                found[f"eval/{m.name}-{p.source}"] = estimates.evaluation(
+                    *labelled, asked, machine, machine.card, known, p.max_tokens
+                )
+        elif not r.quick:
             evaluation = estimates.evaluation(*labelled, places(m.size), machine, machine.card, known)
             found[f"eval/{m.name}"] = evaluation
     return found
@@ -165,12 +173,14 @@ def check_gpus(r: Request) -> str:
     if chosen is not None:
         found = min(found, len([c for c in chosen.split(",") if c.strip()]))
     if found < r.gpus:
+        plan = f"stapo-repro plan {' '.join(r.cells)} --hardware {r.hardware}   says what it takes; "
+        plan = "" if r.experiment == "calibration" else plan  # which the dry run has said
         raise BadInput(
             f"this machine has too few GPUs for --hardware {r.hardware}",
             found=f"{found} GPUs",
             expected=f"{r.gpus}",
-            next_step=f"stapo-repro plan {' '.join(r.cells)} --hardware {r.hardware}   says what it takes; on machines "
-            "that have them the same command runs it; without a GPU: stapo-repro run stapo/mini",
+            next_step=f"{plan}on machines that have them the same command runs it; without a GPU: stapo-repro run "
+            "stapo/mini",
         )
     return f"{found} in this machine, {r.gpus} needed"
 
@@ -232,7 +242,8 @@ def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estim
         BadInput: with everything that stands in the way.
     """
     place = f"the Ray cluster at {r.ray_address}" if r.ray_address else "this machine"
-    print(f"{r.experiment}: {', '.join(r.cells)}, {r.steps:,} steps, {r.hardware} of {place}, into {r.out}\n{FILLING}")
+    steps = f", {r.steps:,} steps" if r.steps else ""
+    print(f"{r.experiment}: {', '.join(r.cells)}{steps}, {r.hardware} of {place}, into {r.out}\n{FILLING}")
     for i, (stage, what) in enumerate(states.items(), 1):
         print(f"\n{i:>3}. {stage.name}: {what or 'there'}")
         print(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from stapo_repro import labels
+from stapo_repro.calibration import published
 from stapo_repro.planner.estimates import MACHINES, MINI_STEPS, load
 from stapo_repro.testbed.plan import Part
 from stapo_results.errors import BadInput
 
 CPUS = ("cpu", "cpu-2nodes")
 """hardware= of the miniature: this machine, or two nodes of a Ray cluster that runs already."""
-Experiment = Literal["miniature", "testbed", "cells"]
+Experiment = Literal["miniature", "testbed", "cells", "calibration"]
 Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
 
@@ -39,7 +40,8 @@ class Model:
 
     @property
     def is_base(self) -> bool:
-        return self.method == labels.BASE
+        """Whether its weights are taken as they are: a base model's, or a public checkpoint's."""
+        return self.method in labels.NOT_TRAINED
 
     @property
     def name(self) -> str:
@@ -54,7 +56,8 @@ class Request:
     """One run of the driver.
 
     Attributes:
-        experiment: which of the three it is. "cells" are the paper's; further ones may be added to its folder.
+        experiment: which of the four it is. "cells" are the paper's; further ones may be added to its folder.
+            "calibration" evaluates a public checkpoint as its published results were made.
         models: in the order in which they are trained and evaluated.
         hardware: one of `CPUS` for the miniature, "cpu" for the testbed, else a key of `MACHINES`.
         part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms;
@@ -247,7 +250,7 @@ def paper_cells(
     at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
     return Request(
         experiment="cells",
-        models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m == labels.BASE else numbers)),
+        models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else numbers)),
         steps=at_least("--steps", count, 1),
         quick=quick,
         out=out,
@@ -256,6 +259,26 @@ def paper_cells(
         judge=load().judge.model if judge is None else judge,
         **options,
     )
+
+
+def calibration(names: Sequence[str], out: Path, *, hardware: str = "8gpu", **options: Any) -> Request:
+    """The evaluation of public checkpoints, named as calibration/CHECKPOINT, at their published settings.
+
+    Raises:
+        BadInput: an unknown one, other cells among them, several, a machine without GPUs, or an option of trainings.
+    """
+    known = published.load().checkpoints
+    keys = [n.partition("/")[2] for n in names]
+    if len(keys) != 1 or names[0] != f"{labels.CALIBRATION}/{keys[0]}" or keys[0] not in known:
+        raise BadInput("no such checkpoint to calibrate on", found=" ".join(names),
+                       expected=f"one of {', '.join(f'{labels.CALIBRATION}/{k}' for k in known)}, alone",
+                       next_step=f"stapo-repro run {labels.CALIBRATION}/{next(iter(known))} --dry-run")  # fmt: skip
+    if given := [k for k in ("source", "keep_checkpoints", "train_env", "seeds", "steps") if options.pop(k, None)]:
+        flags = ", ".join(f"--{k.replace('_', '-')}" for k in given)
+        raise BadInput("nothing is trained here", found=flags, expected="no option of a training",
+                       next_step=f"stapo-repro run {names[0]}   without it")  # fmt: skip
+    request = paper_cells(((labels.CALIBRATION, keys[0]),), out, hardware=hardware, steps=1, **options)
+    return replace(request, experiment="calibration", steps=0)
 
 
 def console_script(name: str, environment: Path | None = None) -> str:

@@ -159,8 +159,10 @@ def show_summary(r: Request, wall_seconds: float) -> None:
     lines = [f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB."]
     if (r.out / "tables").exists():
         lines += [f"  table      {r.out / 'tables' / f'{name}.md'}", f"  figures    {r.out / 'figures'}"]
+    if r.experiment == "calibration":
+        lines.append(f"  page       {r.out / 'calibration' / 'calibration.md'}")
     lines += [
-        f"  records    {r.out / 'eval'}, {r.out / 'train'}",
+        f"  records    {r.out / 'eval'}" + (f", {r.out / 'train'}" if r.trained else ""),
         f"  logs       {r.out / 'logs'}",
     ]
     if not r.standing:

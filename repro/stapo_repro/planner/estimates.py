@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro import labels
+from stapo_repro.calibration import published
 from stapo_repro.paper import transcribed
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
@@ -252,10 +253,15 @@ def training(
 
 
 def evaluation(
-    method: str, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun]
-) -> Estimate:
-    """The evaluation of one model at these benchmarks and settings, with the judge; a base model's weights are fetched
-    for it."""
+    method: str, size: str, places: Sequence[Place], machine: Machine, card: str, known: Sequence[RecordedRun],
+    limit: int | None = None,
+) -> Estimate:  # fmt: skip
+    """The evaluation of one model at these benchmarks and settings, with the judge. The weights of a base model, and of
+    a public checkpoint, are fetched for it.
+
+    Args:
+        limit: longest response in tokens. Default: the paper's.
+    """
     found = _measured(known, "eval", method, size, machine, card)
     basis = "measured" if found else "formula"
     if is_miniature_size(size):
@@ -263,7 +269,8 @@ def evaluation(
             return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
         return Estimate(found[0] / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
     budget, count, parallel = load(), samples(places), machine.tensor_parallel(size)
-    shape, limit = budget.models[size].shape, budget.settings.evaluation_limit.value
+    weights = budget.models.get(size) or published.load().checkpoints[size]
+    shape, limit = weights.shape, limit or budget.settings.evaluation_limit.value
     mean = throughput.SHARE * limit
     if found:
         seconds, words = count * found[0], found[1]
@@ -282,7 +289,7 @@ def evaluation(
         f"{machine.gpus // parallel} replica(s) of {parallel} {card}: {words}"
     )
     disk, disk_words = count * mean * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
-    if method == labels.BASE:
+    if method in labels.NOT_TRAINED:
         disk += EXPORT * shape.parameters / GIB
         disk_words += f", and the weights in bf16 ({EXPORT} bytes x P)"
     return Estimate(seconds / 3600, machine.gpus, disk, disk, basis, (words, disk_words))
