@@ -33,7 +33,7 @@ class Run:
     seeds: str = "0"
     """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     steps: int | None = None
-    """Training steps. Default: 40 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
+    """Training steps. Default: 30 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
     data_dir: Path | None = None
     """Folder with the six benchmarks, for the paper's cells. Default: the hub's copies."""
     out: Path | None = None

@@ -140,7 +140,7 @@ def _standing(r: Request) -> Table:
     shown = Table(title=f"{labels.method_label(r.standing)} beside the committed arms",
                   caption="accuracy in percent, words per 100 responses late in training; 95 % intervals")  # fmt: skip
     for name in ("World", "", "T=1.0", "T=0.7", f"Reward 1-{EARLY}", f"Useful 1-{EARLY}", "Spurious, late"):
-        shown.add_column(name)
+        shown.add_column(name, overflow="fold")  # a name that is cut names nothing
     for row in standing.rows(standing.standing(own, committed, r.standing)):
         shown.add_row(*map(Text, row))
     return shown

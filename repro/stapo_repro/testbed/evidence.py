@@ -38,8 +38,7 @@ NEAR_BASE = 2
 """Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
 the second's end the policy is the base model's, or three small updates away."""
 EARLY = 16
-"""Steps in which the task is learnt, in the pilot half of it at least under every mask. The mean over them says how
-fast."""
+"""Steps in which the task is learnt: the slowest run of the pilot was half way after 15. Their mean says how fast."""
 COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewer may be noise of their samples
 _EARLY = {"useful_early": "useful_rate", "reward_early": "reward"}
 _LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
