@@ -161,7 +161,9 @@ def test_a_prompt_never_overflows_and_wastes_little(name: str, context: int, res
         return
     assert len(fitted.tokens) <= room
     whole = encode(message(question, plain(response), PROMPT))
-    assert fitted.shortened == (list(fitted.tokens) != whole)
+    same = list(fitted.tokens) == whole
+    # tokens of nine characters say nothing of the text: a shortened response may have as many
+    assert fitted.shortened != same or (same and name == "nine characters")
     if fitted.shortened and name == "characters":
         shown = "".join(map(chr, fitted.tokens)).split("\nRESPONSE\n", 1)[1]
         assert plain(response).endswith(shown.removesuffix("\nLETTER"))
