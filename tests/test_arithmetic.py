@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,30 +18,50 @@ PLAIN = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 
 
 def run_of(root: Path, right: int, seeds: tuple[int, ...] = (0,), **machine: object) -> None:
-    """Of GRPO and STAPO on mini-add: `right` of 8 at T 1.0, all at 0.7; of GRPO one fewer."""
+    """Of GRPO and STAPO: `right` of 8 at T 1.0, all at 0.7; of GRPO one fewer; of the base model 4, whatever the
+    setting. On mini-add-hard 2 fewer of each."""
     for seed in seeds:
-        for method, count in (("grpo", right - 1), ("stapo", right)):
+        for method, count in (("base", 4), ("grpo", right - 1), ("stapo", right)):
             name = f"{method}-s{seed}"
-            for setting, k in (("t1.0", count), ("t0.7", 8)):
-                verdicts = ["1" * k + "0" * (8 - k)] * 4
-                synthetic.cell(root / "eval", method, "mini-add", setting, verdicts, seed=seed, step=30, folder=name)
-            folder = synthetic.training_run(root / "train", method, seed, 30)
-            record = read_json(folder / "run.json", Run)
-            write_json(folder / "run.json", record.model_copy(update={"hardware": {"cpu": "x"} | machine}))
+            for setting, k in (("t1.0", count), ("t0.7", 4 if method == "base" else 8)):
+                for benchmark, fewer in (("mini-add", 0), ("mini-add-hard", 2)):
+                    verdicts = ["1" * (k - fewer) + "0" * (8 - k + fewer)] * 4
+                    step = "base" if method == "base" else 30
+                    of = 0 if method == "base" else seed
+                    synthetic.cell(root / "eval", method, benchmark, setting, verdicts, seed=of, step=step, folder=name)
+            if method != "base":
+                folder = synthetic.training_run(root / "train", method, seed, 30)
+                record = read_json(folder / "run.json", Run)
+                write_json(folder / "run.json", record.model_copy(update={"hardware": {"cpu": "x"} | machine}))
 
 
 def test_the_committed_seeds_stand_above_each_imitation(tmp_path):
-    run_of(tmp_path / "miniature", 7, seeds=(0, 1))
+    run_of(tmp_path / "miniature", 7)
     run_of(tmp_path / "arithmetic" / "plain", 6, arithmetic=PLAIN)
-    rows = arithmetic.page_block(tmp_path).splitlines()[2:]
-    # 6 of 8 and 7 of 8; in the imitation 5 and 6
-    assert [r for r in rows if "GRPO" in r or "STAPO" in r] == [
-        "| the committed runs | 0 | GRPO | 75.00 (100.00) | not run (not run) |",
-        "| the committed runs | 0 | STAPO | 87.50 (100.00) | not run (not run) |",
-        "| `ATEN_CPU_CAPABILITY=default`, `MKL_CBWR=COMPATIBLE` | 0 | GRPO | 62.50 (100.00) | not run (not run) |",
-        "| `ATEN_CPU_CAPABILITY=default`, `MKL_CBWR=COMPATIBLE` | 0 | STAPO | 75.00 (100.00) | not run (not run) |",
-    ]
+    rows = [r.replace("<br><sub>", " [").replace("</sub>", "]") for r in arithmetic.page_block(tmp_path).splitlines()]
+    committed, plain = "the committed runs", "`ATEN_CPU_CAPABILITY=default`, `MKL_CBWR=COMPATIBLE`"
+    # (4 + 2) / 16; (6 + 4) / 16 and (7 + 5) / 16 at T 1.0, in the imitation one sample of each 8 fewer; (8 + 6) / 16
+    base = "37.50 [37.5 to 37.5] |  | 37.50 [37.5 to 37.5] |  |"
+    assert f"| {committed} | 0 | Base model | {base}" in rows
+    assert f"| {plain} | 0 | Base model | {base}" in rows
+    for name, method, mean, less in ((committed, "GRPO", 62.5, 25.0), (committed, "STAPO", 75.0, 37.5),
+                                     (plain, "GRPO", 50.0, 12.5), (plain, "STAPO", 62.5, 25.0)):  # fmt: skip
+        (row,) = (r for r in rows if r.startswith(f"| {name} | 0 | {method} |"))
+        assert f"| {mean:.2f} [" in row
+        assert f"| +{less:.2f} [{less:.1f} to {less:.1f}] | 87.50 [" in row
+        assert row.endswith("| +50.00 [50.0 to 50.0] |")
+    assert f"| {plain} | 0 | JustRL | not run | not run | not run | not run |" in rows
     assert arithmetic.page_block(tmp_path / "miniature") == "Not run."
+
+
+def test_a_seed_that_a_method_lacks_makes_it_not_run(tmp_path):
+    run_of(tmp_path / "miniature", 7, seeds=(0, 1, 2))
+    folder = tmp_path / "arithmetic" / "plain"
+    run_of(folder, 6, seeds=(0, 1), arithmetic=PLAIN)
+    shutil.rmtree(folder / "eval" / "grpo-s1")
+    rows = arithmetic.page_block(tmp_path).splitlines()
+    assert [r.count("not run") for r in rows if r.startswith("| `ATEN") and "GRPO" in r] == [4]
+    assert [r.split(" | ")[1] for r in rows if "committed" in r and "STAPO" in r] == ["0, 1"]
 
 
 def test_a_run_that_differs_in_nothing_or_in_two_ways_is_refused(tmp_path):

@@ -153,8 +153,8 @@ def test_a_method_stands_beside_the_committed_arms_and_is_paired_with_their_seed
     assert (q.mean, len(q.seeds)) == (pytest.approx(4.0), 2)
     assert found["mine"]["accuracy_t1.0"].status == "not run"
     text = standing.rows(lines)
-    assert text[0][:3] == ["paper", "mine", "not run"]
-    assert text[-1][5] == "+4.0 (-8.7 to 16.7), n=2"
+    assert text[0][:2] == ["mine", "not run"]
+    assert text[-1][4] == "+4.0, n=2\n-8.7 to 16.7"
 
 
 def test_without_committed_records_a_method_stands_alone(tmp_path):

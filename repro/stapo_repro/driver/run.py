@@ -12,10 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from types import FrameType
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -109,7 +112,7 @@ def _shown(by_setting: dict[str, Any]) -> str:
 def _tables(r: Request) -> Iterator[Table | str]:
     """What a finished miniature or testbed says, in short."""
     if r.standing:
-        yield _standing(r)
+        yield from _standing(r)
         return
     if r.experiment == "testbed":
         file = r.out / "tables" / "testbed.json"
@@ -127,8 +130,8 @@ def _tables(r: Request) -> Iterator[Table | str]:
             yield shown
 
 
-def _standing(r: Request) -> Table:
-    """The method beside the committed arms."""
+def _standing(r: Request) -> Iterator[Table]:
+    """The method beside the committed arms, world by world."""
     from stapo_repro.paper import checkout
     from stapo_repro.records.reading import load_cells, load_training_runs
     from stapo_repro.testbed import build, evidence, standing
@@ -137,13 +140,17 @@ def _standing(r: Request) -> Table:
     own = evidence.gather(load_cells(mine), load_training_runs(mine))
     records = build.read(checkout() / "results" / "records" / plan.FOLDER)["main"]
     committed = evidence.gather(*records)
-    shown = Table(title=f"{labels.method_label(r.standing)} beside the committed arms",
-                  caption="accuracy in percent, words per 100 responses late in training; 95 % intervals")  # fmt: skip
-    for name in ("World", "", "T=1.0", "T=0.7", f"Reward 1-{EARLY}", f"Useful 1-{EARLY}", "Spurious, late"):
-        shown.add_column(name, overflow="fold")  # a name that is cut names nothing
-    for row in standing.rows(standing.standing(own, committed, r.standing)):
-        shown.add_row(*map(Text, row))
-    return shown
+    for world, lines in groupby(standing.standing(own, committed, r.standing), key=lambda s: s.world):
+        # 80 columns hold it, and nothing is cut: a name that is cut names nothing
+        shown = Table(title=f"{world}: {labels.method_label(r.standing)} beside the committed arms", box=SIMPLE_HEAD,
+                      padding=(0, 1, 0, 0), title_justify="left", caption_justify="left",
+                      caption="accuracy in percent, words per 100 responses, n seeds; 95 % intervals")  # fmt: skip
+        shown.add_column(no_wrap=True)
+        for name in ("T=1.0", "T=0.7", f"Reward 1-{EARLY}", f"Useful 1-{EARLY}", "Spurious, late"):
+            shown.add_column(name, overflow="fold")
+        for name, *cells in standing.rows(list(lines)):
+            shown.add_row(*map(Text, (fill(name, 15, break_on_hyphens=False), *cells)))
+        yield shown
 
 
 def show_summary(r: Request, wall_seconds: float) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.records.reading import ARITHMETIC, Loaded, final_step, load_cells
-from stapo_repro.tables import shown
+from stapo_repro.tables import shown, signed
+from stapo_repro.tables.comparisons import difference
+from stapo_repro.tables.model import Difference, Value
 from stapo_repro.tables.render import grid
+from stapo_repro.tables.scores import Score, score_all
+from stapo_repro.tables.values import from_average
 from stapo_results.errors import RecordError
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.store import read_json
 
-_HEAD = ("Arithmetic", "Seeds", "Method", *labels.MINI_BENCHMARKS)
+_HEAD = ("Arithmetic", "Seeds", "Method", "T=1.0", "less the base", "T=0.7", "less the base")
 
 
 def page_block(records: Path) -> str:
@@ -24,18 +28,23 @@ def page_block(records: Path) -> str:
             other last digits, which is named by what its records say of the machine and the base model.
 
     Raises:
-        RecordError: a run whose records name no such difference, or more than one.
+        RecordError: a run whose records name no such difference, or more than one; records that cannot be pooled.
     """
     folders = sorted(p for p in (records / ARITHMETIC).glob("*") if p.is_dir())
     rows: list[Sequence[str]] = []
     for folder in folders:
         cells, told = final_step(load_cells([folder]))[0], _told(folder)
         seeds = {c.record.cell.train_seed for c in cells if c.record.cell.method != labels.BASE}
-        rows += _rows("the committed runs", final_step(load_cells([records / "miniature"]))[0], seeds)
+        committed = [c for c in final_step(load_cells([records / "miniature"]))[0]
+                     if c.record.cell.method == labels.BASE or c.record.cell.train_seed in seeds]  # fmt: skip
+        rows += _rows("the committed runs", committed, seeds)
         rows += _rows(told, cells, seeds)
     if not rows:
         return "Not run."
-    note = "Accuracy in percent at temperature 1.0, in brackets at 0.7 / 0.9; of several seeds the mean."
+    note = (
+        "Accuracy in percent, mean over the two benchmarks, and its difference from the base model's in points; below "
+        "each the 95 % interval, over problems and, with several, seeds."
+    )
     return "\n".join([*grid(_HEAD, list(dict.fromkeys(map(tuple, rows))), 3), "", f"<sub>{note}</sub>"])
 
 
@@ -59,20 +68,23 @@ def _told(folder: Path) -> str:
 
 
 def _rows(name: str, cells: Sequence[Loaded], seeds: set[int]) -> list[Sequence[str]]:
+    scores = score_all(cells)
+
+    def parts(method: str, setting: str) -> list[Score | None]:
+        found = (scores.get((labels.MINI, method, b, setting)) for b in labels.MINI_BENCHMARKS)
+        return [s if s and (s.is_base or s.by_seed.keys() == seeds) else None for s in found]
+
     rows = []
-    for method, label in labels.METHODS.items():
+    for method in (labels.BASE, *labels.METHODS):
         values = []
-        for benchmark in labels.MINI_BENCHMARKS:
-            by = {s: _mean(cells, method, benchmark, s, seeds) for s in SETTINGS}
-            values.append(f"{by['t1.0']} ({by['t0.7']})")
-        rows.append((name, ", ".join(map(str, sorted(seeds))), label, *values))
+        for setting in SETTINGS:
+            own, base = parts(method, setting), parts(labels.BASE, setting)
+            less = difference(own, base, (method, labels.BASE, labels.AVERAGE, setting), flips=1)
+            values += [_value(from_average(own)), "" if method == labels.BASE else _value(less, signed)]
+        rows.append((name, ", ".join(map(str, sorted(seeds))), labels.method_label(method), *values))
     return rows
 
 
-def _mean(cells: Sequence[Loaded], method: str, benchmark: str, setting: str, seeds: set[int]) -> str:
-    mine = [c.record for c in cells if (c.record.cell.method, c.record.cell.benchmark) == (method, benchmark)]
-    mine = [r for r in mine if r.cell.setting == setting and r.cell.train_seed in seeds]
-    if {r.cell.train_seed for r in mine} != seeds:
-        return "not run"
-    verdicts = "".join(p.verdicts for r in mine for p in r.problems)
-    return "incomplete" if "-" in verdicts else shown(100 * verdicts.count("1") / len(verdicts), 2)
+def _value(v: Value | Difference, form: Callable[[float | None], str] = shown) -> str:
+    mean = v.points if isinstance(v, Difference) else v.mean
+    return v.status if v.status != "run" else f"{form(mean)}<br><sub>{shown(v.low, 1)} to {shown(v.high, 1)}</sub>"

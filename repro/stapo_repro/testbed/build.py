@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from stapo_repro import labels
@@ -155,14 +155,9 @@ def _rows(e: Evidence, world: str) -> list[ArmRow]:
             base[measure] = Quantity("run", evidence.rounded(math.fsum(values) / len(values), 100.0))
     rows = [ArmRow(world, labels.BASE, labels.method_label(labels.BASE), base)]
     for arm in dict.fromkeys((*labels.ARMS, *e.arms(world))):
-        values = {m: _not_below_zero(m, quantity(e, world, m, [(1.0, arm)])) for m in COLUMNS}
+        values = {m: quantity(e, world, m, [(1.0, arm)]) for m in COLUMNS}
         rows.append(ArmRow(world, arm, labels.method_label(arm), values))
     return rows
-
-
-def _not_below_zero(measure: Measure, q: Quantity) -> Quantity:
-    """One arm's value with an interval that ends where the quantity does; a reward may lie below 0."""
-    return q if q.low is None or measure.startswith("reward") else replace(q, low=max(0.0, q.low))
 
 
 def _stamp(run: TrainingRun) -> str:

@@ -243,6 +243,8 @@ def quantity(
 ) -> Quantity:
     """A sum of one measure over arms, averaged over seeds (and problems).
 
+    The interval of a single arm ends where the quantity does: at 0, unless it is a reward.
+
     Args:
         terms: (sign, arm).
         reference: what `p` tests against, in the printed unit.
@@ -268,7 +270,8 @@ def quantity(
     p = two_sided_p(replace(c, mean=c.mean - reference / factor))
     spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
     by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}
-    mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, c.low, c.high, c.se, spread))
+    least = 0.0 if len(terms) == 1 and not measure.startswith("reward") else -math.inf
+    mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, max(c.low, least), c.high, c.se, spread))
     status = "incomplete" if missing else "run"
     return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)
 

@@ -65,13 +65,13 @@ def _problems(e: Evidence, world: str) -> set[str]:
 
 
 def rows(lines: Sequence[Standing]) -> list[list[str]]:
-    """What a terminal prints: world, line, and of each measure the mean with its interval and its number of seeds."""
-    return [[s.world, s.text, *(_cell(m, s.values[m], s.difference) for m in MEASURED)] for s in lines]
+    """What a terminal prints of a world: line, and of each measure the mean, its number of seeds, and its interval."""
+    return [[s.text, *(_cell(m, s.values[m], s.difference) for m in MEASURED)] for s in lines]
 
 
 def _cell(measure: Measure, q: Quantity, difference: bool) -> str:
     if q.mean is None:
         return "not run"
     digits = MEASURES[measure][2]
-    ends = "" if q.low is None else f" ({shown(q.low, digits)} to {shown(q.high, digits)})"
-    return f"{(signed if difference else shown)(q.mean, digits)}{ends}, n={len(q.seeds)}"
+    ends = "" if q.low is None else f"\n{shown(q.low, digits)} to {shown(q.high, digits)}"
+    return f"{(signed if difference else shown)(q.mean, digits)}, n={len(q.seeds)}{ends}"
