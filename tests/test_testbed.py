@@ -157,14 +157,14 @@ def test_every_claim_from_synthetic_records(tmp_path):
         "4c": "not distinguishable",  # both have 6 of 8
         # the same numbers in all worlds: S2T gains where it must not
         "5a": "opposite", "5b": "opposite", "5c": "opposite", "6a": "opposite", "6b": "opposite", "6c": "opposite",
-        "7": "not run", "8": "not run",
+        "7a": "not run", "7b": "not run", "7c": "not run", "8": "not run",
     }  # fmt: skip
     one = found["2a"]  # useful words .9 + .03 s less .2 + .01 s: 70, 72, 74
     assert (one.quantity.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
-    assert found["7"].p_holm is None
-    # Holm over 17 claims, those not run among them: the smallest p counts as often
+    assert found["7a"].p_holm is None
+    # Holm over 19 claims, those not run among them: the smallest p counts as often
     smallest = min((j for j in found.values() if j.p is not None), key=lambda j: j.p or 0.0)
-    assert smallest.p_holm == pytest.approx(17 * (smallest.p or 0.0))
+    assert smallest.p_holm == pytest.approx(19 * (smallest.p or 0.0))
 
 
 def test_a_missing_seed_of_an_arm_leaves_its_claims_not_run_and_is_named(tmp_path):
@@ -187,20 +187,26 @@ def test_seeds_of_a_pilot_judge_nothing_and_say_how_many_are_needed(tmp_path):
     assert (power["1a"].pilot_seeds, power["1a"].run) == (3, 0)
     assert power["1a"].needed == 2
     assert power["4a"].sd is not None
-    assert (power["7"].sd, power["7"].needed) == (None, None)
+    assert (power["7a"].sd, power["7a"].needed) == (None, None)
     assert power["5a"].sd is None  # the pilot has no run in that world
 
 
-def test_long_runs_judge_the_collapse_alone(tmp_path):
+def test_long_runs_judge_collapse_and_explosion_alone(tmp_path):
     for arm, accuracy in (("justrl", (0.5, 0.9, 0.5, 0.5, 0.5)), ("stapo", (0.5, 0.9, 0.9, 0.9, 0.9))):
         for seed in range(6):
             folder = synthetic.training_run(tmp_path / "long", arm, seed, steps=2)
-            lines = [StepMetrics(step=k, values={"accuracy": a}) for k, a in enumerate(accuracy)]
+            # of steps 1 to 4 only the last is late
+            entropy = (0.4, 0.4, 0.4, 0.4, 0.5 + 0.01 * seed if arm == "justrl" else 0.3)
+            rows = ({"accuracy": a, "entropy": e, "spurious_rate": e} for a, e in zip(accuracy, entropy, strict=True))
+            lines = [StepMetrics(step=k, values=values) for k, values in enumerate(rows)]
             (folder / "metrics.jsonl").write_text("".join(m.model_dump_json() + "\n" for m in lines))
     found = judged(tmp_path)
     # JustRL at step 2, STAPO never: 4 + 25
-    assert (found["7"].verdict, found["7"].quantity.mean) == ("holds", 27.0)
-    assert {j.verdict for n, j in found.items() if n != "7"} == {"not run"}
+    assert (found["7a"].verdict, found["7a"].quantity.mean) == ("holds", 27.0)
+    # .3 less .5 to .55; words in 100 responses
+    assert (found["7b"].verdict, found["7b"].quantity.mean) == ("holds", -0.225)
+    assert (found["7c"].verdict, found["7c"].quantity.mean) == ("holds", -22.5)
+    assert {j.verdict for n, j in found.items() if not n.startswith("7")} == {"not run"}
 
 
 @pytest.mark.parametrize("spoil", [{"size": "qwen3-8b"}, {"verdicts": ["1" * 8] * 15}, {"step": 9}])
@@ -227,7 +233,7 @@ def test_the_claims_name_arms_that_are_trained_and_units_that_are_printed():
 
     file = claims.load()
     numbers = [c.number for c in file.claims]
-    assert len(set(numbers)) == len(numbers) == 17
+    assert len(set(numbers)) == len(numbers) == 19
     for c in file.claims:
         trained = {a.name for a in arms_of(c.world, c.part)}
         assert {c.first, c.second, *c.inside, *c.ends} <= trained, c.id
