@@ -48,6 +48,41 @@ def test_stages_of_the_miniature(tmp_path):
     ]
 
 
+def test_the_small_model_takes_the_miniatures_stages():
+    r = miniature(Path("o"), methods="justrl,stapo", size="smollm2-135m")
+    by = commands(r)
+    assert list(by) == [
+        "base", "train/justrl-smollm2-135m-s0", "train/stapo-smollm2-135m-s0", "export/justrl-smollm2-135m-s0",
+        "export/stapo-smollm2-135m-s0", "eval/base-smollm2-135m", "eval/justrl-smollm2-135m-s0",
+        "eval/stapo-smollm2-135m-s0", "tables", "figures", "tokens/stapo-smollm2-135m-s0",
+    ]  # fmt: skip
+    assert by["base"] == "stapo-train base --out o/base --seed 0 --size smollm2-135m"
+    assert by["train/stapo-smollm2-135m-s0"] == (
+        "stapo-train run method=stapo size=smollm2-135m hardware=cpu run.seed=0 run.steps=50 run.base=o/base "
+        "run.out=o/train/stapo-smollm2-135m-s0"
+    )
+    assert by["eval/base-smollm2-135m"] == (
+        "stapo-eval run --model o/base/model --benchmarks small-sums,small-words --settings both "
+        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --out o/eval/base-smollm2-135m"
+    )
+    # two checkpoints of 1.6 GB a training would be hashed at every call: the list of the last one's files is
+    trained = next(s for s in make_stages(r) if s.kind == "train")
+    assert trained.folder / "checkpoints" / "global_step_50" / "COMPLETE.json" in trained.outputs
+    assert trained.folder / "checkpoints" not in trained.outputs
+
+
+def test_methods_and_seeds_may_be_added_to_a_small_models_folder():
+    first = miniature(Path("o"), methods="justrl", size="smollm2-135m")
+    assert first.config() == miniature(Path("o"), methods="stapo", seeds="1,", size="smollm2-135m").config()
+    assert first.config() != miniature(Path("o"), methods="justrl", steps=2, size="smollm2-135m").config()
+
+
+@pytest.mark.parametrize("option", [{"rebuild_base": True}, {"noise": 1e-6}, {"hardware": "cpu-2nodes"}])
+def test_what_the_small_model_cannot_do_is_said(option: dict[str, Any]):
+    with pytest.raises(BadInput, match=r"smollm2-135m|only the miniature"):
+        miniature(Path("o"), size="smollm2-135m", **option)
+
+
 def test_commands_of_the_miniature():
     by = commands(miniature(Path("o"), methods="stapo"))
     assert by["base"] == "stapo-train base --out o/base --seed 0"

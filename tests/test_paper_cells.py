@@ -11,7 +11,7 @@ from stapo_repro import labels
 from stapo_repro.cli import main
 from stapo_repro.driver.chain import make_stages
 from stapo_repro.driver.readiness import stage_costs
-from stapo_repro.driver.request import Request, calibration, is_miniature, parse_cells
+from stapo_repro.driver.request import Request, calibration, parse_cells, size_on_cpu
 from stapo_results.errors import BadInput
 
 
@@ -34,12 +34,14 @@ def test_names_that_are_no_cells(wrong: list[str]) -> None:
         parse_cells(wrong)
 
 
-def test_the_miniature_and_the_paper_are_two_runs() -> None:
-    assert is_miniature(parse_cells(["stapo/mini"]))
-    assert not is_miniature(parse_cells(["stapo/qwen3-8b"]))
+def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
+    assert size_on_cpu(parse_cells(["stapo/mini"])) == "mini"
+    assert size_on_cpu(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "smollm2-135m"
+    assert size_on_cpu(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == ""
     with pytest.raises(BadInput) as e:
-        is_miniature(parse_cells(["stapo/mini", "stapo/qwen3-8b"]))
-    assert "stapo-repro run stapo/mini   and: stapo-repro run stapo/qwen3-8b" in e.value.next_step
+        size_on_cpu(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
+    commands = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]
+    assert e.value.next_step == "   and: ".join(f"stapo-repro run {names}" for names in commands)
 
 
 # commands

@@ -163,7 +163,7 @@ def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:
     assert plan.build([("stapo", "mini")], [RECORDS], skip=("testbed",)).whole == ("stapo/mini",)
     known = estimates.recorded([RECORDS], ("testbed",))
     for kind, estimate in (
-        ("train", estimates.training("stapo", "mini", CPU, "", estimates.MINI_STEPS, known)),
+        ("train", estimates.training("stapo", "mini", CPU, "", estimates.STEPS["mini"], known)),
         ("eval", estimates.evaluation("stapo", "mini", places("mini"), CPU, "", known)),
     ):
         records = [read_json(RECORDS / "miniature" / kind / f"stapo-s{s}" / "run.json", Run) for s in range(5)]

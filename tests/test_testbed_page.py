@@ -50,7 +50,7 @@ def test_without_records_everything_says_so(tmp_path):
     assert "Not run: 15." in blocks["testbed-claims"]
     assert blocks["testbed-power"].count("not known") == 19
     texts, marks, caption = sketched(t)
-    assert texts.count("not run") == 6 + 19  # six panels of curves, fourteen claims
+    assert texts.count("not run") == 6 + 19  # six panels of curves, nineteen claims
     assert not [m for m in marks if "-rate" in m or m.startswith("claim")]
     assert "Nothing has been run yet." in caption
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stapo_results.sizes import MINI, of_world
+from stapo_results.sizes import MINI, SMALL, is_miniature_size, of_world
 
 METHODS: dict[str, str] = {"grpo": "GRPO", "entropy20": "20-Entropy", "justrl": "JustRL", "stapo": "STAPO"}
 ARMS: dict[str, str] = {  # of the testbed, in every world
@@ -42,6 +42,7 @@ PAPER_BENCHMARKS: dict[str, str] = {
     "olympiadbench": "Olympiad",
 }
 MINI_BENCHMARKS: dict[str, str] = {"mini-add": "mini-add", "mini-add-hard": "mini-add-hard"}
+SMALL_BENCHMARKS: dict[str, str] = {"small-sums": "Small sums", "small-words": "Small words"}
 AVERAGE = "avg"
 
 # Okabe and Ito (2008): told apart with every common colour vision deficiency (tests/test_palette.py). Black is the base
@@ -67,12 +68,23 @@ COLOURS: dict[str, str] = {
 
 
 def size_label(name: str) -> str:
-    return PAPER_SIZES.get(name) or ("Miniature" if name == MINI else name)
+    return {MINI: "Miniature", SMALL: "SmolLM2-135M", **PAPER_SIZES}.get(name, name)
+
+
+def what_it_is(size: str) -> str:
+    """What a caption says of a model that is none of the paper's, with where its results stand; "" for the others."""
+    small = {SMALL: "a real small model on sums and word problems, not a result of the paper"}
+    return "a tiny model on additions, not a result of the paper" if is_miniature_size(size) else small.get(size, "")
+
+
+def benchmarks_of(size: str) -> dict[str, str]:
+    """The benchmarks that the models of a size are evaluated on, with their headings."""
+    return MINI_BENCHMARKS if is_miniature_size(size) else SMALL_BENCHMARKS if size == SMALL else PAPER_BENCHMARKS
 
 
 def benchmark_label(name: str) -> str:
     """The column's heading; a benchmark of one's own keeps its name."""
-    return PAPER_BENCHMARKS.get(name) or MINI_BENCHMARKS.get(name) or ("Avg" if name == AVERAGE else name)
+    return {AVERAGE: "Avg", **PAPER_BENCHMARKS, **MINI_BENCHMARKS, **SMALL_BENCHMARKS}.get(name, name)
 
 
 def method_label(name: str) -> str:

@@ -19,13 +19,14 @@ _GPU_OPTIONS = ("hardware", "data_dir", "ray_address", "source", "judge", "keep_
 class Run:
     """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
 
-    A cell is METHOD/SIZE: stapo/mini, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs. It fills the folder
-    named by --out and does not look at committed records: what is recorded elsewhere is run again.
+    A cell is METHOD/SIZE: stapo/mini, stapo/smollm2-135m, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    It fills the folder named by --out and does not look at committed records: what is recorded elsewhere is run again.
     """
 
     cells: tyro.conf.Positional[tuple[str, ...]]
-    """One or more cells: of the miniature (METHOD/mini), or of the paper's models. calibration/justrl-deepseek-1.5b
-    alone: a public checkpoint at its published settings, then our scores beside the published ones."""
+    """One or more cells: of the miniature (METHOD/mini), of the small model (METHOD/smollm2-135m, once
+    `stapo-train fetch` has fetched it), or of the paper's models. calibration/justrl-deepseek-1.5b alone: a public
+    checkpoint at its published settings, then our scores beside the published ones."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print each stage with its exact command, what is there, hours and disk; make every check; start nothing."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -33,14 +34,15 @@ class Run:
     seeds: str = "0"
     """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     steps: int | None = None
-    """Training steps. Default: 30 for the miniature (with --quick 4), 3,000 for the paper's models (with --quick 2)."""
+    """Training steps. Default: 30 for the miniature (with --quick 4), 50 for the small model and 3,000 for the paper's
+    models (with --quick 2)."""
     data_dir: Path | None = None
     """Folder with the six benchmarks, for the paper's cells. Default: the hub's copies."""
     out: Path | None = None
-    """Where everything goes. Default: runs/miniature, or runs/cells for the paper's models, to which cells may be
-    added by further calls; runs/calibration."""
+    """Where everything goes. Default: runs/miniature, runs/calibration, or, where further calls may add cells,
+    runs/small and runs/cells."""
     hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None
-    """Default: cpu for the miniature, 8gpu for the paper's models. cpu-2nodes: two nodes of a Ray cluster."""
+    """Default: 8gpu for the paper's models, cpu for the others. cpu-2nodes: the miniature on a Ray cluster."""
     ray_address: str = ""
     """A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto."""
     source: str = ""
@@ -64,20 +66,21 @@ class Run:
             options |= {"seeds": self.seeds != "0" and self.seeds, "steps": self.steps is not None}
             return main(request.calibration(self.cells, self.out or Path("runs/calibration"), **options), self.dry_run)
         cells = request.parse_cells(self.cells)
-        mini = request.is_miniature(cells)
+        size = request.size_on_cpu(cells)
         same = {name: getattr(self, name) for name in ("quick", "seeds", "steps")}
-        if not mini:
+        if not size:
             options["hardware"] = self.hardware or "8gpu"
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
         if self.hardware in request.CPUS:
             same["hardware"] = options.pop("hardware")
         given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
         if given:
-            raise BadInput("the miniature has no such option", found=", ".join(given),
+            raise BadInput(f"{size} has no such option", found=", ".join(given),
                            expected="--quick, --seeds, --steps, --out, --dry-run",
                            next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
-        methods = ",".join(m for m in labels.METHODS if (m, labels.MINI) in cells)
-        return main(request.miniature(self.out or Path("runs/miniature"), methods=methods, **same), self.dry_run)
+        methods = ",".join(m for m in labels.METHODS if (m, size) in cells)
+        out = self.out or Path("runs") / request.ON_CPU[size]
+        return main(request.miniature(out, methods=methods, size=size, **same), self.dry_run)
 
 
 @dataclass(frozen=True)

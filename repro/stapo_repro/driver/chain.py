@@ -1,9 +1,9 @@
 """The stages of a run in their order, each the exact command of a wing.
 
-The miniature, the testbed and the paper's cells are one chain: inputs, trainings, exports, evaluations, tables,
-figures, and of the miniature the tokens of STAPO. What differs is where weights, data and benchmarks come from: the
-miniature makes them on a CPU, and the testbed for each of its worlds; the paper's cells take them from the hub and need
-GPUs.
+The miniature, the small model, the testbed and the paper's cells are one chain: inputs, trainings, exports,
+evaluations, tables, figures, and of the first two the tokens of STAPO. What differs is where weights, data and
+benchmarks come from: the miniature makes them on a CPU, and the testbed for each of its worlds; the small model is one
+that `stapo-train fetch` has fetched; the paper's cells take them from the hub and need GPUs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.calibration import published
-from stapo_repro.driver.request import Model, Request
+from stapo_repro.driver.request import ON_CPU, Model, Request
 from stapo_repro.driver.stages import Stage
 from stapo_repro.planner.estimates import MACHINES, load
 from stapo_repro.testbed.evidence import BENCHMARK
 from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_results import token_log
+from stapo_results.sizes import SMALL, is_miniature_size
 
 BASE_SEED = 0  # one base model for all training seeds of the miniature
-# Twice the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
+# More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 64
-MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the miniature's quick form
+MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
 
@@ -46,7 +47,7 @@ def make_stages(r: Request) -> list[Stage]:
               (r.out / what,), needs)
         for what in ("tables", "figures") if shown
     ]  # fmt: skip
-    tokens = [_tokens(r, repro, m) for m in r.trained if r.experiment == "miniature" and m.method == "stapo"]
+    tokens = [_tokens(r, repro, m) for m in r.trained if r.experiment in ON_CPU.values() and m.method == "stapo"]
     made = [*trainings, *exports, *evaluations]
     if r.experiment == "testbed":  # hours: model by model, so that what is there can be looked at
         place = {m.name: i for i, m in enumerate(r.models)}
@@ -60,7 +61,7 @@ def _online(r: Request) -> tuple[tuple[str, str], ...]:
 
 
 def _base(r: Request, size: str) -> Path:
-    """Where the base model, data and benchmarks of a miniature stand: one of the testbed a world."""
+    """Where base model, data and benchmarks of a run on a CPU stand: one of the testbed a world."""
     return r.out / (f"base-{world_of(size)}" if r.experiment == "testbed" else "base")
 
 
@@ -69,15 +70,16 @@ def _benchmarks(r: Request, size: str = labels.MINI) -> Path:
 
 
 def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
-    """The miniatures' base models, data and benchmarks; or the paper's benchmarks and training data."""
+    """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
     if r.on_cpu:
         stages = []
         for size in dict.fromkeys(m.size for m in r.models):
             base = _base(r, size)
-            world = ("--world", str(world_of(size))) if r.experiment == "testbed" else ()
+            of = ("--size", size) if size == SMALL else ()
+            of = ("--world", str(world_of(size))) if r.experiment == "testbed" else of
             anew = ("--rebuild-base",) if r.rebuild_base else ()
             anew += ("--noise", f"{r.noise}") if r.noise else ()
-            command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *world, *anew)
+            command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of, *anew)
             stages.append(Stage(base.name, command, base, (base / "model", base / "data", base / "benchmarks")))
         return stages
     benchmarks, data, stages = _benchmarks(r), r.out / "data", []
@@ -94,9 +96,10 @@ def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
 
 def _training(r: Request, program: str, m: Model) -> Stage:
     folder = r.out / "train" / m.name
-    size = labels.MINI if r.on_cpu else m.size
+    mini = is_miniature_size(m.size)
+    size = labels.MINI if mini else m.size
     command = [program, "run", *(m.choices or (f"method={m.method}",)), f"size={size}", f"hardware={r.hardware}"]
-    command += ["task=mini-add"] if r.on_cpu else []
+    command += ["task=mini-add"] if mini else []
     command += [] if m.size == size else [f"run.size={m.size}"]
     command += [f"run.seed={m.seed}", f"run.steps={r.steps}"]
     command += [f"run.base={_base(r, m.size)}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
@@ -105,7 +108,9 @@ def _training(r: Request, program: str, m: Model) -> Stage:
         every = VALIDATION_EVERY if r.part == "long" else -1
         command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
     if r.on_cpu:
-        outputs = (folder / "metrics.jsonl", folder / "checkpoints", folder / token_log.FOLDER)
+        # a checkpoint of gigabytes is not hashed: the list of its files stands for it
+        weights = folder / "checkpoints" / ("" if mini else f"global_step_{r.steps}/COMPLETE.json")
+        outputs = (folder / "metrics.jsonl", weights, folder / token_log.FOLDER)
         return Stage(f"train/{m.name}", tuple(command), folder, outputs, (_base(r, m.size).name,))
     if r.keep_checkpoints:
         command.append(f"trainer.max_actor_ckpt_to_keep={r.keep_checkpoints}")
@@ -115,7 +120,6 @@ def _training(r: Request, program: str, m: Model) -> Stage:
         command.append(f"{plus}ray_kwargs.ray_init.address={r.ray_address}")
     if r.quick:
         command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
-    # terabytes of checkpoints are not hashed: the last one's list of its files stands for it
     outputs = (folder / "metrics.jsonl", folder / "checkpoints" / f"global_step_{r.steps}" / "COMPLETE.json")
     return Stage(f"train/{m.name}", tuple(command), folder, outputs, ("data",), _online(r))
 
@@ -144,8 +148,9 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
     limit = () if not r.quick else MINI_LIMIT if r.on_cpu else PAPER_LIMIT
     if r.on_cpu:
         testbed = r.experiment == "testbed"
-        benchmarks = BENCHMARK if testbed else ",".join(labels.MINI_BENCHMARKS)
-        how = ["--engine", "hf", *([] if testbed else ["--judge", f"{_base(r, m.size) / 'model'}"])]
+        benchmarks = BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
+        judged = r.experiment == "miniature"  # by its base model, which shows that the path works
+        how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
         how += ["--max-tokens", f"{MAX_TOKENS}"]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:

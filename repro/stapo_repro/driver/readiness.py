@@ -26,9 +26,12 @@ from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.provenance import new_run, nvidia_smi
 from stapo_results.schema import Run
+from stapo_results.sizes import is_miniature_size
 from stapo_results.terminal import duration
 
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
+# base folder; a training's two checkpoints, export, token log
+SMALL_DISK_GIB, SMALL_TRAINING_GIB, SMALL_MEMORY_GIB = 3, 4, 10
 # what an environment needs beyond the suite itself, to be asked before days of work depend on it
 NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
 _OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
@@ -49,7 +52,7 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
     known = estimates.recorded([checkout() / "results" / "records"], skip=APART)
     machine, found = MACHINES.get(r.hardware, CPU), {}
     for m in r.models:
-        labelled = (m.method, labels.MINI if r.on_cpu else m.size)  # the worlds' models are alike
+        labelled = (m.method, labels.MINI if is_miniature_size(m.size) else m.size)  # the worlds' models are alike
         if not m.is_base:
             found[f"train/{m.name}"] = estimates.training(
                 *labelled, machine, machine.card, r.steps, known, r.keep_checkpoints
@@ -72,8 +75,11 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     checks = Checks()
     checks.attempt("output folder", _check_folder, r)
     if r.on_cpu:
-        checks.attempt("memory", check_memory)
-        checks.attempt("disk", check_disk, r.out, MINIATURE_DISK_GIB, MINIATURE_DISK_GIB)
+        small = r.experiment == "small"
+        trainings = sum(s.kind == "train" for s in stages)
+        disk = SMALL_DISK_GIB + SMALL_TRAINING_GIB * trainings if small else MINIATURE_DISK_GIB
+        checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
+        checks.attempt("disk", check_disk, r.out, disk, disk)
         return checks
     if r.data_dir is not None:
         checks.attempt("benchmarks", check_benchmarks, r.data_dir)
@@ -106,12 +112,12 @@ def check_benchmarks(folder: Path) -> str:
     return f"{len(names)} files in {folder}"
 
 
-def check_memory() -> str:
-    """Raises BadInput where the miniature's trainings would not find enough memory."""
+def check_memory(need: float) -> str:
+    """Raises BadInput where a CPU's trainings would not find `need` GiB of memory."""
     free = psutil.virtual_memory().available / GIB
-    if free < MINIATURE_MEMORY_GIB:
+    if free < need:
         raise BadInput("too little free memory for veRL and Ray", found=f"{free:.1f} GiB available",
-                       expected=f"at least {MINIATURE_MEMORY_GIB} GiB",
+                       expected=f"at least {need} GiB",
                        next_step="close other programs, then run the same command again")  # fmt: skip
     return f"{free:.0f} GiB free"
 

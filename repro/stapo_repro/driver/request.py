@@ -1,4 +1,4 @@
-"""What the driver is asked for: the miniature, the testbed, or cells of the paper; their values are checked here."""
+"""What the driver is asked for: miniature, small model, testbed or the paper's cells; their values are checked here."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Any, Literal
 
 from stapo_repro import labels
 from stapo_repro.calibration import published
-from stapo_repro.planner.estimates import MACHINES, MINI_STEPS, load
+from stapo_repro.planner.estimates import MACHINES, STEPS, load
 from stapo_repro.testbed.plan import Part
 from stapo_results.errors import BadInput
+from stapo_results.sizes import MINI, SMALL
 
 CPUS = ("cpu", "cpu-2nodes")
 """hardware= of the miniature: this machine, or two nodes of a Ray cluster that runs already."""
-Experiment = Literal["miniature", "testbed", "cells", "calibration"]
+Experiment = Literal["miniature", "small", "testbed", "cells", "calibration"]
 Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
 
-QUICK_STEPS = {"miniature": 4, "cells": 2}
-QUICK_METHODS = ("justrl", "stapo")  # of the miniature
+QUICK_STEPS = {"miniature": 4, "small": 2, "cells": 2}
+ON_CPU: dict[str, Experiment] = {MINI: "miniature", SMALL: "small"}
+"""The experiment of each size that a CPU trains."""
+QUICK_METHODS = ("justrl", "stapo")  # of these two
 _EXAMPLE = "stapo-repro run stapo/mini"
 
 
@@ -56,10 +59,10 @@ class Request:
     """One run of the driver.
 
     Attributes:
-        experiment: which of the four it is. "cells" are the paper's; further ones may be added to its folder.
+        experiment: which of the five it is. "cells" are the paper's; further ones may be added to its folder.
             "calibration" evaluates a public checkpoint as its published results were made.
         models: in the order in which they are trained and evaluated.
-        hardware: one of `CPUS` for the miniature, "cpu" for the testbed, else a key of `MACHINES`.
+        hardware: one of `CPUS` for the miniature, "cpu" for small model and testbed, else a key of `MACHINES`.
         part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms;
             its hash is that of its files, so that a changed one is another run.
         rebuild_base: train the miniature's base model anew instead of taking the carried weights.
@@ -127,7 +130,9 @@ class Request:
         Programs' paths are part of it: a training whose command changed would be made anew, and takes days.
         """
         same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
-        if self.experiment == "testbed":  # further worlds, arms and seeds may be added to its folder
+        if self.experiment == "small":  # further methods and seeds may be added to its folder
+            return same
+        if self.experiment == "testbed":  # further worlds, arms and seeds
             return same | {"part": self.part, "standing": self.standing, "standing_sha256": self.standing_sha256}
         if self.on_cpu:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
@@ -147,10 +152,10 @@ def parse_cells(names: Sequence[str]) -> Named:
     Raises:
         BadInput: none, or one that is no cell of ours.
     """
-    sizes = [labels.MINI, *labels.PAPER_SIZES]
+    sizes = [*ON_CPU, *labels.PAPER_SIZES]
     for name in names or ("",):
         method, _, size = name.partition("/")
-        methods = labels.METHODS if size == labels.MINI else labels.METHOD_LABELS
+        methods = labels.METHODS if size in ON_CPU else labels.METHOD_LABELS
         if size not in sizes or method not in methods:
             raise BadInput(
                 f"no such cell: {name or 'none was named'}",
@@ -162,18 +167,18 @@ def parse_cells(names: Sequence[str]) -> Named:
     return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 
 
-def is_miniature(cells: Named) -> bool:
-    """Whether they are the miniature's. Raises: BadInput where only some are, which no one machine fits."""
-    mini = [f"{m}/{s}" for m, s in cells if s == labels.MINI]
-    others = [f"{m}/{s}" for m, s in cells if s != labels.MINI]
-    if mini and others:
+def size_on_cpu(cells: Named) -> str:
+    """The one size of `ON_CPU` that the cells have; "" for the paper's. Raises: BadInput for cells of several runs."""
+    kinds = {s if s in ON_CPU else "": [f"{m}/{z}" for m, z in cells if z == s or {s, z}.isdisjoint(ON_CPU)]
+             for _, s in cells}  # fmt: skip
+    if len(kinds) > 1:
         raise BadInput(
-            "the miniature's cells and the paper's are two runs",
-            found=", ".join(mini + others),
+            "these cells are several runs: the miniature's, the small model's and the paper's each are one",
+            found=", ".join(f"{m}/{s}" for m, s in cells),
             expected="one kind a command",
-            next_step=f"stapo-repro run {' '.join(mini)}   and: stapo-repro run {' '.join(others)}",
+            next_step="   and: ".join(f"stapo-repro run {' '.join(names)}" for names in kinds.values()),
         )
-    return bool(mini)
+    return next(iter(kinds))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -202,19 +207,25 @@ def at_least(flag: str, value: int, least: int) -> int:
 
 def miniature(
     out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
-    hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0,
+    hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0, size: str = MINI,
 ) -> Request:  # fmt: skip
-    """The miniature; None takes the default.
+    """The miniature, or the same with the small model in its place; None takes the default.
 
     Raises:
-        BadInput: an unknown method or one twice, a seed that is no number, fewer than one step.
+        BadInput: an unknown method or one twice, a seed that is no number, fewer than one step; an option that the
+            small model does not have.
     """
-    names = QUICK_METHODS if quick else tuple(labels.METHODS)
+    if size != MINI and (given := [k for k, v in (("--rebuild-base", rebuild_base), ("--noise", noise)) if v]):
+        raise BadInput("only the miniature's base model is carried by the repository", found=", ".join(given),
+                       expected=f"no such option with {size}", next_step="leave it out")  # fmt: skip
+    if size != MINI and hardware != "cpu":
+        raise BadInput(f"{size} is trained on one machine's CPU here", found=f"--hardware {hardware}",
+                       expected="cpu", next_step="leave it out")  # fmt: skip
+    names, experiment = QUICK_METHODS if quick else tuple(labels.METHODS), ON_CPU[size]
     names = names if methods is None else names_of("--methods", methods, labels.METHODS)
-    count = steps if steps is not None else QUICK_STEPS["miniature"] if quick else MINI_STEPS
-    models = (Model(labels.BASE, labels.MINI, 0),
-              *(Model(m, labels.MINI, s) for s in parse_seeds(seeds) for m in names))  # fmt: skip
-    return Request("miniature", models, at_least("--steps", count, 1), quick, out, hardware,
+    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS[size]
+    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds(seeds) for m in names))
+    return Request(experiment, models, at_least("--steps", count, 1), quick, out, hardware,
                    rebuild_base=rebuild_base, noise=noise)  # fmt: skip
 
 

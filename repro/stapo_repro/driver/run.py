@@ -120,7 +120,7 @@ def _tables(r: Request) -> Iterator[Table | str]:
             yield f"{judged['verdict']:<20}{judged['claim']['number']:<4}{judged['claim']['id']}"
         return
     for section in json.loads((r.out / "tables" / "main_table.json").read_text())["sections"]:
-        if section["miniature"]:
+        if section["size"] == r.models[0].size:
             shown = Table(title=section["title"], caption="{}, in brackets {}".format(*SETTINGS))
             for name in ("Method", *map(labels.benchmark_label, (*section["benchmarks"], labels.AVERAGE))):
                 shown.add_column(name)

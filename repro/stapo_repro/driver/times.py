@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.driver.display import kind_of
+from stapo_repro.driver.request import ON_CPU
 from stapo_repro.driver.stages import StageEvent, read_ledger
 from stapo_repro.paper import checkout
-from stapo_repro.planner.estimates import MINI_STEPS
-from stapo_repro.testbed.plan import STEPS
+from stapo_repro.planner import estimates
+from stapo_repro.testbed import plan
 from stapo_results import runs, store
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record, Run
@@ -45,7 +46,7 @@ class RunTimes(Record):
     """stages.json: a run of the driver.
 
     Attributes:
-        kind: miniature, testbed or cells; quick: its short form.
+        kind: miniature, small, testbed or cells; quick: its short form.
         seconds: sum over the stages.
         unfinished: stages that were begun and whose last event is not their end.
         hardware: of the run records beside it, each once.
@@ -112,8 +113,8 @@ def committed_seconds(config: Mapping[str, Any], records: Path | None = None) ->
     """
     experiment = str(config.get("experiment", ""))
     file = (records or checkout() / "results" / "records") / experiment / FILE
-    usual = STEPS["main"] if experiment == "testbed" else MINI_STEPS
-    if config.get("quick") or config.get("steps") != usual or not file.exists():
+    usual = {e: estimates.STEPS[size] for size, e in ON_CPU.items()} | {"testbed": plan.STEPS["main"]}
+    if config.get("quick") or config.get("steps") != usual.get(experiment) or not file.exists():
         return {}
     try:
         stages = store.read_json(file, RunTimes).stages

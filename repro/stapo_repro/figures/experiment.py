@@ -20,6 +20,7 @@ from stapo_repro.records.reading import Loaded, TrainingRun, final_step
 from stapo_repro.tables.comparisons import difference
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
 from stapo_results.schema import Theory
+from stapo_results.sizes import SMALL
 
 ExperimentName = Literal["main", "testbed"]
 Kind = Literal["miniature", "paper", "other"]
@@ -80,7 +81,8 @@ class Group:
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
         where = " in the miniature" if self.miniature else f" for {self.label or 'the models of the paper'}"
-        end = ": a tiny model on additions, not a result of the paper." if self.miniature else "."
+        aside = labels.what_it_is(self.sizes[0])
+        end = f": {aside}." if aside else "."
         return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
 
 
@@ -144,8 +146,8 @@ class Experiment:
         own = tuple(labels.METHODS)
         # runs with another tau_p or q have a figure of their own
         found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
-        benchmarks = tuple(labels.MINI_BENCHMARKS if sizes == (labels.MINI,) else labels.PAPER_BENCHMARKS)
-        if kind == "other":
+        benchmarks = tuple(labels.benchmarks_of(sizes[0]))
+        if kind == "other" and sizes != (SMALL,):
             benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
             own = tuple(m for m in own if m in found)
         methods = (*own, *sorted(found - {*own, labels.BASE}))

@@ -21,7 +21,7 @@ from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import is_miniature_size
+from stapo_results.sizes import MINI, SMALL, has_base
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Sampling, Update
 
@@ -31,7 +31,7 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
-MINI_STEPS = 30
+STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
@@ -121,8 +121,7 @@ Place = tuple[str, str]
 
 def places(size: str) -> tuple[Place, ...]:
     """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
-    benchmarks = labels.MINI_BENCHMARKS if is_miniature_size(size) else labels.PAPER_BENCHMARKS
-    return tuple((b, s) for b in benchmarks for s in SETTINGS)
+    return tuple((b, s) for b in labels.benchmarks_of(size) for s in SETTINGS)
 
 
 def samples(places: Iterable[Place]) -> int:
@@ -158,7 +157,7 @@ class Estimate:
 class RecordedRun:
     """A finished training or evaluation: its labels, GPUs, and wall seconds of a step, or of a sample.
 
-    The miniature's evaluation counts as one sample.
+    An evaluation on a CPU counts as one sample.
     """
 
     kind: str
@@ -192,7 +191,7 @@ def _recorded(run: Run, seconds: float, samples: int) -> list[RecordedRun]:
         enough = units >= SHORTEST
     else:
         own, enough = config, samples > 0 and not config.get("limit")
-        units = 1 if is_miniature_size(config["size"]) else samples
+        units = 1 if has_base(config["size"]) else samples
         gpus = max(1, config.get("tensor_parallel") or 1) * max(1, config.get("replicas") or 1)
     cards = hardware.get("gpus") or []
     card, machine = "", f"{hardware.get('cores')} cores of {hardware.get('cpu')}"
@@ -236,9 +235,9 @@ def training(
     """
     found = _measured(known, "train", method, size, machine, card)
     basis = "measured" if found else "formula"
-    if is_miniature_size(size):
+    if has_base(size):
         if found is None:
-            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
+            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of one",))
         return Estimate(found[0] * steps / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
     parameters = load().models[size].shape.parameters
     each, made = STATE * parameters / GIB, -(-steps // load().settings.checkpoint_every.value)
@@ -264,9 +263,9 @@ def evaluation(
     """
     found = _measured(known, "eval", method, size, machine, card)
     basis = "measured" if found else "formula"
-    if is_miniature_size(size):
+    if has_base(size):
         if found is None:
-            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of a miniature",))
+            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of one",))
         return Estimate(found[0] / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
     budget, count, parallel = load(), samples(places), machine.tensor_parallel(size)
     weights = budget.models.get(size) or published.load().checkpoints[size]

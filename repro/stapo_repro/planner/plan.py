@@ -18,7 +18,7 @@ from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_tr
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import CellRecord
-from stapo_results.sizes import is_miniature_size
+from stapo_results.sizes import has_base
 from stapo_results.throughput import CARDS
 
 WIDTH = 100
@@ -150,9 +150,8 @@ def build(
     found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds)
 
     def estimated(x: Lacking) -> ModelPlan:
-        mini = is_miniature_size(x.size)
-        where = (CPU, CPU.card) if mini else (machine, chosen)
-        count = steps or (estimates.MINI_STEPS if mini else load().settings.steps.value)
+        where = (CPU, CPU.card) if has_base(x.size) else (machine, chosen)
+        count = steps or estimates.STEPS.get(x.size) or load().settings.steps.value
         train = estimates.training(x.method, x.size, *where, count, known) if x.training else None
         test = estimates.evaluation(x.method, x.size, x.evaluations, *where, known) if x.evaluations else None
         return ModelPlan(x, train, test)

@@ -17,6 +17,7 @@ from stapo_repro.tables import comparisons, values
 from stapo_repro.tables.model import Section, Table
 from stapo_repro.tables.scores import Score, ScoreKey, score_all
 from stapo_results.schema import CellRecord
+from stapo_results.sizes import SMALL
 
 SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 
@@ -169,10 +170,12 @@ def build(cells: Sequence[Loaded], paper: PaperTable) -> Table:
     if any(k[0] == labels.MINI and k[2] in real for k in scores):
         title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
         sections.append(_section("miniature-real", title, labels.MINI, real, scores, miniature=True))
+    title = f"{labels.size_label(SMALL)}, a real small model, on sums and word problems (not a result of the paper)"
+    sections.append(_section("small", title, SMALL, list(labels.benchmarks_of(SMALL)), scores))
     for size, label in labels.PAPER_SIZES.items():
         title = f"RL from the {label} base model"
         sections.append(_section(size, title, size, real, scores, paper=paper))
-    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI}):
+    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, SMALL}):
         benchmarks = sorted({k[2] for k in scores if k[0] == size})
         sections.append(_section(size, f"Other models: {size}", size, benchmarks, scores))
     sections, families = comparisons.adjust(sections)

@@ -157,8 +157,9 @@ class LoggedRun:
 
     @property
     def caption_opening(self) -> str:
-        """What a caption says of a miniature."""
-        return "A tiny model on additions, not a result of the paper. " if is_miniature_size(self.size) else ""
+        """What a caption says of a model that is none of the paper's."""
+        aside = labels.what_it_is(self.size)
+        return f"{aside[0].upper()}{aside[1:]}. " if aside else ""
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""
