@@ -52,9 +52,9 @@ def test_the_small_model_takes_the_miniatures_stages():
     r = miniature(Path("o"), methods="justrl,stapo", size="smollm2-135m")
     by = commands(r)
     assert list(by) == [
-        "base", "train/justrl-smollm2-135m-s0", "train/stapo-smollm2-135m-s0", "export/justrl-smollm2-135m-s0",
-        "export/stapo-smollm2-135m-s0", "eval/base-smollm2-135m", "eval/justrl-smollm2-135m-s0",
-        "eval/stapo-smollm2-135m-s0", "tables", "figures", "tokens/stapo-smollm2-135m-s0",
+        "base", "eval/base-smollm2-135m",
+        *(f"{stage}/{m}-smollm2-135m-s0" for m in ("justrl", "stapo") for stage in ("train", "export", "eval")),
+        "tables", "figures", "tokens/stapo-smollm2-135m-s0",
     ]  # fmt: skip
     assert by["base"] == "stapo-train base --out o/base --seed 0 --size smollm2-135m"
     assert by["train/stapo-smollm2-135m-s0"] == (

@@ -49,7 +49,7 @@ def make_stages(r: Request) -> list[Stage]:
     ]  # fmt: skip
     tokens = [_tokens(r, repro, m) for m in r.trained if r.experiment in ON_CPU.values() and m.method == "stapo"]
     made = [*trainings, *exports, *evaluations]
-    if r.experiment == "testbed":  # hours: model by model, so that what is there can be looked at
+    if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be looked at
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     return [*inputs, *made, *pages, *tokens]

@@ -257,7 +257,7 @@ def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estim
             print(f"     {cost_text(costs[stage.name])}")
     left = [s.name for s, what in states.items() if what]
     hours = total(costs[name].hours for name in left if name in costs)
-    print(f"\nStill to do: {len(left)} of {len(states)} stages, about {_hours(hours)}\n\nChecks")
+    print(f"\nStill to do: {len(left)} of {len(states)} stages, {_hours(hours)}\n\nChecks")
     for c in checks.made:
         print(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else c.found}")
     print("")
@@ -268,11 +268,11 @@ def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estim
 def cost_text(estimate: Estimate) -> str:
     """ "about 72 h 0 min, 576 GPU h (formula); disk 577 GiB" """
     if not estimate.gpus:
-        return f"about {_hours(estimate.hours)} ({estimate.basis})"
+        return _hours(estimate.hours) + ("" if estimate.hours is None else f" ({estimate.basis})")
     least = f" (two checkpoints at a time: {number(estimate.least)})" if estimate.least < estimate.disk else ""
     disk = f"disk {number(estimate.disk, 1 if estimate.disk < 10 else 0)} GiB{least}"
-    return f"about {_hours(estimate.hours)}, {number(estimate.gpu_hours)} GPU h ({estimate.basis}); {disk}"
+    return f"{_hours(estimate.hours)}, {number(estimate.gpu_hours)} GPU h ({estimate.basis}); {disk}"
 
 
 def _hours(hours: float | None) -> str:
-    return "a time that is not known" if hours is None else duration(hours * 3600)
+    return "no time on record" if hours is None else f"about {duration(hours * 3600)}"
