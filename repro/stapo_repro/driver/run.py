@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -30,9 +31,11 @@ from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
 from stapo_repro.driver.times import committed_seconds, of_ledger
+from stapo_repro.records.reading import ARITHMETIC
 from stapo_repro.testbed import plan
 from stapo_repro.testbed.evidence import EARLY
 from stapo_results import runs
+from stapo_results.provenance import ARITHMETIC as ARITHMETIC_VARIABLES
 from stapo_results.schema import SETTINGS, Run
 from stapo_results.terminal import duration
 
@@ -163,6 +166,8 @@ def show_summary(r: Request, wall_seconds: float) -> None:
     name, records = "main_table", r.out.name
     if r.experiment == "testbed":
         name, records = "testbed", plan.FOLDER if r.part == "main" else f"{plan.FOLDER}/{r.part}"
+    elif r.noise or any(v in os.environ for v in ARITHMETIC_VARIABLES):
+        records = f"{ARITHMETIC}/{records}"  # beside the committed runs, with whose cells they share their ids
     lines = [f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB."]
     if (r.out / "tables").exists():
         lines += [f"  table      {r.out / 'tables' / f'{name}.md'}", f"  figures    {r.out / 'figures'}"]

@@ -81,7 +81,8 @@ def _rows(name: str, cells: Sequence[Loaded], seeds: set[int]) -> list[Sequence[
             own, base = parts(method, setting), parts(labels.BASE, setting)
             less = difference(own, base, (method, labels.BASE, labels.AVERAGE, setting), flips=1)
             values += [_value(from_average(own)), "" if method == labels.BASE else _value(less, signed)]
-        rows.append((name, ", ".join(map(str, sorted(seeds))), labels.method_label(method), *values))
+        of = "" if method == labels.BASE else ", ".join(map(str, sorted(seeds)))
+        rows.append((name, of, labels.method_label(method), *values))
     return rows
 
 
