@@ -32,9 +32,9 @@ def rows(block: str) -> list[list[str]]:
 
 
 def sketched(t: build.Testbed) -> tuple[list[str], list[str], str]:
-    """(texts, marks, captions) of both figures."""
+    """(texts, marks, captions) of the figures."""
     with canvas.style():
-        sketches = [*testbed.rates(t), *testbed.claims(t)]
+        sketches = [*testbed.rates(t), *testbed.long(t), *testbed.claims(t)]
     texts = [x.get_text() for s in sketches for x in s.figure.findobj(Text)]  # type: ignore[attr-defined]
     marks = [str(x.get_gid()) for s in sketches for x in s.figure.findobj(Line2D) if x.get_gid()]
     return texts, marks, " ".join(s.caption for s in sketches)
@@ -50,7 +50,7 @@ def test_without_records_everything_says_so(tmp_path):
     assert "Not run: 15." in blocks["testbed-claims"]
     assert blocks["testbed-power"].count("not known") == 19
     texts, marks, caption = sketched(t)
-    assert texts.count("not run") == 6 + 19  # six panels of curves, nineteen claims
+    assert texts.count("not run") == 6 + 3 + 19  # panels of curves, of long trainings, claims
     assert not [m for m in marks if "-rate" in m or m.startswith("claim")]
     assert "Nothing has been run yet." in caption
 
@@ -77,7 +77,16 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert len([m for m in marks if m.startswith(("useful_rate", "spurious_rate"))]) == 30
     assert len([m for m in marks if m.startswith("claim-")]) == 15
     assert "at most 3" in caption
-    assert texts.count("not run") == 4
+    assert texts.count("not run") == 3 + 4  # the long trainings: a figure of three panels, three claims; q
+    for arm in ("justrl", "stapo"):
+        for seed in (0, 1):
+            rates = {"entropy": 0.5, "spurious_rate": 0.1, "accuracy": 0.9}
+            synthetic.training_run(tmp_path / "long" / "train", arm, seed, 4, more=rates)
+    _, marks, caption = sketched(value(tmp_path))
+    assert sorted(m for m in marks if m.startswith("long-entropy")) == [
+        "long-entropy-s0-justrl", "long-entropy-s0-stapo", "long-entropy-s1-justrl", "long-entropy-s1-stapo",
+    ]  # fmt: skip
+    assert "A line is one training: 2 of JustRL, 2 of STAPO." in caption
 
 
 def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):

@@ -1,4 +1,4 @@
-"""The testbed's figures: what training makes of useful and spurious words, and the judged claims."""
+"""The testbed's figures: what training makes of useful and spurious words, long trainings, and the judged claims."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Claim, Judged
+from stapo_repro.testbed.plan import LONG_ARMS, STEPS
 from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
     Panel("useful_rate", "Useful words", "useful, per 100 responses", 100.0),
     Panel("spurious_rate", "Spurious words", "spurious, per 100 responses", 100.0),
+)
+_LONG = (
+    Panel("entropy", "Entropy", "nats per token"),
+    Panel("spurious_rate", "Spurious words", "per 100 responses", 100.0),
+    Panel("accuracy", "Accuracy in validation", "%", 100.0),
 )
 _PITCH = 0.23  # inches a claim
 _FARTHEST = 100.0  # in units of the smallest difference that matters; what lies beyond is drawn at the edge
@@ -62,6 +68,31 @@ def rates(t: Testbed) -> list[Sketch]:
         f"spurious ones neither help nor harm.{seeds if drawn else ' Nothing has been run yet.'}"
     )
     return [Sketch("testbed_rates", title, figure, caption)]
+
+
+def long(t: Testbed) -> list[Sketch]:
+    """Entropy, spurious words and validation of the long trainings, a line a run."""
+    title = _heading(t, "Long trainings with S2T and without a mask")
+    figure = canvas.sheet(title, 2.6)
+    grid = figure.subplots(1, len(_LONG), sharex=True)
+    runs = [r for r in t.evidence["long"].runs if r.status == "done"]
+    for axes, panel in zip(grid, _LONG, strict=True):
+        axes.set_title(panel.title)
+        axes.set_ylabel(panel.unit)
+        axes.set_xlabel("training step")
+        for run in runs:
+            if (found := curve([run], panel)) is not None:
+                line(axes, found, f"long-{panel.metric}-s{run.seed}")
+        if not axes.lines:
+            canvas.nothing(axes, "not run")
+    grid[1].set_ylim(bottom=0)
+    methods = dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))
+    of = {m: sum(r.method == m for r in runs) for m in methods}
+    canvas.legend(figure, [canvas.handle(m, run=of[m] > 0) for m in methods])
+    seeds = ", ".join(f"{n} of {labels.method_label(m)}" for m, n in of.items())
+    what = _opening(t, f"Trainings of {STEPS['long']} steps in the world paper,")
+    caption = f"{what} {f'A line is one training: {seeds}.' if runs else 'Nothing has been run yet.'}"
+    return [Sketch("testbed_long", title, figure, caption)]
 
 
 def claims(t: Testbed) -> list[Sketch]:

@@ -54,6 +54,7 @@ FAMILIES: dict[str, Draw] = {
 }
 OF_TESTBED: dict[str, Callable[[Testbed], list[Sketch]]] = {
     "testbed-rates": testbed.rates,
+    "testbed-long": testbed.long,
     "testbed-claims": testbed.claims,
 }
 

@@ -22,6 +22,7 @@ STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
 METHOD_SEEDS = (10, 11, 12)  # of a method of one's own: seeds that the committed arms have too
 QUICK_STEPS = 2
+LONG_ARMS = ("justrl", "stapo")
 VALIDATION_EVERY = 25  # steps, in the long part
 _SELECTOR = "actor_rollout_ref.selector"
 
@@ -49,7 +50,7 @@ ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *S
 
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
     """The arms of a world, in order; with `chosen` only those of these names."""
-    names = ["justrl", "stapo"] if part == "long" else list(labels.ARMS)
+    names = list(LONG_ARMS if part == "long" else labels.ARMS)
     if part == "long" and world != "paper":
         return []
     if part == "main" and world == "paper":
