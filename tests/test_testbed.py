@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,15 @@ def verdict(values: dict[str, list[float]], **changed) -> str:
 
 
 def test_numbers_of_a_training_by_hand():
-    rows = [{"useful_rate": u, "spurious_rate": 0.5, "entropy": 0.2} for u in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4, 0.6)]
+    rows = [
+        {"useful_rate": u, "spurious_rate": 4 * u, "entropy": 0.2} for u in (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.4, 0.6)
+    ]
     steps = [StepMetrics(step=k, values=v) for k, v in enumerate(rows, 1)]
-    # 8 steps: the last quarter is 7 and 8; the reward was not logged, and there was no validation
-    assert run_values(steps) == {"useful_early": 0.2, "useful_late": 0.5, "spurious_late": 0.5, "entropy_late": 0.2}
+    # 8 steps: the second quarter is 3 and 4, the last 7 and 8; the reward was not logged, and there was no validation
+    assert run_values(steps) == {
+        "useful_early": 0.2, "useful_late": 0.5, "spurious_late": 2.0, "entropy_late": 0.2, "entropy_growth": 0.0,
+        "spurious_growth": 1.6,
+    }  # fmt: skip
     # of 20 steps the early ones are 1 to 16, the late ones 16 to 20
     steps = [StepMetrics(step=k, values={"reward": float(k > 16), "useful_rate": 0.0}) for k in range(21)]
     assert run_values(steps) == {"reward_early": 0.0, "useful_early": 0.0, "reward_late": 0.8, "useful_late": 0.0}
@@ -191,22 +197,42 @@ def test_seeds_of_a_pilot_judge_nothing_and_say_how_many_are_needed(tmp_path):
     assert power["5a"].sd is None  # the pilot has no run in that world
 
 
-def test_long_runs_judge_collapse_and_explosion_alone(tmp_path):
-    for arm, accuracy in (("justrl", (0.5, 0.9, 0.5, 0.5, 0.5)), ("stapo", (0.5, 0.9, 0.9, 0.9, 0.9))):
-        for seed in range(6):
-            folder = synthetic.training_run(tmp_path / "long", arm, seed, steps=2)
-            # of steps 1 to 4 only the last is late
-            entropy = (0.4, 0.4, 0.4, 0.4, 0.5 + 0.01 * seed if arm == "justrl" else 0.3)
-            rows = ({"accuracy": a, "entropy": e, "spurious_rate": e} for a, e in zip(accuracy, entropy, strict=True))
-            lines = [StepMetrics(step=k, values=values) for k, values in enumerate(rows)]
-            (folder / "metrics.jsonl").write_text("".join(m.model_dump_json() + "\n" for m in lines))
+def long_run(root: Path, arm: str, seed: int, accuracy: Sequence[float], entropy: Sequence[float]) -> None:
+    """Metrics of steps 0 to 4: the second quarter is step 2, the last is step 4."""
+    folder = synthetic.training_run(root / "long", arm, seed, steps=2)
+    rows = ({"accuracy": a, "entropy": e, "spurious_rate": 10 * e} for a, e in zip(accuracy, entropy, strict=True))
+    lines = [StepMetrics(step=k, values=values) for k, values in enumerate(rows)]
+    (folder / "metrics.jsonl").write_text("".join(m.model_dump_json() + "\n" for m in lines))
+
+
+def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
+    for seed in range(20, 26):
+        long_run(tmp_path, "justrl", seed, (0.5, 0.9, 0.5, 0.5, 0.5), (0.4, 0.4, 0.3, 0.4, 0.5 + 0.01 * seed))
+        long_run(tmp_path, "stapo", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
+    # seen before the claims were written: judges nothing
+    long_run(tmp_path, "justrl", 10, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.9, 0.4, 0.1))
     found = judged(tmp_path)
     # JustRL at step 2, STAPO never: 4 + 25
     assert (found["7a"].verdict, found["7a"].quantity.mean) == ("holds", 27.0)
-    # .3 less .5 to .55; words in 100 responses
-    assert (found["7b"].verdict, found["7b"].quantity.mean) == ("holds", -0.225)
-    assert (found["7c"].verdict, found["7c"].quantity.mean) == ("holds", -22.5)
+    assert sorted(found["7a"].quantity.seeds) == [str(s) for s in range(20, 26)]
+    # (.1 - .2) less (.7 to .75 - .3): -.525; ten words a nat in a response
+    assert (found["7b"].verdict, found["7b"].quantity.mean) == ("holds", -0.525)
+    assert (found["7c"].verdict, found["7c"].quantity.mean) == ("holds", -525.0)
     assert {j.verdict for n, j in found.items() if not n.startswith("7")} == {"not run"}
+
+
+def test_a_single_arms_interval_ends_at_0_unless_it_may_be_negative(tmp_path):
+    for seed, late in ((0, 0.01), (1, 0.01), (2, 0.10)):
+        rates = {"useful_rate": late, "reward": -late}
+        synthetic.training_run(tmp_path / "train", "stapo", seed, 8, more=rates)
+    of = evidence.gather([], load_training_runs([tmp_path]))
+    # .04 +- 4.302653 x .03
+    useful = evidence.quantity(of, "paper", "useful_late", [(1.0, "stapo")])
+    assert (useful.low, useful.high) == (0.0, pytest.approx(16.90796))
+    reward = evidence.quantity(of, "paper", "reward_late", [(1.0, "stapo")])
+    assert (reward.low, reward.high) == (pytest.approx(-0.1690796), pytest.approx(0.0890796))
+    minus = evidence.quantity(of, "paper", "useful_late", [(-1.0, "stapo")])
+    assert minus.low == pytest.approx(-16.90796)
 
 
 @pytest.mark.parametrize("spoil", [{"size": "qwen3-8b"}, {"verdicts": ["1" * 8] * 15}, {"step": 9}])

@@ -79,12 +79,12 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert "at most 3" in caption
     assert texts.count("not run") == 3 + 4  # the long trainings: a figure of three panels, three claims; q
     for arm in ("justrl", "stapo"):
-        for seed in (0, 1):
+        for seed in (10, 20):
             rates = {"entropy": 0.5, "spurious_rate": 0.1, "accuracy": 0.9}
             synthetic.training_run(tmp_path / "long" / "train", arm, seed, 4, more=rates)
     _, marks, caption = sketched(value(tmp_path))
     assert sorted(m for m in marks if m.startswith("long-entropy")) == [
-        "long-entropy-s0-justrl", "long-entropy-s0-stapo", "long-entropy-s1-justrl", "long-entropy-s1-stapo",
+        "long-entropy-s10-justrl", "long-entropy-s10-stapo", "long-entropy-s20-justrl", "long-entropy-s20-stapo",
     ]  # fmt: skip
     assert "A line is one training: 2 of JustRL, 2 of STAPO." in caption
 

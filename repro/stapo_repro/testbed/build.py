@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stapo_repro import labels
@@ -14,7 +14,7 @@ from stapo_repro.tables.build import provenance, scoring
 from stapo_repro.testbed import counts, evidence
 from stapo_repro.testbed.claims import Claims, Judged, Power, judge, power
 from stapo_repro.testbed.evidence import MASK_OF, Evidence, Measure, Quantity, gather, quantity
-from stapo_repro.testbed.plan import PARTS, Part
+from stapo_repro.testbed.plan import PARTS, SEEDS, Part
 from stapo_results.statistics.crossed import over_seeds
 from stapo_results.store import to_line
 
@@ -95,6 +95,9 @@ def build(records: dict[Part, Records], claims: Claims) -> Testbed:
         RecordError: records that are not of one testbed (see `evidence.gather`).
     """
     parts: dict[Part, Evidence] = {part: gather(*of) for part, of in records.items()}
+    cells, runs = records["long"]
+    judging = gather(cells, [r for r in runs if r.seed >= min(SEEDS["long"])])
+    parts["long"] = replace(judging, runs=runs)
     main, judged = parts["main"], judge(claims, parts)
     cells = [c for of, _ in records.values() for c in of]
     runs = [r for _, of in records.values() for r in of]

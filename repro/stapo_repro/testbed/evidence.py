@@ -27,10 +27,20 @@ from stapo_results.statistics.crossed import Crossed, crossed, over_seeds, t_tes
 
 Answered = Literal["accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "pass8_t0.7"]
 Trained = Literal[
-    "useful_early", "reward_early", "useful_late", "spurious_late", "entropy_late", "reward_late", "collapse_step"
+    "useful_early",
+    "reward_early",
+    "useful_late",
+    "spurious_late",
+    "entropy_late",
+    "reward_late",
+    "entropy_growth",
+    "spurious_growth",
+    "collapse_step",
 ]
 Measure = Literal[Answered, Trained, "precision"]
-FACTOR: dict[str, float] = {"entropy_late": 1, "reward_early": 1, "reward_late": 1, "collapse_step": 1}
+FACTOR: dict[str, float] = {
+    "entropy_late": 1, "entropy_growth": 1, "reward_early": 1, "reward_late": 1, "collapse_step": 1,
+}  # fmt: skip
 """From a record's unit to the printed one; 100 for all others: percent, and words per 100 responses."""
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
@@ -43,6 +53,7 @@ COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewe
 _EARLY = {"useful_early": "useful_rate", "reward_early": "reward"}
 _LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
          "entropy_late": "entropy", "reward_late": "reward"}  # fmt: skip
+_GROWTH = {"entropy_growth": "entropy", "spurious_growth": "spurious_rate"}
 MASK_OF = {
     "stapo": planted.S2T,
     "stapo-random": planted.RANDOM,
@@ -113,7 +124,7 @@ class Evidence:
 
 def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
     """The numbers of one training: means over the first `EARLY` steps, means over the steps k with 4 k > 3 K (K the
-    last), and where it collapsed.
+    last), these less the mean over the second quarter (growth), and where it collapsed.
 
     Of 20 steps the late ones are 16 to 20. A measure is left out where one of its steps lacks its metric.
     """
@@ -122,6 +133,10 @@ def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
     early, late = [s for s in trained if s.step <= EARLY], [s for s in trained if 4 * s.step > 3 * last]
     of = ((name, metric, part) for names, part in ((_EARLY, early), (_LATE, late)) for name, metric in names.items())
     found = {name: math.fsum(v) / len(v) for name, metric, part in of if (v := _all(part, metric))}
+    second = [s for s in trained if last < 4 * s.step <= 2 * last]
+    for name, metric in _GROWTH.items():
+        if (before := _all(second, metric)) and (after := _all(late, metric)):
+            found[name] = math.fsum(after) / len(after) - math.fsum(before) / len(before)
     validations = [(s.step, s.values["accuracy"]) for s in steps if "accuracy" in s.values]
     return found | ({"collapse_step": collapse_step(validations)} if len(validations) > 1 else {})
 
@@ -243,7 +258,7 @@ def quantity(
 ) -> Quantity:
     """A sum of one measure over arms, averaged over seeds (and problems).
 
-    The interval of a single arm ends where the quantity does: at 0, unless it is a reward.
+    The interval of a single arm ends where the quantity does: at 0, unless it is a reward or a growth.
 
     Args:
         terms: (sign, arm).
@@ -270,7 +285,8 @@ def quantity(
     p = two_sided_p(replace(c, mean=c.mean - reference / factor))
     spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
     by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}
-    least = 0.0 if len(terms) == 1 and not measure.startswith("reward") else -math.inf
+    signed = len(terms) > 1 or terms[0][0] < 0 or measure.startswith("reward") or measure in _GROWTH
+    least = -math.inf if signed else 0.0
     mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, max(c.low, least), c.high, c.se, spread))
     status = "incomplete" if missing else "run"
     return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)

@@ -28,6 +28,8 @@ MEASURES: dict[Measure, tuple[str, str, int]] = {
     "spurious_late": ("spurious words late in training", "words per 100 responses", 1),
     "entropy_late": ("entropy late in training", "nats", 3),
     "reward_late": ("reward late in training", "", 3),
+    "entropy_growth": ("growth of entropy", "nats", 3),
+    "spurious_growth": ("growth of spurious words", "words per 100 responses", 1),
     "collapse_step": ("step of collapse", "steps", 0),
 }
 MASKS = {"stapo": "S2T", "stapo-random": "random", "stapo-high-entropy": "high entropy", "justrl-fullmask": "all rare"}
