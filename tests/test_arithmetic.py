@@ -54,14 +54,26 @@ def test_the_committed_seeds_stand_above_each_imitation(tmp_path):
     assert arithmetic.page_block(tmp_path / "miniature") == "Not run."
 
 
-def test_a_seed_that_a_method_lacks_makes_it_not_run(tmp_path):
+def cells_of(root: Path, name: str, method: str) -> list[str]:
+    (row,) = (r for r in arithmetic.page_block(root).splitlines() if r.startswith(f"| {name}") and f"| {method} |" in r)
+    return [c.strip().partition("<br>")[0] for c in row.strip("|").split("|")[1:]]
+
+
+def test_what_is_missing_is_incomplete_and_what_is_not_there_not_run(tmp_path):
     run_of(tmp_path / "miniature", 7, seeds=(0, 1, 2))
     folder = tmp_path / "arithmetic" / "plain"
     run_of(folder, 6, seeds=(0, 1), arithmetic=PLAIN)
     shutil.rmtree(folder / "eval" / "grpo-s1")
-    rows = arithmetic.page_block(tmp_path).splitlines()
-    assert [r.count("not run") for r in rows if r.startswith("| `ATEN") and "GRPO" in r] == [4]
-    assert [r.split(" | ")[1] for r in rows if "committed" in r and "STAPO" in r] == ["0, 1"]
+    assert cells_of(tmp_path, "`ATEN", "GRPO") == ["0, 1", "GRPO", *["incomplete"] * 4]
+    assert cells_of(tmp_path, "`ATEN", "20-Entropy") == ["0, 1", "20-Entropy", *["not run"] * 4]
+    assert cells_of(tmp_path, "`ATEN", "STAPO") == ["0, 1", "STAPO", "62.50", "+25.00", "87.50", "+50.00"]
+    assert cells_of(tmp_path, "the committed", "STAPO")[:3] == ["0, 1", "STAPO", "75.00"]
+    # one sample of STAPO at 0.7 that the engine failed on; one benchmark of the base model at 1.0
+    step = {"size": "mini", "seed": 1, "step": 30, "folder": "stapo-s1"}
+    synthetic.cell(folder / "eval", "stapo", "mini-add", "t0.7", ["1" * 7 + "-", *["1" * 8] * 3], **step)
+    for file in (folder / "eval").glob("base-s*/cells/*mini-add-hard*t1.0*"):
+        file.unlink()
+    assert cells_of(tmp_path, "`ATEN", "STAPO") == ["0, 1", "STAPO", "62.50", "incomplete", "incomplete", "incomplete"]
 
 
 def test_a_run_that_differs_in_nothing_or_in_two_ways_is_refused(tmp_path):

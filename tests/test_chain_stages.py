@@ -63,7 +63,7 @@ def test_the_small_model_takes_the_miniatures_stages():
     )
     assert by["eval/base-smollm2-135m"] == (
         "stapo-eval run --model o/base/model --benchmarks small-sums,small-words --settings both "
-        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --out o/eval/base-smollm2-135m"
+        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --threads 1 --out o/eval/base-smollm2-135m"
     )
     # two checkpoints of 1.6 GB a training would be hashed at every call: the list of the last one's files is
     trained = next(s for s in make_stages(r) if s.kind == "train")

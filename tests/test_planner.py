@@ -13,7 +13,7 @@ import yaml
 from stapo_repro import labels
 from stapo_repro.planner import estimates, plan
 from stapo_repro.planner.estimates import CPU, MACHINES, places
-from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.records.reading import APART, load_cells, load_training_runs
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN
@@ -160,8 +160,8 @@ def test_a_recorded_evaluation_replaces_the_formula(tmp_path: Path) -> None:
 def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:
     found = plan.build([("stapo", "mini")], [tmp_path])
     assert "not known" in plan.to_text(found)  # and no number is made up
-    assert plan.build([("stapo", "mini")], [RECORDS], skip=("testbed",)).whole == ("stapo/mini",)
-    known = estimates.recorded([RECORDS], ("testbed",))
+    assert plan.build([("stapo", "mini")], [RECORDS], skip=APART).whole == ("stapo/mini",)
+    known = estimates.recorded([RECORDS], APART)
     for kind, estimate in (
         ("train", estimates.training("stapo", "mini", CPU, "", estimates.STEPS["mini"], known)),
         ("eval", estimates.evaluation("stapo", "mini", places("mini"), CPU, "", known)),
@@ -214,7 +214,7 @@ def test_a_finished_training_need_not_be_repeated(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_the_committed_records() -> None:
-    found = plan.build(plan.all_cells(), [RECORDS], skip=("testbed",))
+    found = plan.build(plan.all_cells(), [RECORDS], skip=APART)
     text = plan.to_text(found, price=2.0)
     assert max(map(len, text.splitlines())) <= plan.WIDTH
     assert len(found.rows) + len(found.whole) == 15

@@ -11,6 +11,8 @@ import pytest
 from driving import asked, environment, with_cards
 
 from stapo_repro.driver import readiness
+from stapo_repro.driver.chain import make_stages
+from stapo_repro.driver.request import miniature
 from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
 
@@ -73,3 +75,17 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
                  "too few GPUs"):  # fmt: skip
         assert part in str(e.value)
     assert not (tmp_path / "o").exists()
+
+
+def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    r = miniature(tmp_path / "out", methods="justrl", size="smollm2-135m")
+    stages = make_stages(r)
+    checks = readiness.make_checks(r, stages, {})
+    (fetched,) = (c for c in checks.made if c.name == "fetched model")
+    assert fetched.problem is not None
+    assert fetched.problem.next_step.startswith("stapo-train fetch smollm2-135m")
+    (tmp_path / "stapo" / "smollm2-135m" / "model").mkdir(parents=True)
+    assert all(c.problem is None for c in readiness.make_checks(r, stages, {}).made if c.name == "fetched model")
+    # what has its base model needs no other
+    assert "fetched model" not in {c.name for c in readiness.make_checks(r, stages[1:], {}).made}

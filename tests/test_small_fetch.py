@@ -283,7 +283,7 @@ def test_without_index_or_converter_or_disk_the_next_command_is_named(folder, tm
         monkeypatch.setattr(source, "find_spec", lambda name, lacking=lacking: None if name in lacking else name)
         with pytest.raises(BadInput, match=f"{' and '.join(lacking)} (is|are) not installed") as e:
             fetch.fetch(SMALL, None, tmp_path / "to")
-        assert f"tox -e small -- stapo-train fetch {SMALL} --out {tmp_path / 'to'}" in e.value.next_step
+        assert f".tox/small/bin/stapo-train fetch {SMALL} --out {tmp_path / 'to'}" in e.value.next_step
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(BadInput, match="disk") as e:
         fetch.fetch(SMALL, str(folder), tmp_path / "out")

@@ -98,7 +98,7 @@ class Plan:
     seeds: str = "0"
     """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
     steps: int | None = None
-    """Training steps. Default: 3,000."""
+    """Training steps. Default: 3,000, and those of their own for the miniature and the small model."""
     records: tuple[Path, ...] = ()
     """Folders with records: what stands there is not planned, and what was measured there replaces the formula.
     Default: the committed ones."""

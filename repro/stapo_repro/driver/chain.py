@@ -21,7 +21,7 @@ from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_results import token_log
 from stapo_results.sizes import SMALL, is_miniature_size
 
-BASE_SEED = 0  # one base model for all training seeds of the miniature
+BASE_SEED = 0  # one base model for all training seeds
 # More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 64
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
@@ -107,6 +107,8 @@ def _training(r: Request, program: str, m: Model) -> Stage:
     if r.experiment == "testbed":
         every = VALIDATION_EVERY if r.part == "long" else -1
         command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
+    if r.quick and not mini:  # validating would take longer than training
+        command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
     if r.on_cpu:
         # a checkpoint of gigabytes is not hashed: the list of its files stands for it
         weights = folder / "checkpoints" / ("" if mini else f"global_step_{r.steps}/COMPLETE.json")
@@ -118,8 +120,6 @@ def _training(r: Request, program: str, m: Model) -> Stage:
         # the overlay of 64 GPUs names a cluster already, the others have no such key
         plus = "" if r.gpus > 8 else "+"
         command.append(f"{plus}ray_kwargs.ray_init.address={r.ray_address}")
-    if r.quick:
-        command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
     outputs = (folder / "metrics.jsonl", folder / "checkpoints" / f"global_step_{r.steps}" / "COMPLETE.json")
     return Stage(f"train/{m.name}", tuple(command), folder, outputs, ("data",), _online(r))
 
@@ -151,7 +151,7 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
         benchmarks = BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
         judged = r.experiment == "miniature"  # by its base model, which shows that the path works
         how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
-        how += ["--max-tokens", f"{MAX_TOKENS}"]
+        how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", "1"] if m.size == SMALL else [])]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:
         how = _engine(r, m.size)

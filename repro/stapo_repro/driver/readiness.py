@@ -21,17 +21,16 @@ from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
 from stapo_repro.planner.plan import number, total
 from stapo_repro.records.reading import APART
-from stapo_results import runs
+from stapo_results import runs, store
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.provenance import new_run, nvidia_smi
 from stapo_results.schema import Run
-from stapo_results.sizes import is_miniature_size
+from stapo_results.sizes import SMALL, is_miniature_size
 from stapo_results.terminal import duration
 
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
-# base folder; a training's two checkpoints, export, token log
-SMALL_DISK_GIB, SMALL_TRAINING_GIB, SMALL_MEMORY_GIB = 3, 4, 10
+SMALL_DISK_GIB, SMALL_MEMORY_GIB = 3, 10
 # what an environment needs beyond the suite itself, to be asked before days of work depend on it
 NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
 _OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
@@ -76,8 +75,10 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     checks.attempt("output folder", _check_folder, r)
     if r.on_cpu:
         small = r.experiment == "small"
+        if small and any(s.name == "base" for s in stages):
+            checks.attempt("fetched model", _check_fetched)
         trainings = sum(s.kind == "train" for s in stages)
-        disk = SMALL_DISK_GIB + SMALL_TRAINING_GIB * trainings if small else MINIATURE_DISK_GIB
+        disk = SMALL_DISK_GIB + estimates.SMALL_TRAINING_GIB * trainings if small else MINIATURE_DISK_GIB
         checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
         checks.attempt("disk", check_disk, r.out, disk, disk)
         return checks
@@ -110,6 +111,15 @@ def check_benchmarks(folder: Path) -> str:
         raise BadInput("the folder of benchmarks is not complete", found=f"{folder} lacks {', '.join(missing)}",
                        next_step="name the right folder with --data-dir, or leave the option out")  # fmt: skip
     return f"{len(names)} files in {folder}"
+
+
+def _check_fetched() -> str:
+    """Raises BadInput where the small model's weights are not in the cache."""
+    folder = store.cache_folder() / SMALL / "model"
+    if not folder.is_dir():
+        raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
+                       next_step=f"stapo-train fetch {SMALL}, or the whole by tox -e small")  # fmt: skip
+    return str(folder)
 
 
 def check_memory(need: float) -> str:

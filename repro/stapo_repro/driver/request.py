@@ -113,8 +113,8 @@ class Request:
 
     @property
     def grace_seconds(self) -> float:
-        """How long a stage has to end in order: on GPUs a training step of the largest model and its checkpoint."""
-        return 30.0 if self.on_cpu else 1800.0
+        """How long a stage has to end in order: a training step of the largest model and its checkpoint."""
+        return 1800.0 if not self.on_cpu else 600.0 if self.experiment == "small" else 30.0
 
     def programs(self) -> tuple[str, str, str]:
         """stapo-train ("" where nothing is trained), stapo-eval, stapo-repro. Raises: BadInput for a missing one."""

@@ -90,7 +90,8 @@ def long(t: Testbed) -> list[Sketch]:
     of = {m: sum(r.method == m for r in runs) for m in methods}
     canvas.legend(figure, [canvas.handle(m, run=of[m] > 0) for m in methods])
     seeds = ", ".join(f"{n} of {labels.method_label(m)}" for m, n in of.items())
-    what = _opening(t, f"Trainings of {STEPS['long']} steps in the world paper,")
+    steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
+    what = _opening(t, f"Trainings of {steps} steps in the world paper,")
     caption = f"{what} {f'A line is one training: {seeds}.' if runs else 'Nothing has been run yet.'}"
     return [Sketch("testbed_long", title, figure, caption)]
 

@@ -69,23 +69,30 @@ def _told(folder: Path) -> str:
 
 def _rows(name: str, cells: Sequence[Loaded], seeds: set[int]) -> list[Sequence[str]]:
     scores = score_all(cells)
-
-    def parts(method: str, setting: str) -> list[Score | None]:
-        found = (scores.get((labels.MINI, method, b, setting)) for b in labels.MINI_BENCHMARKS)
-        return [s if s and (s.is_base or s.by_seed.keys() == seeds) else None for s in found]
-
     rows = []
     for method in (labels.BASE, *labels.METHODS):
         values = []
         for setting in SETTINGS:
-            own, base = parts(method, setting), parts(labels.BASE, setting)
+            own, base = ([scores.get((labels.MINI, m, b, setting)) for b in labels.MINI_BENCHMARKS]
+                         for m in (method, labels.BASE))  # fmt: skip
             less = difference(own, base, (method, labels.BASE, labels.AVERAGE, setting), flips=1)
-            values += [_value(from_average(own)), "" if method == labels.BASE else _value(less, signed)]
+            shown_as = _lacking(own, seeds), _lacking(own, seeds) or _lacking(base, seeds)
+            values += [shown_as[0] or _value(from_average(own))]
+            values += ["" if method == labels.BASE else shown_as[1] or _value(less, signed)]
         of = "" if method == labels.BASE else ", ".join(map(str, sorted(seeds)))
         rows.append((name, of, labels.method_label(method), *values))
     return rows
 
 
+def _lacking(parts: Sequence[Score | None], seeds: set[int]) -> str:
+    """ "not run", or "incomplete" where a benchmark, a seed or a sample is missing; "" where nothing is."""
+    there = [s for s in parts if s is not None]
+    if not there:
+        return "not run"
+    whole = len(there) == len(parts) and all(s.is_base or s.by_seed.keys() == seeds for s in there)
+    return "" if whole and not any(s.estimate.missing for s in there) else "incomplete"
+
+
 def _value(v: Value | Difference, form: Callable[[float | None], str] = shown) -> str:
     mean = v.points if isinstance(v, Difference) else v.mean
-    return v.status if v.status != "run" else f"{form(mean)}<br><sub>{shown(v.low, 1)} to {shown(v.high, 1)}</sub>"
+    return f"{form(mean)}<br><sub>{shown(v.low, 1)} to {shown(v.high, 1)}</sub>"

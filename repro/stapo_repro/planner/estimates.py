@@ -32,6 +32,7 @@ LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token l
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
+SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token log
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
@@ -120,7 +121,7 @@ Place = tuple[str, str]
 
 
 def places(size: str) -> tuple[Place, ...]:
-    """Benchmarks and settings of a size: the paper's six or the miniature's two, at both settings."""
+    """Benchmarks and settings of a size: the paper's six, or the two of a size that a CPU trains, at both settings."""
     return tuple((b, s) for b in labels.benchmarks_of(size) for s in SETTINGS)
 
 
@@ -157,7 +158,7 @@ class Estimate:
 class RecordedRun:
     """A finished training or evaluation: its labels, GPUs, and wall seconds of a step, or of a sample.
 
-    An evaluation on a CPU counts as one sample.
+    An evaluation of a size that a CPU trains counts as one sample.
     """
 
     kind: str
@@ -236,9 +237,10 @@ def training(
     found = _measured(known, "train", method, size, machine, card)
     basis = "measured" if found else "formula"
     if has_base(size):
+        disk = SMALL_TRAINING_GIB if size == SMALL else LOGS_GIB
         if found is None:
-            return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of one",))
-        return Estimate(found[0] * steps / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
+            return Estimate(None, 0, disk, disk, "not known", ("no record of one",))
+        return Estimate(found[0] * steps / 3600, 0, disk, disk, basis, (found[1],))
     parameters = load().models[size].shape.parameters
     each, made = STATE * parameters / GIB, -(-steps // load().settings.checkpoint_every.value)
     most, export = min(made, keep + 1) if keep else made, EXPORT * parameters / GIB

@@ -16,6 +16,7 @@ from stapo_repro.records.reading import Loaded
 from stapo_repro.tables import percent, shown
 from stapo_repro.templating import visible
 from stapo_results.schema import SETTINGS, Cell, CellRecord
+from stapo_results.sizes import MINI, SMALL
 from stapo_results.statistics import parse_verdicts, problem_means
 
 _WIDEST = 32  # characters of a problem's name that the columns beside it are lined up for
@@ -44,9 +45,9 @@ def _place(known: Sequence[str], name: str) -> tuple[int, str]:
 def _rank(c: Cell) -> tuple[object, ...]:
     """The order of the tables: size, method, seed, step, benchmark, setting."""
     methods = [labels.BASE, *labels.METHODS, *labels.ARMS]
-    benchmarks = [*labels.MINI_BENCHMARKS, *labels.PAPER_BENCHMARKS]
+    benchmarks = [*labels.MINI_BENCHMARKS, *labels.SMALL_BENCHMARKS, *labels.PAPER_BENCHMARKS]
     return (
-        _place([labels.MINI, *labels.PAPER_SIZES], c.size), _place(methods, c.method), c.train_seed,
+        _place([MINI, SMALL, *labels.PAPER_SIZES], c.size), _place(methods, c.method), c.train_seed,
         -1 if c.step == "base" else c.step, _place(benchmarks, c.benchmark), _place(list(SETTINGS), c.setting),
         c.eval_seed,
     )  # fmt: skip

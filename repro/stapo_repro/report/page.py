@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -33,6 +33,7 @@ from stapo_repro.templating import template, visible
 from stapo_repro.testbed import render as render_testbed
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Judged
+from stapo_results.sizes import MINI
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,13 @@ def _testbed(testbed: ReportedTestbed, glyphs: Glyphs) -> dict[str, Any]:
 def _counts(
     main: ReportedExperiment, testbed: Testbed | None, sizes: Sequence[state.Size], audit: Audit
 ) -> list[tuple[str, str]]:
-    def complete(miniature: bool) -> str:
-        models = [m for s in sizes if s.miniature == miniature for m in s.models[1:]]
+    def complete(of: Collection[str]) -> str:
+        models = [m for s in sizes if s.size in of for m in s.models[1:]]
         return f"{sum(m.run == m.cells for m in models)} of {len(models)}"
 
     return [
-        (complete(miniature=False), "models of the paper run"),
-        (complete(miniature=True), "methods run in miniature"),
+        (complete(labels.PAPER_SIZES), "models of the paper run"),
+        (complete((MINI,)), "methods run in miniature"),
         (f"{len(main.cells) + (testbed.records if testbed else 0):,}", "evaluation records"),
         (f"{len(main.trainings) + (sum(testbed.trainings.values()) if testbed else 0):,}", "training records"),
         (f"{sum(len(c.findings) for c in audit.checks)}", "findings of the audit"),

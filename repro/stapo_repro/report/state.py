@@ -36,7 +36,7 @@ class Size:
     """A row of the overview."""
 
     label: str
-    miniature: bool
+    size: str
     models: list[ModelState]
 
 
@@ -48,10 +48,10 @@ def _model(section: Section, method: str, runs: Sequence[TrainingRun]) -> ModelS
 
 
 def overview(table: Table, runs: Sequence[TrainingRun]) -> list[Size]:
-    """The miniature and the paper's sizes, with the methods of the paper's table."""
-    sections = [s for s in table.sections if s.id in ("miniature", *labels.PAPER_SIZES)]
+    """Miniature, small model and the paper's sizes, with the methods of the paper's table."""
+    sections = [s for s in table.sections if s.id in ("miniature", "small", *labels.PAPER_SIZES)]
     methods = (labels.BASE, *labels.METHODS)
-    return [Size(labels.size_label(s.size), s.miniature, [_model(s, m, runs) for m in methods]) for s in sections]
+    return [Size(labels.size_label(s.size), s.size, [_model(s, m, runs) for m in methods]) for s in sections]
 
 
 def _missing(row: planner.ModelPlan, machine: str) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def check_tools(command: str) -> None:
             f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed, and needed for the package",
             found=f"no module {', no module '.join(lacking)} in {sys.prefix}",
             expected="the environment `small`",
-            next_step=f"tox -e small -- stapo-train {command}   (or pip install -r requirements/small.txt; python -m "
-            "ensurepip brings pip)",
+            next_step=f"tox -e small --notest && .tox/small/bin/stapo-train {command}   (or pip install -r "
+            "requirements/small.txt; python -m ensurepip brings pip)",
         )
 
 
