@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
+from stapo_repro.commands.label import Label
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.testbed import Testbed
@@ -184,6 +185,7 @@ _COMMANDS = {
     "run": Run,
     "collect": Collect,
     "tokens": Tokens,
+    "label": Label,
     "plan": Plan,
     "calibrate": Calibrate,
     "gpu-check": GpuCheck,

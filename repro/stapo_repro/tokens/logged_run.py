@@ -66,6 +66,11 @@ class Vocabulary:
             return "".join(map(self.one, tokens))
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
 
+    def places(self, text: str) -> list[tuple[int, int, int]]:
+        """The tokens of a text as (id, begin, end), in characters; nothing is added to it."""
+        e = self._tokenizer.encode(text, add_special_tokens=False)
+        return [(t, *span) for t, span in zip(e.ids, e.offsets, strict=True)]
+
 
 def marked(text: str) -> str:
     """A text on one line with a mark for all white space: ␣ a space, ⏎ a line's end, ⇥ a tab, others their code."""
@@ -83,7 +88,7 @@ class LoggedRun:
         metrics: by step, the last attempt of each; empty for a probe.
         table: the logged tokens (R rows), `token_log.TOKENS`.
         rows: its scalar columns, (R,) each; `tau_h` is NaN where the mini-batch has no rare token.
-        counts: the histogram's columns, (B,) each, `token_log.HISTOGRAM`.
+        histogram: the counts of all tokens, `token_log.HISTOGRAM`; counts: its columns, (B,) each.
         inputs: file -> SHA-256 of everything that was read.
     """
 
@@ -92,6 +97,7 @@ class LoggedRun:
     metrics: dict[int, StepMetrics]
     table: pa.Table
     rows: Columns
+    histogram: pa.Table
     counts: Columns
     header: token_log.LogHeader
     vocabulary: Vocabulary
@@ -196,6 +202,7 @@ def load(folder: Path) -> LoggedRun:
         {m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
         log.tokens,
         {name: log.tokens.column(name).to_numpy() for name in _ROW_COLUMNS},
+        log.histogram,
         {name: log.histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
         log.header,
         Vocabulary.read(own / token_log.TOKENIZER),

@@ -44,6 +44,14 @@ class Share(Interval):
     over: Clusters
 
 
+def percentiles(value: float, draws: NDArray[np.float64]) -> Interval:
+    """A value with the percentile interval of its draws; NaN is no number."""
+    known = draws[~np.isnan(draws)]
+    if np.isnan(value) or not len(known) or known.max() == known.min():
+        return Interval(None if np.isnan(value) else value, None, None)
+    return Interval(value, *map(float, np.quantile(known, _ENDS)))
+
+
 class Sums:
     """Named sums a cluster (C,), and the same sums of every draw of clusters (B,), the draws the same for all names."""
 
