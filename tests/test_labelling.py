@@ -113,8 +113,8 @@ def test_from_a_log_to_the_shares_by_the_command(tmp_path: Path, capsys: pytest.
     assert _command(["label", "--readings", *readings, *out]) == 0
     record = json.loads((tmp_path / "labels.json").read_text())
     # of 20 tokens the first calls 1, 4, 7, ... harmful (7), the second 1, 7, 13, 19 (4), all of which the first does
-    assert record["table"] == {HARMFUL: {HARMFUL: 4, NEUTRAL: 3, USEFUL: 0}, NEUTRAL: {HARMFUL: 0, NEUTRAL: 13, USEFUL: 0},
-                               USEFUL: dict.fromkeys(labelling.LABELS, 0)}  # fmt: skip
+    rows = {a: list(by.values()) for a, by in record["table"].items()}
+    assert rows == {HARMFUL: [4, 3, 0], NEUTRAL: [0, 13, 0], USEFUL: [0, 0, 0]}
     assert "| S2T |" in capsys.readouterr().out
     with pytest.raises(BadInput, match="two readings"):
         _command(["label", "--readings", readings[0], *out])
