@@ -235,7 +235,7 @@ class Labelled:
 
 def score(key: Sequence[Hidden], first: Mapping[str, Label], second: Mapping[str, Label]) -> Labelled:
     """Agreement, and the labels by mask, with 95 % intervals over prompts."""
-    both = [(first[k.id], second[k.id]) for k in key]
+    both: list[tuple[Label, Label]] = [(first[k.id], second[k.id]) for k in key]
     _, prompt_N = np.unique([f"{k.run}\0{k.prompt_id}" for k in key], return_inverse=True)
     weight_N = np.array([k.weight for k in key])
     columns = {"all": np.ones(len(key)), "equal": np.array([float(a == b) for a, b in both])}
