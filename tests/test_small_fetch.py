@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from stapo_repro.driver.request import miniature
+from stapo_repro.driver.run import main as driver_main
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
@@ -362,6 +364,26 @@ def test_without_the_base_folder_the_command_that_makes_it_is_named(tmp_path: Pa
     assert f"stapo-train fetch {SMALL}" in e.value.next_step
     data, rollout = config.data, config.actor_rollout_ref.rollout
     assert (data.train_batch_size, rollout.n, data.max_response_length) == (8, 4, 64)
+
+
+@pytest.mark.slow
+def test_from_the_fetched_model_to_its_table_by_the_driver(folder: Path, tmp_path: Path) -> None:
+    fetch.fetch(SMALL, str(folder))
+    out = tmp_path / "run"
+    asked = miniature(out, methods="justrl,stapo", quick=True, steps=1, size=SMALL)
+    assert driver_main(asked) == 0
+    section = next(
+        x for x in json.loads((out / "tables" / "main_table.json").read_text())["sections"] if x["id"] == "small"
+    )
+    ran = {r["method"] for r in section["rows"] if r["values"]["small-sums"]["t1.0"]["status"] == "run"}
+    assert ran == {"base", "justrl", "stapo"}
+    assert not (
+        out / "eval" / "base-smollm2-135m" / "judgements.jsonl"
+    ).exists()  # the miniature's stand-in judges no English
+    assert "real small model" in (out / "tokens" / "stapo-smollm2-135m-s0" / "index.html").read_text()
+    done = (out / "stages.jsonl").read_bytes()
+    assert driver_main(asked) == 0
+    assert (out / "stages.jsonl").read_bytes() == done
 
 
 @pytest.mark.slow
