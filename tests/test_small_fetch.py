@@ -372,14 +372,11 @@ def test_from_the_fetched_model_to_its_table_by_the_driver(folder: Path, tmp_pat
     out = tmp_path / "run"
     asked = miniature(out, methods="justrl,stapo", quick=True, steps=1, size=SMALL)
     assert driver_main(asked) == 0
-    section = next(
-        x for x in json.loads((out / "tables" / "main_table.json").read_text())["sections"] if x["id"] == "small"
-    )
-    ran = {r["method"] for r in section["rows"] if r["values"]["small-sums"]["t1.0"]["status"] == "run"}
+    sections = json.loads((out / "tables" / "main_table.json").read_text())["sections"]
+    rows = next(x["rows"] for x in sections if x["id"] == "small")
+    ran = {r["method"] for r in rows if r["values"]["small-sums"]["t1.0"]["status"] == "run"}
     assert ran == {"base", "justrl", "stapo"}
-    assert not (
-        out / "eval" / "base-smollm2-135m" / "judgements.jsonl"
-    ).exists()  # the miniature's stand-in judges no English
+    assert not list((out / "eval").rglob("judgements.jsonl"))  # the miniature's stand-in judges no English
     assert "real small model" in (out / "tokens" / "stapo-smollm2-135m-s0" / "index.html").read_text()
     done = (out / "stages.jsonl").read_bytes()
     assert driver_main(asked) == 0
