@@ -86,7 +86,7 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert sorted(m for m in marks if m.startswith("long-entropy")) == [
         "long-entropy-s10-justrl", "long-entropy-s10-stapo", "long-entropy-s20-justrl", "long-entropy-s20-stapo",
     ]  # fmt: skip
-    assert "A line is one training: 2 of JustRL, 2 of STAPO." in caption
+    assert "A line is one training: 2 of JustRL, 2 of STAPO. 2 of them ran before the claims" in caption
 
 
 def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):
