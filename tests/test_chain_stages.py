@@ -140,6 +140,9 @@ def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
     assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
                                          "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
                                          "trainer.test_freq=25")  # fmt: skip
+    larger = commands(of_testbed(part="long", arms="stapo-lr5x", seeds="20,"))["train/stapo-lr5x-s20"]
+    assert "run method=stapo run.method=stapo-lr5x actor_rollout_ref.actor.optim.lr=1.0e-3 size=mini" in larger
+    assert "run.seed=20 run.steps=300" in larger
 
 
 def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):

@@ -12,7 +12,7 @@ from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Claim, Judged
-from stapo_repro.testbed.plan import LONG_ARMS, SEEDS, STEPS
+from stapo_repro.testbed.plan import LONG_ARMS, STEPS, judges
 from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
@@ -92,7 +92,7 @@ def long(t: Testbed) -> list[Sketch]:
     seeds = ", ".join(f"{n} of {labels.method_label(m)}" for m, n in of.items())
     steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
     what = _opening(t, f"Trainings of {steps} steps in the world paper,")
-    seen = sum(r.seed < min(SEEDS["long"]) for r in runs)
+    seen = sum(not judges(r.seed) for r in runs)
     judging = f" {seen} of them ran before the claims were written and judge nothing." if seen else ""
     caption = f"{what} {f'A line is one training: {seeds}.{judging}' if runs else 'Nothing has been run yet.'}"
     return [Sketch("testbed_long", title, figure, caption)]

@@ -16,7 +16,7 @@ PARTS: tuple[Part, ...] = ("pilot", "long")
 SEEDS: dict[Part, tuple[int, ...]] = {
     "main": (10, 11, 12, 13, 14),  # fresh ones: the miniature has 0 to 4
     "pilot": (100, 101, 102),
-    "long": (20, 21, 22, 23, 24, 25),  # those before 20 were seen before their claims were written: drawn, not judged
+    "long": (20, 21, 22, 23, 24, 25),  # see `judges`
 }
 STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
@@ -45,7 +45,12 @@ SWEEP = (
     *(Arm(f"stapo-tau{tau}", ("method=stapo", f"{_SELECTOR}.tau_p={tau}")) for tau in (0.0002, 0.02)),
 )
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
-ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP)}
+LARGER_STEPS = tuple(
+    Arm(f"{m}-lr5x", (f"method={m}", f"run.method={m}-lr5x", "actor_rollout_ref.actor.optim.lr=1.0e-3"))
+    for m in LONG_ARMS
+)
+"""The long arms at five times the miniature's learning rate, at which more may drift or collapse; trained when named."""
+ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_STEPS)}
 
 
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
@@ -58,6 +63,11 @@ def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> li
     if chosen is not None:  # whoever names an arm gets it in the long part too
         names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
     return [ARMS[n] for n in names]
+
+
+def judges(long_seed: int) -> bool:
+    """Whether a long training judges claims. Those before the first seed were seen before their claims were written."""
+    return long_seed >= min(SEEDS["long"])
 
 
 def world_of(size: str) -> str | None:
