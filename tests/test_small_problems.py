@@ -99,7 +99,7 @@ def test_about_one_of_six_tuples_is_held_out():
 
 def test_a_seed_gives_the_same_problems(train):
     text = "\n".join(f"{p.text} {p.answer}" for p in train)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "86ef1c71a6b2ec36"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "b2a032db3b23bcb4"
     other = problems.draw_all(KINDS, 1024, Level(), 1, "train")
     assert other != train
 

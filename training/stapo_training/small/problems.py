@@ -114,7 +114,7 @@ PATIENCE = 1000  # draws in a row without a new problem, until there are none le
 class Level:
     """The numbers of each kind: the least and the largest."""
 
-    sum: tuple[int, int] = (2, 30)
+    sum: tuple[int, int] = (2, 99)
     words: tuple[int, int] = (2, 12)
     units: tuple[int, int] = (2, 60)
 
