@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stapo_repro.driver.request import console_script, miniature, parse_seeds
+from stapo_repro.driver.request import console_script, cpu_run, parse_seeds
 from stapo_repro.driver.run import main as driver_main
 from stapo_repro.driver.testbed_request import of_testbed
 from stapo_results.errors import BadInput
@@ -72,7 +72,7 @@ def stand_ins(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("stand_ins")
 def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, capsys):
     out = tmp_path / "run"
-    assert driver_main(miniature(out, quick=True)) == 0
+    assert driver_main(cpu_run(out, quick=True)) == 0
     text = capsys.readouterr().out
     # problem means alternate .75 .5 (STAPO) and .25 0 (base): 62.5 against 12.5, every difference .5
     assert "62.50 (62.50)" in text
@@ -81,7 +81,7 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     for name in (*made, "stages.jsonl"):
         assert (out / name).stat().st_size > 0
     ledger = (out / "stages.jsonl").read_bytes()
-    assert driver_main(miniature(out, quick=True)) == 0
+    assert driver_main(cpu_run(out, quick=True)) == 0
     assert (out / "stages.jsonl").read_bytes() == ledger
     assert capsys.readouterr().out.count("finished before") == 11
 

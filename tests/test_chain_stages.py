@@ -12,7 +12,7 @@ import pytest
 
 from stapo_repro.driver import readiness
 from stapo_repro.driver.chain import make_stages
-from stapo_repro.driver.request import Request, miniature
+from stapo_repro.driver.request import Request, cpu_run
 from stapo_repro.driver.testbed_request import of_testbed
 from stapo_results import runs
 from stapo_results.errors import BadInput
@@ -36,7 +36,7 @@ def begin(r: Request) -> None:
 
 def test_stages_of_the_miniature(tmp_path):
     of = ["justrl-s0", "stapo-s0", "justrl-s1", "stapo-s1"]
-    assert list(commands(miniature(tmp_path, quick=True, seeds="0,1"))) == [
+    assert list(commands(cpu_run(tmp_path, quick=True, seeds="0,1"))) == [
         "base",
         *(f"train/{r}" for r in of),
         *(f"export/{r}" for r in of),
@@ -49,7 +49,7 @@ def test_stages_of_the_miniature(tmp_path):
 
 
 def test_the_small_model_takes_the_miniatures_stages():
-    r = miniature(Path("o"), methods="justrl,stapo", size="smollm2-135m")
+    r = cpu_run(Path("o"), methods="justrl,stapo", size="smollm2-135m")
     by = commands(r)
     assert list(by) == [
         "base", "eval/base-smollm2-135m",
@@ -72,19 +72,19 @@ def test_the_small_model_takes_the_miniatures_stages():
 
 
 def test_methods_and_seeds_may_be_added_to_a_small_models_folder():
-    first = miniature(Path("o"), methods="justrl", size="smollm2-135m")
-    assert first.config() == miniature(Path("o"), methods="stapo", seeds="1,", size="smollm2-135m").config()
-    assert first.config() != miniature(Path("o"), methods="justrl", steps=2, size="smollm2-135m").config()
+    first = cpu_run(Path("o"), methods="justrl", size="smollm2-135m")
+    assert first.config() == cpu_run(Path("o"), methods="stapo", seeds="1,", size="smollm2-135m").config()
+    assert first.config() != cpu_run(Path("o"), methods="justrl", steps=2, size="smollm2-135m").config()
 
 
 @pytest.mark.parametrize("option", [{"rebuild_base": True}, {"noise": 1e-6}, {"hardware": "cpu-2nodes"}])
 def test_what_the_small_model_cannot_do_is_said(option: dict[str, Any]):
     with pytest.raises(BadInput, match=r"smollm2-135m|only the miniature"):
-        miniature(Path("o"), size="smollm2-135m", **option)
+        cpu_run(Path("o"), size="smollm2-135m", **option)
 
 
 def test_commands_of_the_miniature():
-    by = commands(miniature(Path("o"), methods="stapo"))
+    by = commands(cpu_run(Path("o"), methods="stapo"))
     assert by["base"] == "stapo-train base --out o/base --seed 0"
     assert by["train/stapo-s0"] == (
         "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=30 run.base=o/base "
@@ -178,18 +178,18 @@ def test_worlds_arms_and_seeds_may_be_added_to_a_testbed_but_no_other_steps(tmp_
 ])  # fmt: skip
 def test_values_are_checked(tmp_path, changed):
     with pytest.raises(BadInput):
-        miniature(tmp_path, **changed)
+        cpu_run(tmp_path, **changed)
 
 
 @pytest.mark.parametrize("changed", [{"steps": 60}, {"seeds": "0,1"}, {"methods": "grpo"},
                                      {"quick": True, "steps": 40}])  # fmt: skip
 def test_the_folder_of_another_run_is_refused(tmp_path, changed):
     given: dict[str, Any] = {"methods": "stapo", "seeds": "0"}
-    begin(miniature(tmp_path / "o", **given))
-    begin(miniature(tmp_path / "o", **given))
+    begin(cpu_run(tmp_path / "o", **given))
+    begin(cpu_run(tmp_path / "o", **given))
     before = (tmp_path / "o" / "run.json").read_bytes()
     with pytest.raises(BadInput) as e:
-        begin(miniature(tmp_path / "o", **{**given, **changed}))
+        begin(cpu_run(tmp_path / "o", **{**given, **changed}))
     assert next(iter(changed)) in str(e.value.found)
     assert (tmp_path / "o" / "run.json").read_bytes() == before
 
@@ -200,7 +200,7 @@ def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):
     from stapo_repro.records.reading import load_training_runs
     from stapo_repro.sharing.collect import collect
 
-    begin(miniature(tmp_path))
+    begin(cpu_run(tmp_path))
     assert json.loads((tmp_path / "run.json").read_text())["kind"] == "repro"
     assert (recorded([tmp_path]), load_training_runs([tmp_path])) == ([], [])
     with pytest.raises(BadInput):
@@ -221,12 +221,12 @@ def test_command_line_refuses_with_code_2(tmp_path, arguments, named_in_error):
 
 
 def test_the_base_is_carried_or_trained_anew():
-    assert commands(miniature(Path("o"), rebuild_base=True))["base"] == (
+    assert commands(cpu_run(Path("o"), rebuild_base=True))["base"] == (
         "stapo-train base --out o/base --seed 0 --rebuild-base"
     )
-    assert commands(miniature(Path("o"), noise=1e-6))["base"] == "stapo-train base --out o/base --seed 0 --noise 1e-06"
-    plain = miniature(Path("o")).config()
-    assert plain not in (miniature(Path("o"), rebuild_base=True).config(), miniature(Path("o"), noise=1e-6).config())
+    assert commands(cpu_run(Path("o"), noise=1e-6))["base"] == "stapo-train base --out o/base --seed 0 --noise 1e-06"
+    plain = cpu_run(Path("o")).config()
+    assert plain not in (cpu_run(Path("o"), rebuild_base=True).config(), cpu_run(Path("o"), noise=1e-6).config())
 
 
 def test_a_changed_method_of_ones_own_is_another_run(tmp_path):

@@ -10,12 +10,12 @@ import pytest
 
 from stapo_repro.cli import _command
 from stapo_repro.paper import checkout
-from stapo_repro.tokens import labelling, planted
+from stapo_repro.tokens import labelling, planted, readings
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_results.errors import BadInput, RecordError
 
 LOG = checkout() / "results" / "records" / "miniature" / "train" / "stapo-s0"
-HARMFUL, NEUTRAL, USEFUL = labelling.LABELS
+HARMFUL, NEUTRAL, USEFUL = readings.LABELS
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_kappa_by_hand():
     # 50 tokens: equal in 20 + 15; the first reading calls 25 harmful, the second 30: chance .5 x .6 + .5 x .4 = .5
     both = [(HARMFUL, HARMFUL)] * 20 + [(HARMFUL, NEUTRAL)] * 5 + [(NEUTRAL, HARMFUL)] * 10 + [(NEUTRAL, NEUTRAL)] * 15
     key = [hidden(i, full=1.0) for i in range(50)]
-    found = labelling.score(key, *({k.id: pair[n] for k, pair in zip(key, both, strict=True)} for n in (0, 1)))
+    found = readings.score(key, *({k.id: pair[n] for k, pair in zip(key, both, strict=True)} for n in (0, 1)))
     assert found.agreement.value == pytest.approx(0.7)
     assert found.kappa.value == pytest.approx(0.4)
     assert found.kappa.low is not None and found.kappa.high is not None  # noqa: PT018  for the type checker
@@ -48,12 +48,12 @@ def test_shares_by_mask_by_hand():
            hidden(3, 2.0, s2t=0, high=1, random=0.75, full=1)]  # fmt: skip
     first = {"1": HARMFUL, "2": HARMFUL, "3": USEFUL}
     second = {"1": HARMFUL, "2": NEUTRAL, "3": USEFUL}
-    found = labelling.score(key, first, second).shares
-    assert [found[planted.S2T][x].value for x in labelling.LABELS] == pytest.approx([0.75, 0.25, 0.0])
+    found = readings.score(key, first, second).shares
+    assert [found[planted.S2T][x].value for x in readings.LABELS] == pytest.approx([0.75, 0.25, 0.0])
     # (3 + 1.5) / 8, 1.5 / 8, 2 / 8, whichever it takes of them
     for mask in (planted.FULL, planted.RANDOM):
-        assert [found[mask][x].value for x in labelling.LABELS] == pytest.approx([0.5625, 0.1875, 0.25])
-    assert [found[planted.HIGH][x].value for x in labelling.LABELS] == pytest.approx([0.3, 0.3, 0.4])
+        assert [found[mask][x].value for x in readings.LABELS] == pytest.approx([0.5625, 0.1875, 0.25])
+    assert [found[planted.HIGH][x].value for x in readings.LABELS] == pytest.approx([0.3, 0.3, 0.4])
 
 
 def test_the_sheet_hides_what_the_key_knows(run: LoggedRun):
@@ -100,24 +100,26 @@ def test_from_a_log_to_the_shares_by_the_command(tmp_path: Path, capsys: pytest.
     out = ["--out", str(tmp_path)]
     assert _command(["label", str(LOG), "--each", "10", *out]) == 0
     sheet = [json.loads(line) for line in (tmp_path / "sheet.jsonl").read_text().splitlines()]
+    with pytest.raises(BadInput, match="below their problems"):
+        _command(["label", str(LOG), "--samples", "samples.jsonl", *out])
     with pytest.raises(BadInput, match="sheet already"):
         _command(["label", str(LOG), *out])
-    readings = []
+    files = []
     for n in (1, 2):
         file = tmp_path / f"reading-{n}.jsonl"
         labels = [NEUTRAL if i % (3 * n) else HARMFUL for i in range(len(sheet))]
         file.write_text(
             "".join(json.dumps({"id": s["id"], "label": x}) + "\n" for s, x in zip(sheet, labels, strict=True))
         )
-        readings.append(str(file))
-    assert _command(["label", "--readings", *readings, *out]) == 0
+        files.append(str(file))
+    assert _command(["label", "--readings", *files, *out]) == 0
     record = json.loads((tmp_path / "labels.json").read_text())
     # of 20 tokens the first calls 1, 4, 7, ... harmful (7), the second 1, 7, 13, 19 (4), all of which the first does
     rows = {a: list(by.values()) for a, by in record["table"].items()}
     assert rows == {HARMFUL: [4, 3, 0], NEUTRAL: [0, 13, 0], USEFUL: [0, 0, 0]}
     assert "| S2T |" in capsys.readouterr().out
     with pytest.raises(BadInput, match="two readings"):
-        _command(["label", "--readings", readings[0], *out])
+        _command(["label", "--readings", files[0], *out])
 
 
 @pytest.mark.parametrize(("lines", "said"), [
@@ -128,7 +130,7 @@ def test_a_reading_of_something_else_is_refused(tmp_path: Path, lines: list[str]
     file = tmp_path / "a.jsonl"
     file.write_text("".join(json.dumps({"id": i, "label": NEUTRAL}) + "\n" for i in lines))
     with pytest.raises(RecordError) as e:
-        labelling.read_labels(file, sheet)
+        readings.read_labels(file, sheet)
     assert said in str(e.value)
 
 
@@ -136,4 +138,4 @@ def test_another_label_is_refused(tmp_path: Path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"id": "001", "label": "bad"}\n')
     with pytest.raises(RecordError):
-        labelling.read_labels(file, [labelling.Shown(id="001", problem="", before="", token="x", after="")])
+        readings.read_labels(file, [labelling.Shown(id="001", problem="", before="", token="x", after="")])

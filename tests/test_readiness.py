@@ -12,7 +12,7 @@ from driving import asked, environment, with_cards
 
 from stapo_repro.driver import readiness
 from stapo_repro.driver.chain import make_stages
-from stapo_repro.driver.request import miniature
+from stapo_repro.driver.request import cpu_run
 from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
 
@@ -79,7 +79,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
 
 def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    r = miniature(tmp_path / "out", methods="justrl", size="smollm2-135m")
+    r = cpu_run(tmp_path / "out", methods="justrl", size="smollm2-135m")
     stages = make_stages(r)
     checks = readiness.make_checks(r, stages, {})
     (fetched,) = (c for c in checks.made if c.name == "fetched model")

@@ -133,11 +133,11 @@ class Miniature:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import miniature
+        from stapo_repro.driver.request import cpu_run
         from stapo_repro.driver.run import main
 
         options = {n: getattr(self, n) for n in ("quick", "seeds", "rebuild_base", "noise")}
-        return main(miniature(self.out, **options))
+        return main(cpu_run(self.out, **options))
 
 
 @dataclass(frozen=True)

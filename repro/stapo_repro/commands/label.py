@@ -25,7 +25,7 @@ class Label:
     """Tokens of each kind: those that S2T silences, and those that it keeps."""
     seed: int = 0
     samples: Path | None = None
-    """samples.jsonl of the evaluation that was probed: the sheet then shows problems and whole responses."""
+    """samples.jsonl of the evaluation that was probed: with --data-dir the sheet shows problems and whole responses."""
     data_dir: Path | None = None
     """Folder with that evaluation's benchmarks."""
     readings: tuple[Path, ...] = ()
@@ -42,6 +42,10 @@ class Label:
             raise BadInput("there is nothing to draw from", found=f"{len(self.runs)} folders, --each {self.each}",
                            expected="folders with a token log, and a number of tokens",
                            next_step="stapo-repro label PROBE --out DIR")  # fmt: skip
+        if (self.samples is None) != (self.data_dir is None):
+            raise BadInput("whole responses stand below their problems", found="one of --samples and --data-dir",
+                           expected="both, of one evaluation, or neither",
+                           next_step="--samples EVAL/samples.jsonl --data-dir BENCHMARKS")  # fmt: skip
         if (self.out / labelling.KEY).exists():
             raise BadInput(f"{self.out} holds a sheet already", found=self.out / labelling.KEY,
                            expected="a new folder: readings belong to one sheet", next_step="--out NEW")  # fmt: skip
@@ -56,7 +60,7 @@ class Label:
         return 0
 
     def _score(self) -> int:
-        from stapo_repro.tokens import labelling
+        from stapo_repro.tokens import labelling, readings
         from stapo_results import store
 
         if len(self.readings) != 2:
@@ -65,9 +69,9 @@ class Label:
         sheet = list(store.read(self.out / labelling.SHEET, labelling.Shown))
         key = list(store.read(self.out / labelling.KEY, labelling.Hidden))
         drawn = store.read_json(self.out / labelling.DRAWN, labelling.Drawn)
-        first, second = (labelling.read_labels(f, sheet) for f in self.readings)
+        first, second = (readings.read_labels(f, sheet) for f in self.readings)
         hashes = (store.sha256_file(self.readings[0]), store.sha256_file(self.readings[1]))
-        record = labelling.to_record(labelling.score(key, first, second), drawn, hashes)
+        record = readings.to_record(readings.score(key, first, second), drawn, hashes)
         store.write_json(self.out / "labels.json", record)
-        print("\n".join(labelling.to_markdown(record)))
+        print("\n".join(readings.to_markdown(record)))
         return 0

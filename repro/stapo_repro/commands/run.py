@@ -80,7 +80,7 @@ class Run:
                            next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
         methods = ",".join(m for m in labels.METHODS if (m, size) in cells)
         out = self.out or Path("runs") / request.ON_CPU[size]
-        return main(request.miniature(out, methods=methods, size=size, **same), self.dry_run)
+        return main(request.cpu_run(out, methods=methods, size=size, **same), self.dry_run)
 
 
 @dataclass(frozen=True)

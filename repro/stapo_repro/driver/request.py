@@ -205,7 +205,7 @@ def at_least(flag: str, value: int, least: int) -> int:
     return value
 
 
-def miniature(
+def cpu_run(
     out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
     hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0, size: str = MINI,
 ) -> Request:  # fmt: skip

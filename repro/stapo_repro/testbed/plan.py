@@ -46,10 +46,11 @@ SWEEP = (
 )
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
 LARGER_STEPS = tuple(
-    Arm(f"{m}-lr5x", (f"method={m}", f"run.method={m}-lr5x", "actor_rollout_ref.actor.optim.lr=1.0e-3"))
+    Arm(f"{m}-{name}", (f"method={m}", f"run.method={m}-{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
+    for name, lr in (("lr2.5x", "5.0e-4"), ("lr5x", "1.0e-3"))
     for m in LONG_ARMS
 )
-"""The long arms at five times the miniature's learning rate, at which more may drift or collapse; trained when named."""
+"""The long arms at a multiple of the miniature's learning rate, at which more may collapse. Trained when named."""
 ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_STEPS)}
 
 
