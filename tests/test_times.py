@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+import pytest
 import synthetic_records as synthetic
 
 from stapo_repro.driver import times
@@ -12,6 +13,7 @@ from stapo_repro.driver.stages import StageEvent
 from stapo_repro.driver.times import RunTimes, StageTime
 from stapo_repro.sharing.collect import collect
 from stapo_results import store
+from stapo_results.errors import RecordError
 from stapo_results.provenance import new_run
 from stapo_results.schema import Run
 
@@ -58,6 +60,23 @@ def test_a_ledger_by_hand(tmp_path: Path) -> None:
         StageTime(name="eval/base", seconds=61.5, peak_mib=1000, attempts=1, code="c" * 40),
     ]
     assert "machine" not in (tmp_path / "out" / "stages.json").read_text()
+
+
+def test_runs_that_are_collected_into_one_folder_are_all_counted(tmp_path: Path) -> None:
+    out, second = tmp_path / "out", run(tmp_path / "second")
+    collect(run(tmp_path / "run"), out)
+    events = [e.model_copy(update={"stage": e.stage.replace("-s0", "-s1")}) for e in EVENTS if e.stage != "eval/base"]
+    (second / "stages.jsonl").unlink()
+    store.append(second / "stages.jsonl", [*events[:-1], event("tables", "done", 5.0, 100)])
+    collect(second, out)
+    found = store.read_json(out / "stages.json", RunTimes)
+    # the base as the second took it, 50 s once; 330.25 + 61.5 of the first, 330.25 + 5 of the second
+    assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
+    assert (found.seconds, found.unfinished, found.hardware) == (777.0, [], [MACHINE])
+    quick = store.read_json(second / "run.json", Run)
+    store.write_json(second / "run.json", quick.model_copy(update={"config": quick.config | {"quick": True}}))
+    with pytest.raises(RecordError, match="another kind of run"):
+        collect(second, out)
 
 
 def test_bundles_and_folders_without_a_driver_have_no_times(tmp_path: Path) -> None:

@@ -104,6 +104,28 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
     )
 
 
+def joined(earlier: RunTimes, later: RunTimes) -> RunTimes:
+    """Two runs whose records stand in one folder; what both did counts as the later did it.
+
+    Raises:
+        RecordError: they are not of one kind.
+    """
+    if (earlier.kind, earlier.quick) != (later.kind, later.quick):
+        kinds = [r.kind + (" (quick)" if r.quick else "") for r in (earlier, later)]
+        raise RecordError("the folder holds the records of another kind of run", found=kinds[0], expected=kinds[1],
+                          next_step="stapo-repro collect RUN --out another folder")  # fmt: skip
+    again = {s.name for s in later.stages} | set(later.unfinished)
+    stages = [s for s in earlier.stages if s.name not in again] + later.stages
+    return RunTimes(
+        kind=later.kind,
+        quick=later.quick,
+        seconds=round(sum(s.seconds for s in stages), 2),
+        stages=stages,
+        unfinished=[name for name in earlier.unfinished if name not in again] + later.unfinished,
+        hardware=earlier.hardware + [h for h in later.hardware if h not in earlier.hardware],
+    )
+
+
 def committed_seconds(config: Mapping[str, Any], records: Path | None = None) -> dict[str, float]:
     """Mean seconds of a stage of each kind in the committed run of the same experiment.
 

@@ -100,6 +100,8 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
     if token_logs and (taken := times.of_run(root, hardware)) is not None:
+        before = out / times.FILE  # of runs that were collected into this folder before
+        taken = times.joined(store.read_json(before, times.RunTimes), taken) if before.is_file() else taken
         written[Path(times.FILE)] = taken.model_dump_json(indent=1) + "\n"
     for name, data in written.items():
         store.write_atomic(out / name, data)
