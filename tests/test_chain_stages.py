@@ -136,7 +136,8 @@ def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
     assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot"), [100, 101, 102])
     assert not {"tables", "figures"} & set(commands(pilot))
     by = commands(of_testbed(part="long", seeds="0"))
-    assert list(by) == ["base-paper", "train/justrl-s0", "train/stapo-s0"]
+    trained = ["justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x"]
+    assert list(by) == ["base-paper", *(f"train/{arm}-s0" for arm in trained)]
     assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
                                          "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
                                          "trainer.test_freq=25")  # fmt: skip

@@ -48,9 +48,9 @@ def test_without_records_everything_says_so(tmp_path):
     ]
     assert [r[1] for r in rows(blocks["testbed-arms"])[2:]] == ["all"] * 3
     assert "Not run: 15." in blocks["testbed-claims"]
-    assert blocks["testbed-power"].count("not known") == 19
+    assert blocks["testbed-power"].count("not known") == 22
     texts, marks, caption = sketched(t)
-    assert texts.count("not run") == 6 + 3 + 19  # panels of curves, of long trainings, claims
+    assert texts.count("not run") == 6 + 3 + 22  # panels of curves, of long trainings, claims
     assert not [m for m in marks if "-rate" in m or m.startswith("claim")]
     assert "Nothing has been run yet." in caption
 
@@ -77,7 +77,7 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert len([m for m in marks if m.startswith(("useful_rate", "spurious_rate"))]) == 30
     assert len([m for m in marks if m.startswith("claim-")]) == 15
     assert "at most 3" in caption
-    assert texts.count("not run") == 3 + 4  # the long trainings: a figure of three panels, three claims; q
+    assert texts.count("not run") == 3 + 7  # the long trainings: a figure of three panels, six claims; q
     for arm in ("justrl", "stapo"):
         for seed in (10, 20):
             rates = {"entropy": 0.5, "spurious_rate": 0.1, "accuracy": 0.9}

@@ -24,8 +24,8 @@ class Testbed:
     """Out of paper,mixed,inverted. Default: all."""
     arms: str | None = None
     """Such as justrl,stapo,stapo-q0.5. Default: justrl,justrl-fullmask,stapo-high-entropy,stapo-random,stapo, and in
-    paper stapo-q0.25,stapo-q0.5,stapo-tau0.0002,stapo-tau0.02. When named: justrl-lr2.5x,stapo-lr2.5x and
-    justrl-lr5x,stapo-lr5x, with as many times the learning rate."""
+    paper stapo-q0.25,stapo-q0.5,stapo-tau0.0002,stapo-tau0.02. With --long justrl,stapo and, at 2.5 times the learning
+    rate, justrl-lr2.5x,stapo-lr2.5x; at five times, when named, justrl-lr5x,stapo-lr5x."""
     seeds: str | None = None
     """Training seeds: which (10,11), or how many (3: 0,1,2). Default: 10 to 14; 100,101,102 with --pilot, 20 to 25 with
     --long, 10,11,12 with --method."""
@@ -34,7 +34,8 @@ class Testbed:
     pilot: tyro.conf.FlagCreatePairsOff[bool] = False
     """Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow."""
     long: tyro.conf.FlagCreatePairsOff[bool] = False
-    """JustRL and STAPO in paper, long enough that some run may collapse; validation every 25 steps, no evaluation."""
+    """JustRL and STAPO in paper at two learning rates, long enough that some run may collapse; validation every 25
+    steps, no evaluation."""
     method: str | None = None
     """Train this method (a name, or a YAML overlay) in the worlds, and print where it stands beside the committed
     arms."""

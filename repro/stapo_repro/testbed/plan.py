@@ -22,7 +22,7 @@ STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
 METHOD_SEEDS = (10, 11, 12)  # of a method of one's own: seeds that the committed arms have too
 QUICK_STEPS = 2
-LONG_ARMS = ("justrl", "stapo")
+LONG_ARMS = ("justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x")
 VALIDATION_EVERY = 25  # steps, in the long part
 _SELECTOR = "actor_rollout_ref.selector"
 
@@ -48,9 +48,9 @@ SWEEP = (
 LARGER_STEPS = tuple(
     Arm(f"{m}-{name}", (f"method={m}", f"run.method={m}-{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
     for name, lr in (("lr2.5x", "5.0e-4"), ("lr5x", "1.0e-3"))
-    for m in LONG_ARMS
+    for m in ("justrl", "stapo")
 )
-"""The long arms at a multiple of the miniature's learning rate, at which more may collapse. Trained when named."""
+"""Long arms at a multiple of the miniature's learning rate, at which more may drift or collapse."""
 ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_STEPS)}
 
 
