@@ -163,7 +163,8 @@ def test_every_claim_from_synthetic_records(tmp_path):
         "4c": "not distinguishable",  # both have 6 of 8
         # the same numbers in all worlds: S2T gains where it must not
         "5a": "opposite", "5b": "opposite", "5c": "opposite", "6a": "opposite", "6b": "opposite", "6c": "opposite",
-        "7a": "not run", "7b": "not run", "7c": "not run", "8": "not run",
+        "7a": "not run", "7b": "not run", "7c": "not run", "7d": "not run", "7e": "not run",
+        "7f": "not run", "8": "not run",
     }  # fmt: skip
     one = found["2a"]  # useful words .9 + .03 s less .2 + .01 s: 70, 72, 74
     assert (one.quantity.mean, one.quantity.sd) == (pytest.approx(72), pytest.approx(2))
@@ -200,15 +201,18 @@ def test_seeds_of_a_pilot_judge_nothing_and_say_how_many_are_needed(tmp_path):
 def long_run(root: Path, arm: str, seed: int, accuracy: Sequence[float], entropy: Sequence[float]) -> None:
     """Metrics of steps 0 to 4: the second quarter is step 2, the last is step 4."""
     folder = synthetic.training_run(root / "long", arm, seed, steps=2)
-    rows = ({"accuracy": a, "entropy": e, "spurious_rate": 10 * e} for a, e in zip(accuracy, entropy, strict=True))
+    rows = ({"accuracy": a, "reward": a, "entropy": e, "spurious_rate": 10 * e}
+            for a, e in zip(accuracy, entropy, strict=True))  # fmt: skip
     lines = [StepMetrics(step=k, values=values) for k, values in enumerate(rows)]
     (folder / "metrics.jsonl").write_text("".join(m.model_dump_json() + "\n" for m in lines))
 
 
 def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     for seed in range(20, 26):
-        long_run(tmp_path, "justrl", seed, (0.5, 0.9, 0.5, 0.5, 0.5), (0.4, 0.4, 0.3, 0.4, 0.5 + 0.01 * seed))
-        long_run(tmp_path, "stapo", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
+        for rate in ("", "-lr2.5x"):
+            entropy = (0.4, 0.4, 0.3, 0.4, 0.5 + 0.01 * seed)
+            long_run(tmp_path, f"justrl{rate}", seed, (0.5, 0.9, 0.5, 0.5, 0.5), entropy)
+            long_run(tmp_path, f"stapo{rate}", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
     # seen before the claims were written: judges nothing
     long_run(tmp_path, "justrl", 10, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.9, 0.4, 0.1))
     found = judged(tmp_path)
@@ -218,6 +222,9 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     # (.1 - .2) less (.7 to .75 - .3): -.525; ten words a nat in a response
     assert (found["7b"].verdict, found["7b"].quantity.mean) == ("holds", -0.525)
     assert (found["7c"].verdict, found["7c"].quantity.mean) == ("holds", -525.0)
+    # the same at the larger rate; rewards in the last quarter .9 less .5
+    of_larger = {n: (found[n].verdict, found[n].quantity.mean) for n in ("7d", "7e", "7f")}
+    assert of_larger == {"7d": ("holds", 27.0), "7e": ("holds", -525.0), "7f": ("holds", 0.4)}
     assert {j.verdict for n, j in found.items() if not n.startswith("7")} == {"not run"}
 
 

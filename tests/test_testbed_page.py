@@ -47,10 +47,10 @@ def test_without_records_everything_says_so(tmp_path):
         [f"| {w}", "not run"] for w in ("paper", "mixed", "inverted")
     ]
     assert [r[1] for r in rows(blocks["testbed-arms"])[2:]] == ["all"] * 3
-    assert "Not run: 15." in blocks["testbed-claims"]
+    assert "Not run: 18." in blocks["testbed-claims"]
     assert blocks["testbed-power"].count("not known") == 22
     texts, marks, caption = sketched(t)
-    assert texts.count("not run") == 6 + 3 + 22  # panels of curves, of long trainings, claims
+    assert texts.count("not run") == 6 + 6 + 22  # panels of curves, of long trainings, claims
     assert not [m for m in marks if "-rate" in m or m.startswith("claim")]
     assert "Nothing has been run yet." in caption
 
@@ -71,22 +71,32 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
     assert arms["| paper", "STAPO"][6] == arms["| paper", "STAPO"][7] == "93.0<br><sub>85.5 to 100.5</sub>"
     assert "SYNTHETIC RECORDS" in blocks["testbed-claims"]
     data = json.loads(render.to_json(t))
-    assert [c["claim"]["number"] for c in data["claims"] if c["verdict"] == "not run"] == ["7a", "7b", "7c", "8"]
+    assert [c["claim"]["number"] for c in data["claims"] if c["verdict"] == "not run"] == [
+        "7a",
+        "7b",
+        "7c",
+        "7d",
+        "7e",
+        "7f",
+        "8",
+    ]
     texts, marks, caption = sketched(t)
     # five arms in six panels, fifteen claims
     assert len([m for m in marks if m.startswith(("useful_rate", "spurious_rate"))]) == 30
     assert len([m for m in marks if m.startswith("claim-")]) == 15
     assert "at most 3" in caption
-    assert texts.count("not run") == 3 + 7  # the long trainings: a figure of three panels, six claims; q
-    for arm in ("justrl", "stapo"):
-        for seed in (10, 20):
+    assert texts.count("not run") == 6 + 7  # the long trainings: a figure of six panels, six claims; q
+    for arm, seeds in (("justrl", (10, 20)), ("stapo", (10, 20)), ("stapo-lr5x", (10,))):
+        for seed in seeds:
             rates = {"entropy": 0.5, "spurious_rate": 0.1, "accuracy": 0.9}
             synthetic.training_run(tmp_path / "long" / "train", arm, seed, 4, more=rates)
     _, marks, caption = sketched(value(tmp_path))
     assert sorted(m for m in marks if m.startswith("long-entropy")) == [
+        "long-entropy-lr5x-s10-stapo",
         "long-entropy-s10-justrl", "long-entropy-s10-stapo", "long-entropy-s20-justrl", "long-entropy-s20-stapo",
     ]  # fmt: skip
-    assert "A line is one training: 2 of JustRL, 2 of STAPO. 2 of them ran before the claims" in caption
+    assert ("A line is one training: at 2e-4 2 of JustRL and 2 of STAPO; at 5e-4 0 of JustRL and 0 of STAPO; at 1e-3 1 "
+            "of STAPO. 3 of them ran before the claims") in caption  # fmt: skip
 
 
 def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):

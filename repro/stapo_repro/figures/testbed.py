@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -12,7 +14,7 @@ from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Claim, Judged
-from stapo_repro.testbed.plan import LONG_ARMS, STEPS, judges
+from stapo_repro.testbed.plan import LONG_ARMS, RATES, STEPS, judges, method_and_rate
 from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
@@ -71,31 +73,48 @@ def rates(t: Testbed) -> list[Sketch]:
 
 
 def long(t: Testbed) -> list[Sketch]:
-    """Entropy, spurious words and validation of the long trainings, a line a run."""
+    """Entropy, spurious words and validation of the long trainings: a row a learning rate, a line a run."""
     title = _heading(t, "Long trainings with S2T and without a mask")
-    figure = canvas.sheet(title, 2.6)
-    grid = figure.subplots(1, len(_LONG), sharex=True)
     runs = [r for r in t.evidence["long"].runs if r.status == "done"]
-    for axes, panel in zip(grid, _LONG, strict=True):
-        axes.set_title(panel.title)
-        axes.set_ylabel(panel.unit)
-        axes.set_xlabel("training step")
-        for run in runs:
-            if (found := curve([run], panel)) is not None:
-                line(axes, found, f"long-{panel.metric}-s{run.seed}")
-        if not axes.lines:
-            canvas.nothing(axes, "not run")
-    grid[1].set_ylim(bottom=0)
-    methods = dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))
-    of = {m: sum(r.method == m for r in runs) for m in methods}
-    canvas.legend(figure, [canvas.handle(m, run=of[m] > 0) for m in methods])
-    seeds = ", ".join(f"{n} of {labels.method_label(m)}" for m, n in of.items())
+    arms = dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))
+    rates = list(dict.fromkeys(method_and_rate(a)[1] for a in arms))
+    figure = canvas.sheet(title, 0.8 + 1.8 * len(rates))
+    grid = figure.subplots(len(rates), len(_LONG), sharex=True, sharey="col")
+    for row, rate in zip(grid, rates, strict=True):
+        row[0].set_ylabel(f"learning rate {_text(rate)}")
+        for axes, panel in zip(row, _LONG, strict=True):
+            for run in runs:
+                method, its = method_and_rate(run.method)
+                if its == rate and (found := curve([run], panel)) is not None:
+                    line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
+            if not axes.lines:
+                canvas.nothing(axes, "not run")
+    for top, bottom, panel in zip(grid[0], grid[-1], _LONG, strict=True):
+        top.set_title(f"{panel.title}\n({panel.unit})")
+        bottom.set_xlabel("training step")
+    grid[0][1].set_yscale("symlog", linthresh=1.0)  # from none to every second word of a response
+    of = {a: sum(r.method == a for r in runs) for a in arms}
+    methods = dict.fromkeys(method_and_rate(a)[0] for a in arms)
+    canvas.legend(figure, [canvas.handle(m, run=any(n and method_and_rate(a)[0] == m for a, n in of.items()))
+                           for m in methods])  # fmt: skip
+    seeds = "; ".join(
+        f"at {_text(rate)} "
+        + " and ".join(
+            f"{of[a]} of {labels.method_label(m)}" for a in arms for m, r in [method_and_rate(a)] if r == rate
+        )
+        for rate in rates
+    )
     steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
     what = _opening(t, f"Trainings of {steps} steps in the world paper,")
     seen = sum(not judges(r.seed) for r in runs)
     judging = f" {seen} of them ran before the claims were written and judge nothing." if seen else ""
     caption = f"{what} {f'A line is one training: {seeds}.{judging}' if runs else 'Nothing has been run yet.'}"
     return [Sketch("testbed_long", title, figure, caption)]
+
+
+def _text(rate: str) -> str:
+    """ "5e-4": a learning rate by its key in `RATES`."""
+    return RATES[rate].replace(".0e", "e")
 
 
 def claims(t: Testbed) -> list[Sketch]:
@@ -114,7 +133,7 @@ def claims(t: Testbed) -> list[Sketch]:
     axes.set_xticks([-100, -10, -1, 0, 1, 10, 100], ["-100", "-10", "-1", "0", "1", "10", "100"])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("distance from the reference, in smallest differences\nthat matter (right: as claimed)")
-    methods = dict.fromkeys(j.claim.first for j in t.claims if j.quantity.mean is not None)
+    methods = dict.fromkeys(method_and_rate(j.claim.first)[0] for j in t.claims if j.quantity.mean is not None)
     if methods:
         canvas.legend(figure, [*(canvas.handle(m, line=False) for m in methods),
                                Patch(color="#DDDDDD", label="margin of an equivalence")])  # fmt: skip
@@ -131,8 +150,11 @@ def _short(c: Claim) -> str:
     what = MEASURES[c.measure][0].split(" for ")[0].replace(" late in training", "").replace("step of ", "")
     if c.kind == "optimum":
         return f"{what}, best q inside − ends"
-    names = MASKS if c.measure == "precision" else labels.METHOD_LABELS
-    return f"{what}, {names[c.first]} − {names[c.second]}"
+    if c.measure == "precision":
+        return f"{what}, {MASKS[c.first]} − {MASKS[c.second]}"
+    (first, rate), (second, _) = method_and_rate(c.first), method_and_rate(c.second)
+    larger = f" at {_text(rate)}" if rate else ""
+    return f"{what}, {labels.method_label(first)} − {labels.method_label(second)}{larger}"
 
 
 def _draw(axes: Axes, j: Judged, y: float) -> None:
@@ -143,12 +165,12 @@ def _draw(axes: Axes, j: Judged, y: float) -> None:
         axes.barh(y, 2 * c.margin / c.smallest, left=-c.margin / c.smallest, height=0.8, color="#DDDDDD", zorder=0)
     if q.mean is None:
         return
-    sign = -1.0 if c.direction == "below" else 1.0
+    sign, first = -1.0 if c.direction == "below" else 1.0, method_and_rate(c.first)[0]
 
     def at(x: float) -> float:
         return max(-_FARTHEST, min(_FARTHEST, sign * (x - c.reference) / c.smallest))
 
     if q.low is not None and q.high is not None:
         low, high = sorted((at(q.low), at(q.high)))
-        canvas.interval(axes, low, high, y, canvas.method_style(c.first).colour, 1.4)
-    canvas.point(axes, at(q.mean), y, c.first, f"claim-{c.number}")
+        canvas.interval(axes, low, high, y, canvas.method_style(first).colour, 1.4)
+    canvas.point(axes, at(q.mean), y, first, f"claim-{c.number}")

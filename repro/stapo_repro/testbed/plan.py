@@ -22,6 +22,8 @@ STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
 METHOD_SEEDS = (10, 11, 12)  # of a method of one's own: seeds that the committed arms have too
 QUICK_STEPS = 2
+RATES = {"": "2.0e-4", "-lr2.5x": "5.0e-4", "-lr5x": "1.0e-3"}
+"""What the name of a long arm ends with -> its learning rate, of which the first is the miniature's."""
 LONG_ARMS = ("justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x")
 VALIDATION_EVERY = 25  # steps, in the long part
 _SELECTOR = "actor_rollout_ref.selector"
@@ -46,11 +48,12 @@ SWEEP = (
 )
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
 LARGER_STEPS = tuple(
-    Arm(f"{m}-{name}", (f"method={m}", f"run.method={m}-{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
-    for name, lr in (("lr2.5x", "5.0e-4"), ("lr5x", "1.0e-3"))
+    Arm(f"{m}{name}", (f"method={m}", f"run.method={m}{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
+    for name, lr in RATES.items()
+    if name
     for m in ("justrl", "stapo")
 )
-"""Long arms at a multiple of the miniature's learning rate, at which more may drift or collapse."""
+"""Long arms at a larger learning rate, at which more may drift or collapse."""
 ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_STEPS)}
 
 
@@ -64,6 +67,12 @@ def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> li
     if chosen is not None:  # whoever names an arm gets it in the long part too
         names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
     return [ARMS[n] for n in names]
+
+
+def method_and_rate(arm: str) -> tuple[str, str]:
+    """A long arm's method, and its key in `RATES`."""
+    rate = next((r for r in RATES if r and arm.endswith(r)), "")
+    return arm.removesuffix(rate), rate
 
 
 def judges(long_seed: int) -> bool:
