@@ -10,7 +10,7 @@ import pytest
 import synthetic_records as synthetic
 
 from stapo_repro.records.reading import load_cells, load_training_runs
-from stapo_repro.testbed import build, claims, evidence
+from stapo_repro.testbed import build, claims, evidence, long_runs
 from stapo_repro.testbed.claims import Claim, Judged
 from stapo_repro.testbed.evidence import Evidence, collapse_step, quantity, run_values
 from stapo_repro.testbed.plan import ARMS, arms_of
@@ -226,6 +226,11 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     of_larger = {n: (found[n].verdict, found[n].quantity.mean) for n in ("7d", "7e", "7f")}
     assert of_larger == {"7d": ("holds", 27.0), "7e": ("holds", -525.0), "7f": ("holds", 0.4)}
     assert {j.verdict for n, j in found.items() if not n.startswith("7")} == {"not run"}
+    # and each run as a line: 24 that judge, one that does not
+    table = long_runs.block(build.build(build.read(tmp_path), claims.load())).splitlines()
+    assert len([line for line in table if "| yes |" in line]) == 24
+    assert "| 0.0002 | JustRL | 10 | no | 0.90 | 0.10 | 900 | 100 | 90.0 | 90.0 | 0.90 | - |" in table
+    assert "| 0.0005 | JustRL | 25 | yes | 0.30 | 0.75 | 300 | 750 | 90.0 | 50.0 | 0.50 | 2 |" in table
 
 
 def test_a_single_arms_interval_ends_at_0_unless_it_may_be_negative(tmp_path):

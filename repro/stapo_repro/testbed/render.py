@@ -11,6 +11,7 @@ from stapo_repro import labels
 from stapo_repro.tables import p_shown, shown, signed
 from stapo_repro.tables.render import grid
 from stapo_repro.tables.render.markdown import escape
+from stapo_repro.testbed import long_runs
 from stapo_repro.testbed.build import COLUMNS, Testbed
 from stapo_repro.testbed.claims import VERDICTS, Claim, Judged
 from stapo_repro.testbed.evidence import EARLY, NEAR_BASE, Measure, Quantity
@@ -203,6 +204,7 @@ def blocks(t: Testbed) -> dict[str, str]:
     return {
         "testbed-masks": masks_block(t),
         "testbed-arms": arms_block(t),
+        "testbed-long": long_runs.block(t),
         "testbed-claims": claims_block(t),
         "testbed-power": power_block(t),
     }
@@ -210,6 +212,6 @@ def blocks(t: Testbed) -> dict[str, str]:
 
 def to_markdown(t: Testbed) -> str:
     """The file in results/tables."""
-    titles = ("What each mask finds", "What training made of it", "The claims", "Seeds")
+    titles = ("What each mask finds", "What training made of it", "Long trainings", "The claims", "Seeds")
     parts = [x for title, block in zip(titles, blocks(t).values(), strict=True) for x in (f"## {title}", "", block, "")]
     return "\n".join(["# Testbed (a tiny model on sums modulo 4; not a result of the paper)", "", *parts])
