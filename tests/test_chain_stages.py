@@ -59,11 +59,11 @@ def test_the_small_model_takes_the_miniatures_stages():
     assert by["base"] == "stapo-train base --out o/base --seed 0 --size smollm2-135m"
     assert by["train/stapo-smollm2-135m-s0"] == (
         "stapo-train run method=stapo size=smollm2-135m hardware=cpu run.seed=0 run.steps=50 run.base=o/base "
-        "run.out=o/train/stapo-smollm2-135m-s0"
+        "run.out=o/train/stapo-smollm2-135m-s0 cpu.train_threads=2 cpu.rollout_threads=2"
     )
     assert by["eval/base-smollm2-135m"] == (
         "stapo-eval run --model o/base/model --benchmarks small-sums,small-words --settings both "
-        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --threads 1 --out o/eval/base-smollm2-135m"
+        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --threads 2 --out o/eval/base-smollm2-135m"
     )
     # two checkpoints of 1.6 GB a training would be hashed at every call: the list of the last one's files is
     trained = next(s for s in make_stages(r) if s.kind == "train")

@@ -24,6 +24,7 @@ from stapo_results.sizes import SMALL, is_miniature_size
 BASE_SEED = 0  # one base model for all training seeds
 # More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
 MAX_TOKENS = 64
+SMALL_THREADS = 2  # of the small model; a number of its own, since the result depends on it
 MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
@@ -107,6 +108,8 @@ def _training(r: Request, program: str, m: Model) -> Stage:
     if r.experiment == "testbed":
         every = VALIDATION_EVERY if r.part == "long" else -1
         command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
+    if m.size == SMALL:
+        command += [f"cpu.train_threads={SMALL_THREADS}", f"cpu.rollout_threads={SMALL_THREADS}"]
     if r.quick and not mini:  # validating would take longer than training
         command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
     if r.on_cpu:
@@ -151,16 +154,19 @@ def _evaluation(r: Request, program: str, m: Model, first: tuple[str, ...]) -> S
         benchmarks = BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
         judged = r.experiment == "miniature"  # by its base model, which shows that the path works
         how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
-        how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", "1"] if m.size == SMALL else [])]
+        how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", f"{SMALL_THREADS}"] if m.size == SMALL else [])]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
     else:
         how = _engine(r, m.size)
     command = (program, "run", *model, "--benchmarks", benchmarks, "--settings", "both", "--data-dir",
                f"{_benchmarks(r, m.size)}", *how, *limit, "--out", f"{folder}")  # fmt: skip
-    outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
     inputs = [_base(r, m.size).name] if r.on_cpu else [n for n in first if n != "data"]
-    needs = (*(() if m.is_base else (f"export/{m.name}",)), *inputs)
-    return Stage(f"eval/{m.name}", command, folder, outputs, needs, _online(r))
+    return _evaluated(r, folder, command, (*(() if m.is_base else (f"export/{m.name}",)), *inputs))
+
+
+def _evaluated(r: Request, folder: Path, command: tuple[str, ...], needs: tuple[str, ...]) -> Stage:
+    outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
+    return Stage(f"eval/{folder.name}", command, folder, outputs, needs, _online(r))
 
 
 def _calibration(r: Request, evaluate: str, repro: str, first: tuple[str, ...]) -> list[Stage]:
@@ -175,8 +181,7 @@ def _calibration(r: Request, evaluate: str, repro: str, first: tuple[str, ...]) 
         command = (evaluate, "run", "--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
                    "--max-tokens", f"{point.max_tokens}", "--data-dir", f"{_benchmarks(r)}", *_engine(r, m.size),
                    *(PAPER_LIMIT if r.quick else ()), "--out", f"{folder}")  # fmt: skip
-        outputs = (folder / "samples.jsonl", folder / "verdicts.jsonl", folder / "cells")
-        stages.append(Stage(f"eval/{folder.name}", command, folder, outputs, first, _online(r)))
+        stages.append(_evaluated(r, folder, command, first))
     page, made = r.out / "calibration", [f"{s.folder}" for s in stages]
     command = (repro, "calibrate", checkpoint, "--from", *made, "--causes", "--out", f"{page}",
                *(("--eval-env", f"{r.eval_env}") if r.eval_env else ()))  # fmt: skip
