@@ -158,7 +158,7 @@ def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):
 @pytest.mark.parametrize("changed", [
     {"worlds": "paper,other"}, {"arms": "grpo"}, {"arms": "stapo,stapo"}, {"seeds": "x"}, {"steps": 0},
     {"worlds": "mixed", "arms": "stapo-q0.5"}, {"method": "no.yaml"}, {"method": "dapo", "arms": "stapo"},
-    {"method": "dapo", "part": "pilot"}, {"part": "long", "worlds": "mixed"},
+    {"arms": "stapo-lr5x"}, {"method": "dapo", "part": "pilot"}, {"part": "long", "worlds": "mixed"},
 ])  # fmt: skip
 def test_values_of_the_testbed_are_checked(changed):
     with pytest.raises(BadInput):

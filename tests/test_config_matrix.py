@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stapo_repro.testbed.plan import ARMS, RATES
 from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_training import pages as config_docs
@@ -138,6 +139,12 @@ def test_runs_of_different_selectors_never_share_a_label(overrides: list[str], l
     config = compose([*(f"actor_rollout_ref.selector.{o}" for o in overrides)])
     assert config.run.method == label
     assert config.trainer.experiment_name == f"{label}-qwen3-1.7b-s0"
+
+
+@pytest.mark.parametrize(("rate", "lr"), RATES.items())
+def test_the_testbeds_long_arms_have_the_learning_rate_of_their_name(rate: str, lr: str) -> None:
+    config = compose([*ARMS[f"justrl{rate}"].choices, "size=mini", "hardware=cpu", "task=mini-add", "run.base=base"])
+    assert (config.run.method, config.actor_rollout_ref.actor.optim.lr) == (f"justrl{rate}", float(lr))
 
 
 def test_a_label_of_ones_own_stays() -> None:

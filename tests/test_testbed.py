@@ -65,10 +65,12 @@ def test_numbers_of_a_training_by_hand():
 
 @pytest.mark.parametrize(("accuracies", "step"), [
     ((0.5, 0.9, 0.8, 0.7, 0.7), 50),  # under 0.85 from step 50 on, three times
-    ((0.5, 0.9, 0.86, 0.9, 0.8, 0.7), 150),  # twice: as if at the validation after the last
-    ((0.5, 0.9, 0.8, 0.9, 0.9), 125),  # it comes back
+    ((0.5, 0.9, 0.86, 0.9, 0.8, 0.7), None),  # twice
+    ((0.5, 0.9, 0.8, 0.9, 0.9), None),  # it comes back
     ((0.5, 0.9, 0.86, 0.84, 0.84, 0.84), 75),
-    ((0.5, 0.6, 0.7, 0.8), 100),
+    ((0.5, 0.6, 0.7, 0.8), None),
+    ((0.28,) * 13, None),  # never learnt: nothing to lose
+    ((0.3, 0.2, 0.2, 0.2), 25),
 ])  # fmt: skip
 def test_the_step_of_a_collapse(accuracies, step):
     assert collapse_step([(25 * k, a) for k, a in enumerate(accuracies)]) == step
@@ -209,10 +211,12 @@ def long_run(root: Path, arm: str, seed: int, accuracy: Sequence[float], entropy
 
 def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     for seed in range(20, 26):
-        for rate in ("", "-lr2.5x"):
-            entropy = (0.4, 0.4, 0.3, 0.4, 0.5 + 0.01 * seed)
-            long_run(tmp_path, f"justrl{rate}", seed, (0.5, 0.9, 0.5, 0.5, 0.5), entropy)
-            long_run(tmp_path, f"stapo{rate}", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
+        long_run(tmp_path, "justrl", seed, (0.5, 0.9, 0.5, 0.5, 0.5), (0.4, 0.4, 0.3, 0.4, 0.5 + 0.01 * seed))
+        long_run(tmp_path, "stapo", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
+        # the other way round at the larger rate
+        long_run(tmp_path, "stapo-lr2.5x", seed, (0.5, 0.9, 0.6, 0.6, 0.6), (0.4, 0.4, 0.3, 0.4, 0.6 + 0.01 * seed))
+        long_run(tmp_path, "justrl-lr2.5x", seed, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.2, 0.2, 0.1))
+        long_run(tmp_path, "justrl-lr5x", seed, (0.5, 0.5, 0.5, 0.5, 0.5), (0.4, 0.4, 0.2, 0.2, 0.1))  # no claim
     # seen before the claims were written: judges nothing
     long_run(tmp_path, "justrl", 10, (0.5, 0.9, 0.9, 0.9, 0.9), (0.4, 0.4, 0.9, 0.4, 0.1))
     found = judged(tmp_path)
@@ -222,15 +226,16 @@ def test_long_runs_judge_collapse_and_growth_alone(tmp_path):
     # (.1 - .2) less (.7 to .75 - .3): -.525; ten words a nat in a response
     assert (found["7b"].verdict, found["7b"].quantity.mean) == ("holds", -0.525)
     assert (found["7c"].verdict, found["7c"].quantity.mean) == ("holds", -525.0)
-    # the same at the larger rate; rewards in the last quarter .9 less .5
+    # step 2 less 29; .8 to .85 less .3, and .1; rewards in the last quarter .6 less .9
     of_larger = {n: (found[n].verdict, found[n].quantity.mean) for n in ("7d", "7e", "7f")}
-    assert of_larger == {"7d": ("holds", 27.0), "7e": ("holds", -525.0), "7f": ("holds", 0.4)}
+    assert of_larger == {"7d": ("opposite", -27.0), "7e": ("opposite", 625.0), "7f": ("opposite", -0.3)}
     assert {j.verdict for n, j in found.items() if not n.startswith("7")} == {"not run"}
-    # and each run as a line: 24 that judge, one that does not
+    # and each run as a line: 24 that judge
     table = long_runs.block(build.build(build.read(tmp_path), claims.load())).splitlines()
     assert len([line for line in table if "| yes |" in line]) == 24
-    assert "| 0.0002 | JustRL | 10 | no | 0.90 | 0.10 | 900 | 100 | 90.0 | 90.0 | 0.90 | - |" in table
-    assert "| 0.0005 | JustRL | 25 | yes | 0.30 | 0.75 | 300 | 750 | 90.0 | 50.0 | 0.50 | 2 |" in table
+    assert "| 2e-4 | JustRL | 10 | no | 0.90 | 0.10 | 900 | 100 | 90.0 | 90.0 | 0.90 | 1 | none |" in table
+    assert "| 1e-3 | JustRL | 20 | no | 0.20 | 0.10 | 200 | 100 | 50.0 | 50.0 | 0.50 | never | none |" in table
+    assert "| 5e-4 | STAPO | 25 | yes | 0.30 | 0.85 | 300 | 850 | 90.0 | 60.0 | 0.60 | 1 | 2 |" in table
 
 
 def test_a_single_arms_interval_ends_at_0_unless_it_may_be_negative(tmp_path):

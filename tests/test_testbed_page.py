@@ -96,7 +96,7 @@ def test_with_all_records_every_number_stands_where_it_belongs(tmp_path):
         "long-entropy-s10-justrl", "long-entropy-s10-stapo", "long-entropy-s20-justrl", "long-entropy-s20-stapo",
     ]  # fmt: skip
     assert ("A line is one training: at 2e-4 2 of JustRL and 2 of STAPO; at 5e-4 0 of JustRL and 0 of STAPO; at 1e-3 1 "
-            "of STAPO. 3 of them ran before the claims") in caption  # fmt: skip
+            "of STAPO. 3 of them are exploratory") in caption  # fmt: skip
 
 
 def test_a_base_model_of_two_samples_has_no_pass_at_8(tmp_path):

@@ -46,7 +46,7 @@ class RunTimes(Record):
     """stages.json: a run of the driver.
 
     Attributes:
-        kind: miniature, small, testbed or cells; quick: its short form.
+        kind: miniature, small, testbed or cells; quick: its short form; part: of the testbed.
         seconds: sum over the stages.
         unfinished: stages that were begun and whose last event is not their end.
         hardware: of the run records beside it, each once.
@@ -54,6 +54,7 @@ class RunTimes(Record):
 
     kind: str
     quick: bool
+    part: str = ""
     seconds: Annotated[float, Field(ge=0)]
     stages: list[StageTime]
     unfinished: list[str]
@@ -97,6 +98,7 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
     return RunTimes(
         kind=run.config["experiment"],
         quick=run.config["quick"],
+        part=run.config.get("part", ""),
         seconds=round(sum(s.seconds for s in done), 2),
         stages=done,
         unfinished=unfinished,
@@ -110,19 +112,22 @@ def joined(earlier: RunTimes, later: RunTimes) -> RunTimes:
     Raises:
         RecordError: they are not of one kind.
     """
-    if (earlier.kind, earlier.quick) != (later.kind, later.quick):
-        kinds = [r.kind + (" (quick)" if r.quick else "") for r in (earlier, later)]
+    if (earlier.kind, earlier.quick, earlier.part) != (later.kind, later.quick, later.part):
+        kinds = [f"{r.kind} {r.part}".strip() + (" (quick)" if r.quick else "") for r in (earlier, later)]
         raise RecordError("the folder holds the records of another kind of run", found=kinds[0], expected=kinds[1],
                           next_step="stapo-repro collect RUN --out another folder")  # fmt: skip
     again = {s.name for s in later.stages} | set(later.unfinished)
-    stages = [s for s in earlier.stages if s.name not in again] + later.stages
+    kept = [s for s in earlier.stages if s.name not in again]
+    machines = [*(earlier.hardware if kept else []), *later.hardware]
+    stages = kept + later.stages
     return RunTimes(
         kind=later.kind,
         quick=later.quick,
+        part=later.part,
         seconds=round(sum(s.seconds for s in stages), 2),
         stages=stages,
         unfinished=[name for name in earlier.unfinished if name not in again] + later.unfinished,
-        hardware=earlier.hardware + [h for h in later.hardware if h not in earlier.hardware],
+        hardware=[h for i, h in enumerate(machines) if h not in machines[:i]],
     )
 
 

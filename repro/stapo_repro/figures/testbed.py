@@ -13,8 +13,8 @@ from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
 from stapo_repro.testbed.build import Testbed
-from stapo_repro.testbed.claims import Claim, Judged
-from stapo_repro.testbed.plan import LONG_ARMS, RATES, STEPS, judges, method_and_rate
+from stapo_repro.testbed.claims import Claim, Judged, judging
+from stapo_repro.testbed.plan import LONG_ARMS, STEPS, method_and_rate, rate_text
 from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
@@ -76,45 +76,36 @@ def long(t: Testbed) -> list[Sketch]:
     """Entropy, spurious words and validation of the long trainings: a row a learning rate, a line a run."""
     title = _heading(t, "Long trainings with S2T and without a mask")
     runs = [r for r in t.evidence["long"].runs if r.status == "done"]
-    arms = dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))
-    rates = list(dict.fromkeys(method_and_rate(a)[1] for a in arms))
+    arms = [method_and_rate(a) for a in dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))]
+    of = {(m, rate): [r for r in runs if r.method == m + rate] for m, rate in arms}
+    methods, rates = (list(dict.fromkeys(x)) for x in zip(*arms, strict=True))
     figure = canvas.sheet(title, 0.8 + 1.8 * len(rates))
     grid = figure.subplots(len(rates), len(_LONG), sharex=True, sharey="col")
     for row, rate in zip(grid, rates, strict=True):
-        row[0].set_ylabel(f"learning rate {_text(rate)}")
+        row[0].set_ylabel(f"learning rate {rate_text(rate)}")
         for axes, panel in zip(row, _LONG, strict=True):
-            for run in runs:
-                method, its = method_and_rate(run.method)
-                if its == rate and (found := curve([run], panel)) is not None:
-                    line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
+            for (method, _), its in ((key, mine) for key, mine in of.items() if key[1] == rate):
+                for run in its:
+                    if (found := curve([run], panel)) is not None:
+                        line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
             if not axes.lines:
                 canvas.nothing(axes, "not run")
     for top, bottom, panel in zip(grid[0], grid[-1], _LONG, strict=True):
         top.set_title(f"{panel.title}\n({panel.unit})")
         bottom.set_xlabel("training step")
     grid[0][1].set_yscale("symlog", linthresh=1.0)  # from none to every second word of a response
-    of = {a: sum(r.method == a for r in runs) for a in arms}
-    methods = dict.fromkeys(method_and_rate(a)[0] for a in arms)
-    canvas.legend(figure, [canvas.handle(m, run=any(n and method_and_rate(a)[0] == m for a, n in of.items()))
-                           for m in methods])  # fmt: skip
+    canvas.legend(figure, [canvas.handle(m, run=any(of.get((m, rate)) for rate in rates)) for m in methods])
     seeds = "; ".join(
-        f"at {_text(rate)} "
-        + " and ".join(
-            f"{of[a]} of {labels.method_label(m)}" for a in arms for m, r in [method_and_rate(a)] if r == rate
-        )
-        for rate in rates
+        f"at {rate_text(at)} "
+        + " and ".join(f"{len(x)} of {labels.method_label(m)}" for (m, r), x in of.items() if r == at)
+        for at in rates
     )
     steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
     what = _opening(t, f"Trainings of {steps} steps in the world paper,")
-    seen = sum(not judges(r.seed) for r in runs)
-    judging = f" {seen} of them ran before the claims were written and judge nothing." if seen else ""
-    caption = f"{what} {f'A line is one training: {seeds}.{judging}' if runs else 'Nothing has been run yet.'}"
+    seen = sum(not judging([j.claim for j in t.claims], r.method, r.seed) for r in runs)
+    exploratory = f" {seen} of them are exploratory and judge no claim." if seen else ""
+    caption = f"{what} {f'A line is one training: {seeds}.{exploratory}' if runs else 'Nothing has been run yet.'}"
     return [Sketch("testbed_long", title, figure, caption)]
-
-
-def _text(rate: str) -> str:
-    """ "5e-4": a learning rate by its key in `RATES`."""
-    return RATES[rate].replace(".0e", "e")
 
 
 def claims(t: Testbed) -> list[Sketch]:
@@ -153,7 +144,7 @@ def _short(c: Claim) -> str:
     if c.measure == "precision":
         return f"{what}, {MASKS[c.first]} − {MASKS[c.second]}"
     (first, rate), (second, _) = method_and_rate(c.first), method_and_rate(c.second)
-    larger = f" at {_text(rate)}" if rate else ""
+    larger = f" at {rate_text(rate)}" if rate else ""
     return f"{what}, {labels.method_label(first)} − {labels.method_label(second)}{larger}"
 
 

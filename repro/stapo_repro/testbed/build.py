@@ -14,7 +14,7 @@ from stapo_repro.tables.build import provenance, scoring
 from stapo_repro.testbed import counts, evidence
 from stapo_repro.testbed.claims import Claims, Judged, Power, judge, power
 from stapo_repro.testbed.evidence import MASK_OF, Evidence, Measure, Quantity, gather, quantity
-from stapo_repro.testbed.plan import PARTS, Part, judges
+from stapo_repro.testbed.plan import PARTS, SEEDS, Part
 from stapo_results.statistics.crossed import over_seeds
 from stapo_results.store import to_line
 
@@ -96,7 +96,7 @@ def build(records: dict[Part, Records], claims: Claims) -> Testbed:
     """
     parts: dict[Part, Evidence] = {part: gather(*of) for part, of in records.items()}
     cells, runs = records["long"]
-    judging = gather(cells, [r for r in runs if judges(r.seed)])
+    judging = gather(cells, [r for r in runs if r.seed in SEEDS["long"]])
     parts["long"] = replace(judging, runs=runs)
     main, judged = parts["main"], judge(claims, parts)
     cells = [c for of, _ in records.values() for c in of]

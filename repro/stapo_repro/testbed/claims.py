@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
 from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, no_spread, quantity, rounded, two_sided_p
-from stapo_repro.testbed.plan import Part
+from stapo_repro.testbed.plan import SEEDS, Part
 from stapo_results.statistics import holm
 from stapo_results.statistics.comparison import ALPHA
 from stapo_results.statistics.power import detectable, runs_for_equivalence, runs_needed, tost_p
@@ -106,6 +106,11 @@ class Power:
     sd: float | None
     needed: int | None
     run: int
+
+
+def judging(claims: Sequence[Claim], arm: str, seed: int) -> bool:
+    """Whether a long training judges: its seed was kept for that, and a claim names its arm."""
+    return seed in SEEDS["long"] and any(arm in (c.first, c.second) for c in claims if c.part == "long")
 
 
 def verdict_of(claim: Claim, q: Quantity) -> tuple[Verdict, float | None]:

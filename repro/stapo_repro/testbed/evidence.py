@@ -124,7 +124,8 @@ class Evidence:
 
 def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
     """The numbers of one training: means over the first `EARLY` steps, means over the steps k with 4 k > 3 K (K the
-    last), these less the mean over the second quarter (growth), and where it collapsed.
+    last), these less the mean over the second quarter (growth), and where it collapsed; a run that does not counts as
+    one that would at the validation after its last.
 
     Of 20 steps the late ones are 16 to 20. A measure is left out where one of its steps lacks its metric.
     """
@@ -138,7 +139,10 @@ def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
         if (before := _all(second, metric)) and (after := _all(late, metric)):
             found[name] = math.fsum(after) / len(after) - math.fsum(before) / len(before)
     validations = [(s.step, s.values["accuracy"]) for s in steps if "accuracy" in s.values]
-    return found | ({"collapse_step": collapse_step(validations)} if len(validations) > 1 else {})
+    if len(validations) > 1:
+        collapse = collapse_step(validations)
+        found["collapse_step"] = validations[-1][0] + VALIDATION_EVERY if collapse is None else collapse
+    return found
 
 
 def _all(steps: Sequence[StepMetrics], metric: str) -> list[float]:
@@ -146,11 +150,9 @@ def _all(steps: Sequence[StepMetrics], metric: str) -> list[float]:
     return values if all(map(math.isfinite, values)) else []
 
 
-def collapse_step(validations: Sequence[tuple[int, float]]) -> float:
+def collapse_step(validations: Sequence[tuple[int, float]]) -> int | None:
     """The step of the first validation from which accuracy stays more than 5 points under its best before, for three at
-    least.
-
-    A run that never does so counts as one that would at the validation after its last.
+    least; None without one, as for a run that never learnt.
 
     Args:
         validations: (step, accuracy as a fraction), in order, not empty.
@@ -158,9 +160,9 @@ def collapse_step(validations: Sequence[tuple[int, float]]) -> float:
     best = -math.inf
     for i, (step, accuracy) in enumerate(validations):
         if len(validations) - i >= FOR_GOOD and all(later < best - COLLAPSE for _, later in validations[i:]):
-            return float(step)
+            return step
         best = max(best, accuracy)
-    return float(validations[-1][0] + VALIDATION_EVERY)
+    return None
 
 
 def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:

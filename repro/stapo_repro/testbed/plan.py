@@ -16,7 +16,7 @@ PARTS: tuple[Part, ...] = ("pilot", "long")
 SEEDS: dict[Part, tuple[int, ...]] = {
     "main": (10, 11, 12, 13, 14),  # fresh ones: the miniature has 0 to 4
     "pilot": (100, 101, 102),
-    "long": (20, 21, 22, 23, 24, 25),  # see `judges`
+    "long": (20, 21, 22, 23, 24, 25),  # no others judge: some were seen before their claims were written
 }
 STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
@@ -47,14 +47,14 @@ SWEEP = (
     *(Arm(f"stapo-tau{tau}", ("method=stapo", f"{_SELECTOR}.tau_p={tau}")) for tau in (0.0002, 0.02)),
 )
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
-LARGER_STEPS = tuple(
+LARGER_RATES = tuple(
     Arm(f"{m}{name}", (f"method={m}", f"run.method={m}{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
     for name, lr in RATES.items()
     if name
     for m in ("justrl", "stapo")
 )
 """Long arms at a larger learning rate, at which more may drift or collapse."""
-ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_STEPS)}
+ARMS = {a.name: a for a in (*(Arm(m, (f"method={m}",)) for m in labels.ARMS), *SWEEP, *LARGER_RATES)}
 
 
 def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> list[Arm]:
@@ -66,18 +66,19 @@ def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> li
         names += [a.name for a in SWEEP]
     if chosen is not None:  # whoever names an arm gets it in the long part too
         names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
+        names = [n for n in names if part == "long" or not method_and_rate(n)[1]]
     return [ARMS[n] for n in names]
 
 
 def method_and_rate(arm: str) -> tuple[str, str]:
-    """A long arm's method, and its key in `RATES`."""
+    """An arm's method, and its key in `RATES`."""
     rate = next((r for r in RATES if r and arm.endswith(r)), "")
     return arm.removesuffix(rate), rate
 
 
-def judges(long_seed: int) -> bool:
-    """Whether a long training judges claims. Those before the first seed were seen before their claims were written."""
-    return long_seed >= min(SEEDS["long"])
+def rate_text(rate: str) -> str:
+    """ "5e-4": a learning rate by its key in `RATES`."""
+    return RATES[rate].replace(".0e", "e")
 
 
 def world_of(size: str) -> str | None:

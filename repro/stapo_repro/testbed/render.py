@@ -15,6 +15,7 @@ from stapo_repro.testbed import long_runs
 from stapo_repro.testbed.build import COLUMNS, Testbed
 from stapo_repro.testbed.claims import VERDICTS, Claim, Judged
 from stapo_repro.testbed.evidence import EARLY, NEAR_BASE, Measure, Quantity
+from stapo_repro.testbed.plan import method_and_rate, rate_text
 
 # name in a sentence, unit, digits
 MEASURES: dict[Measure, tuple[str, str, int]] = {
@@ -68,7 +69,9 @@ def quantity_words(c: Claim) -> str:
     elif c.measure == "precision":
         pair = f"{MASKS[c.first]} minus {MASKS[c.second]} mask"
     else:
-        pair = f"{labels.method_label(c.first)} minus {labels.method_label(c.second)}"
+        (first, rate), (second, _) = method_and_rate(c.first), method_and_rate(c.second)
+        pair = f"{labels.method_label(first)} minus {labels.method_label(second)}"
+        pair += f" at learning rate {rate_text(rate)}" if rate else ""
     return f"{what}: {pair}{f' ({unit})' if unit else ''}"
 
 
