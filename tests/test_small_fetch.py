@@ -23,7 +23,7 @@ from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
 from stapo_results.shapes import shape_from
-from stapo_results.sizes import SMALL, fetched_folder
+from stapo_results.sizes import SMALL
 from stapo_training import cli
 from stapo_training.miniature.tokenizer import build_tokenizer
 from stapo_training.run.configuration import compose
@@ -305,12 +305,13 @@ def test_the_fetched_model_becomes_a_base_folder_that_a_run_accepts(folder: Path
     assert (found.prompts, found.shape and found.shape.layers) == (30, 2)
     loaded = {name: benchmarks.load(name, base / "benchmarks", strict=True) for name in ("small-sums", "small-words")}
     assert [len(b.problems) for b in loaded.values()] == [6, 6]
-    weights = [store.sha256_file(p / "model.safetensors") for p in (base / "model", fetched_folder(SMALL) / "model")]
+    folders = (base / "model", store.fetched_folder(SMALL) / "model")
+    weights = [store.sha256_file(p / "model.safetensors") for p in folders]
     assert weights[0] != weights[1]  # the warm-up moved them
     labels = store.read_json(base / "model" / "stapo.json", Labels)
     assert (labels.size, labels.weights_sha256) == (SMALL, weights[0])
     record = store.read_json(base / "run.json", Run)
-    assert record.revisions == fetch.check(fetched_folder(SMALL)).files
+    assert record.revisions == fetch.check(store.fetched_folder(SMALL)).files
     assert record.config["recipe"] == {"warmup": 0, "weight_decay": 0.01, "threads": 1}
     assert len(json.loads((base / "warm-up.json").read_text())) == 2
     assert config.run.silenced_share_reference is None  # not measured
@@ -335,7 +336,7 @@ def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(folder: Pat
     error = refused(plan=dataclasses.replace(plan, warm_up=10**6))
     most = int(error.next_step.removeprefix("--warm-up ").removesuffix(", or fewer"))
     assert most == int(str(error.found)) // plan.batch > 60
-    (fetched_folder(SMALL) / "model" / "generation_config.json").write_text("{}")
+    (store.fetched_folder(SMALL) / "model" / "generation_config.json").write_text("{}")
     assert "generation_config.json is not what" in refused().what
 
 

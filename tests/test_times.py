@@ -74,10 +74,10 @@ def test_runs_that_are_collected_into_one_folder_are_all_counted(tmp_path: Path)
     assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
     assert (found.seconds, found.unfinished, found.hardware) == (777.0, [], [MACHINE])
     # the same run again, from another machine: nothing of the first is left
+    collect(second, tmp_path / "again")
     other = MACHINE | {"cpu": "Another CPU"}
     path = next(second.glob("train/*/run.json"))
     store.write_json(path, store.read_json(path, Run).model_copy(update={"hardware": other}))
-    collect(second, tmp_path / "again")
     collect(second, tmp_path / "again")
     assert store.read_json(tmp_path / "again" / "stages.json", RunTimes).hardware == [other]
     collect(second, out)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from stapo_results.store import cache_folder
-
 MINI = "mini"
 SMALL = "smollm2-135m"
 """A pretrained model of 135 million parameters (`stapo-train fetch`)."""
@@ -23,11 +19,6 @@ def of_world(world: str) -> str:
 def has_base(size: str) -> bool:
     """Whether `stapo-train base` makes this size's model and data; those of the others come from elsewhere."""
     return size == SMALL or is_miniature_size(size)
-
-
-def fetched_folder(size: str) -> Path:
-    """Where `stapo-train fetch` puts this size's weights, in `model` in it, unless another folder is named."""
-    return cache_folder() / size
 
 
 def command_of_base(size: str, folder: str) -> str:

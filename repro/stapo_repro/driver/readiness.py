@@ -21,12 +21,12 @@ from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
 from stapo_repro.planner.plan import number, total
 from stapo_repro.records.reading import APART
-from stapo_results import runs
+from stapo_results import runs, store
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.provenance import new_run, nvidia_smi
 from stapo_results.schema import Run
-from stapo_results.sizes import SMALL, fetched_folder, is_miniature_size
+from stapo_results.sizes import SMALL, is_miniature_size
 from stapo_results.terminal import duration
 
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
@@ -115,7 +115,7 @@ def check_benchmarks(folder: Path) -> str:
 
 def _check_fetched() -> str:
     """Raises BadInput where the small model's weights are not in the cache."""
-    folder = fetched_folder(SMALL) / "model"
+    folder = store.fetched_folder(SMALL) / "model"
     if not folder.is_dir():
         raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
                        next_step=f"stapo-train fetch {SMALL}, or the whole by tox -e small")  # fmt: skip

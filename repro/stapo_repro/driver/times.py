@@ -115,7 +115,7 @@ def joined(earlier: RunTimes, later: RunTimes) -> RunTimes:
     if (earlier.kind, earlier.quick, earlier.part) != (later.kind, later.quick, later.part):
         kinds = [f"{r.kind} {r.part}".strip() + (" (quick)" if r.quick else "") for r in (earlier, later)]
         raise RecordError("the folder holds the records of another kind of run", found=kinds[0], expected=kinds[1],
-                          next_step="stapo-repro collect RUN --out another folder")  # fmt: skip
+                          next_step="stapo-repro collect RUN --out DIR, where DIR holds no other records")  # fmt: skip
     again = {s.name for s in later.stages} | set(later.unfinished)
     kept = [s for s in earlier.stages if s.name not in again]
     machines = [*(earlier.hardware if kept else []), *later.hardware]

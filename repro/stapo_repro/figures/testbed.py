@@ -84,8 +84,8 @@ def long(t: Testbed) -> list[Sketch]:
     for row, rate in zip(grid, rates, strict=True):
         row[0].set_ylabel(f"learning rate {rate_text(rate)}")
         for axes, panel in zip(row, _LONG, strict=True):
-            for (method, _), its in ((key, mine) for key, mine in of.items() if key[1] == rate):
-                for run in its:
+            for method in methods:
+                for run in of.get((method, rate), []):
                     if (found := curve([run], panel)) is not None:
                         line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
             if not axes.lines:

@@ -54,12 +54,7 @@ _EARLY = {"useful_early": "useful_rate", "reward_early": "reward"}
 _LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
          "entropy_late": "entropy", "reward_late": "reward"}  # fmt: skip
 _GROWTH = {"entropy_growth": "entropy", "spurious_growth": "spurious_rate"}
-MASK_OF = {
-    "stapo": planted.S2T,
-    "stapo-random": planted.RANDOM,
-    "stapo-high-entropy": planted.HIGH,
-    "justrl-fullmask": planted.FULL,
-}
+MASK_OF = {method: mask for mask, method in planted.METHODS.items()}
 """The mask that an arm trains with, measured on the tokens of JustRL."""
 Key = tuple[str, str]
 """(world, arm)"""

@@ -48,9 +48,8 @@ SWEEP = (
 )
 """STAPO with another q or tau_p, in `paper` alone. q = 0 is JustRL, q = 1 the full mask."""
 LARGER_RATES = tuple(
-    Arm(f"{m}{name}", (f"method={m}", f"run.method={m}{name}", f"actor_rollout_ref.actor.optim.lr={lr}"))
-    for name, lr in RATES.items()
-    if name
+    Arm(f"{m}{name}", (f"method={m}", f"run.method={m}{name}", f"actor_rollout_ref.actor.optim.lr={RATES[name]}"))
+    for name in ("-lr2.5x", "-lr5x")
     for m in ("justrl", "stapo")
 )
 """Long arms at a larger learning rate, at which more may drift or collapse."""

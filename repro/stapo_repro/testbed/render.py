@@ -16,6 +16,7 @@ from stapo_repro.testbed.build import COLUMNS, Testbed
 from stapo_repro.testbed.claims import VERDICTS, Claim, Judged
 from stapo_repro.testbed.evidence import EARLY, NEAR_BASE, Measure, Quantity
 from stapo_repro.testbed.plan import method_and_rate, rate_text
+from stapo_repro.tokens import planted
 
 # name in a sentence, unit, digits
 MEASURES: dict[Measure, tuple[str, str, int]] = {
@@ -34,7 +35,7 @@ MEASURES: dict[Measure, tuple[str, str, int]] = {
     "spurious_growth": ("growth of spurious words", "words per 100 responses", 1),
     "collapse_step": ("step of collapse", "steps", 0),
 }
-MASKS = {"stapo": "S2T", "stapo-random": "random", "stapo-high-entropy": "high entropy", "justrl-fullmask": "all rare"}
+MASKS = {method: planted.NAMES[mask] for mask, method in planted.METHODS.items()}
 _HEADS = {
     "accuracy_t1.0": "Accuracy, T=1.0", "accuracy_t0.7": "Accuracy, T=0.7", "pass8_t1.0": "pass@8, T=1.0",
     "reward_early": f"Reward, steps 1 to {EARLY}", "useful_early": f"Useful / 100, steps 1 to {EARLY}",

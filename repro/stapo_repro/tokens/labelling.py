@@ -25,7 +25,7 @@ from stapo_results.schema import Record, Sample
 from stapo_results.seeds import derive_seed
 from stapo_results.token_log import TokenLog
 
-MASKS = (planted.S2T, planted.RANDOM, planted.HIGH, planted.FULL)
+MASKS = tuple(planted.NAMES)
 SHEET, KEY, DRAWN = "sheet.jsonl", "key.jsonl", "drawn.json"
 _SILENCED, _KEPT = "silenced", "kept"
 

@@ -21,6 +21,9 @@ from stapo_results.token_log import TokenLog
 
 Array = NDArray[np.float64]
 S2T, FULL, HIGH, RANDOM = "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"
+NAMES = {S2T: "S2T", RANDOM: "random", HIGH: "high entropy", FULL: "all rare tokens"}
+METHODS = {S2T: "stapo", RANDOM: "stapo-random", HIGH: "stapo-high-entropy", FULL: "justrl-fullmask"}
+"""Mask -> the method that trains with it."""
 OTHERS = (RANDOM, HIGH)  # what S2T is compared with: masks that silence as many tokens
 
 

@@ -13,13 +13,6 @@ from stapo_repro.tokens.planted import Measured
 from stapo_repro.tokens.planted_page import SELECTORS, PlantedSection, section
 from stapo_repro.tokens.shares import Share
 
-# a mask has the style of the method that trains with it
-_METHOD = {
-    planted.S2T: "stapo",
-    planted.FULL: "justrl-fullmask",
-    planted.HIGH: "stapo-high-entropy",
-    planted.RANDOM: "stapo-random",
-}
 _PITCH = 0.2  # inches a line
 
 MaskLine = tuple[str, str, Measured | None, Share | None]
@@ -33,7 +26,7 @@ def _lines(found: PlantedSection) -> list[MaskLine]:
     for same in found.on_same:
         out.append((same.title, "", None, None))
         masks = same.compared.masks.items()
-        out += [(SELECTORS[name], _METHOD[name], m, same.base.rare) for name, m in masks]
+        out += [(SELECTORS[name], planted.METHODS[name], m, same.base.rare) for name, m in masks]
     return out
 
 

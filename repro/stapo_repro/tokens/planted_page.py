@@ -16,14 +16,7 @@ from stapo_results import token_log
 from stapo_results.errors import RecordError
 
 _REFERENCE = "justrl"  # keeps every token: what the masks are compared on
-SELECTORS: dict[str, str] = {
-    "keep_all": "none",
-    planted.S2T: "S2T",
-    planted.FULL: "all rare tokens",
-    planted.HIGH: "high entropy",
-    planted.RANDOM: "random",
-    "top_entropy": "all but the top entropies",
-}
+SELECTORS = {"keep_all": "none", **planted.NAMES, "top_entropy": "all but the top entropies"}
 _HEAD = [
     *("Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced"),
     *("Rare planted tokens silenced", "Base rate: planted among all (among rare)"),

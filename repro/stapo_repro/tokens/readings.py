@@ -26,7 +26,6 @@ from stapo_results.statistics import resampled_sums
 
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)
-NAMES = {planted.S2T: "S2T", planted.RANDOM: "random", planted.HIGH: "high entropy", planted.FULL: "all rare"}
 
 
 class Reading(BaseModel):
@@ -155,8 +154,10 @@ def _printed(i: Interval, factor: float = 100.0) -> Printed:
 
 def to_markdown(r: LabelRecord) -> list[str]:
     """Agreement in a sentence, the labels by mask as a table."""
-    rows = [[NAMES[m], *(_text(r.shares[m][x]) for x in LABELS)] for m in MASKS]
-    rows += [[f"S2T minus {NAMES[m]}", *(_text(r.differences[m][x], sign=True) for x in LABELS)] for m in MASKS[1:]]
+    rows = [[planted.NAMES[m], *(_text(r.shares[m][x]) for x in LABELS)] for m in MASKS]
+    for m in MASKS[1:]:
+        differences = (_text(r.differences[m][x], sign=True) for x in LABELS)
+        rows.append([f"S2T minus {planted.NAMES[m]}", *differences])
     return [
         f"{r.tokens} tokens, read twice: {_text(r.agreement)} % equal, Cohen's kappa {_text(r.kappa, 2)}.",
         "",

@@ -22,7 +22,7 @@ from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
-from stapo_results.sizes import SMALL, fetched_folder
+from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
 from stapo_training.data.made import verl_rows, write_benchmarks
 from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
@@ -73,7 +73,7 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
         raise BadInput("the warm-up is a number of steps", found=plan.warm_up, expected="0 or more",
                        next_step="--warm-up 60")  # fmt: skip
     files = _fetched(model)
-    model = model or fetched_folder(SMALL) / "model"
+    model = model or store.fetched_folder(SMALL) / "model"
     held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, plan.level, seed, "train")
     warm_up = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", taken={p.text for p in train},
                        a_step=plan.batch)  # fmt: skip
@@ -120,7 +120,7 @@ def to_examples(problems: Sequence[Problem], seed: int, tokenizer: Any) -> list[
 
 def _fetched(model: Path | None) -> dict[str, str]:
     """The hash of every file of the fetched model, which are those of its record."""
-    folder = fetched_folder(SMALL) if model is None else model.parent
+    folder = store.fetched_folder(SMALL) if model is None else model.parent
     if not (folder / RECORD).is_file() or (model is not None and model.name != "model"):
         raise BadInput(
             f"the model {SMALL} is not there",

