@@ -44,7 +44,7 @@ class SmallPlan:
     """
 
     level: Level = dataclasses.field(default_factory=Level)
-    warm_up: int = 60
+    warm_up: int = 36
     batch: int = 8
     lr: float = 2.0e-5
     train_prompts: int = 1024
