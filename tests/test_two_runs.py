@@ -8,7 +8,9 @@ import planted_run
 import pytest
 
 from stapo_repro.calibration import beside, two_runs
+from stapo_results import store
 from stapo_results.errors import BadInput
+from stapo_results.schema import Run
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +120,17 @@ def test_auto_on_a_gpu_is_another_dtype_and_hardware_is_named(world):
     found = pair(world, "gpu", verdicts=LOST, hardware={"cpu": "x", "gpus": ["H100"]})
     assert found.settings == {"dtype": ("auto on a CPU", "auto on a GPU")}
     assert (found.attributed_to, found.environment) == ("dtype", ["hardware"])
+
+
+def test_of_many_other_packages_two_are_named(world):
+    other = planted_run.build(world, name="packages", verdicts=LOST, max_tokens=32)
+    run = store.read_json(other / "run.json", Run)
+    store.write_json(other / "run.json", run.model_copy(update={"packages": run.packages | dict.fromkeys("abcd", "1")}))
+    ((found,), _) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
+    assert found.environment == ["a", "b", "c", "d"]
+    assert found.says.endswith(
+        "longest response, unless it is a or b or one of 2 other packages or parts of the machine"
+    )
 
 
 def test_two_seeds_are_refused_and_what_has_no_counterpart_is_named(world):
