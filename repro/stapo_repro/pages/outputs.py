@@ -21,7 +21,7 @@ from stapo_repro.records.reading import APART, Loaded, TrainingRun, load_cells, 
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
-from stapo_repro.tokens import example, mismatch_page, planted_page
+from stapo_repro.tokens import example, labels_page, mismatch_page, planted_page
 from stapo_results import generated, walks
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
         logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
+        generated.renew(files, docs / "tokens.md", "labels", labels_page.page_block(_RECORDS / labels_page.FOLDER))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
