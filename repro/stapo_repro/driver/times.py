@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,25 +160,30 @@ def _code(text: str) -> str:
     return commit[:12] + (" with uncommitted changes" if changed else "")
 
 
-def page_block(records: Path) -> str:
-    """What stands between the README's markers: what the committed miniature took.
+def page_block(records: Path, experiment: str = "miniature") -> str:
+    """What stands between a page's markers: what the committed run took.
 
     Args:
         records: such as results/records.
+        experiment: miniature or small.
 
     Raises:
         RecordError: a record that is broken.
     """
-    file = records / "miniature" / FILE
+    file = records / experiment / FILE
+    what = {"miniature": "miniature", "small": "run of the small model"}[experiment]
     if not file.exists():
-        return "The miniature: not run."
+        return f"The {what}: not run."
     times = store.read_json(file, RunTimes)
-    kinds = [kind_of(s.name) for s in times.stages]
+    count = Counter(kind_of(s.name) for s in times.stages)
     peak = max((s.peak_mib for s in times.stages), default=0) / 1024
     machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in times.hardware)
+    done = (
+        f"{count[kind]} {name}{'s' * (count[kind] != 1)}"
+        for kind, name in (("train", "training"), ("eval", "evaluation"))
+    )
     text = (
-        f"The committed {times.kind} took {duration(times.seconds)} on {machines}: {kinds.count('train')} trainings, "
-        f"{kinds.count('eval')} evaluations, peak memory {peak:.1f} GiB, "
-        f"code {', '.join(dict.fromkeys(_code(s.code) for s in times.stages))}."
+        f"The committed {what} took {duration(times.seconds)} on {machines}: {', '.join(done)}, "
+        f"peak memory {peak:.1f} GiB, code {', '.join(dict.fromkeys(_code(s.code) for s in times.stages))}."
     )
     return f"{text} NOT FINISHED: {', '.join(times.unfinished)}." if times.unfinished else text

@@ -73,6 +73,7 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     readme, docs = checkout() / "README.md", checkout() / "docs"
     generated.renew(files, readme, "table", render.readme_block(table))
     generated.renew(files, readme, "times", times.page_block(_RECORDS))
+    generated.renew(files, docs / "small-model.md", "small-times", times.page_block(_RECORDS, "small"))
     generated.renew(files, readme, "example", example.example_block(_RECORDS))
     generated.renew(files, docs / "statistics.md", "gains", render.gains_block(table))
     generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))

@@ -39,7 +39,7 @@ class SmallPlan:
     """How many problems, how hard, and how long the warm-up is.
 
     warm_up: optimizer steps on worked solutions (0: none), of `batch` examples each. As it is published the model does
-        not box its answers at temperature 1, so nothing would be rewarded (docs/training.md).
+        not box its answers at temperature 1, so nothing would be rewarded (docs/small-model.md).
     lr: its peak; a warm-up over a tenth of the steps, then a cosine.
     """
 
