@@ -8,6 +8,8 @@ import planted_run
 import pytest
 
 from stapo_repro.calibration import beside, two_runs
+from stapo_repro.pages import harness
+from stapo_repro.records.reading import HARNESS
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
@@ -153,3 +155,14 @@ def test_all_wrong_twice_on_other_responses_is_no_proof(world):
     ((found,), _) = two_runs.pairs(beside.own_cells([first]), beside.own_cells([second]), 5.0)
     # 1 - 0.05^(1/22) = 0.127307
     assert (found.difference.high, found.difference.verdict) == (pytest.approx(12.7307, abs=1e-3), "cannot tell")
+
+
+def test_the_page_names_each_planted_cause(tmp_path):
+    assert harness.page_block(tmp_path) == "Not run."
+    planted_run.build(tmp_path / "small" / "eval", name=harness.BASE.name)
+    planted_run.build(tmp_path / HARNESS, name="shorter", verdicts=LOST, max_tokens=32)
+    planted_run.build(tmp_path / HARNESS, name="stricter", verdicts=LOST, grader="strict")
+    itself, shorter, stricter = harness.page_block(tmp_path).splitlines()[2:]
+    assert "no setting differs, and no sample's verdict" in itself
+    assert "the difference comes from: longest response" in shorter
+    assert "the difference comes from: grader" in stricter

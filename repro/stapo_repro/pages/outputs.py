@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stapo_repro import paper
 from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import arithmetic, verified
+from stapo_repro.pages import arithmetic, harness, verified
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import APART, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.testbed import build as testbed
@@ -118,6 +118,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", labels_page.page_block(_RECORDS / labels_page.FOLDER))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
+        generated.renew(files, docs / "small-model.md", "harness", harness.page_block(_RECORDS))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 

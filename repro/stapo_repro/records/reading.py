@@ -15,7 +15,8 @@ from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
 ARITHMETIC = "arithmetic"
-APART = ("testbed", ARITHMETIC)
+HARNESS = "harness"
+APART = ("testbed", ARITHMETIC, HARNESS)
 """Folders of results/records with experiments of their own, whose cells have the ids of the miniature's."""
 
 
