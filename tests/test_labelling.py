@@ -10,7 +10,7 @@ import pytest
 
 from stapo_repro.cli import _command
 from stapo_repro.paper import checkout
-from stapo_repro.tokens import labelling, labels_page, planted, readings
+from stapo_repro.tokens import labelling, planted, readings
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_results.errors import BadInput, RecordError
 
@@ -139,36 +139,3 @@ def test_another_label_is_refused(tmp_path: Path):
     file.write_text('{"id": "001", "label": "bad"}\n')
     with pytest.raises(RecordError):
         readings.read_labels(file, [labelling.Shown(id="001", problem="", before="", token="x", after="")])
-
-
-def test_the_page_shows_what_both_readers_say_and_no_token_as_markup(tmp_path: Path):
-    assert labels_page.page_block(tmp_path) == "Not run."
-    tokens, masks = ("<b>|", "7", "so", "8"), (1.0, 1.0, 0.0, 0.0)
-    sheet = [
-        labelling.Shown(id=str(i), problem="2 + 5?", before="It is ", token=x, after=".") for i, x in enumerate(tokens)
-    ]
-    key = [hidden(i, s2t=m, full=1.0, random=0.75, high=1 - m) for i, m in enumerate(masks)]
-    drawn = labelling.Drawn(seed=0, each=2, there={"silenced": 6, "kept": 2}, drawn={"silenced": 2, "kept": 2}, logs={})
-    said = ((HARMFUL, USEFUL, NEUTRAL, USEFUL), (HARMFUL, NEUTRAL, NEUTRAL, HARMFUL))
-    lines = [(labelling.SHEET, [x.model_dump() for x in sheet]), (labelling.KEY, [k.model_dump() for k in key])]
-    lines += [
-        (name, [{"id": str(i), "label": x} for i, x in enumerate(its)])
-        for name, its in zip(labels_page.READINGS, said, strict=True)
-    ]
-    for name, rows in lines:
-        (tmp_path / name).write_text("".join(json.dumps(x) + "\n" for x in rows))
-    (tmp_path / labelling.DRAWN).write_text(drawn.model_dump_json())
-    files = [str(tmp_path / name) for name in labels_page.READINGS]
-    assert _command(["label", "--readings", *files, "--out", str(tmp_path)]) == 0
-    block = labels_page.page_block(tmp_path)
-    assert "Rare tokens read: 2 of 6 silenced, 2 of 2 kept." in block
-    assert "4 tokens, read twice: 50.0 (" in block
-    # of the silenced: harmful twice of four labels, neutral and useful once each
-    assert "| S2T | 50.0" in block
-    assert "| useful | 1 | 1 | 0 |" in block  # as harmful, as neutral, as useful
-    assert "| harmful | silences | It is <b>&lt;b>\\|</b>. | 2 + 5? | 1.0e-03 | 0.10 |" in block
-    assert "| neutral | keeps | It is <b>so</b>. |" in block
-    assert "<b>7</b>" not in block  # the readers differ
-    (tmp_path / labels_page.READINGS[0]).write_text("")
-    with pytest.raises(RecordError, match="other readings"):
-        labels_page.page_block(tmp_path)

@@ -8,8 +8,6 @@ import planted_run
 import pytest
 
 from stapo_repro.calibration import beside, two_runs
-from stapo_repro.pages import harness
-from stapo_repro.records.reading import HARNESS
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
@@ -124,15 +122,14 @@ def test_auto_on_a_gpu_is_another_dtype_and_hardware_is_named(world):
     assert (found.attributed_to, found.environment) == ("dtype", ["hardware"])
 
 
-def test_of_many_other_packages_two_are_named(world):
+def test_many_other_packages_are_counted_and_the_rest_is_named(world):
     other = planted_run.build(world, name="packages", verdicts=LOST, max_tokens=32)
     run = store.read_json(other / "run.json", Run)
-    store.write_json(other / "run.json", run.model_copy(update={"packages": run.packages | dict.fromkeys("abcd", "1")}))
+    changed = {"packages": run.packages | dict.fromkeys("abcd", "1"), "config": run.config | {"threads": 2}}
+    store.write_json(other / "run.json", run.model_copy(update=changed | {"hardware": {"cpu": "y", "gpus": []}}))
     ((found,), _) = two_runs.pairs(beside.own_cells([world / "run"]), beside.own_cells([other]), 5.0)
-    assert found.environment == ["a", "b", "c", "d"]
-    assert found.says.endswith(
-        "longest response, unless it is a or b or one of 2 other packages or parts of the machine"
-    )
+    assert found.environment == ["a", "b", "c", "d", "threads", "hardware"]
+    assert found.says.endswith(", unless it is threads or hardware or one of 4 packages")
 
 
 def test_two_seeds_are_refused_and_what_has_no_counterpart_is_named(world):
@@ -155,14 +152,3 @@ def test_all_wrong_twice_on_other_responses_is_no_proof(world):
     ((found,), _) = two_runs.pairs(beside.own_cells([first]), beside.own_cells([second]), 5.0)
     # 1 - 0.05^(1/22) = 0.127307
     assert (found.difference.high, found.difference.verdict) == (pytest.approx(12.7307, abs=1e-3), "cannot tell")
-
-
-def test_the_page_names_each_planted_cause(tmp_path):
-    assert harness.page_block(tmp_path) == "Not run."
-    planted_run.build(tmp_path / "small" / "eval", name=harness.BASE.name)
-    planted_run.build(tmp_path / HARNESS, name="shorter", verdicts=LOST, max_tokens=32)
-    planted_run.build(tmp_path / HARNESS, name="stricter", verdicts=LOST, grader="strict")
-    itself, shorter, stricter = harness.page_block(tmp_path).splitlines()[2:]
-    assert "no setting differs, and no sample's verdict" in itself
-    assert "the difference comes from: longest response" in shorter
-    assert "the difference comes from: grader" in stricter

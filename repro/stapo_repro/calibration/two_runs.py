@@ -16,7 +16,6 @@ from stapo_results.statistics.fixed import by_sample, independent
 from stapo_results.store import read_json
 
 SEED = "evaluation seed"
-_NAMED = 2  # of what else differs, in a sentence; the record has every name
 _MACHINE = ("threads", "batch_rows", "tensor_parallel")
 
 
@@ -187,7 +186,7 @@ def environment_apart(a: Loaded, b: Loaded) -> list[str]:
 def _said(p: Pair) -> Pair:
     """With the cause, and in words."""
     causes, differs = [k for k in p.settings if k != SEED], p.difference.verdict == "differs"
-    doubt = [*(f"{k} (not on record on both sides)" for k in p.unrecorded), *_few(p.environment)]
+    doubt = [*(f"{k} (not on record on both sides)" for k in p.unrecorded), *_doubts(p.environment)]
     also = f", unless it is {' or '.join(doubt)}" if doubt else ""
     if not p.settings and p.same_verdicts:
         return replace(p, says="no setting differs, and no sample's verdict")
@@ -206,9 +205,11 @@ def _said(p: Pair) -> Pair:
     return replace(p, attributed_to=certain, says=f"the difference comes from: {causes[0]}{also}")
 
 
-def _few(names: Sequence[str]) -> list[str]:
-    more = len(names) - _NAMED
-    return list(names) if more < 2 else [*names[:_NAMED], f"one of {more} other packages or parts of the machine"]
+def _doubts(names: Sequence[str]) -> list[str]:
+    """Code and machine by name; more packages than two as their number, since the record has every name."""
+    rest = [n for n in names if n in ("code", "hardware", *_MACHINE)]
+    packages = [n for n in names if n not in rest]
+    return rest + (packages if len(packages) < 3 else [f"one of {len(packages)} packages"])
 
 
 def apart_in_words(settings: Mapping[str, tuple[str, str]]) -> str:

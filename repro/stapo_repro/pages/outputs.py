@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from stapo_repro import paper
 from stapo_repro.driver import times
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import arithmetic, harness, verified
+from stapo_repro.pages import arithmetic, verified
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import APART, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
-from stapo_repro.tokens import example, labels_page, mismatch_page, planted_page, rare_page
+from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page
 from stapo_results import generated, walks
 from stapo_results.sizes import SMALL
 
@@ -117,11 +117,9 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
         logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
-        generated.renew(files, docs / "tokens.md", "labels", labels_page.page_block(_RECORDS / labels_page.FOLDER))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))
-        generated.renew(files, docs / "small-model.md", "harness", harness.page_block(_RECORDS))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 

@@ -15,8 +15,7 @@ from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
 ARITHMETIC = "arithmetic"
-HARNESS = "harness"
-APART = ("testbed", ARITHMETIC, HARNESS)
+APART = ("testbed", ARITHMETIC)
 """Folders of results/records with experiments of their own, whose cells have the ids of the miniature's."""
 
 

@@ -71,7 +71,7 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
     plan = plan or SmallPlan()
     if plan.warm_up < 0:
         raise BadInput("the warm-up is a number of steps", found=plan.warm_up, expected="0 or more",
-                       next_step="--warm-up 60")  # fmt: skip
+                       next_step=f"--warm-up {SmallPlan.warm_up}")  # fmt: skip
     files = _fetched(model)
     model = model or store.fetched_folder(SMALL) / "model"
     held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, plan.level, seed, "train")

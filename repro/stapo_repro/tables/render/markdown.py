@@ -17,6 +17,7 @@ from stapo_repro.tables.render.view import (
     stamp,
     state_of_paper_cells,
 )
+from stapo_repro.templating import visible
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
@@ -25,6 +26,12 @@ def escape(text: str) -> str:
     """Text of a record in a cell or a list: it can neither end the cell nor begin a tag, a link or emphasis."""
     flat = re.sub(r"\s+", " ", text).replace("\\", "\\\\")
     return re.sub(r"([|\[\]`*])", r"\\\1", _TAG.sub("&lt;", flat))
+
+
+def model_text(text: str) -> str:
+    """A model's text in a cell: besides, no entity, formula, emphasis or invisible mark."""
+    plain = escape(visible(text).replace("&", "&amp;"))
+    return re.sub(r"([$_~])", r"\\\1", plain)
 
 
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
