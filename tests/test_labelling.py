@@ -10,6 +10,7 @@ import pytest
 
 from stapo_repro.cli import _command
 from stapo_repro.paper import checkout
+from stapo_repro.sharing.collect import collect
 from stapo_repro.tokens import labelling, planted, readings
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_results.errors import BadInput, RecordError
@@ -23,17 +24,19 @@ def run() -> LoggedRun:
     return load(LOG)
 
 
-def hidden(number: int, weight: float = 1.0, **masks: float) -> labelling.Hidden:
+def token(number: int, both: tuple[readings.Label, readings.Label], weight: float = 1.0, **masks: float):
     known = dict.fromkeys(labelling.MASKS, 0.0) | {getattr(planted, k.upper()): v for k, v in masks.items()}
     where = {"run": "r", "step": 1, "prompt_id": str(number), "sample": 0, "position": 0}
-    return labelling.Hidden(id=str(number), weight=weight, masks=known, probability=0.001, entropy=0.1, **where)
+    text = {"before": "", "token": "x", "after": "", "labels": both}
+    return readings.LabelledToken(
+        id=str(number), weight=weight, masks=known, probability=0.001, entropy=0.1, **where, **text
+    )
 
 
 def test_kappa_by_hand():
     # 50 tokens: equal in 20 + 15; the first reading calls 25 harmful, the second 30: chance .5 x .6 + .5 x .4 = .5
     both = [(HARMFUL, HARMFUL)] * 20 + [(HARMFUL, NEUTRAL)] * 5 + [(NEUTRAL, HARMFUL)] * 10 + [(NEUTRAL, NEUTRAL)] * 15
-    key = [hidden(i, full=1.0) for i in range(50)]
-    found = readings.score(key, *({k.id: pair[n] for k, pair in zip(key, both, strict=True)} for n in (0, 1)))
+    found = readings.score([token(i, pair, full=1.0) for i, pair in enumerate(both)])
     assert found.agreement.value == pytest.approx(0.7)
     assert found.kappa.value == pytest.approx(0.4)
     assert found.kappa.low is not None and found.kappa.high is not None  # noqa: PT018  for the type checker
@@ -44,11 +47,11 @@ def test_kappa_by_hand():
 
 def test_shares_by_mask_by_hand():
     # two silenced tokens that stand for 3 each, one kept one that stands for 2; the random mask takes three quarters
-    key = [hidden(1, 3.0, s2t=1, high=0, random=0.75, full=1), hidden(2, 3.0, s2t=1, high=1, random=0.75, full=1),
-           hidden(3, 2.0, s2t=0, high=1, random=0.75, full=1)]  # fmt: skip
-    first = {"1": HARMFUL, "2": HARMFUL, "3": USEFUL}
-    second = {"1": HARMFUL, "2": NEUTRAL, "3": USEFUL}
-    found = readings.score(key, first, second).shares
+    found = readings.score([
+        token(1, (HARMFUL, HARMFUL), 3.0, s2t=1, high=0, random=0.75, full=1),
+        token(2, (HARMFUL, NEUTRAL), 3.0, s2t=1, high=1, random=0.75, full=1),
+        token(3, (USEFUL, USEFUL), 2.0, s2t=0, high=1, random=0.75, full=1),
+    ]).shares  # fmt: skip
     assert [found[planted.S2T][x].value for x in readings.LABELS] == pytest.approx([0.75, 0.25, 0.0])
     # (3 + 1.5) / 8, 1.5 / 8, 2 / 8, whichever it takes of them
     for mask in (planted.FULL, planted.RANDOM):
@@ -113,11 +116,26 @@ def test_from_a_log_to_the_shares_by_the_command(tmp_path: Path, capsys: pytest.
         )
         files.append(str(file))
     assert _command(["label", "--readings", *files, *out]) == 0
-    record = json.loads((tmp_path / "labels.json").read_text())
     # of 20 tokens the first calls 1, 4, 7, ... harmful (7), the second 1, 7, 13, 19 (4), all of which the first does
-    rows = {a: list(by.values()) for a, by in record["table"].items()}
-    assert rows == {HARMFUL: [4, 3, 0], NEUTRAL: [0, 13, 0], USEFUL: [0, 0, 0]}
+    page = readings.page_block(tmp_path).splitlines()
+    rows = [[c.strip() for c in line.strip("| ").split("|")] for line in page]
+    assert [r[1:] for r in rows if r[0] in readings.LABELS] == [["4", "3", "0"], ["0", "13", "0"], ["0", "0", "0"]]
+    assert page[0] == "Drawn: 10 of 284 that S2T silences and 10 of 137 that S2T keeps."
+    # every token of the record in the characters that its sheet has around it
+    record = json.loads((tmp_path / "labels.json").read_text())
+    for s, t in zip(sheet, record["tokens"], strict=True):
+        assert (t["id"], t["token"]) == (s["id"], s["token"])
+        assert s["before"].endswith(t["before"])
+        assert s["after"].startswith(t["after"])
+        assert max(len(t["before"]), len(t["after"])) <= 60
+    # at most four of a kind and eight on which they differ; here three
+    cases = [r[-1] for r in rows if "<b>" in r[0]][1:]
+    assert cases.count("harmful / neutral") == 3
+    assert max(cases.count(HARMFUL), cases.count(NEUTRAL)) <= 8
     assert "| S2T |" in capsys.readouterr().out
+    # collected it says the same
+    (written,) = collect(tmp_path, tmp_path / "records")
+    assert readings.page_block(written.parent).splitlines() == page
     with pytest.raises(BadInput, match="two readings"):
         _command(["label", "--readings", files[0], *out])
 

@@ -98,16 +98,15 @@ def test_bundles_and_folders_without_a_driver_have_no_times(tmp_path: Path) -> N
 
 def test_the_readmes_sentences(tmp_path: Path) -> None:
     collect(run(tmp_path / "run"), tmp_path / "records" / "miniature")
-    assert times.page_block(tmp_path / "records") == (
+    assert times.page_block(tmp_path / "records", "miniature", "miniature") == (
         "The committed miniature took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB: 1 training, 1 evaluation, "
         "peak memory 3.8 GiB, code cccccccccccc, dddddddddddd with uncommitted changes. NOT FINISHED: tables."
     )
-    assert times.page_block(tmp_path / "none") == "The miniature: not run."
-    assert times.page_block(tmp_path / "none", "small") == "The run of the small model: not run."
+    assert times.page_block(tmp_path / "none", "miniature", "miniature") == "The miniature: not run."
 
 
 def test_the_committed_records_give_the_readmes_block() -> None:
     root = Path(__file__).resolve().parents[1]
     readme = (root / "README.md").read_text(encoding="utf-8")
     block = readme.split("<!-- generated:times -->\n")[1].split("\n<!-- /generated:times -->")[0]
-    assert block == times.page_block(root / "results" / "records")
+    assert block == times.page_block(root / "results" / "records", "miniature", "miniature")

@@ -28,8 +28,8 @@ class Pair:
         first_score, second_score: in percent; None where samples are missing.
         settings: name -> (first, second) of every setting in which the two differ.
         unrecorded: settings that are not on record on both sides, so that no cause is certain.
-        environment: names of code, packages and machine that differ; they should change no score, and nobody has shown
-            it.
+        environment: what differs of code and machine; packages: names of those in other versions. They should change no
+            score, and nobody has shown it.
         attributed_to: where the scores differ, the one setting that does; the evaluation seed is chance and none.
         says: the same in words.
     """
@@ -44,6 +44,7 @@ class Pair:
     settings: dict[str, tuple[str, str]]
     unrecorded: list[str]
     environment: list[str]
+    packages: list[str]
     same_verdicts: bool
     attributed_to: str = ""
     says: str = ""
@@ -99,6 +100,7 @@ def _pair(a: Loaded, b: Loaded) -> Pair:
     _check_problems(a.record, b.record)
     mine, theirs = settings_of(a), settings_of(b)
     x, y = (np.array(_in_order(r, a.record)) for r in (a.record, b.record))
+    environment, packages = environment_apart(a, b)
     found = by_sample(x, y, same_responses=_same_responses(a, b)) if x.shape == y.shape else independent(x, y)
     return Pair(
         benchmark=a.record.cell.benchmark,
@@ -110,7 +112,8 @@ def _pair(a: Loaded, b: Loaded) -> Pair:
         difference=measured(found, obstacle(a.record) or obstacle(b.record)),
         settings={k: (v, theirs[k]) for k, v in mine.items() if v and theirs[k] and v != theirs[k]},
         unrecorded=[k for k, v in mine.items() if not (v and theirs[k])],
-        environment=environment_apart(a, b),
+        environment=environment,
+        packages=packages,
         same_verdicts=np.array_equal(x, y),
     )
 
@@ -169,24 +172,26 @@ def _dtype(run: Run | None) -> str:
     return f"auto on a {'GPU' if run.hardware['gpus'] else 'CPU'}" if "gpus" in run.hardware else ""
 
 
-def environment_apart(a: Loaded, b: Loaded) -> list[str]:
-    """Names of what else differs: code, packages, the machine and how it was used."""
+def environment_apart(a: Loaded, b: Loaded) -> tuple[list[str], list[str]]:
+    """What else differs: (code, the machine and how it was used; names of packages)."""
     first, second = _run_of(a), _run_of(b)
-    found = []
+    found, packages = [], []
     if (a.record.code_commit, a.record.code_dirty) != (b.record.code_commit, b.record.code_dirty):
         found.append("code")
     if first and second:
         names = sorted(first.packages.keys() | second.packages.keys())
-        found += [n for n in names if first.packages.get(n) != second.packages.get(n)]
+        packages = [n for n in names if first.packages.get(n) != second.packages.get(n)]
         found += [n for n in _MACHINE if first.config.get(n) != second.config.get(n)]
         found += ["hardware"] * any(first.hardware.get(k) != second.hardware.get(k) for k in ("cpu", "gpus"))
-    return found
+    return found, packages
 
 
 def _said(p: Pair) -> Pair:
     """With the cause, and in words."""
     causes, differs = [k for k in p.settings if k != SEED], p.difference.verdict == "differs"
-    doubt = [*(f"{k} (not on record on both sides)" for k in p.unrecorded), *_doubts(p.environment)]
+    # the record has every package's name
+    packages = p.packages if len(p.packages) < 3 else [f"one of {len(p.packages)} packages"]
+    doubt = [*(f"{k} (not on record on both sides)" for k in p.unrecorded), *p.environment, *packages]
     also = f", unless it is {' or '.join(doubt)}" if doubt else ""
     if not p.settings and p.same_verdicts:
         return replace(p, says="no setting differs, and no sample's verdict")
@@ -203,13 +208,6 @@ def _said(p: Pair) -> Pair:
         return replace(p, says=f"only {causes[0]} differs{also}; {effect}")
     certain = "" if p.unrecorded else causes[0]
     return replace(p, attributed_to=certain, says=f"the difference comes from: {causes[0]}{also}")
-
-
-def _doubts(names: Sequence[str]) -> list[str]:
-    """Code and machine by name; more packages than two as their number, since the record has every name."""
-    rest = [n for n in names if n in ("code", "hardware", *_MACHINE)]
-    packages = [n for n in names if n not in rest]
-    return rest + (packages if len(packages) < 3 else [f"one of {len(packages)} packages"])
 
 
 def apart_in_words(settings: Mapping[str, tuple[str, str]]) -> str:

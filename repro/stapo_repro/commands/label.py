@@ -29,7 +29,7 @@ class Label:
     data_dir: Path | None = None
     """Folder with that evaluation's benchmarks."""
     readings: tuple[Path, ...] = ()
-    """Two files of labels: nothing is drawn; the agreement and the labels by mask are written to OUT/labels.json."""
+    """Two files of labels: nothing is drawn; OUT/labels.json holds both labels of every token."""
 
     def run(self) -> int:
         from stapo_repro.tokens import labelling
@@ -70,8 +70,9 @@ class Label:
         key = list(store.read(self.out / labelling.KEY, labelling.Hidden))
         drawn = store.read_json(self.out / labelling.DRAWN, labelling.Drawn)
         first, second = (readings.read_labels(f, sheet) for f in self.readings)
-        hashes = (store.sha256_file(self.readings[0]), store.sha256_file(self.readings[1]))
-        record = readings.to_record(readings.score(key, first, second), drawn, hashes)
-        store.write_json(self.out / "labels.json", record)
-        print("\n".join(readings.to_markdown(record)))
+        of_sheet, *hashes = map(store.sha256_file, (self.out / labelling.SHEET, *self.readings))
+        tokens = readings.joined(sheet, key, first, second)
+        record = readings.LabelRecord(drawn=drawn, sheet=of_sheet, readings=(hashes[0], hashes[1]), tokens=tokens)
+        store.write_json(self.out / readings.FILE, record)
+        print("\n".join(readings.to_markdown(readings.score(tokens))))
         return 0

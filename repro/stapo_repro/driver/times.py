@@ -160,18 +160,18 @@ def _code(text: str) -> str:
     return commit[:12] + (" with uncommitted changes" if changed else "")
 
 
-def page_block(records: Path, experiment: str = "miniature") -> str:
+def page_block(records: Path, experiment: str, what: str) -> str:
     """What stands between a page's markers: what the committed run took.
 
     Args:
         records: such as results/records.
-        experiment: miniature or small.
+        experiment: folder of its records.
+        what: the sentence calls it, such as "miniature".
 
     Raises:
         RecordError: a record that is broken.
     """
     file = records / experiment / FILE
-    what = {"miniature": "miniature", "small": "run of the small model"}[experiment]
     if not file.exists():
         return f"The {what}: not run."
     times = store.read_json(file, RunTimes)

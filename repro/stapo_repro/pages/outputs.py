@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from stapo_repro import paper
 from stapo_repro.driver import times
+from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import arithmetic, verified
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import APART, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_repro.records.reading import APART, LABELS, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
-from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page
+from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page, readings
 from stapo_results import generated, walks
 from stapo_results.sizes import SMALL
 
@@ -73,8 +74,9 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
         return
     readme, docs = checkout() / "README.md", checkout() / "docs"
     generated.renew(files, readme, "table", render.readme_block(table))
-    generated.renew(files, readme, "times", times.page_block(_RECORDS))
-    generated.renew(files, docs / "small-model.md", "small-times", times.page_block(_RECORDS, "small"))
+    generated.renew(files, readme, "times", times.page_block(_RECORDS, "miniature", "miniature"))
+    of_small = times.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
+    generated.renew(files, docs / "small-model.md", "small-times", of_small)
     generated.renew(files, readme, "example", example.example_block(_RECORDS))
     generated.renew(files, docs / "statistics.md", "gains", render.gains_block(table))
     generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
@@ -117,6 +119,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
         logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
+        generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))

@@ -15,8 +15,9 @@ from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
 ARITHMETIC = "arithmetic"
-APART = ("testbed", ARITHMETIC)
-"""Folders of results/records with experiments of their own, whose cells have the ids of the miniature's."""
+LABELS = "labels"
+APART = ("testbed", ARITHMETIC, LABELS)
+"""Folders of results/records with experiments of their own, whose cells are of no table."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stapo_repro.driver import times
 from stapo_repro.testbed import counts
+from stapo_repro.tokens import readings
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, StepMetrics
@@ -51,10 +52,10 @@ def paths_in(value: Any) -> list[str]:
 def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are run.json of base models, trainings and evaluations, metrics.jsonl, cells/*.json and the token log (all
-    steps joined into one pair of files), each read as its record first, and of a run of the driver what each stage took
-    (stages.json); responses, their times and checkpoints stay behind. Of a run of the testbed the tokens are counted
-    (planted.json), its logs stay behind too.
+    Taken are run.json of base models, trainings, evaluations and probes, metrics.jsonl, cells/*.json, labels.json and a
+    training's token log (all steps joined into one pair of files), each read as its record first, and of a run of the
+    driver what each stage took (stages.json); responses, their times and checkpoints stay behind. Of a run of the
+    testbed the tokens are counted (planted.json), its logs stay behind too.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
@@ -76,7 +77,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
         if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken
             continue
         record = store.read_json(path, Run)
-        if record.kind not in ("base", "train", "eval"):  # the driver's own record stays behind
+        if record.kind not in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
             continue
         written[name] = json.dumps(_plain(record, path, root), ensure_ascii=False, indent=1) + "\n"
         hardware.append(record.hardware)
@@ -93,6 +94,8 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_bytes()
+    for path in sorted(root.rglob(readings.FILE)):
+        written[path.relative_to(root)] = store.read_json(path, readings.LabelRecord).model_dump_json(indent=1) + "\n"
     if not written:
         raise BadInput(
             f"{run}: no record found",

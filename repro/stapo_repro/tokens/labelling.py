@@ -27,7 +27,7 @@ from stapo_results.token_log import TokenLog
 
 MASKS = tuple(planted.NAMES)
 SHEET, KEY, DRAWN = "sheet.jsonl", "key.jsonl", "drawn.json"
-_SILENCED, _KEPT = "silenced", "kept"
+PARTS = _SILENCED, _KEPT = "silenced", "kept"
 
 
 class Shown(BaseModel):

@@ -9,8 +9,8 @@ import numpy as np
 from stapo_repro import labels
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables.render.markdown import escape, grid, model_text
-from stapo_repro.tokens.logged_run import LoggedRun, load, marked
-from stapo_repro.tokens.numbers import case
+from stapo_repro.tokens.logged_run import LoggedRun, batch_keys, load, marked
+from stapo_repro.tokens.numbers import by_step, case, quadrants
 from stapo_results import token_log
 
 _HEAD = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
@@ -23,6 +23,7 @@ def page_block(runs: Sequence[TrainingRun]) -> str:
 
     Raises:
         RecordError: a token log that is damaged.
+        RunFailed: one that contradicts itself or the run's metrics.
     """
     if not runs:
         return "Not run."
@@ -39,16 +40,12 @@ def page_block(runs: Sequence[TrainingRun]) -> str:
 
 
 def _counts(log: LoggedRun) -> list[str]:
-    tokens, positive = log.counts["tokens"], log.counts["sign"] > 0
-    rare, below = log.counts["rare"].astype(bool) & positive, log.counts["below"].astype(bool)
-    batches: dict[tuple[int, int], int] = {}
-    for step, batch, n in zip(log.counts["step"].tolist(), log.counts["mini_batch"].tolist(),
-                              np.where(rare, tokens, 0).tolist(), strict=True):  # fmt: skip
-        batches[step, batch] = batches.get((step, batch), 0) + n
-    several = sum(n > 1 for n in batches.values())
-    numbers = (tokens.sum(), tokens[positive].sum(), tokens[rare].sum(), tokens[rare & below].sum())
-    steps = len({step for step, _ in batches})
-    return [f"{steps}", *(f"{int(n):,}" for n in numbers), f"{several} of {len(batches)}"]
+    steps, rare_C = by_step(log), log.counts["rare"]
+    _, in_batch = np.unique(batch_keys(log.counts)[rare_C], return_inverse=True)
+    several = int((np.bincount(in_batch, log.counts["tokens"][rare_C]) > 1).sum())
+    tokens, rare, region = (sum(getattr(s, name) for s in steps) for name in ("tokens", "rare", "region"))
+    numbers = (tokens, sum(q.tokens for q in quadrants(log)), rare, region)
+    return [f"{len(steps)}", *(f"{n:,}" for n in numbers), f"{several} of {sum(s.mini_batches for s in steps)}"]
 
 
 def _cases(log: LoggedRun) -> list[str]:
@@ -57,8 +54,8 @@ def _cases(log: LoggedRun) -> list[str]:
     for i, row in zip(index.tolist(), log.records(index), strict=True):
         one = case(log.vocabulary, row, log.part_names[0 if log.silenced[i] else 1])
         top = f"{marked(one.top[0][0])} ({one.top[0][1]:.2f})" if one.top else ""
-        # the prompt's last line is no part of the response
-        before = one.before.rpartition("assistant\n")[2][-_AROUND:]
-        text = f"{model_text(before)}<b>{model_text(marked(one.token))}</b>{model_text(one.after[:_AROUND])}"
+        # `position` ids of the response come before the token, the rest of the log's context is the prompt's
+        own = log.vocabulary.several(row["before"][max(0, len(row["before"]) - one.position) :])
+        text = f"{model_text(own[-_AROUND:])}<b>{model_text(marked(one.token))}</b>{model_text(one.after[:_AROUND])}"
         rows.append([text, str(one.step), f"{one.probability:.1e}", f"{one.entropy:.2f}", model_text(top), one.part])
     return grid(("Response, <b>the token</b>", "Step", "p", "Entropy (nats)", "Most likely", ""), rows)

@@ -1,6 +1,7 @@
 """What two readers say of a sheet of rare tokens (`labelling`): agreement, and the labels by mask.
 
 A reading is a file of lines {"id": "017", "label": "harmful" | "neutral" | "useful"}, one for each line of the sheet.
+labels.json holds both labels of every token; agreement and shares are computed from it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.tables import shown, signed
 from stapo_repro.tables.render import grid
-from stapo_repro.tokens import planted
+from stapo_repro.tables.render.markdown import model_text
+from stapo_repro.tokens import labelling, planted
 from stapo_repro.tokens.labelling import MASKS, Drawn, Hidden, Shown
+from stapo_repro.tokens.logged_run import marked
 from stapo_repro.tokens.shares import Interval, Share, Sums, percentiles
 from stapo_results import store
 from stapo_results.errors import RecordError
@@ -26,6 +29,9 @@ from stapo_results.statistics import resampled_sums
 
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)
+FILE = "labels.json"
+_AROUND = 60  # characters on each side of a token in the record
+_EACH = 4  # cases that a page shows of one kind
 
 
 class Reading(BaseModel):
@@ -74,9 +80,40 @@ class Labelled:
     differences: dict[str, dict[str, Interval]]
 
 
-def score(key: Sequence[Hidden], first: Mapping[str, Label], second: Mapping[str, Label]) -> Labelled:
+class LabelledToken(Hidden):
+    """A line of the key with what both readers said. before, after: characters around it, `_AROUND` at most."""
+
+    before: str
+    token: str
+    after: str
+    labels: tuple[Label, Label]
+
+
+class LabelRecord(Record):
+    """labels.json. sheet: SHA-256 of sheet.jsonl; readings: of both files."""
+
+    drawn: Drawn
+    sheet: str
+    readings: tuple[str, str]
+    tokens: list[LabelledToken]
+
+
+def joined(
+    sheet: Sequence[Shown], key: Sequence[Hidden], first: Mapping[str, Label], second: Mapping[str, Label]
+) -> list[LabelledToken]:
+    """Sheet, key and both readings, token by token. Whole responses stay behind."""
+    return [
+        LabelledToken(
+            **k.model_dump(), before=s.before[-_AROUND:], token=s.token, after=s.after[:_AROUND],
+            labels=(first[k.id], second[k.id]),
+        )
+        for s, k in zip(sheet, key, strict=True)
+    ]  # fmt: skip
+
+
+def score(key: Sequence[LabelledToken]) -> Labelled:
     """Agreement, and the labels by mask, with 95 % intervals over prompts."""
-    both: list[tuple[Label, Label]] = [(first[k.id], second[k.id]) for k in key]
+    both = [k.labels for k in key]
     _, prompt_N = np.unique([f"{k.run}\0{k.prompt_id}" for k in key], return_inverse=True)
     weight_N = np.array([k.weight for k in key])
     columns = {"all": np.ones(len(key)), "equal": np.array([float(a == b) for a, b in both])}
@@ -115,59 +152,63 @@ def _kappa(prompt_N: np.ndarray, both: Sequence[tuple[Label, Label]]) -> Interva
     return percentiles(float(kappa(counts_CK.sum(axis=0)[None])[0]), kappa(resampled_sums(counts_CK)))
 
 
-Printed = tuple[float | None, float | None, float | None]
-"""A value and the ends of its interval."""
-
-
-class LabelRecord(Record):
-    """labels.json: shares and differences in percent. readings: SHA-256 of both files. table: first reading's label,
-    second's, tokens. shares, differences: see `Labelled`."""
-
-    drawn: Drawn
-    readings: tuple[str, str]
-    tokens: int
-    table: dict[str, dict[str, int]]
-    agreement: Printed
-    kappa: Printed
-    shares: dict[str, dict[str, Printed]]
-    differences: dict[str, dict[str, Printed]]
-
-
-def to_record(found: Labelled, drawn: Drawn, readings: tuple[str, str]) -> LabelRecord:
-    """What is written."""
-    return LabelRecord(
-        drawn=drawn,
-        readings=readings,
-        tokens=found.tokens,
-        table={a: {b: found.table[a, b] for b in LABELS} for a in LABELS},
-        agreement=_printed(found.agreement),
-        kappa=_printed(found.kappa, 1.0),
-        shares={m: {x: _printed(s) for x, s in by.items()} for m, by in found.shares.items()},
-        differences={m: {x: _printed(d) for x, d in by.items()} for m, by in found.differences.items()},
-    )
-
-
-def _printed(i: Interval, factor: float = 100.0) -> Printed:
-    value, low, high = (None if x is None else round(factor * x, 8) for x in (i.value, i.low, i.high))
-    return value, low, high
-
-
-def to_markdown(r: LabelRecord) -> list[str]:
+def to_markdown(found: Labelled) -> list[str]:
     """Agreement in a sentence, the labels by mask as a table."""
-    rows = [[planted.NAMES[m], *(_text(r.shares[m][x]) for x in LABELS)] for m in MASKS]
+    rows = [[planted.NAMES[m], *(_text(found.shares[m][x]) for x in LABELS)] for m in MASKS]
     for m in MASKS[1:]:
-        differences = (_text(r.differences[m][x], sign=True) for x in LABELS)
+        differences = (_text(found.differences[m][x], sign=True) for x in LABELS)
         rows.append([f"S2T minus {planted.NAMES[m]}", *differences])
     return [
-        f"{r.tokens} tokens, read twice: {_text(r.agreement)} % equal, Cohen's kappa {_text(r.kappa, 2)}.",
+        f"{found.tokens} tokens, read twice: {_text(found.agreement)} % equal, "
+        f"Cohen's kappa {_text(found.kappa, 2, factor=1)}.",
         "",
         *grid(("Tokens that the mask silences", *(f"{x} (%)" for x in LABELS)), rows),
     ]
 
 
-def _text(p: Printed, digits: int = 1, *, sign: bool = False) -> str:
-    value, low, high = p
-    if value is None:
+def _text(i: Interval, digits: int = 1, *, factor: float = 100, sign: bool = False) -> str:
+    if i.value is None:
         return "n/a"
-    ends = "" if low is None else f" ({shown(low, digits)} to {shown(high, digits)})"
-    return f"{(signed if sign else shown)(value, digits)}{ends}"
+    low, high = (None if x is None else shown(factor * x, digits) for x in (i.low, i.high))
+    ends = "" if low is None else f" ({low} to {high})"
+    return f"{(signed if sign else shown)(factor * i.value, digits)}{ends}"
+
+
+def page_block(folder: Path) -> str:
+    """The committed sample: what was drawn, agreement, labels by mask, the readers against each other, cases.
+
+    Args:
+        folder: with labels.json.
+
+    Raises:
+        RecordError: a broken record.
+    """
+    if not (folder / FILE).exists():
+        return "No sample of real text has been labelled yet."
+    record = store.read_json(folder / FILE, LabelRecord)
+    found, (silenced, kept) = score(record.tokens), labelling.PARTS
+    drawn = (f"{record.drawn.drawn[part]} of {record.drawn.there[part]:,} that S2T {what}"
+             for part, what in ((silenced, "silences"), (kept, "keeps")))  # fmt: skip
+    table = [[a, *(str(found.table[a, b]) for b in LABELS)] for a in LABELS]
+    return "\n".join([
+        f"Drawn: {' and '.join(drawn)}.", "", *to_markdown(found), "",
+        *grid(("First reader, down; second, across", *LABELS), table), "",
+        f"The first {_EACH} of each kind on which both readers agree, then {2 * _EACH} on which they do not:", "",
+        *grid(("Response, <b>the token</b>", "p", "Entropy (nats)", "S2T", "Readers"), _cases(record.tokens)),
+    ])  # fmt: skip
+
+
+def _cases(tokens: Sequence[LabelledToken]) -> list[list[str]]:
+    alike = [[t for t in tokens if t.labels == (x, x) and bool(t.masks[planted.S2T]) == s]
+             for x in LABELS for s in (True, False)]  # fmt: skip
+    apart = [t for t in tokens if t.labels[0] != t.labels[1]]
+    return [
+        [
+            f"{model_text(t.before)}<b>{model_text(marked(t.token))}</b>{model_text(t.after)}",
+            f"{t.probability:.1e}",
+            f"{t.entropy:.2f}",
+            "silences" if t.masks[planted.S2T] else "keeps",
+            " / ".join(dict.fromkeys(t.labels)),
+        ]
+        for t in [t for kind in alike for t in kind[:_EACH]] + apart[: 2 * _EACH]
+    ]
