@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_repro import labels
-from stapo_repro.calibration.beside import NOT_STATED, Row
+from stapo_repro.calibration.beside import NOT_STATED, Row, own_cells
 from stapo_repro.calibration.causes import Change, cause_of
-from stapo_repro.calibration.judging import Difference, rule
+from stapo_repro.calibration.judging import MARGIN, Difference, rule
 from stapo_repro.calibration.published import Published, Set
-from stapo_repro.calibration.two_runs import Pair, apart_in_words
+from stapo_repro.calibration.two_runs import Pair, apart_in_words, pairs
 from stapo_repro.tables.model import p_shown, shown, signed
 from stapo_repro.tables.render.markdown import escape, grid
 
@@ -125,13 +126,14 @@ def sheets(c: Calibration) -> Iterator[Sheet]:
         )  # fmt: skip
     if c.pairs:
         yield Sheet(
-            "Two runs, percent",
-            2,
-            ("benchmark", "at", "first", "second", "first - second [95 %]", "p (Holm)", "verdict", "what differs",
-             "first / second"),
+            "A run against others, percent",
+            3,
+            ("second run", "benchmark", "at", "first", "second", "first - second [95 %]", "p (Holm)", "verdict",
+             "what differs", "first / second"),
             [
-                (_name(p.benchmark), p.setting, shown(p.first_score), shown(p.second_score), _change(p.difference),
-                 p_shown(p.difference.p_holm), _verdict(p.difference), p.says, apart_in_words(p.settings) or "nothing")
+                (p.against, _name(p.benchmark), p.setting, shown(p.first_score), shown(p.second_score),
+                 _change(p.difference), p_shown(p.difference.p_holm), _verdict(p.difference), p.says,
+                 apart_in_words(p.settings) or "nothing")
                 for p in c.pairs
             ],
         )  # fmt: skip
@@ -186,9 +188,31 @@ def to_terminal(c: Calibration) -> None:
 def to_markdown(c: Calibration) -> str:
     parts = [f"# Calibration{f' of {escape(c.model)}' if c.model else ''}"]
     for g in sheets(c):
-        parts += ["", f"## {escape(g.title)}", ""]
-        parts += grid([escape(h) for h in g.header], [[escape(x) for x in row] for row in g.rows], g.left)
-    return "\n".join([*parts, "", *(f"- {escape(x)}" for x in lines(c))]) + "\n"
+        parts += ["", f"## {escape(g.title)}", "", *_grid(g)]
+    return "\n".join([*parts, "", *_lines(c)]) + "\n"
+
+
+def _grid(g: Sheet) -> list[str]:
+    return grid([escape(h) for h in g.header], [[escape(x) for x in row] for row in g.rows], g.left)
+
+
+def _lines(c: Calibration) -> list[str]:
+    return [f"- {escape(x)}" for x in lines(c)]
+
+
+def page_block(first: Path, others: Path) -> str:
+    """The committed run `first` against those in the folder `others`, each called as its folder there.
+
+    Raises:
+        BadInput, RecordError: as `two_runs.pairs` and reading records do.
+    """
+    folders = sorted(p.parent for p in others.glob("*/run.json"))
+    if not folders:
+        return "Not run."
+    found, alone = pairs(own_cells([first]), {f.name: own_cells([f]) for f in folders}, MARGIN)
+    c = Calibration("", MARGIN, pairs=found, notes=alone)
+    (sheet,) = sheets(c)
+    return "\n".join([*_grid(sheet), "", *_lines(c)])
 
 
 def to_json(c: Calibration) -> str:

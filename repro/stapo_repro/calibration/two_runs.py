@@ -1,4 +1,4 @@
-"""Two runs against each other: which settings their records differ in, and what the scores differ by."""
+"""A run against others: which settings their records differ in, and what the scores differ by."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Pair:
     """One benchmark of two runs, first minus second.
 
     Attributes:
+        against: what the second run is called.
         setting: the decoding's name, or both.
         first_score, second_score: in percent; None where samples are missing.
         settings: name -> (first, second) of every setting in which the two differ.
@@ -34,6 +35,7 @@ class Pair:
         says: the same in words.
     """
 
+    against: str
     benchmark: str
     setting: str
     first: str
@@ -50,28 +52,33 @@ class Pair:
     says: str = ""
 
 
-def pairs(first: Sequence[Loaded], second: Sequence[Loaded], margin: float) -> tuple[list[Pair], list[str]]:
-    """Cells of the same benchmark and setting, or of the same benchmark alone, where each side has one; and in words
-    what has no counterpart.
+def pairs(
+    first: Sequence[Loaded], others: Mapping[str, Sequence[Loaded]], margin: float
+) -> tuple[list[Pair], list[str]]:
+    """Cells of the same benchmark and setting, or of the same benchmark alone, where each side has one, of the first
+    run and each other (by name), all judged together; and in words what has no counterpart.
 
     Raises:
         BadInput: nothing to pair, two cells of one benchmark and setting, or other problems.
     """
-    matched = _paired(first, second)
-    if not matched:
-        sides = (sorted({f"{c.record.cell.benchmark} {c.record.cell.setting}" for c in x}) for x in (first, second))
-        raise BadInput("the two runs have no cell to compare", found=" against ".join(map(", ".join, sides)),
-                       expected="one benchmark that both hold, at one setting each",
-                       next_step="evaluate both on the same benchmark")  # fmt: skip
-    found = [_pair(a, b) for a, b in matched]
+    found: list[Pair] = []
+    alone: list[str] = []
+    for name, second in others.items():
+        matched = _paired(first, second)
+        if not matched:
+            sides = (sorted({f"{c.record.cell.benchmark} {c.record.cell.setting}" for c in x}) for x in (first, second))
+            raise BadInput("the two runs have no cell to compare", found=" against ".join(map(", ".join, sides)),
+                           expected="one benchmark that both hold, at one setting each",
+                           next_step="evaluate both on the same benchmark")  # fmt: skip
+        found += [_pair(name, a, b) for a, b in matched]
+        used = {id(x) for both in matched for x in both}
+        alone += [
+            f"not compared with {name}: {c.record.cell.benchmark} at {at(c.record.cell)}, which only {which} holds"
+            for which, cells in (("the first run", first), ("it", second))
+            for c in cells
+            if id(c) not in used
+        ]
     verdicts = judged([p.difference for p in found], margin)
-    used = {id(x) for both in matched for x in both}
-    alone = [
-        f"not compared: {c.record.cell.benchmark} at {at(c.record.cell)}, which only the {which} run holds"
-        for which, cells in (("first", first), ("second", second))
-        for c in cells
-        if id(c) not in used
-    ]
     return [_said(replace(p, difference=d)) for p, d in zip(found, verdicts, strict=True)], alone
 
 
@@ -96,13 +103,14 @@ def _paired(first: Sequence[Loaded], second: Sequence[Loaded]) -> list[tuple[Loa
     return out
 
 
-def _pair(a: Loaded, b: Loaded) -> Pair:
+def _pair(against: str, a: Loaded, b: Loaded) -> Pair:
     _check_problems(a.record, b.record)
     mine, theirs = settings_of(a), settings_of(b)
     x, y = (np.array(_in_order(r, a.record)) for r in (a.record, b.record))
     environment, packages = environment_apart(a, b)
     found = by_sample(x, y, same_responses=_same_responses(a, b)) if x.shape == y.shape else independent(x, y)
     return Pair(
+        against=against,
         benchmark=a.record.cell.benchmark,
         setting=" / ".join(dict.fromkeys((at(a.record.cell), at(b.record.cell)))),
         first=a.record.cell.id,

@@ -24,8 +24,8 @@ class Calibrate:
     causes: tyro.conf.FlagCreatePairsOff[bool] = False
     """Change one cause at a time on the same responses: other graders, without the judge, shorter limits, fewer
     samples. Takes run folders that still hold their responses."""
-    against: Path | None = None
-    """Another evaluation: its difference to --from, and the settings in which the two records differ."""
+    against: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="RUN2 ...")] = ()
+    """Other evaluations: their differences to --from, and the settings in which the records differ."""
     limits: tuple[int, ...] = ()
     """Further length limits in tokens for --causes. Those of the published results are always tried."""
     samples: tuple[int, ...] = ()
@@ -80,7 +80,8 @@ class Calibrate:
             means = regrade.Means(self.data_dir, self.tokenizer, self.eval_env)
             changes = causes.changes(cells, means, known, self.limits, self.samples, self.margin)
         if self.against:
-            pairs, alone = two_runs.pairs(cells, beside.own_cells([self.against], self.model), self.margin)
+            others = {str(r): beside.own_cells([r], self.model) for r in self.against}
+            pairs, alone = two_runs.pairs(cells, others, self.margin)
         used = {p.source for p in known}
         sources = [s for s in published.load().sets if s.name in used]
         return Calibration(self.model, self.margin, beside.table(known, cells, self.margin), changes, pairs, sources,

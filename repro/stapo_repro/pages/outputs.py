@@ -13,12 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stapo_repro import paper
+from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import arithmetic, verified
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import APART, LABELS, Loaded, TrainingRun, load_cells, load_theory, load_training_runs
+from stapo_repro.records.reading import (
+    APART,
+    CAUSES,
+    LABELS,
+    Loaded,
+    TrainingRun,
+    load_cells,
+    load_theory,
+    load_training_runs,
+)
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
@@ -120,6 +130,8 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS))
+        base = _RECORDS / "small" / "eval" / f"base-{SMALL}"
+        generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))

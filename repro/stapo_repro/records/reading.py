@@ -16,7 +16,8 @@ from stapo_results.store import read, read_json
 
 ARITHMETIC = "arithmetic"
 LABELS = "labels"
-APART = ("testbed", ARITHMETIC, LABELS)
+CAUSES = "causes"
+APART = ("testbed", ARITHMETIC, LABELS, CAUSES)
 """Folders of results/records with experiments of their own, whose cells are of no table."""
 
 
