@@ -29,7 +29,7 @@ def _write(
 def test_nothing_measured(tmp_path: Path) -> None:
     text = page_block(tmp_path)
     assert [x for x in text.splitlines() if x] == [
-        "**Grading**: not run.", "**Generation**: not run.", "**Summary**: not run."
+        "**Grading**: not run.", "**Generation**: not run.", "**Summary**: not run.", "**Engines**: not run."
     ]  # fmt: skip
 
 
@@ -44,3 +44,13 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert "| serial | 20.00 | 10.0 | 50.00 % | 25.00 % |" in text
     assert "**Generation**: not run." in text
     assert text.endswith("Measured by `stapo-eval bench` on 2 cores of a processor, code cccccccccccc.")
+
+
+def test_engines_beside_generate_by_hand(tmp_path: Path) -> None:
+    labels = {"responses": "128", "max_tokens": "64", "parameters": "134515008", "threads": "2", "gflops": "98.7"}
+    rows = [_row("by hand", 10.0, 1.0, 1.0, 1.0, tokens_per_second=100.0, share=0.25),
+            _row("engine hf", 12.5, 1.25, 1.1, 1.3, tokens_per_second=80.0, share=0.2)]  # fmt: skip
+    _write(tmp_path, "engines", rows, labels)
+    text = page_block(tmp_path)
+    assert "128 responses of at most 64 tokens from a model of 134,515,008 parameters, 2 threads" in text
+    assert "| engine hf | 80 | 1.25 (1.10 to 1.30) | 20 % |" in text

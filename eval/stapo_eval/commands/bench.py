@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from stapo_results.errors import BadInput
 
 
 @dataclass(frozen=True)
 class BenchCommand:
     """Measure parts of the evaluation against the way they are usually done, in one run; a record for each."""
 
-    part: Literal["all", "grading", "generation", "summary"] = "all"
+    part: Literal["all", "grading", "generation", "summary", "engines"] = "all"
     """grading: 8,984 made-up responses by this suite, by math-verify serially and by lighteval's metric. generation: a
-    tiny model on six benchmarks, against an engine a benchmark and a pass a seed. summary: 100,000 records."""
+    tiny model on six benchmarks, against an engine a benchmark and a pass a seed. summary: 100,000 records. engines:
+    sampling from --model, against transformers.generate; not among all."""
+    model: str = ""
+    """engines: folder or hub id of the model."""
+    engines: str = "hf"
+    """engines: names joined by commas; vllm where it is installed."""
+    threads: int = 0
+    """engines: of the CPU; if 0, all cores."""
     out: str = "results/records/bench"
     """Folder of the records; each part has its own below it."""
     data_dir: str = ""
@@ -27,7 +37,7 @@ class BenchCommand:
     """Decides the responses of grading."""
 
     def __call__(self) -> int:
-        from stapo_eval.bench import generation, grading, summary
+        from stapo_eval.bench import engines, generation, grading, summary
         from stapo_results import benching
         from stapo_results.benchmarks import find_data_dir
 
@@ -42,6 +52,14 @@ class BenchCommand:
                 f"{summary.GOAL_SECONDS:g} s",
             ),
         }
+        if self.part == "engines":
+            if not self.model:
+                raise BadInput("the engines need a model", found="no --model",
+                               next_step="stapo-eval bench --part engines --model DIR")  # fmt: skip
+            threads = self.threads or os.cpu_count() or 1
+            of_engines = replace(engines.QUICK if self.quick else engines.Size(repeats=repeats),
+                                 engines=tuple(self.engines.split(",")))  # fmt: skip
+            parts["engines"] = (partial(engines.rows, self.model, threads, of_engines), engines.BASELINE)
         for part, (measure, baseline) in parts.items():
             if self.part in ("all", part):
                 print(f"== {part}", flush=True)

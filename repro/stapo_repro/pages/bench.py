@@ -44,11 +44,29 @@ def _summary(bench: Bench) -> list[str]:
     ]
 
 
+def _engines(bench: Bench) -> list[str]:
+    """Ratios are of times: below 1 is faster than the best batch size by hand."""
+    head = ["Way of sampling", "Tokens a second", "Time against the best by hand", "Share of the matrix product"]
+    rows = [
+        [r.name, f"{r.values['tokens_per_second']:.0f}", f"{r.ratio:.2f} ({r.ratio_low:.2f} to {r.ratio_high:.2f})",
+         f"{100 * r.values['share']:.0f} %"]
+        for r in bench.rows
+    ]  # fmt: skip
+    labels = bench.labels
+    summary = (
+        f"{labels['responses']} responses of at most {labels['max_tokens']} tokens from a model of "
+        f"{int(labels['parameters']):,} parameters, {labels['threads']} threads; a product of square matrices reaches "
+        f"{labels['gflops']} GFLOP/s."
+    )
+    return [f"**Engines.** {summary}", "", *grid(head, rows)]
+
+
 def page_block(folder: Path) -> str:
     """The block of the page from a folder such as results/records/bench; a part without a record is "not run"."""
     lines: list[str] = []
     machines = []
-    for part, write in (("grading", _grading), ("generation", _generation), ("summary", _summary)):
+    parts = {"grading": _grading, "generation": _generation, "summary": _summary, "engines": _engines}
+    for part, write in parts.items():
         path = folder / part / "bench.json"
         if not path.exists():
             lines += [f"**{part.capitalize()}**: not run.", ""]
