@@ -56,7 +56,8 @@ def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
     grid = figure.subplots(2, 2, width_ratios=(3, 2))
     said = []
     for (left, right), (part, counts), colour in zip(grid, parts.items(), (SILENCED, KEPT), strict=True):
-        left.set_title(f"{part[:1].upper()}{part[1:]}: {sum(counts.values()):,} tokens, {len(counts):,} different")
+        n = sum(counts.values())
+        left.set_title(f"{part[:1].upper()}{part[1:]}: {n:,} token{'s' * (n != 1)}, {len(counts):,} different")
         drawn = _cloud(left, counts, colour)
         _bars(right, counts, colour)
         if drawn:
@@ -99,7 +100,7 @@ def _cloud(axes: Axes, part: Mapping[str, int], colour: str) -> tuple[int, int] 
     axes.spines[:].set_visible(False)
     counts = _drawable({t: n for t, n in part.items() if t.strip().lower() not in _COMMON})
     if len(counts) < _FEWEST:
-        nothing(axes, f"only {len(counts)} different tokens: no cloud" if counts else "no such token")
+        nothing(axes, f"fewer than {_FEWEST} different tokens: no cloud" if counts else "no such token")
         return None
     placed = _layout(counts)
     for i, (word, size, left, top) in enumerate(placed):
