@@ -201,7 +201,8 @@ def _lines(c: Calibration) -> list[str]:
 
 
 def page_block(first: Path, others: Path) -> str:
-    """The committed run `first` against those in the folder `others`, each called as its folder there.
+    """The committed run `first`, at the settings that the others have, against those in the folder `others`, each
+    called as its folder there.
 
     Raises:
         BadInput, RecordError: as `two_runs.pairs` and reading records do.
@@ -209,7 +210,9 @@ def page_block(first: Path, others: Path) -> str:
     folders = sorted(p.parent for p in others.glob("*/run.json"))
     if not folders:
         return "Not run."
-    found, alone = pairs(own_cells([first]), {f.name: own_cells([f]) for f in folders}, MARGIN)
+    cells = {f.name: own_cells([f]) for f in folders}
+    settings = {c.record.cell.setting for of in cells.values() for c in of}
+    found, alone = pairs([c for c in own_cells([first]) if c.record.cell.setting in settings], cells, MARGIN)
     c = Calibration("", MARGIN, pairs=found, notes=alone)
     (sheet,) = sheets(c)
     return "\n".join([*_grid(sheet), "", *_lines(c)])

@@ -156,7 +156,9 @@ class LoggedRun:
         return {(step, batch): tau for step, batch, tau in found}
 
     def heading(self, text: str) -> str:
-        """A figure's title; a miniature says so in it."""
+        """A figure's title; a miniature says so in it, a probe that it is one."""
+        if self.is_probe:
+            return f"{text}: a probe"
         mini, size = is_miniature_size(self.size), self.size and f", {labels.size_label(self.size)}"
         size = " (miniature)" if mini else size
         return f"{text}: {labels.method_label(self.method)}{size}"
