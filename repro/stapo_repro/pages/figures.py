@@ -19,9 +19,23 @@ from stapo_results.errors import BadInput
 _README = ("miniature_training_curves",)
 
 
-def _each(figure: Callable[[Experiment, Group], Sketch | None]) -> Callable[[Experiment], list[Sketch]]:
+def _trained(experiment: Experiment, group: Group) -> bool:
+    """Of another model that was only evaluated nobody expects a curve: it has no empty figure that says "not run"."""
+    return group.kind != "other" or any(r.size in group.sizes for r in experiment.runs)
+
+
+def _judged(experiment: Experiment, group: Group) -> bool:
+    """The same of a judge that was asked about none of another model's samples."""
+    judged = (c.record.cell.size for c in experiment.cells if c.record.scored_by == "rule+judge")
+    return group.kind != "other" or any(size in group.sizes for size in judged)
+
+
+def _each(
+    figure: Callable[[Experiment, Group], Sketch | None],
+    where: Callable[[Experiment, Group], bool] = lambda experiment, group: True,
+) -> Callable[[Experiment], list[Sketch]]:
     """A figure a group (the miniature, a size, ...); groups without one are left out."""
-    return lambda experiment: [s for g in experiment.groups() if (s := figure(experiment, g)) is not None]
+    return lambda e: [s for g in e.groups() if where(e, g) and (s := figure(e, g)) is not None]
 
 
 def _tokens(experiment: Experiment) -> list[Sketch]:
@@ -39,17 +53,17 @@ def _tokens(experiment: Experiment) -> list[Sketch]:
 Draw = Callable[[Experiment], list[Sketch]]
 # name -> the sketches of the main experiment, to be drawn under the style
 FAMILIES: dict[str, Draw] = {
-    "training-curves": _each(training.training_curves),
-    "pareto": _each(pareto.pareto),
+    "training-curves": _each(training.training_curves, _trained),
+    "pareto": _each(pareto.pareto, _trained),
     "forest": _each(comparisons.forest),
     "against-paper": comparisons.against_paper,
-    "token-entropy": _each(token_entropy.token_entropy),
+    "token-entropy": _each(token_entropy.token_entropy, _trained),
     "silenced-share": _each(training.silenced_share),
     "sensitivity": _each(sensitivity.sensitivity),
     "tokens": _tokens,
     "planted": _each(planted_figure.planted_words),
     "bounds": bounds.gradient_bounds,
-    "judge": _each(evaluations.judge),
+    "judge": _each(evaluations.judge, _judged),
     "lengths": _each(evaluations.length),
 }
 OF_TESTBED: dict[str, Callable[[Testbed], list[Sketch]]] = {

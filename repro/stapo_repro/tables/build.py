@@ -134,11 +134,14 @@ def provenance(records: list[CellRecord]) -> str:
 
 def _section(
     id: str, title: str, size: str, benchmarks: Sequence[str], scores: Mapping[ScoreKey, Score], *,
-    paper: PaperTable | None = None, miniature: bool = False,
+    paper: PaperTable | None = None, miniature: bool = False, all_methods: bool = True,
 ) -> Section:  # fmt: skip
+    """`all_methods`: those without a record have a row that says so."""
     own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
-    methods = [*labels.METHODS, *sorted({k[1] for k in own} - {labels.BASE, *labels.METHODS})]
-    rows = [values.our_row(own, size, labels.BASE, benchmarks, None)]
+    found = {k[1] for k in own}
+    methods = [m for m in labels.METHODS if all_methods or m in found]
+    methods += sorted(found - {labels.BASE, *labels.METHODS})
+    rows = [values.our_row(own, size, labels.BASE, benchmarks, None)] if all_methods or labels.BASE in found else []
     for m in methods:
         if paper is not None and m in labels.METHODS:
             rows.append(values.paper_row(paper, size, m))
@@ -177,7 +180,7 @@ def build(cells: Sequence[Loaded], paper: PaperTable) -> Table:
         sections.append(_section(size, title, size, real, scores, paper=paper))
     for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, SMALL}):
         benchmarks = sorted({k[2] for k in scores if k[0] == size})
-        sections.append(_section(size, f"Other models: {size}", size, benchmarks, scores))
+        sections.append(_section(size, f"Other models: {size}", size, benchmarks, scores, all_methods=False))
     sections, families = comparisons.adjust(sections)
     if earlier:
         note = f"{len(earlier)} records of earlier checkpoints are not in this table."
