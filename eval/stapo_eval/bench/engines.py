@@ -130,8 +130,14 @@ def rows(
         engine.close()
     hand = [name for name in ways if not name.startswith("engine")]
     best = [seconds for seconds, _, _ in found[min(hand, key=lambda name: min(found[name]))]]
-    labels = {"model": files.revision, "responses": f"{len(requests)}", "max_tokens": f"{size.max_tokens}", "parameters": f"{weights}",
-              "threads": f"{threads}", "gflops": f"{rate / 1e9:.1f}"}  # fmt: skip
+    labels = {
+        "model": files.revision,
+        "responses": f"{len(requests)}",
+        "max_tokens": f"{size.max_tokens}",
+        "parameters": f"{weights}",
+        "threads": f"{threads}",
+        "gflops": f"{rate / 1e9:.1f}",
+    }
     return [
         timed_row(name, [s for s, _, _ in runs], best,
                   values={"tokens_per_second": min(runs)[1], "share": min(runs)[2]})

@@ -215,7 +215,7 @@ def page_block(first: Path, others: Path) -> str:
     found, alone = pairs([c for c in own_cells([first]) if c.record.cell.setting in settings], cells, MARGIN)
     c = Calibration("", MARGIN, pairs=found, notes=alone)
     (sheet,) = sheets(c)
-    return "\n".join([*_grid(sheet), "", *_lines(c)])
+    return "\n".join([f"{sheet.title}:", "", *_grid(sheet), "", *_lines(c)])
 
 
 def to_json(c: Calibration) -> str:
