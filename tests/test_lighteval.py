@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     LightevalGrade(str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))()
     lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(x["id"], x["rule"]) for x in lines] == [("a", True), ("b", True), ("c", False)]
+    assert {x["grader"] for x in lines} == {f"lighteval {version('lighteval')}"}
     assert all(x["seconds"] > 0 for x in lines)
 
 

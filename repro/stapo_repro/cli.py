@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
+from stapo_repro.commands.graders import Graders
 from stapo_repro.commands.label import Label
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
@@ -188,6 +189,7 @@ _COMMANDS = {
     "label": Label,
     "plan": Plan,
     "calibrate": Calibrate,
+    "graders": Graders,
     "gpu-check": GpuCheck,
     "pack": Pack,
     "unpack": Unpack,

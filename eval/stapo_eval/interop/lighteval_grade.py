@@ -2,8 +2,8 @@
 
     python -m stapo_eval.interop.lighteval_grade --input IN.jsonl --output OUT.jsonl
 
-One line out per line in, same order: id, rule, seconds. The whole response is given to the metric, as lighteval does;
-it has no worker processes, so a hostile answer can hold it up for good.
+One line out per line in, same order: id, grader (its name and version), rule, seconds. The whole response is given to
+the metric, as lighteval does; it has no worker processes, so a hostile answer can hold it up for good.
 """
 
 # pyright: reportMissingImports=false
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from importlib.metadata import version
 
 import tyro
 from lighteval.metrics.metrics import Metrics
@@ -33,9 +34,10 @@ class LightevalGrade:
     input: str
     """JSONL with the fields id, answer (text or list of texts), response."""
     output: str
-    """JSONL with the fields id, rule, seconds."""
+    """JSONL with the fields id, grader, rule, seconds."""
 
     def __call__(self) -> int:
+        grader = f"lighteval {version('lighteval')}"
         metric = Metrics.avg_at_n_math(sample_params={"n": 1})
         lines, began = [], time.perf_counter()
         for row in read_jsonl(self.input):
@@ -45,7 +47,8 @@ class LightevalGrade:
             start = time.perf_counter()
             scores = metric.compute_sample(doc=doc, model_response=ModelResponse(text=[row["response"]]))
             seconds = round(time.perf_counter() - start, 6)
-            lines.append({"id": row["id"], "rule": bool(scores[metric.metric_name] == 1), "seconds": seconds})
+            rule = bool(scores[metric.metric_name] == 1)
+            lines.append({"id": row["id"], "grader": grader, "rule": rule, "seconds": seconds})
         spent = time.perf_counter() - began
         store.write_atomic(self.output, "".join(json.dumps(x) + "\n" for x in lines))
         correct = sum(x["rule"] for x in lines)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
@@ -20,6 +21,7 @@ from stapo_results.errors import BadInput, RunFailed, short_hashes
 from stapo_results.schema import CellRecord, Run, Sample
 from stapo_results.store import read, read_json
 
+FILE = "responses.jsonl"
 NO_RESPONSES = "the folder holds no responses (samples.jsonl)"
 
 
@@ -49,7 +51,7 @@ class Responses:
     why: str = ""
     lengths: dict[tuple[str, int], int] = field(default_factory=dict)
     tokenizer: Path | None = None
-    _graded: dict[str, list[bool]] = field(default_factory=dict)
+    _graded: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def missing(self) -> int:
@@ -73,18 +75,22 @@ class Responses:
             }
             verdicts = {k: rule[k] for k in self.lengths}
         else:
-            verdicts = dict(zip(self.lengths, self._grade(self.folder / "responses.jsonl", preset), strict=True))
+            verdicts = dict(zip(self.lengths, (x["rule"] for x in self.lines(preset)), strict=True))
         longer = [k for k, tokens in self.lengths.items() if tokens > limit]
         if limit and longer:
             some = self.folder / "longer.jsonl"
-            with (self.folder / "responses.jsonl").open("rb") as lines, some.open("wb") as out:
+            with (self.folder / FILE).open("rb") as lines, some.open("wb") as out:
                 out.writelines(x for x, tokens in zip(lines, self.lengths.values(), strict=True) if tokens > limit)
             cut = self._grade(some, preset, "--max-tokens", str(limit), "--tokenizer", str(self.tokenizer))
-            verdicts |= dict(zip(longer, cut, strict=True))
+            verdicts |= dict(zip(longer, (x["rule"] for x in cut), strict=True))
         return [[float(verdicts.get((p.problem_id, i), math.nan)) for i in range(self.record.n)]
                 for p in self.record.problems]  # fmt: skip
 
-    def _grade(self, source: Path, preset: str, *more: str) -> list[bool]:
+    def lines(self, preset: str) -> list[dict[str, Any]]:
+        """What `stapo-eval grade` writes of each response, in the order of `lengths`. Raises: as `graded`."""
+        return self._grade(self.folder / FILE, preset)
+
+    def _grade(self, source: Path, preset: str, *more: str) -> list[dict[str, Any]]:
         key = " ".join((preset, *more))
         if key not in self._graded:
             target = self.folder / "verdicts.jsonl"
@@ -96,7 +102,7 @@ class Responses:
                                 found=" ".join(done.stderr.split())[-600:], expected="verdicts of stapo-eval grade",
                                 next_step="mend what it names, then the same command")  # fmt: skip
             with target.open(encoding="utf-8") as lines:
-                self._graded[key] = [json.loads(line)["rule"] for line in lines]
+                self._graded[key] = [json.loads(line) for line in lines]
         return self._graded[key]
 
 
@@ -145,7 +151,7 @@ def _write(found: Responses, benchmark: Benchmark, samples: Path) -> None:
     for p in benchmark.problems:
         more = {"unit": p.unit or None, "tolerance": p.tolerance, "unordered": benchmark.spec.unordered or None}
         golds[p.id] = {"answer": p.answer, **{k: v for k, v in more.items() if v is not None}}
-    with (found.folder / "responses.jsonl").open("w", encoding="utf-8") as out:
+    with (found.folder / FILE).open("w", encoding="utf-8") as out:
         for s in read(samples, Sample):
             key = s.problem_id, s.sample_index
             if s.cell == found.record.cell.id and s.finish_reason != "error" and key not in found.lengths:
