@@ -94,7 +94,7 @@ def test_verdicts_by_hand():
     assert (first.verdict, first.p_holm, first.why) == (
         "cannot tell",
         0.12,
-        "0 is outside the interval, but not after Holm",
+        "0 is outside the t interval, but not after Holm",
     )
 
 

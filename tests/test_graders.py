@@ -57,7 +57,7 @@ def test_every_response_on_which_two_differ(folder: Path) -> None:
     (toy,) = found.cells
     # of 11 problems x 4: g and l are three each, r0 and r1 hold 2 and 1, the judge adds j's three
     assert toy.right == {"ours": 27, "math-verify": 27, "justrl": 15, "strict": 27, OTHER: 4, "with the judge": 39}
-    assert (toy.responses, toy.without_answer, toy.run_id) == (44, 12, "abc123")
+    assert (toy.responses, toy.missing, toy.without_answer, toy.run_id) == (44, 0, 12, "abc123")
     # all call r's other four answers wrong, and l0's last one right
     assert len(toy.cases) == 44 - 4 - 1
     by = {(c.problem_id, c.sample_index): c for c in toy.cases}
@@ -105,12 +105,14 @@ def test_the_record_is_collected_and_shown(folder: Path, tmp_path: Path) -> None
         (lambda lines: lines[1:], f"1 without a verdict, such as {CELL}/g0/0"),
         (lambda lines: [*lines, lines[0].replace("g0/0", "g9/0")], f"1 unknown, such as {CELL}/g9/0"),
         (lambda lines: [*lines, lines[0].replace("true", "false")], f"found: {CELL}/g0/0"),
+        (lambda lines: [line.replace(OTHER, "math-verify") for line in lines], "found: verdicts of math-verify"),
+        (lambda lines: [], "found: no line"),
     ],
 )
 def test_verdicts_on_other_responses_are_refused(tmp_path: Path, change, found: str, capsys) -> None:
     folder = planted_run.build(tmp_path)
     file = say(folder)
-    file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")
+    file.write_text("".join(f"{line}\n" for line in change(file.read_text().splitlines())))
     assert run(folder, "--verdicts", file) != 0
     said = " ".join(capsys.readouterr().err.split())
     assert found in said
@@ -124,6 +126,13 @@ def test_a_run_without_responses_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert run(folder) == 2
     assert "samples.jsonl" in capsys.readouterr().err
     assert not (folder / "graders").exists()
+
+
+def test_missing_responses_are_counted(folder: Path) -> None:
+    found = store.read_json(folder / "graders" / "graders.json", graders.GraderRecord)
+    fewer = found.cells[0].model_copy(update={"responses": 40, "missing": 4})
+    head = graders.to_markdown(found.model_copy(update={"cells": [fewer]}))[0]
+    assert head == "40 responses (4 more are missing); in 12 of them `ours` finds no answer."
 
 
 def test_one_verdict_twice_is_no_second_one(tmp_path: Path) -> None:

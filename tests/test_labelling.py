@@ -47,16 +47,18 @@ def test_kappa_by_hand():
 
 def test_shares_by_mask_by_hand():
     # two silenced tokens that stand for 3 each, one kept one that stands for 2; the random mask takes three quarters
-    found = readings.score([
+    scored = readings.score([
         token(1, (HARMFUL, HARMFUL), 3.0, s2t=1, high=0, random=0.75, full=1),
         token(2, (HARMFUL, NEUTRAL), 3.0, s2t=1, high=1, random=0.75, full=1),
         token(3, (USEFUL, USEFUL), 2.0, s2t=0, high=1, random=0.75, full=1),
-    ]).shares  # fmt: skip
+    ])  # fmt: skip
+    found, differences = scored.shares, scored.differences
     assert [found[planted.S2T][x].value for x in readings.LABELS] == pytest.approx([0.75, 0.25, 0.0])
     # (3 + 1.5) / 8, 1.5 / 8, 2 / 8, whichever it takes of them
-    for mask in (planted.FULL, planted.RANDOM):
-        assert [found[mask][x].value for x in readings.LABELS] == pytest.approx([0.5625, 0.1875, 0.25])
+    assert [found[planted.FULL][x].value for x in readings.LABELS] == pytest.approx([0.5625, 0.1875, 0.25])
     assert [found[planted.HIGH][x].value for x in readings.LABELS] == pytest.approx([0.3, 0.3, 0.4])
+    assert [found[readings.KEPT][x].value for x in readings.LABELS] == [0.0, 0.0, 1.0]
+    assert [differences[readings.KEPT][x].value for x in readings.LABELS] == pytest.approx([0.75, 0.25, -1.0])
 
 
 def test_the_sheet_hides_what_the_key_knows(run: LoggedRun):
@@ -150,6 +152,14 @@ def test_a_reading_of_something_else_is_refused(tmp_path: Path, lines: list[str]
     with pytest.raises(RecordError) as e:
         readings.read_labels(file, sheet)
     assert said in str(e.value)
+
+
+def test_a_sheet_in_another_order_is_refused(run: LoggedRun):
+    sheet, key, _ = labelling.draw([run], 5, 3)
+    labels = dict.fromkeys((s.id for s in sheet), NEUTRAL)
+    for wrong in (sheet[::-1], sheet[:-1]):
+        with pytest.raises(RecordError, match="do not go together"):
+            readings.joined(wrong, key, labels, labels)
 
 
 def test_another_label_is_refused(tmp_path: Path):

@@ -52,6 +52,7 @@ class BenchCommand:
                 f"{summary.GOAL_SECONDS:g} s",
             ),
         }
+        config = {"repeats": repeats, "quick": self.quick, "seed": self.seed}
         if self.part == "engines":
             if not self.model:
                 raise BadInput("the engines need a model", found="no --model",
@@ -59,11 +60,16 @@ class BenchCommand:
             threads = self.threads or os.cpu_count() or 1
             of_engines = replace(engines.QUICK if self.quick else engines.Size(repeats=repeats),
                                  engines=tuple(self.engines.split(",")))  # fmt: skip
+            config |= {"model": self.model, "engines": self.engines, "threads": threads}
             parts["engines"] = (partial(engines.rows, self.model, threads, of_engines), engines.BASELINE)
+        elif asked := [
+            f"--{k}" for k in ("model", "engines", "threads") if getattr(self, k) != getattr(BenchCommand, k)
+        ]:
+            raise BadInput(f"{', '.join(asked)}: for the engines alone", found=f"--part {self.part}",
+                           expected="--part engines", next_step="leave it out, or name that part")  # fmt: skip
         for part, (measure, baseline) in parts.items():
             if self.part in ("all", part):
                 print(f"== {part}", flush=True)
-                config = {"repeats": repeats, "quick": self.quick, "seed": self.seed}
                 bench = benching.record(Path(self.out) / part, part, config, baseline, measure)
                 rows = [
                     [r.name, f"{r.seconds:.2f}", benching.spread(r), *(f"{k} {v:.4g}" for k, v in r.values.items())]

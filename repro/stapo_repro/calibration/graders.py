@@ -1,7 +1,8 @@
 """The same responses under several graders: what each calls right, and every response on which two differ.
 
-graders.json holds no problem and no gold answer: the benchmarks are others'. responses.jsonl holds both, for graders in
-an environment of their own, and stays where it was written.
+graders.json holds no problem and no gold answer as the benchmark has it, since benchmarks are others'; what a response
+gives for an answer may be one. responses.jsonl holds the golds, for graders in an environment of their own, and stays
+where it was written.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from pydantic import BaseModel, ConfigDict
 from stapo_repro import labels
 from stapo_repro.calibration.causes import PRESETS
 from stapo_repro.calibration.judging import at
+from stapo_repro.calibration.regrade import FILE as RESPONSES
 from stapo_repro.calibration.regrade import Means, responses
 from stapo_repro.records.reading import Loaded
 from stapo_repro.tables.render.markdown import grid, model_text
-from stapo_results import store
+from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Record
 
-FILE, RESPONSES = "graders.json", "responses.jsonl"
+FILE = "graders.json"
 JUDGED = "with the judge"
 OURS = PRESETS[0]
 _ENDING = 60  # characters of a response in the record
@@ -59,7 +61,8 @@ class Case(BaseModel):
 
 
 class Graded(BaseModel):
-    """One cell. right: grader -> responses that it calls right; without_answer: those in which `ours` finds none."""
+    """One cell. missing: samples without a response; right: grader -> responses that it calls right; without_answer:
+    those in which `ours` finds none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,14 +71,17 @@ class Graded(BaseModel):
     at: str
     run_id: str
     responses: int
+    missing: int
     without_answer: int
     right: dict[str, int]
     cases: list[Case]
 
 
 class GraderRecord(Record):
-    """graders.json. packages: versions that graded here; another grader's stands in its name."""
+    """graders.json. code_*, packages: versions that graded here; another grader's stands in its name."""
 
+    code_commit: str
+    code_dirty: str
     packages: dict[str, str]
     cells: list[Graded]
 
@@ -116,7 +122,13 @@ def read_verdicts(files: Sequence[Path], ids: set[str]) -> dict[str, dict[str, b
     """
     found: dict[str, dict[str, bool]] = {}
     for file in files:
-        for x in store.read(file, Reading):
+        lines = list(store.read(file, Reading))
+        if not lines or (taken := {x.grader for x in lines} & {*PRESETS, JUDGED}):
+            raise RecordError(f"{file} holds no verdicts of another grader",
+                              found=f"verdicts of {', '.join(sorted(taken))}" if lines else "no line",
+                              expected=f"lines whose grader is none of {', '.join(PRESETS)}",
+                              next_step="name the grader with its version, as lighteval_grade does")  # fmt: skip
+        for x in lines:
             if found.setdefault(x.grader, {}).setdefault(x.id, x.rule) is not x.rule:
                 raise RecordError(f"{file}: two verdicts of {x.grader} on one response", found=x.id, expected="one",
                                   next_step="grade responses.jsonl again, into a new file")  # fmt: skip
@@ -128,9 +140,7 @@ def read_verdicts(files: Sequence[Path], ids: set[str]) -> dict[str, dict[str, b
     return found
 
 
-def side_by_side(
-    cells: Sequence[Loaded], means: Means, others: Mapping[str, Mapping[str, bool]], packages: dict[str, str]
-) -> GraderRecord:
+def side_by_side(cells: Sequence[Loaded], means: Means, others: Mapping[str, Mapping[str, bool]]) -> GraderRecord:
     """Every preset, the judge where it was asked, and the `others`, on the same responses.
 
     Args:
@@ -158,10 +168,13 @@ def side_by_side(
         ]
         done.append(
             Graded(cell=cell.record.cell.id, benchmark=cell.record.cell.benchmark, at=at(cell.record.cell),
-                   run_id=cell.record.run_id, responses=len(keys), without_answer=answers.count(None),
+                   run_id=cell.record.run_id, responses=len(keys),
+                   missing=cell.record.n * len(cell.record.problems) - len(keys), without_answer=answers.count(None),
                    right={name: sum(of) for name, of in says.items()}, cases=cases)
         )  # fmt: skip
-    return GraderRecord(packages=packages, cells=done)
+    commit, dirty = provenance.code_version()
+    versions = provenance.package_versions()
+    return GraderRecord(code_commit=commit, code_dirty=dirty, packages=versions, cells=done)
 
 
 def to_markdown(found: GraderRecord) -> list[str]:
@@ -174,13 +187,15 @@ def to_markdown(found: GraderRecord) -> list[str]:
             apart.update(
                 (name, yes, case.answer is not None) for name, yes in case.says.items() if yes != case.says[OURS]
             )
-    total, without = sum(c.responses for c in found.cells), sum(c.without_answer for c in found.cells)
+    total, missing, without = (sum(getattr(c, k) for c in found.cells)
+                               for k in ("responses", "missing", "without_answer"))  # fmt: skip
     rows = [
         [name, f"{n:,}", *("" if name == OURS else f"{apart[name, its, box]:,}" for its, box in _KINDS)]
         for name, n in right.items()
     ]
     return [
-        f"{total:,} responses; in {without:,} of them `{OURS}` finds no answer.", "",
+        f"{total:,} responses{f' ({missing:,} more are missing)' if missing else ''}; in {without:,} of them `{OURS}` "
+        "finds no answer.", "",
         *grid(("Grader", "Calls right", *_HEAD), rows),
     ]  # fmt: skip
 
@@ -199,7 +214,8 @@ def page_block(records: Sequence[Path]) -> str:
     for file in files:
         found = store.read_json(file, GraderRecord)
         names = dict.fromkeys(labels.benchmark_label(c.benchmark) for c in found.cells)
-        out += [f"**{', '.join(names)}.** {to_markdown(found)[0]}", *to_markdown(found)[1:], ""]
+        counts, *table = to_markdown(found)
+        out += [f"**{', '.join(names)}.** {counts}", *table, ""]
         if cases := sorted(((c, x) for c in found.cells for x in c.cases), key=lambda both: both[1].answer is None):
             rows = [
                 [f"{case.problem_id}, {case.sample_index}, {c.at}", model_text(case.answer or "none"),

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stapo_repro.tables.model import percent
+from stapo_repro.tables.model import p_shown, percent
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Cell, CellRecord
 from stapo_results.statistics import holm, parse_verdicts
@@ -76,7 +76,8 @@ def _judged(d: Difference, p: float, margin: float) -> Difference:
     elif d.low is None or d.high is None:
         why = "too few samples differ" if d.points else "these samples have no spread"
     elif not d.low <= 0 <= d.high:
-        why = "0 is outside the interval, but not after Holm"
+        before = "not after Holm" if d.p is not None and d.p < ALPHA else f"p is {p_shown(d.p)} before Holm too"
+        why = f"0 is outside the t interval, but {before}"
     elif -margin <= d.low and d.high <= margin:
         verdict = "agrees"
     else:

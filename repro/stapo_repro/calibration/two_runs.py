@@ -67,7 +67,8 @@ def pairs(
         matched = _paired(first, second)
         if not matched:
             sides = (sorted({f"{c.record.cell.benchmark} {c.record.cell.setting}" for c in x}) for x in (first, second))
-            raise BadInput("the two runs have no cell to compare", found=" against ".join(map(", ".join, sides)),
+            raise BadInput(f"{name} and the first run have no cell to compare",
+                           found=" against ".join(map(", ".join, sides)),
                            expected="one benchmark that both hold, at one setting each",
                            next_step="evaluate both on the same benchmark")  # fmt: skip
         found += [_pair(name, a, b) for a, b in matched]

@@ -66,6 +66,9 @@ class Calibrate:
             raise BadInput("nothing to hold these runs against", found="no MODEL, --causes or --against",
                            expected="one of them",
                            next_step="stapo-repro calibrate MODEL --from RUN")  # fmt: skip
+        if len(set(self.against)) < len(self.against):
+            raise BadInput("--against names a run twice", found=" ".join(map(str, self.against)), expected="each once",
+                           next_step="leave one out")  # fmt: skip
         if self.margin <= 0 or min((*self.limits, *self.samples, 1)) < 1:
             raise BadInput("--margin, --limits and --samples are above zero", next_step="correct the number")
 

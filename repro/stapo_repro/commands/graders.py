@@ -27,13 +27,13 @@ class Graders:
 
     def run(self) -> int:
         from stapo_repro.calibration import beside, graders, regrade
-        from stapo_results import provenance, runs, store
+        from stapo_results import runs, store
 
         out = self.out or self.run_folder / "graders"
         runs.check_folder(out, "--out")
         cells, means = beside.own_cells([self.run_folder]), regrade.Means(self.data_dir)
         others = graders.read_verdicts(self.verdicts, graders.write_responses(cells, means, out / graders.RESPONSES))
-        found = graders.side_by_side(cells, means, others, provenance.package_versions())
+        found = graders.side_by_side(cells, means, others)
         store.write_json(out / graders.FILE, found)
         print("\n".join(graders.to_markdown(found)))
         print(f"written: {out / graders.FILE} with every response on which two differ, {out / graders.RESPONSES}")

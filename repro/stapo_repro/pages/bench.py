@@ -55,7 +55,8 @@ def _engines(bench: Bench) -> list[str]:
     labels = bench.labels
     summary = (
         f"{labels['responses']} responses of at most {labels['max_tokens']} tokens from a model of "
-        f"{int(labels['parameters']):,} parameters, {labels['threads']} threads; a product of square matrices reaches "
+        f"{int(labels['parameters']):,} parameters, {labels['threads']} threads, the best of "
+        f"{labels['repeats']} repeats; a product of square matrices reaches "
         f"{labels['gflops']} GFLOP/s."
     )
     return [f"**Engines.** {summary}", "", *grid(head, rows)]

@@ -131,7 +131,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         logged = load_training_runs([_RECORDS], APART)
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS / "labels"))
-        base = _RECORDS / "small" / "eval" / f"base-{SMALL}"
+        base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
         generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
         generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
         generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))

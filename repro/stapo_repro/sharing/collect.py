@@ -96,7 +96,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_bytes()
     for file, kind in ((readings.FILE, readings.LabelRecord), (graders.FILE, graders.GraderRecord)):
-        for path in sorted(root.rglob(file)):
+        for path in (p for p in sorted(root.rglob(file)) if "set-aside" not in p.relative_to(root).parts):
             written[path.relative_to(root)] = store.read_json(path, kind).model_dump_json(indent=1) + "\n"
     if not written:
         raise BadInput(

@@ -66,9 +66,12 @@ def _correlation(c: Interval) -> str:
 def page_block(runs: Sequence[TrainingRun]) -> str:
     """What stands between the markers of docs/tokens.md: the runs of METHODS whose log knows the sampler."""
     rows = []
-    for run in sorted((r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.seed)):
+    for run in sorted(
+        (r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.size, r.seed)
+    ):
         found = measured(load(run.folder)) if (run.folder / token_log.FOLDER).is_dir() else None
-        note = (" (miniature)" if is_miniature_size(run.size) else "") + (", SYNTHETIC" if run.synthetic else "")
+        model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
+        note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
         nothing = ("no token that S2T would silence, or no sampler's probability", *("" for _ in HEAD[1:]))
         texts = nothing if found is None else cells(found)
         rows.append([escape(f"{labels.method_label(run.method)}, seed {run.seed}{note}"), *map(escape, texts)])

@@ -19,7 +19,7 @@ from stapo_repro.tables import shown, signed
 from stapo_repro.tables.render import grid
 from stapo_repro.tables.render.markdown import model_text
 from stapo_repro.tokens import labelling, planted
-from stapo_repro.tokens.labelling import MASKS, Drawn, Hidden, Shown
+from stapo_repro.tokens.labelling import Drawn, Hidden, Shown
 from stapo_repro.tokens.logged_run import marked
 from stapo_repro.tokens.shares import Interval, Share, Sums, percentiles
 from stapo_results import store
@@ -30,6 +30,14 @@ from stapo_results.statistics import resampled_sums
 Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)
 FILE = "labels.json"
+KEPT = "kept"
+_ROWS = {
+    planted.S2T: "S2T",
+    KEPT: "rare tokens that S2T keeps",
+    planted.HIGH: "high entropy",
+    planted.FULL: "all rare tokens",
+}
+_LESS = (KEPT, planted.HIGH)  # the random mask's shares are those of all rare tokens, of which S2T's are a part
 _AROUND = 60  # characters on each side of a token in the record
 _EACH = 4  # cases that a page shows of one kind
 
@@ -67,9 +75,9 @@ class Labelled:
         tokens: how many were read.
         table: (first reading's label, second's) -> tokens.
         agreement: share of equal labels. kappa: Cohen's, of the unweighted tokens.
-        shares: mask -> label -> share among the tokens that it would silence, the mean of both readings, weighted so
-            that silenced and kept tokens count as often as they occur.
-        differences: mask -> label -> S2T's share less this mask's, in the same draws.
+        shares: mask -> label -> share among the tokens that it would silence (KEPT: that S2T would not), the mean of
+            both readings, weighted so that silenced and kept tokens count as often as they occur.
+        differences: mask -> label -> S2T's share less this one's, in the same draws.
     """
 
     tokens: int
@@ -101,7 +109,14 @@ class LabelRecord(Record):
 def joined(
     sheet: Sequence[Shown], key: Sequence[Hidden], first: Mapping[str, Label], second: Mapping[str, Label]
 ) -> list[LabelledToken]:
-    """Sheet, key and both readings, token by token. Whole responses stay behind."""
+    """Sheet, key and both readings, token by token. Whole responses stay behind.
+
+    Raises:
+        RecordError: sheet and key are not of one drawing, or not in one order.
+    """
+    if wrong := [(s.id, k.id) for s, k in zip(sheet, key, strict=False) if s.id != k.id] or len(sheet) != len(key):
+        raise RecordError("the sheet and its key do not go together", found=wrong, expected="the same ids in one order",
+                          next_step="take both as stapo-repro label wrote them")  # fmt: skip
     return [
         LabelledToken(
             **k.model_dump(), before=s.before[-_AROUND:], token=s.token, after=s.after[:_AROUND],
@@ -117,8 +132,8 @@ def score(key: Sequence[LabelledToken]) -> Labelled:
     _, prompt_N = np.unique([f"{k.run}\0{k.prompt_id}" for k in key], return_inverse=True)
     weight_N = np.array([k.weight for k in key])
     columns = {"all": np.ones(len(key)), "equal": np.array([float(a == b) for a, b in both])}
-    for mask in MASKS:
-        columns[mask] = weight_N * [k.masks[mask] for k in key]
+    for mask in _ROWS:
+        columns[mask] = weight_N * [1 - k.masks[planted.S2T] if mask == KEPT else k.masks[mask] for k in key]
         for label in LABELS:
             columns[f"{mask} {label}"] = columns[mask] * [((a == label) + (b == label)) / 2 for a, b in both]
     sums = Sums(prompt_N, columns, "prompts")
@@ -127,10 +142,9 @@ def score(key: Sequence[LabelledToken]) -> Labelled:
         table={(a, b): both.count((a, b)) for a in LABELS for b in LABELS},
         agreement=sums.share("equal", "all"),
         kappa=_kappa(prompt_N, both),
-        shares={m: {label: sums.share(f"{m} {label}", m) for label in LABELS} for m in MASKS},
+        shares={m: {label: sums.share(f"{m} {label}", m) for label in LABELS} for m in _ROWS},
         differences={
-            m: {x: sums.difference((f"{planted.S2T} {x}", planted.S2T), (f"{m} {x}", m)) for x in LABELS}
-            for m in MASKS[1:]
+            m: {x: sums.difference((f"{planted.S2T} {x}", planted.S2T), (f"{m} {x}", m)) for x in LABELS} for m in _LESS
         },
     )
 
@@ -154,10 +168,9 @@ def _kappa(prompt_N: np.ndarray, both: Sequence[tuple[Label, Label]]) -> Interva
 
 def to_markdown(found: Labelled) -> list[str]:
     """Agreement in a sentence, the labels by mask as a table."""
-    rows = [[planted.NAMES[m], *(_text(found.shares[m][x]) for x in LABELS)] for m in MASKS]
-    for m in MASKS[1:]:
-        differences = (_text(found.differences[m][x], sign=True) for x in LABELS)
-        rows.append([f"S2T minus {planted.NAMES[m]}", *differences])
+    rows = [[name, *(_text(found.shares[m][x]) for x in LABELS)] for m, name in _ROWS.items()]
+    for m in _LESS:
+        rows.append([f"S2T minus {_ROWS[m]}", *(_text(found.differences[m][x], sign=True) for x in LABELS)])
     return [
         f"{found.tokens} tokens, read twice: {_text(found.agreement)} % equal, "
         f"Cohen's kappa {_text(found.kappa, 2, factor=1)}.",

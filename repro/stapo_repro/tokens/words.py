@@ -100,7 +100,7 @@ def _cloud(axes: Axes, part: Mapping[str, int], colour: str) -> tuple[int, int] 
     axes.spines[:].set_visible(False)
     counts = _drawable({t: n for t, n in part.items() if t.strip().lower() not in _COMMON})
     if len(counts) < _FEWEST:
-        nothing(axes, f"fewer than {_FEWEST} different tokens: no cloud" if counts else "no such token")
+        nothing(axes, f"fewer than {_FEWEST} different words: no cloud" if part else "no such token")
         return None
     placed = _layout(counts)
     for i, (word, size, left, top) in enumerate(placed):
