@@ -56,6 +56,12 @@ def test_values_by_hand(tmp_path):
     assert value(t, "base", "avg").shown == "18.75"
 
 
+def test_a_model_that_was_only_evaluated_has_no_rows_of_methods_never_run(tmp_path):
+    synthetic.cell(tmp_path, "external", "math500", "t1.0", ["10", "00"], size="some-lm", step="base", rows=500)
+    rows = next(s for s in table(tmp_path).sections if s.size == "some-lm").rows
+    assert [(r.method, r.values["math500"]["t1.0"].shown) for r in rows] == [("external", "25.00")]
+
+
 def test_missing_is_loud_and_never_zero(tmp_path):
     t = table(small(tmp_path))
     assert value(t, "grpo", "mini-add").status == "not run"
