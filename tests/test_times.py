@@ -100,8 +100,8 @@ def test_the_readmes_sentences(tmp_path: Path) -> None:
     collect(run(tmp_path / "run"), tmp_path / "records" / "miniature")
     assert times.page_block(tmp_path / "records", "miniature", "miniature") == (
         "The committed miniature took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB: 1 training, 1 evaluation, "
-        "peak memory 3.8 GiB, code cccccccccccc, dddddddddddd with uncommitted changes. Stages were begun "
-        "anew 2 times; what a killed attempt took is not counted. NOT FINISHED: tables."
+        "peak memory 3.8 GiB, code cccccccccccc, dddddddddddd with uncommitted changes. Attempts that did not end: 2; "
+        "what a killed one took is not counted. NOT FINISHED: tables."
     )
     assert times.page_block(tmp_path / "none", "miniature", "miniature") == "The miniature: not run."
 

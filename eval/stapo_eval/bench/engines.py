@@ -139,7 +139,6 @@ def rows(
     labels = {
         "model": files.revision,
         "responses": f"{size.problems * size.samples}",
-        "repeats": f"{size.repeats}",
         "max_tokens": f"{size.max_tokens}",
         "parameters": f"{weights}",
         "threads": f"{threads}",

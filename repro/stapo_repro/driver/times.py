@@ -182,8 +182,8 @@ def page_block(records: Path, experiment: str, what: str) -> str:
         f"{count[kind]} {name}{'s' * (count[kind] != 1)}"
         for kind, name in (("train", "training"), ("eval", "evaluation"))
     )
-    again = sum(s.attempts - 1 for s in times.stages)
-    more = f" Stages were begun anew {again} times; what a killed attempt took is not counted." if again else ""
+    again = sum(s.attempts - 1 for s in times.stages if kind_of(s.name) in ("base", "train", "eval"))
+    more = f" Attempts that did not end: {again}; what a killed one took is not counted." if again else ""
     text = (
         f"The committed {what} took {duration(times.seconds)} on {machines}: {', '.join(done)}, "
         f"peak memory {peak:.1f} GiB, code {', '.join(dict.fromkeys(_code(s.code) for s in times.stages))}.{more}"

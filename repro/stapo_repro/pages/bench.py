@@ -55,8 +55,7 @@ def _engines(bench: Bench) -> list[str]:
     labels = bench.labels
     summary = (
         f"{labels['responses']} responses of at most {labels['max_tokens']} tokens from a model of "
-        f"{int(labels['parameters']):,} parameters, {labels['threads']} threads, the best of "
-        f"{labels['repeats']} repeats; a product of square matrices reaches "
+        f"{int(labels['parameters']):,} parameters, {labels['threads']} threads; a product of square matrices reaches "
         f"{labels['gflops']} GFLOP/s."
     )
     return [f"**Engines.** {summary}", "", *grid(head, rows)]
@@ -74,7 +73,10 @@ def page_block(folder: Path) -> str:
             continue
         lines += [*write(read_json(path, Bench)), ""]
         run = read_json(path.with_name("run.json"), Run)
-        machines.append(f"{run.hardware['cores']} cores of {run.hardware['cpu']}, code {run.code_commit[:12]}")
+        machines.append(
+            f"{run.hardware['cores']} cores of {run.hardware['cpu']}, code {run.code_commit[:12]}, "
+            f"{run.config['repeats']} repeats"
+        )
     if machines:
         lines.append(f"Measured by `stapo-eval bench` on {'; '.join(dict.fromkeys(machines))}.")
     return "\n".join(lines)
