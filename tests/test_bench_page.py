@@ -19,7 +19,7 @@ def _row(name: str, seconds: float, ratio: float, low: float, high: float, label
 def _write(
     folder: Path, part: str, rows: list[BenchRow], labels: dict[str, str], baseline: str = "the baseline"
 ) -> None:
-    run = provenance.new_run("bench", {}, seeds={}, deterministic=False)
+    run = provenance.new_run("bench", {"repeats": 3}, seeds={}, deterministic=False)
     hardware = {"cpu": "a processor", "cores": 2, "memory_gib": 1, "gpus": []}
     write_json(folder / part / "run.json", run.model_copy(update={"hardware": hardware, "code_commit": "c" * 40}))
     bench = Bench(run_id=run.run_id, part=part, baseline=baseline, labels=labels, rows=rows)
@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert "against serial ours was 8.0 to 12.5 times as fast within a repeat" in text
     assert "| serial | 20.00 | 10.0 | 50.00 % | 25.00 % |" in text
     assert "**Generation**: not run." in text
-    assert text.endswith("Measured by `stapo-eval bench` on 2 cores of a processor, code cccccccccccc.")
+    assert text.endswith("Measured by `stapo-eval bench` on 2 cores of a processor, code cccccccccccc, 3 repeats.")
 
 
 def test_engines_beside_generate_by_hand(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ def read_verdicts(files: Sequence[Path], ids: set[str]) -> dict[str, dict[str, b
     found: dict[str, dict[str, bool]] = {}
     for file in files:
         lines = list(store.read(file, Reading))
-        if not lines or (taken := {x.grader for x in lines} & {*PRESETS, JUDGED}):
+        taken = {x.grader for x in lines} & {*PRESETS, JUDGED}
+        if taken or not lines:
             raise RecordError(f"{file} holds no verdicts of another grader",
                               found=f"verdicts of {', '.join(sorted(taken))}" if lines else "no line",
                               expected=f"lines whose grader is none of {', '.join(PRESETS)}",
