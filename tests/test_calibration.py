@@ -235,6 +235,7 @@ def of_world(world: Path, *published_rows) -> dict[str, causes.Change]:
     return {x.cause: x for x in causes.changes(cells, regrade.Means(), published_rows, [], [], 5.0)}
 
 
+@pytest.mark.slow
 def test_a_source_is_all_its_causes_at_once_and_what_remains(world):
     found = of_world(world, THEIRS)
     # by the rule alone 27 of 44; the grader loses g, the limit l: r0 and r1 are left, of the first two samples 3 of 22
@@ -248,6 +249,7 @@ def test_a_source_is_all_its_causes_at_once_and_what_remains(world):
     assert rest.difference.se == pytest.approx(100 * (1 / 484 + 1 / 88) ** 0.5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_with_a_judge_on_both_sides_the_grader_stays(world):
     judge = SETTING.model_copy(update={"judge": "CompassVerifier-3B", "judge_mode": "compass"})
     found = of_world(world, replace(THEIRS, setting=judge))
@@ -255,6 +257,7 @@ def test_with_a_judge_on_both_sides_the_grader_stays(world):
     assert "remains to s (not tried: grader justrl, limit 32 tokens)" in found
 
 
+@pytest.mark.slow
 def test_short_responses_keep_the_verdict_on_record_at_a_limit(tmp_path):
     # r0 of a few tokens is recorded wrong, though the grader finds two right: at a limit it stays as it is
     planted_run.build(tmp_path, verdicts={"r0": "0000"})
@@ -283,6 +286,7 @@ def test_swapped_answers_and_other_ids_are_another_copy(tmp_path, change):
     assert "--data-dir" in e.value.next_step
 
 
+@pytest.mark.slow
 def test_missing_responses_are_counted_and_a_missing_benchmark_is_not_run(tmp_path):
     file = planted_run.build(tmp_path) / "samples.jsonl"
     file.write_text("".join(file.read_text().splitlines(True)[5:]))
@@ -297,6 +301,7 @@ def test_missing_responses_are_counted_and_a_missing_benchmark_is_not_run(tmp_pa
     assert found["without the judge"].difference.verdict == "differs"
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_a_hubs_model_is_found_in_the_cache(tmp_path, monkeypatch):
     planted_run.build(tmp_path, config={"model": "acme/tiny"}, revisions={"model": "0123abcd weights sha256:77"})
     asked = []

@@ -200,6 +200,7 @@ def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     assert json.loads(page.analyse(log)[0]["tokens.json"])["cases"][0]["tau_h"] is None
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
