@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import planted_run
@@ -81,14 +82,17 @@ def test_the_record_holds_no_problem_and_no_gold(folder: Path) -> None:
 
 
 def test_the_record_is_collected_and_shown(folder: Path, tmp_path: Path) -> None:
-    file = folder / "graders" / "graders.json"
-    before, record = file.read_text(), store.read_json(file, graders.GraderRecord)
+    record = store.read_json(folder / "graders" / "graders.json", graders.GraderRecord)
     # a response's end is a model's text: it ends no cell of a table
     hostile = record.cells[0].cases[1].model_copy(update={"ending": "a|b<script>"})
     cell = record.cells[0].model_copy(update={"cases": [hostile]})
+    world = tmp_path / "world"
+    file = planted_run.build(world) / "graders" / "graders.json"
     store.write_json(file, record.model_copy(update={"cells": [cell]}))
-    written = collect(folder.parent, tmp_path / "records", token_logs=False)
-    file.write_text(before)
+    (file.parent / "responses.jsonl").write_text("{}\n")
+    # what a stage made before it was made anew stays behind
+    store.write_json(world / "set-aside" / "graders.json", {})
+    written = collect(world, tmp_path / "records", token_logs=False)
     assert tmp_path / "records" / "run" / "graders" / "graders.json" in written
     assert not list((tmp_path / "records").rglob("responses.jsonl"))
     block = graders.page_block([tmp_path / "records"])
@@ -128,11 +132,22 @@ def test_a_run_without_responses_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert not (folder / "graders").exists()
 
 
-def test_missing_responses_are_counted(folder: Path) -> None:
-    found = store.read_json(folder / "graders" / "graders.json", graders.GraderRecord)
-    fewer = found.cells[0].model_copy(update={"responses": 40, "missing": 4})
-    head = graders.to_markdown(found.model_copy(update={"cells": [fewer]}))[0]
-    assert head == "40 responses (4 more are missing); in 12 of them `ours` finds no answer."
+def test_missing_responses_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    folder = planted_run.build(tmp_path)
+    samples = folder / "samples.jsonl"
+    kept = samples.read_text().splitlines(keepends=True)[5:]
+    samples.write_text("".join(kept))
+    cells, target = beside.own_cells([folder]), folder / "graders" / "responses.jsonl"
+    places = graders.write_responses(cells, regrade.Means(), target)
+    monkeypatch.setattr(graders, "grade", lambda source, preset: [{"rule": False, "extracted": None}] * len(places))
+    other = cells[0].record.model_copy(update={"cell": cells[0].record.cell.model_copy(update={"eval_seed": 1})})
+    found = graders.side_by_side([*cells, replace(cells[0], record=other)], places, target, {})
+    # 5 of 44, and a second cell of which nothing is there
+    assert [(c.responses, c.missing) for c in found.cells] == [(39, 5), (0, 44)]
+    assert graders.to_markdown(found)[0] == "39 responses (49 more are missing); in 39 of them `ours` finds no answer."
+    samples.write_text("")
+    assert run(folder) == 2
+    assert "nothing to grade" in capsys.readouterr().err
 
 
 def test_one_verdict_twice_is_no_second_one(tmp_path: Path) -> None:

@@ -158,8 +158,9 @@ def test_a_sheet_in_another_order_is_refused(run: LoggedRun):
     sheet, key, _ = labelling.draw([run], 5, 3)
     labels = dict.fromkeys((s.id for s in sheet), NEUTRAL)
     for wrong in (sheet[::-1], sheet[:-1]):
-        with pytest.raises(RecordError, match="do not go together"):
+        with pytest.raises(RecordError, match="do not go together") as e:
             readings.joined(wrong, key, labels, labels)
+        assert str(e.value.found).endswith(f" beside {(key[0] if len(wrong) == len(key) else key[-1]).id}")
 
 
 def test_another_label_is_refused(tmp_path: Path):

@@ -66,7 +66,8 @@ class BenchCommand:
             f"--{k}" for k in ("model", "engines", "threads") if getattr(self, k) != getattr(BenchCommand, k)
         ]:
             raise BadInput(f"{', '.join(asked)}: for the engines alone", found=f"--part {self.part}",
-                           expected="--part engines", next_step="leave it out, or name that part")  # fmt: skip
+                           expected="--part engines",
+                           next_step="stapo-eval bench --part engines --model DIR, or leave it out")  # fmt: skip
         for part, (measure, baseline) in parts.items():
             if self.part in ("all", part):
                 print(f"== {part}", flush=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -18,7 +19,7 @@ from stapo_repro import labels
 from stapo_repro.calibration.causes import PRESETS
 from stapo_repro.calibration.judging import at
 from stapo_repro.calibration.regrade import FILE as RESPONSES
-from stapo_repro.calibration.regrade import Means, responses
+from stapo_repro.calibration.regrade import Means, grade, responses
 from stapo_repro.records.reading import Loaded
 from stapo_repro.tables.render.markdown import grid, model_text
 from stapo_results import provenance, store
@@ -77,6 +78,14 @@ class Graded(BaseModel):
     cases: list[Case]
 
 
+class Place(NamedTuple):
+    """What a response is of."""
+
+    cell: str
+    problem: str
+    sample: int
+
+
 class GraderRecord(Record):
     """graders.json. code_*, packages: versions that graded here; another grader's stands in its name."""
 
@@ -86,16 +95,17 @@ class GraderRecord(Record):
     cells: list[Graded]
 
 
-def write_responses(cells: Sequence[Loaded], means: Means, target: Path) -> set[str]:
-    """All responses with their gold answers, for another grader: id (cell/problem/sample), answer, response, ...
+def write_responses(cells: Sequence[Loaded], means: Means, target: Path) -> dict[str, Place]:
+    """All responses with their gold answers, for any grader: id (cell/problem/sample), answer, response, ...
 
     Returns:
-        The ids.
+        What each line is of, in the order of the file.
 
     Raises:
         BadInput: responses or benchmark are not at hand, or the benchmark is another copy.
     """
-    lines = {}
+    places: dict[str, Place] = {}
+    lines: list[str] = []
     for cell in cells:
         with responses(cell, means) as mine:
             if mine.why:
@@ -103,18 +113,18 @@ def write_responses(cells: Sequence[Loaded], means: Means, target: Path) -> set[
                                expected="a run with samples.jsonl, and its benchmarks",
                                next_step="name its folder, with --data-dir BENCHMARKS where it needs one")  # fmt: skip
             rows = (mine.folder / RESPONSES).read_text(encoding="utf-8").splitlines()
-            for key, row in zip(mine.lengths, rows, strict=True):
-                name = _id(cell, *key)
-                lines[name] = json.dumps(json.loads(row) | {"id": name}) + "\n"
-    store.write_atomic(target, "".join(lines.values()))
-    return set(lines)
+        for (problem, sample), row in zip(mine.lengths, rows, strict=True):
+            name = f"{cell.record.cell.id}/{problem}/{sample}"
+            places[name] = Place(cell.record.cell.id, problem, sample)
+            lines.append(json.dumps(json.loads(row) | {"id": name}) + "\n")
+    if not lines:
+        raise BadInput("there is nothing to grade", found="no response", expected="a run with responses",
+                       next_step="run the same stapo-eval run again: it makes what is missing")  # fmt: skip
+    store.write_atomic(target, "".join(lines))
+    return places
 
 
-def _id(cell: Loaded, problem: str, sample: int) -> str:
-    return f"{cell.record.cell.id}/{problem}/{sample}"
-
-
-def read_verdicts(files: Sequence[Path], ids: set[str]) -> dict[str, dict[str, bool]]:
+def read_verdicts(files: Sequence[Path], ids: Collection[str]) -> dict[str, dict[str, bool]]:
     """grader -> id -> verdict on each of `ids`.
 
     Raises:
@@ -134,44 +144,47 @@ def read_verdicts(files: Sequence[Path], ids: set[str]) -> dict[str, dict[str, b
                 raise RecordError(f"{file}: two verdicts of {x.grader} on one response", found=x.id, expected="one",
                                   next_step="grade responses.jsonl again, into a new file")  # fmt: skip
     for name, verdicts in found.items():
-        kinds = {"without a verdict": ids - verdicts.keys(), "unknown": verdicts.keys() - ids}
+        kinds = {"without a verdict": set(ids) - verdicts.keys(), "unknown": verdicts.keys() - set(ids)}
         if wrong := "; ".join(f"{len(of)} {kind}, such as {min(of)}" for kind, of in kinds.items() if of):
             raise RecordError(f"{name} graded other responses", found=wrong, expected=f"each of the {len(ids)} once",
                               next_step="grade the responses.jsonl of this command")  # fmt: skip
     return found
 
 
-def side_by_side(cells: Sequence[Loaded], means: Means, others: Mapping[str, Mapping[str, bool]]) -> GraderRecord:
+def side_by_side(
+    cells: Sequence[Loaded], places: Mapping[str, Place], source: Path, others: Mapping[str, Mapping[str, bool]]
+) -> GraderRecord:
     """Every preset, the judge where it was asked, and the `others`, on the same responses.
 
     Args:
+        places, source: what `write_responses` returned of the cells, and the file that it wrote.
         others: grader -> id -> verdict on every response.
 
     Raises:
         RunFailed: a preset could not grade.
     """
+    lines = {preset: dict(zip(places, grade(source, preset), strict=True)) for preset in PRESETS}
+    with source.open(encoding="utf-8") as rows:
+        endings = {x["id"]: x["response"][-_ENDING:] for x in map(json.loads, rows)}
     done = []
-    for cell in cells:
-        with responses(cell, means) as mine:
-            keys = list(mine.lengths)
-            lines = {preset: mine.lines(preset) for preset in PRESETS}
-            says = {p: [bool(x["rule"]) for x in of] for p, of in lines.items()}
-            says |= {name: [of[_id(cell, *k)] for k in keys] for name, of in others.items()}
-            if cell.record.scored_by == "rule+judge":
-                scored = {p.problem_id: p.verdicts for p in cell.record.problems}
-                says[JUDGED] = [scored[problem][i] == "1" for problem, i in keys]
-            texts = [json.loads(x)["response"] for x in (mine.folder / RESPONSES).read_text("utf-8").splitlines()]
-            answers = [x["extracted"] for x in lines[OURS]]
+    for r in (cell.record for cell in cells):
+        names = [name for name, place in places.items() if place.cell == r.cell.id]
+        says = {p: [bool(of[name]["rule"]) for name in names] for p, of in lines.items()}
+        says |= {grader: [of[name] for name in names] for grader, of in others.items()}
+        if r.scored_by == "rule+judge":
+            scored = {p.problem_id: p.verdicts for p in r.problems}
+            says[JUDGED] = [scored[places[name].problem][places[name].sample] == "1" for name in names]
+        answers = [lines[OURS][name]["extracted"] for name in names]
         cases = [
-            Case(problem_id=problem, sample_index=i, says=said, answer=answers[row], ending=texts[row][-_ENDING:])
-            for row, (problem, i) in enumerate(keys)
-            if len(set((said := {name: of[row] for name, of in says.items()}).values())) > 1
-        ]
+            Case(problem_id=places[name].problem, sample_index=places[name].sample,
+                 says={grader: of[row] for grader, of in says.items()}, answer=answers[row], ending=endings[name])
+            for row, name in enumerate(names)
+            if len({of[row] for of in says.values()}) > 1
+        ]  # fmt: skip
         done.append(
-            Graded(cell=cell.record.cell.id, benchmark=cell.record.cell.benchmark, at=at(cell.record.cell),
-                   run_id=cell.record.run_id, responses=len(keys),
-                   missing=cell.record.n * len(cell.record.problems) - len(keys), without_answer=answers.count(None),
-                   right={name: sum(of) for name, of in says.items()}, cases=cases)
+            Graded(cell=r.cell.id, benchmark=r.cell.benchmark, at=at(r.cell), run_id=r.run_id, responses=len(names),
+                   missing=r.n * len(r.problems) - len(names), without_answer=answers.count(None),
+                   right={grader: sum(of) for grader, of in says.items()}, cases=cases)
         )  # fmt: skip
     commit, dirty = provenance.code_version()
     versions = provenance.package_versions()

@@ -75,7 +75,9 @@ class Responses:
             }
             verdicts = {k: rule[k] for k in self.lengths}
         else:
-            verdicts = dict(zip(self.lengths, (x["rule"] for x in self.lines(preset)), strict=True))
+            verdicts = dict(
+                zip(self.lengths, (x["rule"] for x in self._grade(self.folder / FILE, preset)), strict=True)
+            )
         longer = [k for k, tokens in self.lengths.items() if tokens > limit]
         if limit and longer:
             some = self.folder / "longer.jsonl"
@@ -86,24 +88,30 @@ class Responses:
         return [[float(verdicts.get((p.problem_id, i), math.nan)) for i in range(self.record.n)]
                 for p in self.record.problems]  # fmt: skip
 
-    def lines(self, preset: str) -> list[dict[str, Any]]:
-        """What `stapo-eval grade` writes of each response, in the order of `lengths`. Raises: as `graded`."""
-        return self._grade(self.folder / FILE, preset)
-
     def _grade(self, source: Path, preset: str, *more: str) -> list[dict[str, Any]]:
         key = " ".join((preset, *more))
         if key not in self._graded:
-            target = self.folder / "verdicts.jsonl"
-            files = "--input", str(source), "--output", str(target)
-            command = [console_script("stapo-eval", self.eval_env), "grade", *files, "--preset", preset, *more]
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-            if done.returncode:
-                raise RunFailed("the responses could not be graded again",
-                                found=" ".join(done.stderr.split())[-600:], expected="verdicts of stapo-eval grade",
-                                next_step="mend what it names, then the same command")  # fmt: skip
-            with target.open(encoding="utf-8") as lines:
-                self._graded[key] = [json.loads(line) for line in lines]
+            self._graded[key] = grade(source, preset, *more, eval_env=self.eval_env)
         return self._graded[key]
+
+
+def grade(source: Path, preset: str, *more: str, eval_env: Path | None = None) -> list[dict[str, Any]]:
+    """What `stapo-eval grade` writes of each line of `source`, in its order.
+
+    Raises:
+        RunFailed: the command failed, with its last words.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "verdicts.jsonl"
+        files = "--input", str(source), "--output", str(target)
+        command = [console_script("stapo-eval", eval_env), "grade", *files, "--preset", preset, *more]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise RunFailed("the responses could not be graded again",
+                            found=" ".join(done.stderr.split())[-600:], expected="verdicts of stapo-eval grade",
+                            next_step="mend what it names, then the same command")  # fmt: skip
+        with target.open(encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
 
 
 @contextmanager

@@ -31,10 +31,10 @@ class Graders:
 
         out = self.out or self.run_folder / "graders"
         runs.check_folder(out, "--out")
-        cells, means = beside.own_cells([self.run_folder]), regrade.Means(self.data_dir)
-        others = graders.read_verdicts(self.verdicts, graders.write_responses(cells, means, out / graders.RESPONSES))
-        found = graders.side_by_side(cells, means, others)
+        cells, source = beside.own_cells([self.run_folder]), out / graders.RESPONSES
+        places = graders.write_responses(cells, regrade.Means(self.data_dir), source)
+        found = graders.side_by_side(cells, places, source, graders.read_verdicts(self.verdicts, places))
         store.write_json(out / graders.FILE, found)
         print("\n".join(graders.to_markdown(found)))
-        print(f"written: {out / graders.FILE} with every response on which two differ, {out / graders.RESPONSES}")
+        print(f"written: {out / graders.FILE} with every response on which two differ, {source}")
         return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -31,13 +32,9 @@ Label = Literal["harmful", "neutral", "useful"]
 LABELS: tuple[Label, ...] = get_args(Label)
 FILE = "labels.json"
 KEPT = "kept"
-_ROWS = {
-    planted.S2T: "S2T",
-    KEPT: "rare tokens that S2T keeps",
-    planted.HIGH: "high entropy",
-    planted.FULL: "all rare tokens",
-}
-_LESS = (KEPT, planted.HIGH)  # the random mask's shares are those of all rare tokens, of which S2T's are a part
+_NAMES = planted.NAMES | {KEPT: "rare tokens that S2T keeps"}
+# the random mask's shares are those of all rare tokens, of which S2T's are a part
+_ROWS, _LESS = (planted.S2T, KEPT, planted.HIGH, planted.FULL), (KEPT, planted.HIGH)
 _AROUND = 60  # characters on each side of a token in the record
 _EACH = 4  # cases that a page shows of one kind
 
@@ -114,8 +111,11 @@ def joined(
     Raises:
         RecordError: sheet and key are not of one drawing, or not in one order.
     """
-    if wrong := [(s.id, k.id) for s, k in zip(sheet, key, strict=False) if s.id != k.id] or len(sheet) != len(key):
-        raise RecordError("the sheet and its key do not go together", found=wrong, expected="the same ids in one order",
+    shown, hidden = [s.id for s in sheet], [k.id for k in key]
+    if shown != hidden:
+        first_apart = next(((a, b) for a, b in zip_longest(shown, hidden, fillvalue="nothing") if a != b))
+        raise RecordError("the sheet and its key do not go together", found=" beside ".join(first_apart),
+                          expected="the same ids in one order",
                           next_step="take both as stapo-repro label wrote them")  # fmt: skip
     return [
         LabelledToken(
@@ -168,9 +168,9 @@ def _kappa(prompt_N: np.ndarray, both: Sequence[tuple[Label, Label]]) -> Interva
 
 def to_markdown(found: Labelled) -> list[str]:
     """Agreement in a sentence, the labels by mask as a table."""
-    rows = [[name, *(_text(found.shares[m][x]) for x in LABELS)] for m, name in _ROWS.items()]
+    rows = [[_NAMES[m], *(_text(found.shares[m][x]) for x in LABELS)] for m in _ROWS]
     for m in _LESS:
-        rows.append([f"S2T minus {_ROWS[m]}", *(_text(found.differences[m][x], sign=True) for x in LABELS)])
+        rows.append([f"S2T minus {_NAMES[m]}", *(_text(found.differences[m][x], sign=True) for x in LABELS)])
     return [
         f"{found.tokens} tokens, read twice: {_text(found.agreement)} % equal, "
         f"Cohen's kappa {_text(found.kappa, 2, factor=1)}.",
