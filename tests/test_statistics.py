@@ -29,6 +29,7 @@ from stapo_results.statistics import (
     sign_flip_p,
     variance_components,
 )
+from stapo_results.statistics.estimates import welch
 
 NAN = math.nan
 binary = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=3), min_size=2, max_size=12)
@@ -77,6 +78,33 @@ def test_average_by_hand():
     assert (e.mean, e.problems, e.missing) == (pytest.approx(0.4), 22, 1)
     assert e.se == pytest.approx(0.025)
     assert 2.0930 * 0.025 < e.high - e.mean < 2.1009 * 0.025
+
+
+def test_average_with_parts_that_have_no_spread():
+    # beside a half width of t10 x .04 / 2 = 2.2281 x .02 = .04456 a bound of .3 / 2: sqrt(.04456^2 + .15^2) = .15648
+    flat, other = Estimate(0.0, 0.0, 0.0, 0.3, 11, 8), Estimate(0.6, 0.04, 0.5, 0.7, 11, 8)
+    e = average([flat, other])
+    assert (e.mean - e.low, e.high - e.mean) == (pytest.approx(0.04456, abs=1e-5), pytest.approx(0.15648, abs=1e-5))
+    # all wrong: sqrt(.3^2 + .4^2) / 2; all right, all wrong: each bound on its own side
+    e = average([flat, Estimate(0.0, 0.0, 0.0, 0.4, 11, 8)])
+    assert (e.se, e.low, e.high) == (0.0, 0.0, pytest.approx(0.25))
+    e = average([flat, Estimate(1.0, 0.0, 0.8, 1.0, 11, 8)])
+    assert (e.low, e.high) == (pytest.approx(0.4), pytest.approx(0.65))
+
+
+def test_average_of_hard_benchmarks_holds_the_truth():
+    """Six of 30 problems that a model solves once in a hundred: most are all wrong, and `welch` alone is too sure."""
+    rng, truth, repeats = np.random.default_rng(0), 0.01, 300
+    held, by_welch = 0, 0
+    for _ in range(repeats):
+        chance_BQ = rng.beta(2 * truth, 2 * (1 - truth), (6, 30))
+        parts = [clustered((rng.random((30, 2)) < c_Q[:, None]).astype(float)) for c_Q in chance_BQ]
+        e = average(parts)
+        held += e.low <= truth <= e.high
+        half = welch([p.se for p in parts], [p.problems for p in parts])[1] if any(p.se for p in parts) else 1.0
+        by_welch += abs(e.mean - truth) <= half
+    assert held / repeats > 0.95
+    assert by_welch / repeats < 0.92
 
 
 def test_bootstrap_of_two_problems():

@@ -29,8 +29,7 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     records = [c.record for s in scores.values() for c in s.cells]
     return [
         "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval (t, "
-        "clustered by problem; exact where every problem is all right or all wrong, and of an average then the mean of "
-        "its benchmarks' bounds, wider than need be). Rounded half to even.",
+        "clustered by problem; exact where every problem is all right or all wrong). Rounded half to even.",
         *_problems(scores),
         *scoring(records),
         *_unlike(records),

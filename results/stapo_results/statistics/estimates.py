@@ -139,8 +139,9 @@ def clustered(scores_QN: ArrayLike) -> Estimate:
 def average(estimates: Sequence[Estimate]) -> Estimate:
     """Unweighted mean over benchmarks, its interval by `welch`.
 
-    NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. Where no part has
-    a spread (all 0 or all 1) the interval is the mean of the parts' intervals, which is wider than their convolution.
+    NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. A part without a
+    spread (all 0 or all 1) has a standard error of 0, but not no uncertainty: on the side where its exact bound lies,
+    its distance from the mean is added by squares (the limits' own variances: Zou and Donner 2008, MOVER).
 
     Raises:
         BadInput: no estimates.
@@ -159,8 +160,7 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     mean = math.fsum(e.mean for e in estimates) / k
     if math.isnan(mean) or any(math.isnan(e.se) for e in estimates):
         return Estimate(mean, math.nan, math.nan, math.nan, **counts)
-    if not any(e.se for e in estimates):
-        low, high = (math.fsum(getattr(e, end) for e in estimates) / k for end in ("low", "high"))
-        return Estimate(mean, 0.0, low, high, **counts)
-    se, half = welch([e.se for e in estimates], [e.problems for e in estimates])
-    return Estimate(mean, se, max(0.0, mean - half), min(1.0, mean + half), **counts)
+    spread, flat = [e for e in estimates if e.se], [e for e in estimates if not e.se]
+    se, half = welch([e.se for e in estimates], [e.problems for e in estimates]) if spread else (0.0, 0.0)
+    below, above = (math.hypot(half, *((getattr(e, end) - e.mean) / k for e in flat)) for end in ("low", "high"))
+    return Estimate(mean, se, max(0.0, mean - below), min(1.0, mean + above), **counts)
