@@ -219,7 +219,9 @@ def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
 def test_a_model_that_was_only_evaluated_has_no_empty_figures(tmp_path):
     families = "training-curves", "pareto", "token-entropy", "judge", "lengths"
     synthetic.cell(tmp_path, "external", "aime24", "t1.0", ["10", "00"], size="some-lm", rows=30, step="base")
-    assert set(sketched(tmp_path, *families)) == {"some-lm_lengths"}
+    found = sketched(tmp_path, *families)
+    assert set(found) == {"some-lm_lengths"}
+    assert "Base model" not in texts(found["some-lm_lengths"])
     # a judge that was asked is shown, a method that was trained has its curves
     judged = {"scored_by": "rule+judge", "judge": "some judge"}
     synthetic.cell(tmp_path, "external", "aime25", "t1.0", ["10", "00"], size="some-lm", rows=30, step="base", **judged)

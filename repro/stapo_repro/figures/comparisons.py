@@ -108,7 +108,7 @@ class ForestLine:
 
 def _pairs(group: Group) -> list[tuple[str, str]]:
     """(first, second) in drawing order."""
-    return [(_OURS, m) for m in (labels.BASE, *group.methods) if m != _OURS]
+    return [(_OURS, m) for m in group.models if m != _OURS]
 
 
 def forest_lines(experiment: Experiment, group: Group, setting: str) -> list[ForestLine]:

@@ -104,7 +104,7 @@ def _by_method(
         units: labels of the two axes.
         draw: fills one pair of panels. limit: sets the limits of a finished column.
     """
-    size, methods = group.sizes[0], [labels.BASE, *group.methods]
+    size, methods = group.sizes[0], list(group.models)
     figure = sheet(title, 1.35 + len(group.benchmarks) * (_PITCH * len(methods) + 0.22))
     grid = figure.subplots(len(group.benchmarks), 4, width_ratios=(3, 1.3) * 2, sharey="row", sharex="col",
                            squeeze=False)  # fmt: skip
