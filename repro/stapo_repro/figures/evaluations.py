@@ -105,7 +105,8 @@ def _by_method(
         draw: fills one pair of panels. limit: sets the limits of a finished column.
     """
     size, methods = group.sizes[0], list(group.models)
-    figure = sheet(title, 1.35 + len(group.benchmarks) * (_PITCH * len(methods) + 0.22))
+    # a benchmark's name stands upright: a single line is higher than its pitch
+    figure = sheet(title, 1.35 + len(group.benchmarks) * (max(_PITCH * len(methods), 0.55) + 0.22))
     grid = figure.subplots(len(group.benchmarks), 4, width_ratios=(3, 1.3) * 2, sharey="row", sharex="col",
                            squeeze=False)  # fmt: skip
     for row, benchmark in enumerate(group.benchmarks):
@@ -169,7 +170,8 @@ def _draw_lengths(wide: Axes, narrow: Axes, methods: list[str], cells: list[list
             interval(wide, p5, p95, y, colour, 0.8)
             wide.barh(y, p75 - p25, left=p25, height=0.3, facecolor=colour if filled else "white", edgecolor=colour,
                       linewidth=0.8, gid=f"{verdict}-{method}", zorder=3)  # fmt: skip
-            wide.plot([p50, p50], [y - 0.15, y + 0.15], color="white" if filled else colour, linewidth=1, zorder=4)
+            wide.plot([p50, p50], [y - 0.15, y + 0.15], zorder=4, linewidth=1,
+                      color="white" if filled and p75 > p25 else colour)  # fmt: skip
             narrow.plot([found.cut[verdict]], [y], "o", markersize=3.5, markeredgecolor=colour, markeredgewidth=0.8,
                         markerfacecolor=colour if filled else "white", zorder=4, clip_on=False)  # fmt: skip
         wide.plot([found.mean], [-i], "|", color="black", markersize=8, markeredgewidth=1.2, zorder=5)
