@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import finished_run
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("lighteval", reason="lighteval is in an environment of its own: tox -e lighteval")
 
 from stapo_eval.cli import main
+from stapo_eval.interop.lighteval_import import LightevalImport
+from stapo_results import store
+from stapo_results.errors import BadInput
+from stapo_results.schema import CellRecord, Run, Sample
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
 AVG = "avg@n:n=4"
@@ -101,16 +107,17 @@ def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
     assert all(x["seconds"] > 0 for x in lines)
 
 
-def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp_path: Path) -> None:
+def test_lighteval_runs_our_tasks_alone_offline_and_its_run_becomes_one_of_ours(world: Path, tmp_path: Path) -> None:
     import eval_model
 
     from stapo_eval.decoding import prompt
 
     model = eval_model.build(tmp_path / "model")
     (model / "generation_config.json").write_text(json.dumps({"do_sample": True, "eos_token_id": 2, "pad_token_id": 0}))
-    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1"}
+    env = os.environ | {"STAPO_DATA_DIR": str(world / "data"), "HF_HUB_OFFLINE": "1", "STAPO_MAX_TOKENS": "24"}
     arguments = (
-        f"model_name={model},max_length=512,batch_size=3,generation_parameters={{temperature:1.0,max_new_tokens:24}}"
+        f"model_name={model},max_length=512,batch_size=3,dtype=float32,generation_parameters="
+        "{temperature:1.0,top_p:1.0,seed:7}"
     )
     done = subprocess.run(
         [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
@@ -124,3 +131,30 @@ def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp
     assert [len(set(r["model_response"]["text"])) for r in rows] == [4, 4, 4]
     # the same prompts as the suite's own evaluation
     assert sorted(r["doc"]["query"] for r in rows) == sorted(prompt(p["problem"]) for p in finished_run.PROBLEMS)
+
+    imported = LightevalImport(str(tmp_path / "out"), str(model), str(world / "data"), str(tmp_path / "run"))
+    assert imported() == 0
+    run = store.read_json(tmp_path / "run/run.json", Run)
+    assert (run.status, run.config["engine"], run.seeds) == (
+        "done",
+        f"lighteval {version('lighteval')}",
+        {"eval_seed": 7},
+    )
+    (cell,) = (store.read_json(f, CellRecord) for f in (tmp_path / "run/cells").iterdir())
+    assert (cell.n, cell.max_tokens, cell.cell.setting, cell.cell.eval_seed) == (4, 24, "t1.0", 7)
+    kept = {r["doc"]["specific"]["problem_id"]: r for r in rows}
+    assert [(p.problem_id, p.verdicts.count("1") / 4) for p in cell.problems] == [
+        (p["id"], kept[p["id"]]["metric"][AVG]) for p in finished_run.PROBLEMS
+    ]
+    samples = list(store.read(tmp_path / "run/samples.jsonl", Sample))
+    assert [s.response for s in samples] == [
+        t for p in finished_run.PROBLEMS for t in kept[p["id"]]["model_response"]["text"]
+    ]
+    assert {s.finish_reason for s in samples if s.response_tokens < 24} <= {"stop"}
+    # a prompt that lighteval cut is no prompt of ours
+    details = next((tmp_path / "out/details").rglob("*.parquet"))
+    rows = pq.read_table(details).to_pylist()
+    rows[1]["model_response"]["input_tokens"] = rows[1]["model_response"]["input_tokens"][-20:]
+    pq.write_table(pa.Table.from_pylist(rows), details)
+    with pytest.raises(BadInput, match="not asked what the suite asks"):
+        imported()

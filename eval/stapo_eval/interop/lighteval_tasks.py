@@ -3,7 +3,9 @@
     STAPO_DATA_DIR=BENCHMARKS lighteval accelerate MODEL_ARGS "stapo_aime24|0" \
         --custom-tasks stapo_eval.interop.lighteval_tasks
 
-There is a task for each benchmark that the directory holds, its copy checked against the registry. lighteval loads a
+There is a task for each benchmark that the directory holds, its copy checked against the registry. Responses have up to
+$STAPO_MAX_TOKENS tokens, else 20,480: lighteval's own `max_new_tokens` cuts the prompts on its transformers path, and
+leaves the responses' length to the task (`TransformersModel._padded_greedy_until` of 0.13.0). lighteval loads a
 data set by a folder's path, so each is laid out as Parquet in the hub's cache. Scores are lighteval's own metrics: its
 extraction and comparison, no judge. Needs lighteval 0.13.0 (`tox -e lighteval`).
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +118,7 @@ def tasks(data_dir: Path | None) -> list[LightevalTaskConfig]:
             hf_avail_splits=[_SPLIT],
             evaluation_splits=[_SPLIT],
             metrics=metrics(spec.samples),
-            generation_size=MAX_TOKENS,
+            generation_size=int(os.environ.get("STAPO_MAX_TOKENS") or MAX_TOKENS),
         )
         for name, spec in here.items()
     ]
