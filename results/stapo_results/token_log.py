@@ -17,6 +17,7 @@ in one file (`stapo-repro collect` joins them): `step` is a column.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -202,7 +203,8 @@ def join(run: Path) -> dict[str, bytes]:
 
     Returns:
         Path below the run's folder -> content: rows and counts, named after the first step, and the tokenizer where
-        there is one. The same log gives the same bytes, however its steps were split into files. Empty without a log.
+        there is one, without its blanks. The same log gives the same bytes, however its steps were split into files.
+        Empty without a log.
 
     Raises:
         RecordError: as `read`.
@@ -218,7 +220,10 @@ def join(run: Path) -> dict[str, bytes]:
         whole = table.combine_chunks().replace_schema_metadata(schema(columns, log.header).metadata)
         files[path.relative_to(run).as_posix()] = _parquet(whole)
     if (tokenizer := folder / TOKENIZER).exists():
-        files[tokenizer.relative_to(run).as_posix()] = tokenizer.read_bytes()
+        whole = json.loads(tokenizer.read_bytes())
+        files[tokenizer.relative_to(run).as_posix()] = json.dumps(
+            whole, ensure_ascii=False, separators=(",", ":")
+        ).encode()
     return files
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, testbed, token_entropy, training
@@ -99,6 +100,18 @@ def draw(of: Experiment | Testbed, only: Sequence[str] = (), kinds: Sequence[str
     """
     with style():
         return [save(sketch, kinds) for sketch in sketches(of, only)]
+
+
+def of_probe(folder: Path, what: str, kinds: Sequence[str] = KINDS) -> list[Drawn]:
+    """What `stapo-repro tokens` draws of a probe, but for its steps, which are mini-batches of one model's responses.
+
+    Args:
+        what: first sentence of the captions.
+    """
+    chosen = "tokens_density", "tokens_quadrants", "tokens_clouds"
+    with style():
+        found = {s.name: s for s in token_figures.sketches(load_token_log(folder))}
+        return [save(replace(found[n], name=f"probe_{n}", caption=f"{what} {found[n].caption}"), kinds) for n in chosen]
 
 
 def readme_block(drawn: Mapping[str, Drawn]) -> str:

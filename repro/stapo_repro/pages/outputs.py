@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stapo_repro import paper
+from stapo_repro import labels, paper
 from stapo_repro.calibration import graders
 from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
@@ -35,7 +35,9 @@ from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page, readings
 from stapo_results import generated, walks
+from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
+from stapo_results.store import read_json
 
 if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
@@ -170,18 +172,31 @@ def figure_files(
     for part in parts(of, records):
         main = part == "main"
         drawn[part] = draw(*_load(records), only, kinds) if main else figures.draw(load_testbed(records), only, kinds)
+    if "main" in drawn and not records and (not only or "tokens" in only):
+        drawn["main"] += figures.of_probe(_RECORDS / LABELS / "probe", _labelled(), kinds)
     every = {d.name: d for found in drawn.values() for d in found}
     files = {folder / f"{d.name}.{kind}": data for d in every.values() for kind, data in d.files.items()}
     if only or out:
         return files
     if "main" in drawn:
         generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
+        shown = [d.block(_FIGURES) for d in drawn["main"] if d.name.startswith("probe_")]
+        generated.renew(files, checkout() / "docs" / "tokens.md", "probe", "\n\n".join(shown))
     for found in drawn.get("testbed", ()):
         generated.renew(files, _TESTBED_PAGE, found.name.replace("_", "-figure-"), found.block(_FIGURES))
     if len(drawn) == 2:
         page = checkout() / "results" / "figures" / "README.md"
         generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["testbed"]))
     return files
+
+
+def _labelled() -> str:
+    """Whose responses the labelled sample was drawn from, for the captions of their figures."""
+    folder = _RECORDS / LABELS
+    base = read_json(folder / "base" / "run.json", Run).config
+    asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in load_cells([folder])}))
+    name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
+    return f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
 
 
 def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None, most: int) -> dict[Path, bytes]:

@@ -54,9 +54,9 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
     Taken are run.json of base models, trainings, evaluations and probes, metrics.jsonl, cells/*.json, labels.json,
-    graders.json and a training's token log (all steps joined into one pair of files), each read as its record first,
-    and of a run of the driver what each stage took (stages.json); responses, their times and checkpoints stay behind.
-    Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
+    graders.json and the token log of a training or probe (all steps joined into one pair of files), each read as its
+    record first, and of a run of the driver what each stage took (stages.json); responses, their times and checkpoints
+    stay behind. Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
@@ -86,6 +86,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
             metrics = path.with_name("metrics.jsonl")
             lines = [store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)]
             written[metrics.relative_to(root)] = "".join(lines)
+        if record.kind in ("train", "probe"):
             if of_testbed:
                 counted = counts.of_run(path.parent, record.run_id)
                 log = {counts.FILE: store.to_line(counted) + "\n"} if counted else {}
