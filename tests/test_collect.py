@@ -93,15 +93,18 @@ def make_log(folder: Path, **options: object) -> None:
     make_run(folder)
     tokens = [Token("a", junk=True, step=s, batch=b, entropy=s / 8) for s in (1, 2, 3) for b in (1, 2)]
     write(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
-    (folder / "token_log" / "tokenizer.json").write_text("{}")
+    (folder / "token_log" / "tokenizer.json").write_text('{\n "é": [1]}')
 
 
-def test_the_token_log_comes_along_as_one_pair_of_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["train", "probe"])
+def test_the_token_log_comes_along_as_one_pair_of_files(kind: str, tmp_path: Path) -> None:
     make_log(tmp_path / "run" / "train" / "stapo-s0", left_out=2)
+    make_run(tmp_path / "run" / "train" / "stapo-s0", kind=kind)
     collect(tmp_path / "run", tmp_path / "out")
     copy = tmp_path / "out" / "train" / "stapo-s0"
     assert sorted(p.relative_to(copy).as_posix() for p in (copy / "token_log").rglob("*.*")) == [
         "token_log/00000001.parquet", "token_log/histogram/00000001.parquet", "token_log/tokenizer.json"]  # fmt: skip
+    assert (copy / "token_log" / "tokenizer.json").read_text(encoding="utf-8") == '{"é":[1]}'
     one, other = token_log.read(tmp_path / "run" / "train" / "stapo-s0"), token_log.read(copy)
     assert one is not None
     assert other is not None
