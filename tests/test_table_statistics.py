@@ -116,6 +116,10 @@ def test_two_seeds_have_both_variances(tmp_path):
     # seed 1: (.21 + .24 + .09) the same; mean over two seeds: sqrt(2 x .00666667) / 2 = .0577350
     assert v.se_sampling == 5.77350269
     assert any("the interval covers the choice of problems and of seeds" in n for n in section(t).footnotes)
+    few = "Two training seeds (STAPO) are few"
+    assert any(n.startswith(few) for n in section(t).footnotes)
+    cell(tmp_path, "stapo", tenths(0.3, 0.6, 0.9), seed=2)
+    assert not any(n.startswith(few) for n in section(build(tmp_path)).footnotes)
 
 
 def test_comparison_over_two_seeds_by_hand(tmp_path):

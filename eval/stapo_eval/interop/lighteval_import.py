@@ -2,9 +2,13 @@
 
     python -m stapo_eval.interop.lighteval_import --output-dir OUT --model MODEL --data-dir BENCHMARKS --out RUN
 
-OUT is lighteval's `--output-dir`, with `--save-details`, of the suite's tasks (`lighteval_main`). lighteval keeps one
-number a problem, so its metric is asked again about each response, and has to give the number that was kept. The
-prompts have to be the suite's, token by token.
+OUT is lighteval's `--output-dir`, with `--save-details`, of the suite's tasks under `lighteval_main accelerate`,
+without continuous batching. lighteval keeps one number a problem, so its metric is asked again about each response, and
+has to give the number that was kept. What would make the run another measurement than ours is refused: a prompt that is
+not the suite's token by token, a decoding that the record cannot name, a response that was cut off before its limit.
+
+Code, packages and hardware in run.json are those of the import: make it where lighteval ran. lighteval draws without a
+seed, which is written as -1. It keeps responses by a model's path: other weights in the same folder get the old ones.
 """
 
 # pyright: reportMissingImports=false
@@ -27,7 +31,6 @@ from lighteval.tasks.requests import Doc
 
 from stapo_eval.decoding import encode_chat, prompt
 from stapo_eval.engines.base import load_tokenizer
-from stapo_eval.grading.rules import grader_version
 from stapo_eval.interop.lighteval_log import gold_text
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
@@ -39,6 +42,12 @@ from stapo_results.schema import SETTINGS, Sample, Verdict
 from stapo_results.terminal import run_main
 
 NAME = f"lighteval {version('lighteval')}"
+_GRADER = f"{NAME}, latex2sympy2_extended {version('latex2sympy2_extended')}"
+_ENGINE = f"{NAME}, transformers {version('transformers')}"
+_AGAIN = "run lighteval_main again: docs/evaluation.md has the command"
+# what lighteval has to have been told, or the model's generation_config.json to say; transformers' own top_k is 50
+_DECODING = {"do_sample": True, "top_k": 0, "min_p": None, "repetition_penalty": None, "max_new_tokens": None}
+Rows = dict[str, list[dict[str, Any]]]  # benchmark -> rows of lighteval's details
 
 
 @dataclass(frozen=True)
@@ -52,118 +61,111 @@ class LightevalImport:
     data_dir: str
     """Directory with the benchmarks' JSONL files."""
     out: str
-    """Run folder to write."""
+    """Run folder to write; it must not exist."""
 
     def __call__(self) -> int:
         results = sorted(Path(self.output_dir).glob("results/**/results_*.json"))
         tables = sorted(Path(self.output_dir).glob("details/**/details_stapo_*.parquet"))
-        if len(results) != 1 or not tables:
-            raise BadInput(
-                f"{self.output_dir} does not hold one run of lighteval",
-                found=f"{len(results)} results and {len(tables)} details of the suite's tasks",
-                expected="one results_*.json, and a details_stapo_*.parquet for each task",
-                next_step="run lighteval_main with --save-details and an --output-dir of its own",
-            )
+        _same("runs of lighteval in --output-dir", len(results), 1)
+        _same("--out exists", Path(self.out).exists(), False, "give a folder of its own")
         rows = {t.name.removeprefix("details_stapo_").split("|")[0]: pq.read_table(t).to_pylist() for t in tables}
+        _same("details of the suite's tasks", bool(rows), True)
         plan = self._plan(json.loads(results[0].read_text())["config_general"], rows)
         samples, verdicts = zip(*_lines(plan, rows), strict=True)
         for name, lines in (("samples", samples), ("verdicts", verdicts)):
-            text = "".join(f"{x.model_dump_json()}\n" for x in lines)
-            store.write_atomic(plan.out / f"{name}.jsonl", text)
+            store.write_atomic(plan.out / f"{name}.jsonl", "".join(f"{x.model_dump_json()}\n" for x in lines))
         for where in plan.cells():
             mine = [x for x in zip(samples, verdicts, strict=True) if x[0].cell == where.cell.id]
             record = cell_record(plan, plan.run, where, [s for s, _ in mine], [v for _, v in mine])
-            store.write_json(plan.out / "cells" / f"{where.cell.slug}.json", record)
+            named = record.model_copy(update={"grader": _GRADER})
+            store.write_json(plan.out / "cells" / f"{where.cell.slug}.json", named)
         store.write_json(plan.out / "run.json", plan.run)
         print(f"{sum(v.correct for v in verdicts)} of {len(verdicts)} correct by {NAME}: {plan.out}")
         return 0
 
-    def _plan(self, told: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> EvaluationPlan:
+    def _plan(self, told: dict[str, Any], rows: Rows) -> EvaluationPlan:
         """The evaluation that this was: what lighteval was told, in our words."""
-        model = told["model_config"]
-        asked = model["generation_parameters"]
-        decoding = asked["temperature"], asked["top_p"]
-        named = next((k for k, v in SETTINGS.items() if v == decoding), "t{:g}-p{:g}".format(*decoding))
-        limits = {(r["doc"]["num_samples"], r["doc"]["generation_size"]) for task in rows.values() for r in task}
-        if len(limits) != 1 or asked["max_new_tokens"]:
-            raise BadInput(
-                "the tasks have no length or number of samples in common",
-                found=f"(samples, tokens) {sorted(limits)}, max_new_tokens {asked['max_new_tokens']}",
-                expected="one of each, and no max_new_tokens, which lighteval applies to the prompts",
-                next_step="run lighteval_main again, with STAPO_MAX_TOKENS for the length",
-            )
-        n, max_tokens = limits.pop()
+        model, folder = told["model_config"], Path(self.model)
+        own = folder / "generation_config.json"
+        said = json.loads(own.read_text()) if own.exists() else {}
+        said |= {k: v for k, v in model["generation_parameters"].items() if v is not None}
+        _same("the model", str(Path(model["model_name"]).resolve()), str(folder.resolve()), "name that one as --model")
+        _same("continuous_batching", model.get("continuous_batching"), False)
+        for key, value in _DECODING.items():
+            _same(key, said.get(key), value)
+        decoding = said.get("temperature"), said.get("top_p")
+        known = (*decoding, model.get("dtype"))
+        _same("temperature, top_p and dtype given", tuple(x is not None for x in known), (True,) * 3)
+        limits = {r["doc"]["generation_size"] for task in rows.values() for r in task}
+        _same("lengths of responses", len(limits), 1)
+        config = json.loads((folder / "config.json").read_text())
+        context = model.get("max_length") or config.get("max_position_embeddings", 0)
+        longest = max(len(r["model_response"]["input_tokens"]) for task in rows.values() for r in task)
+        limit = limits.pop()
+        _same("room for the longest prompt and response", context >= longest + limit, True)
         plan = make_plan(
             RunOptions(
                 model=self.model,
                 benchmarks=",".join(sorted(rows)),
-                settings=named,
+                settings=next((k for k, v in SETTINGS.items() if v == decoding), "t{:g}-p{:g}".format(*decoding)),
                 data_dir=self.data_dir,
-                n=n,
-                max_tokens=max_tokens,
-                eval_seed=asked["seed"] or 0,
+                max_tokens=limit,
+                eval_seed=-1,
                 dtype=model["dtype"],
                 out=self.out,
             )
         )
         config = plan.run.config | {"engine": NAME, "preset": NAME}
-        known = {"config": config, "run_id": identity(config, plan.run.revisions), "status": "done",
-                 "wall_seconds": float(told["total_evaluation_time_secondes"])}  # fmt: skip
-        run = plan.run.model_copy(update=known)
-        return replace(plan, run=run, options=replace(plan.options, preset=NAME))
+        done = {"config": config, "run_id": identity(config, plan.run.revisions), "status": "done",
+                "wall_seconds": float(told["total_evaluation_time_secondes"])}  # fmt: skip
+        return replace(plan, run=plan.run.model_copy(update=done), options=replace(plan.options, preset=NAME))
 
 
-def _lines(plan: EvaluationPlan, rows: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[Sample, Verdict]]:
-    """Each response with its verdict, in the order of the plan.
+def _same(what: str, found: Any, expected: Any, next_step: str = _AGAIN) -> None:
+    if found != expected:
+        raise BadInput(
+            f"lighteval's run is no evaluation of ours: {what}", found=found, expected=expected, next_step=next_step
+        )
 
-    Raises:
-        BadInput: a problem is missing, or was asked in other tokens.
-    """
+
+def _lines(plan: EvaluationPlan, rows: Rows) -> Iterator[tuple[Sample, Verdict]]:
+    """Each response with its verdict, in the order of the plan. Raises BadInput for what is not as we ask or as the
+    module says."""
     tokenizer = load_tokenizer(find_model(plan.options.model))
-    padding = {tokenizer.pad_token_id, tokenizer.eos_token_id}
     metric = Metrics.avg_at_n_math(sample_params={"n": 1})
-    graded_by = {"preset": NAME, "grader_version": grader_version(), "judge": "not_asked", "judge_model": "",
+    graded_by = {"preset": NAME, "grader_version": _GRADER, "judge": "not_asked", "judge_model": "",
                  "judge_revision": ""}  # fmt: skip
     for cell, benchmark, decoding in plan.cells():
         of = {r["doc"]["specific"]["problem_id"]: r for r in rows[benchmark.name]}
         for problem in plan.problems(benchmark):
-            row, ours = of.get(problem.id), encode_chat(tokenizer, prompt(problem.problem))
-            theirs = row["model_response"]["input_tokens"] if row else []
-            same = theirs[-len(ours) :] == ours and set(theirs[: -len(ours)]) <= padding
-            if row is None or not same or row["doc"]["choices"] != [gold_text(problem.answer)]:
-                raise BadInput(
-                    f"{problem.id}: lighteval was not asked what the suite asks",
-                    found=f"{len(theirs)} tokens, gold {row['doc']['choices']}" if row else "it was not asked",
-                    expected=f"{len(ours)} tokens behind padding, gold {gold_text(problem.answer)}",
-                    next_step="run lighteval_main on the whole benchmark, without max_new_tokens and --max-samples",
-                )
-            doc, n = Doc(**row["doc"]), plan.samples_of(benchmark)
-            right = []
-            for i, (text, ids) in enumerate(
-                zip(row["model_response"]["text"], row["model_response"]["output_tokens"], strict=True)
-            ):
-                there = {"cell": cell.id, "problem_id": problem.id, "sample_index": i}
+            _same(f"{problem.id} was asked", problem.id in of, True)
+            doc, given = Doc(**of[problem.id]["doc"]), of[problem.id]["model_response"]
+            ours, n = encode_chat(tokenizer, prompt(problem.problem)), plan.samples_of(benchmark)
+            # what stands before it may be padding alone
+            _same(f"tokens of the prompt of {problem.id}", given["input_tokens"][given["padded_tokens_count"] :], ours)
+            _same(f"gold answer of {problem.id}", doc.choices, [gold_text(problem.answer)])
+            _same(f"samples of {problem.id}", len(given["text"]), n)
+            right = 0
+            for i, (text, ids) in enumerate(zip(given["text"], given["output_tokens"], strict=True)):
                 ended = ids.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in ids else 0
-                right.append(bool(metric.compute_sample(doc=doc, model_response=ModelResponse(text=[text]))
-                                  [metric.metric_name] == 1))  # fmt: skip
+                _same(f"tokens of {problem.id}, sample {i}, which did not end", ended or len(ids),
+                      ended or decoding.max_tokens)  # fmt: skip
+                score = metric.compute_sample(doc=doc, model_response=ModelResponse(text=[text]))
+                correct, found = bool(score[metric.metric_name] == 1), doc.specific["extracted_predictions"]
+                right += correct
+                there = {"cell": cell.id, "problem_id": problem.id, "sample_index": i}
                 sample = Sample(
                     **there, seed=plan.options.eval_seed, response=text, finish_reason="stop" if ended else "length",
-                    prompt_tokens=len(ours), response_tokens=ended or min(len(ids), decoding.max_tokens),
-                    logprob_sum=None, engine=f"{NAME}, transformers {version('transformers')}",
+                    prompt_tokens=len(ours), response_tokens=ended or len(ids), logprob_sum=None, engine=_ENGINE,
                 )  # fmt: skip
-                reason = "match" if right[-1] else "mismatch"
+                reason = "match" if correct else "mismatch" if found else "no_answer"
                 verdict = Verdict(
-                    **there, extracted=None, rule=right[-1], reason=reason, correct=right[-1], **graded_by
-                )
+                    **there, extracted=found[0] if found else None, rule=correct, reason=reason, correct=correct,
+                    **graded_by,
+                )  # fmt: skip
                 yield sample, verdict
-            kept = row["metric"][f"avg@n:n={n}"]
-            if len(right) != n or abs(sum(right) / n - kept) > 1e-9:
-                raise BadInput(
-                    f"{problem.id}: lighteval's metric says something else about its responses now",
-                    found=f"{sum(right)} of {len(right)} right",
-                    expected=f"{kept:g} of {n}",
-                    next_step="use the environment in which it was run",
-                )
+            _same(f"right answers of {problem.id} by its metric, now and then", right / n,
+                  of[problem.id]["metric"][f"avg@n:n={n}"], "make the import where lighteval ran")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@
 
 lighteval 0.13.0 imports every task that it ships before it looks at custom ones, and one of these downloads a pickle
 when it is imported: without a network no command starts. Here the registry holds the custom tasks and nothing else.
+
+Its transformers path ends a batch of P problems with N samples each when the first P of the P x N responses have ended,
+and cuts the others off (`MultiTokenEOSCriteria`). Here each ends by its own end-of-turn token, which is set there too.
 """
 
 # pyright: reportMissingImports=false
@@ -14,8 +17,10 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+from lighteval.models.transformers import transformers_model
 from lighteval.tasks.lighteval_task import LightevalTaskConfig
 from lighteval.tasks.registry import Registry
+from transformers import StoppingCriteriaList
 
 TASKS = "stapo_eval.interop.lighteval_tasks"
 
@@ -28,8 +33,9 @@ def custom_only(
 
 
 def main() -> None:
-    """Entry point: lighteval's own, after its registry was replaced."""
+    """Entry point: lighteval's own, after its registry and its end of a batch were replaced."""
     Registry.load_all_task_configs = staticmethod(custom_only)  # type: ignore[method-assign]
+    transformers_model.stop_sequences_criteria = lambda *a, **k: StoppingCriteriaList()
     from lighteval.__main__ import app
 
     app()

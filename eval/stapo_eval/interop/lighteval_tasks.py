@@ -4,10 +4,10 @@
         --custom-tasks stapo_eval.interop.lighteval_tasks
 
 There is a task for each benchmark that the directory holds, its copy checked against the registry. Responses have up to
-$STAPO_MAX_TOKENS tokens, else 20,480: lighteval's own `max_new_tokens` cuts the prompts on its transformers path, and
-leaves the responses' length to the task (`TransformersModel._padded_greedy_until` of 0.13.0). lighteval loads a
-data set by a folder's path, so each is laid out as Parquet in the hub's cache. Scores are lighteval's own metrics: its
-extraction and comparison, no judge. Needs lighteval 0.13.0 (`tox -e lighteval`).
+$STAPO_MAX_TOKENS tokens, else 20,480: on its transformers path lighteval cuts the prompts to its own `max_new_tokens`,
+and leaves the responses' length to the task (`_padded_greedy_until` of 0.13.0). lighteval loads a data set by a
+folder's path, so each is laid out as Parquet in the hub's cache. Scores are lighteval's own metrics: its extraction and
+comparison, no judge. Needs lighteval 0.13.0 (`tox -e lighteval`).
 """
 
 # pyright: reportMissingImports=false
@@ -109,6 +109,10 @@ def tasks(data_dir: Path | None) -> list[LightevalTaskConfig]:
             expected="a directory with the benchmarks' JSONL files",
             next_step=f"stapo-eval benchmarks --write DIR, then {DATA_DIR_VARIABLE}=DIR",
         )
+    given = os.environ.get("STAPO_MAX_TOKENS") or str(MAX_TOKENS)
+    if not given.isdecimal() or not (limit := int(given)):
+        raise BadInput("STAPO_MAX_TOKENS is no length", found=given, expected="a whole number of tokens, from 1",
+                       next_step="leave it out for 20,480")  # fmt: skip
     return [
         LightevalTaskConfig(
             name=f"stapo_{name}",
@@ -118,7 +122,7 @@ def tasks(data_dir: Path | None) -> list[LightevalTaskConfig]:
             hf_avail_splits=[_SPLIT],
             evaluation_splits=[_SPLIT],
             metrics=metrics(spec.samples),
-            generation_size=int(os.environ.get("STAPO_MAX_TOKENS") or MAX_TOKENS),
+            generation_size=limit,
         )
         for name, spec in here.items()
     ]

@@ -58,7 +58,7 @@ class Group:
         name: first part of the file's name.
         label: what the heading calls it, such as "Qwen3-8B"; "" for all of the paper's sizes.
         methods: in drawing order, without the base model.
-        models: the same behind the base model, which a size has where it was evaluated or a method starts from it.
+        models: the same, behind the base model where that was evaluated or something was trained from it.
         benchmarks: in the table's order.
     """
 
@@ -153,7 +153,8 @@ class Experiment:
             benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
             own = tuple(m for m in own if m in found)
         methods = (*own, *sorted(found - {*own, labels.BASE}))
-        models = (labels.BASE, *methods) if own or labels.BASE in found else methods
+        trained = own or runs or any(c.cell.step != "base" for c in cells)
+        models = (labels.BASE, *methods) if trained or labels.BASE in found else methods
         return Group(name, label, kind, sizes, methods, models, benchmarks, any(x.synthetic for x in (*cells, *runs)))
 
     def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:

@@ -117,8 +117,8 @@ def _models(records: list[CellRecord]) -> list[str]:
         )
     if two := {labels.method_label(m) for m, s in seeds.items() if len(s) == 2}:
         notes.append(
-            f"Two training seeds ({_join(two)}) say little about their spread: where it is several times that over "
-            "problems, 95 % intervals hold the truth in 88 of 100 simulations, and 12 of 100 p lie under 0.05 by luck."
+            f"Two training seeds ({_join(two)}) are few: where their standard error is three to six times that over "
+            "problems, such an interval holds the truth in 88 of 100 simulations, not in 95."
         )
     if single := {labels.method_label(m) for m, s in seeds.items() if len(s) == 1}:
         notes.append(
