@@ -146,9 +146,9 @@ def forest(experiment: Experiment, group: Group) -> Sketch | None:
         figure.legend(handles=[mark], loc="outside lower center")
     what = f"Accuracy of {one} minus that of each other method"
     caption = (
-        f"{group.opening(what)} Paired by problem, and by seed where both sides have the same several or one is the base "
-        "model; bars are 95 % t intervals for the choice of what is paired, not adjusted "
-        f"for the number of comparisons. Right of 0: {one} is better."
+        f"{group.opening(what)} Paired by problem, and by seed where both sides have the same several or one is the "
+        "base model; bars are 95 % t intervals for the choice of what is paired, not adjusted for the number of "
+        f"comparisons. Right of 0: {one} is better."
     )
     if printed:
         caption += " Hollow diamonds: differences of the paper's printed values."
