@@ -216,6 +216,8 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
     named = list(records) or list(runs)
     (folders, skip), (cells, trainings, theory) = roots(named), _load(named)
     drawn = draw(cells, trainings, theory)
+    if not named:
+        drawn += figures.of_probe(_RECORDS / LABELS / "probe", _labelled(), ("svg",))
     main = report.ReportedExperiment("Runs" if named else "Main experiment", folders, skip, cells, trainings, drawn)
     judged = None
     if not named:
