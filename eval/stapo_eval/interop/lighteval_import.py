@@ -133,7 +133,7 @@ def _lines(plan: EvaluationPlan, rows: Rows) -> Iterator[tuple[Sample, Verdict]]
     module says."""
     tokenizer = load_tokenizer(find_model(plan.options.model))
     metric = Metrics.avg_at_n_math(sample_params={"n": 1})
-    graded_by = {"preset": NAME, "grader_version": _GRADER, "judge": "not_asked", "judge_model": "",
+    graded_by: dict[str, Any] = {"preset": NAME, "grader_version": _GRADER, "judge": "not_asked", "judge_model": "",
                  "judge_revision": ""}  # fmt: skip
     for cell, benchmark, decoding in plan.cells():
         of = {r["doc"]["specific"]["problem_id"]: r for r in rows[benchmark.name]}
