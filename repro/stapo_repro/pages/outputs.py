@@ -173,7 +173,7 @@ def figure_files(
         main = part == "main"
         drawn[part] = draw(*_load(records), only, kinds) if main else figures.draw(load_testbed(records), only, kinds)
     if "main" in drawn and not records and (not only or "tokens" in only):
-        drawn["main"] += figures.of_probe(_RECORDS / LABELS / "probe", _labelled(), kinds)
+        drawn["main"] += _labelled(kinds)
     every = {d.name: d for found in drawn.values() for d in found}
     files = {folder / f"{d.name}.{kind}": data for d in every.values() for kind, data in d.files.items()}
     if only or out:
@@ -190,13 +190,16 @@ def figure_files(
     return files
 
 
-def _labelled() -> str:
-    """Whose responses the labelled sample was drawn from, for the captions of their figures."""
+def _labelled(kinds: Sequence[str]) -> list[Drawn]:
+    """The figures of the labelled sample's probe, whose captions say whose responses they show."""
+    from stapo_repro.pages import figures
+
     folder = _RECORDS / LABELS
     base = read_json(folder / "base" / "run.json", Run).config
     asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in load_cells([folder])}))
     name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
-    return f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
+    what = f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
+    return figures.of_probe(folder / "probe", what, kinds)
 
 
 def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None, most: int) -> dict[Path, bytes]:
@@ -217,7 +220,7 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
     (folders, skip), (cells, trainings, theory) = roots(named), _load(named)
     drawn = draw(cells, trainings, theory)
     if not named:
-        drawn += figures.of_probe(_RECORDS / LABELS / "probe", _labelled(), ("svg",))
+        drawn += _labelled(("svg",))
     main = report.ReportedExperiment("Runs" if named else "Main experiment", folders, skip, cells, trainings, drawn)
     judged = None
     if not named:
