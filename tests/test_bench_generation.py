@@ -13,6 +13,7 @@ from stapo_results import store
 from stapo_results.schema import Sample
 
 
+@pytest.mark.slow
 def test_both_sides_do_the_same_work(tmp_path: Path) -> None:
     options = replace(generation._world(tmp_path, generation.QUICK), out=str(tmp_path / "out"))
     plan = make_plan(options)

@@ -133,6 +133,7 @@ def test_bytes_are_the_same_each_time_and_hold_no_date(mini, kind):
         assert struct.unpack(">II", data[16:24]) == (1400, 620)
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_in_another_process(tmp_path, mini):
     for drawn in figure_pages.draw(experiment(mini), ["pareto"]):
         for kind, data in drawn.files.items():

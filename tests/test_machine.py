@@ -112,6 +112,7 @@ def test_an_address_where_no_cluster_answers() -> None:
 # the disk
 
 
+@pytest.mark.slow
 def test_checkpoints_of_8b_by_hand() -> None:
     def planned(*overrides: str) -> machine.Checkpoints:
         paper = ["size=qwen3-8b", "hardware=8gpu", "run.data=/d", "run.out=/out"]

@@ -340,6 +340,7 @@ def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
         build.build_base(tmp_path / "out", seed=1)
 
 
+@pytest.mark.slow
 def test_noise_moves_every_weight_by_its_standard_deviation(tmp_path):
     from safetensors.torch import load_file
 

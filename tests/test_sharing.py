@@ -174,6 +174,7 @@ def _large(tmp_path: Path) -> Path:
     return tmp_path / "large.zip"
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_leaves_whole_runs_and_goes_on(tmp_path: Path) -> None:
     bundle = _large(tmp_path)
     names = {f.path for f in check(bundle)[0].files}

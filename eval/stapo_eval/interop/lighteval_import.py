@@ -67,9 +67,10 @@ class LightevalImport:
         results = sorted(Path(self.output_dir).glob("results/**/results_*.json"))
         tables = sorted(Path(self.output_dir).glob("details/**/details_stapo_*.parquet"))
         _same("runs of lighteval in --output-dir", len(results), 1)
-        _same("--out exists", Path(self.out).exists(), False, "give a folder of its own")
+        if Path(self.out).exists():
+            raise BadInput("--out exists", found=self.out, expected="a new folder", next_step="give another --out")
         rows = {t.name.removeprefix("details_stapo_").split("|")[0]: pq.read_table(t).to_pylist() for t in tables}
-        _same("details of the suite's tasks", bool(rows), True)
+        _same("details of the suite's tasks", "some" if rows else "none", "some")
         plan = self._plan(json.loads(results[0].read_text())["config_general"], rows)
         samples, verdicts = zip(*_lines(plan, rows), strict=True)
         for name, lines in (("samples", samples), ("verdicts", verdicts)):
@@ -94,15 +95,15 @@ class LightevalImport:
         for key, value in _DECODING.items():
             _same(key, said.get(key), value)
         decoding = said.get("temperature"), said.get("top_p")
-        known = (*decoding, model.get("dtype"))
-        _same("temperature, top_p and dtype given", tuple(x is not None for x in known), (True,) * 3)
+        given = {"temperature": decoding[0], "top_p": decoding[1], "dtype": model.get("dtype")}
+        _same("temperature, top_p and dtype, left out", [k for k, v in given.items() if v is None], [])
         limits = {r["doc"]["generation_size"] for task in rows.values() for r in task}
         _same("lengths of responses", len(limits), 1)
         config = json.loads((folder / "config.json").read_text())
         context = model.get("max_length") or config.get("max_position_embeddings", 0)
         longest = max(len(r["model_response"]["input_tokens"]) for task in rows.values() for r in task)
         limit = limits.pop()
-        _same("room for the longest prompt and response", context >= longest + limit, True)
+        _same("room for the longest prompt and response", min(context, longest + limit), longest + limit)
         plan = make_plan(
             RunOptions(
                 model=self.model,
@@ -138,7 +139,7 @@ def _lines(plan: EvaluationPlan, rows: Rows) -> Iterator[tuple[Sample, Verdict]]
     for cell, benchmark, decoding in plan.cells():
         of = {r["doc"]["specific"]["problem_id"]: r for r in rows[benchmark.name]}
         for problem in plan.problems(benchmark):
-            _same(f"{problem.id} was asked", problem.id in of, True)
+            _same(f"{problem.id} was asked", "yes" if problem.id in of else "no", "yes")
             doc, given = Doc(**of[problem.id]["doc"]), of[problem.id]["model_response"]
             ours, n = encode_chat(tokenizer, prompt(problem.problem)), plan.samples_of(benchmark)
             # what stands before it may be padding alone
