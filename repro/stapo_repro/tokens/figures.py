@@ -69,9 +69,8 @@ def density(run: LoggedRun, region: Threshold | None) -> Sketch:
     left, top = _frame(axes, grid, run.header.tau_p)
     tau_p = math.log10(run.header.tau_p)
     axes.axvline(tau_p, color="black", linewidth=0.8, dashes=(1, 1))
-    axes.annotate(f"p = {run.header.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
-                  textcoords="offset points", ha="right", va="top", size=7, zorder=7,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+    axes.annotate(f"p = {run.header.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
+                  textcoords="offset points", ha="left", va="bottom", size=7)  # fmt: skip
     inside = int(c["tokens"][correct & c["rare"] & c["below"]].sum())
     share = f"{inside:,} of {int(grid.sum()):,} tokens, {100 * inside / grid.sum():.3g} %"
     tau_h = region.median if region is not None else None
