@@ -184,6 +184,7 @@ def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_hub_is_asked_for_the_commit_and_its_cache_serves_without_one(tmp_path: Path) -> None:
     data, target, cache = tmp_path / "data", tmp_path / "target", str(tmp_path / "cache")
     data.mkdir()

@@ -320,6 +320,7 @@ def test_the_tokenizer_of_a_hubs_model_is_found_in_the_cache(tmp_path, monkeypat
 # the command
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_gap_apart(world, tmp_path, capsys):
     flags = ["--from", str(world / "run"), "--causes", "--limits", "32", "--samples", "2", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as e:

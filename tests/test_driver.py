@@ -125,6 +125,7 @@ def test_half_written_ledger_line_is_repaired(out):
     assert calls(out) == ["one", "two", "three", "three"]
 
 
+@pytest.mark.slow
 def test_changed_output_is_set_aside_and_made_again(out):
     let_go(out)
     ended(out)
@@ -135,6 +136,7 @@ def test_changed_output_is_set_aside_and_made_again(out):
     assert calls(out) == ["one", "two", "three", "two"]
 
 
+@pytest.mark.slow
 def test_second_driver_in_one_folder_is_refused(out):
     first = start(out)
     wait_for(lambda: in_stage_two(out))

@@ -34,6 +34,7 @@ def test_seconds_a_step_from_records(tmp_path: Path) -> None:
     assert dry_run.recorded(config, tmp_path) is None
 
 
+@pytest.mark.slow
 def test_the_formula_by_hand_and_as_the_page_has_it() -> None:
     """14B on 64 H20: 2,048 sequences of 1,920 + 150 tokens; 8 P + 2 P a token; replicas of two cards, 64 sequences."""
     seconds = []

@@ -193,6 +193,7 @@ def test_a_wrong_address_model_or_key_is_refused_before_the_run(
         assert "secret" not in str(e.value)
 
 
+@pytest.mark.slow
 def test_a_run_over_an_endpoint_records_no_key_and_resumes(
     folder: Path, model: HfEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

@@ -255,6 +255,7 @@ def _ask_checked(unclear: Sequence[int], path: Path) -> int:
     return len(engine.asked)
 
 
+@pytest.mark.slow
 def test_asking_stops_once_too_many_of_all_questions_are_unclear(tmp_path: Path) -> None:
     """2 % of 3,000 questions are 60."""
     assert _ask_checked(range(60), tmp_path / "j.jsonl") == 3000

@@ -69,6 +69,7 @@ def test_descendant_that_wiped_its_environment_is_ended_even_when_its_parent_is_
     assert not psutil.pid_exists(wiped[0].pid) or wiped[0].status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_child_that_ignores_term_is_killed(out):
     out.mkdir()
     mark = processes.new_mark(out)

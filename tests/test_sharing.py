@@ -142,6 +142,7 @@ def test_a_link_in_the_target_is_not_followed(bundle: Path, tmp_path: Path) -> N
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_commands(run: Path, tmp_path: Path) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, "-m", "stapo_repro.cli", *words], capture_output=True, text=True,

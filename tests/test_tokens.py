@@ -188,6 +188,7 @@ def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
     assert (value["cases"], value["threshold"]["all"]) == ([], None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
 def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
