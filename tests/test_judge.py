@@ -259,9 +259,9 @@ def _ask_checked(unclear: Sequence[int], path: Path) -> int:
 def test_asking_stops_once_too_many_of_all_questions_are_unclear(tmp_path: Path) -> None:
     """2 % of 3,000 questions are 60."""
     assert _ask_checked(range(60), tmp_path / "j.jsonl") == 3000
-    assert _ask_checked(range(61), tmp_path / "k.jsonl") == 1024
-    assert _ask_checked(range(1000, 1061), tmp_path / "l.jsonl") == 2048
-    assert _ask_checked([], tmp_path / "l.jsonl") == 0  # going on does not walk past what is on record
+    assert _ask_checked(range(61), tmp_path / "k.jsonl") == 120  # it is looked at after each 60 replies
+    assert _ask_checked(range(1000, 1061), tmp_path / "l.jsonl") == 1080
+    assert _ask_checked([], tmp_path / "l.jsonl") == 60  # what is on record counts
 
 
 def test_justrls_script_has_no_such_rule() -> None:

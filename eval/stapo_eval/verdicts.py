@@ -102,6 +102,7 @@ def _judge(
     display.start("judge", len(first) - missing, len(first))
     check = (lambda known, questions=0: None) if plan.stand_in else asking.check_replies
     if missing:
+        check([known[key] for key in first if key in known], len(first))  # before a judge is loaded
         speaker, new = _open_judge(plan, engine)
         try:
             asking.ask(first, judge, speaker, known, _recorder(plan, display, len(first), missing), check)

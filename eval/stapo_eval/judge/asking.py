@@ -67,8 +67,8 @@ def ask(
 ) -> None:
     """Put what `known` lacks by greedy decoding; replies go to `record` piece by piece and into `known`.
 
-    Before each part `check` sees all of `known` that was asked for and how many questions there are in all, and may end
-    the asking.
+    Whenever another 2 % of the questions have a reply, `check` sees what is known and how many questions there are in
+    all, and may end the asking.
 
     A part's questions are all handed to the engine, those that need no reply marked as done: its batches, and with
     them its arithmetic, are then those of a run that was never interrupted.
@@ -105,15 +105,22 @@ def ask(
             error=error,
         )
 
+    keys = list(first)
+    said = [known[key] for key in keys if key in known]
+    checked = len(said)
+
     def keep(judgements: list[Judgement], finished: list[Finished]) -> None:
+        nonlocal checked
         record(judgements, finished)
         known.update({j.key: j for j in judgements})
+        said.extend(judgements)
+        if len(said) - checked >= MOST_UNCLEAR * len(keys):
+            check(said, len(keys))
+            checked = len(said)
 
-    keys = list(first)
     for part in (keys[i : i + _AT_ONCE] for i in range(0, len(keys), _AT_ONCE)):
         if all(key in known for key in part):
             continue
-        check([known[key] for key in keys if key in known], len(keys))
         requests, too_long = [], []
         for key in part:
             prompt = fitted_prompt(first[key][1], engine.encode, context, judge.prompt, judge.mode)
