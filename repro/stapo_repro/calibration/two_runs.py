@@ -73,12 +73,9 @@ def pairs(
                            next_step="evaluate both on the same benchmark")  # fmt: skip
         found += [_pair(name, a, b) for a, b in matched]
         used = {id(x) for both in matched for x in both}
-        alone += [
-            f"not compared with {name}: {c.record.cell.benchmark} at {at(c.record.cell)}, which only {which} holds"
-            for which, cells in (("the first run", first), ("it", second))
-            for c in cells
-            if id(c) not in used
-        ]
+        for which, cells in (("the first run", first), ("it", second)):
+            if rest := [f"{c.record.cell.benchmark} at {at(c.record.cell)}" for c in cells if id(c) not in used]:
+                alone.append(f"not compared with {name}: {', '.join(rest)}, which only {which} holds")
     verdicts = judged([p.difference for p in found], margin)
     return [_said(replace(p, difference=d)) for p, d in zip(found, verdicts, strict=True)], alone
 
