@@ -59,6 +59,8 @@ def test_shares_by_mask_by_hand():
     assert [found[planted.HIGH][x].value for x in readings.LABELS] == pytest.approx([0.3, 0.3, 0.4])
     assert [found[readings.KEPT][x].value for x in readings.LABELS] == [0.0, 0.0, 1.0]
     assert [differences[readings.KEPT][x].value for x in readings.LABELS] == pytest.approx([0.75, 0.25, -1.0])
+    # the first reader calls both silenced ones harmful, the second one of them
+    assert [[alone[x].value for x in readings.LABELS] for alone in scored.alone] == [[1.0, 0.0, -1.0], [0.5, 0.5, -1.0]]
 
 
 def test_the_sheet_hides_what_the_key_knows(run: LoggedRun):

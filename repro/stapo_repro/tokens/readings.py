@@ -75,6 +75,7 @@ class Labelled:
         shares: mask -> label -> share among the tokens that it would silence (KEPT: that S2T would not), the mean of
             both readings, weighted so that silenced and kept tokens count as often as they occur.
         differences: mask -> label -> S2T's share less this one's, in the same draws.
+        alone: label -> the same against KEPT, by each reader alone.
     """
 
     tokens: int
@@ -83,6 +84,7 @@ class Labelled:
     kappa: Interval
     shares: dict[str, dict[str, Share]]
     differences: dict[str, dict[str, Interval]]
+    alone: tuple[dict[str, Interval], dict[str, Interval]]
 
 
 class LabelledToken(Hidden):
@@ -136,16 +138,21 @@ def score(key: Sequence[LabelledToken]) -> Labelled:
         columns[mask] = weight_N * [1 - k.masks[planted.S2T] if mask == KEPT else k.masks[mask] for k in key]
         for label in LABELS:
             columns[f"{mask} {label}"] = columns[mask] * [((a == label) + (b == label)) / 2 for a, b in both]
+            for reader in (0, 1):
+                columns[f"{mask} {label} {reader}"] = columns[mask] * [labels[reader] == label for labels in both]
     sums = Sums(prompt_N, columns, "prompts")
+
+    def difference(mask: str, share: str) -> Interval:
+        return sums.difference((f"{planted.S2T} {share}", planted.S2T), (f"{mask} {share}", mask))
+
     return Labelled(
         tokens=len(key),
         table={(a, b): both.count((a, b)) for a in LABELS for b in LABELS},
         agreement=sums.share("equal", "all"),
         kappa=_kappa(prompt_N, both),
         shares={m: {label: sums.share(f"{m} {label}", m) for label in LABELS} for m in _ROWS},
-        differences={
-            m: {x: sums.difference((f"{planted.S2T} {x}", planted.S2T), (f"{m} {x}", m)) for x in LABELS} for m in _LESS
-        },
+        differences={m: {x: difference(m, x) for x in LABELS} for m in _LESS},
+        alone=({x: difference(KEPT, f"{x} 0") for x in LABELS}, {x: difference(KEPT, f"{x} 1") for x in LABELS}),
     )
 
 
@@ -169,8 +176,14 @@ def _kappa(prompt_N: np.ndarray, both: Sequence[tuple[Label, Label]]) -> Interva
 def to_markdown(found: Labelled) -> list[str]:
     """Agreement in a sentence, the labels by mask as a table."""
     rows = [[_NAMES[m], *(_text(found.shares[m][x]) for x in LABELS)] for m in _ROWS]
-    for m in _LESS:
-        rows.append([f"S2T minus {_NAMES[m]}", *(_text(found.differences[m][x], sign=True) for x in LABELS)])
+    differences = {
+        f"S2T minus {_NAMES[KEPT]}": found.differences[KEPT],
+        "the first reader alone": found.alone[0],
+        "the second reader alone": found.alone[1],
+        f"S2T minus {_NAMES[planted.HIGH]}": found.differences[planted.HIGH],
+    }
+    for name, difference in differences.items():
+        rows.append([name, *(_text(difference[x], sign=True) for x in LABELS)])
     return [
         f"{found.tokens} tokens, read twice: {_text(found.agreement)} % equal, "
         f"Cohen's kappa {_text(found.kappa, 2, factor=1)}.",
