@@ -52,14 +52,9 @@ def changed(bundle: Path, target: Path, name: str, old: bytes, new: bytes) -> Pa
 # damage
 
 
-@given(st.data())
-def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(
-    bundle: Path, tmp_path_factory: pytest.TempPathFactory, data
-) -> None:
+def flip(bundle: Path, folder: Path, at: int, bit: int) -> None:
+    """Unpacks the bundle with one bit changed: refused, or the same content."""
     whole = bundle.read_bytes()
-    at = data.draw(st.integers(0, len(whole) - 1))
-    bit = data.draw(st.integers(0, 7))
-    folder = tmp_path_factory.mktemp("flip")
     (folder / "x.zip").write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
     try:  # such as a member's time, which nobody reads
         unpack(folder / "x.zip", folder / "into")
@@ -68,6 +63,24 @@ def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(
     else:
         packed = {name: data for name, data in members(bundle).items() if name != MANIFEST}
         assert contents(folder / "into") == packed
+
+
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(
+    bundle: Path, tmp_path_factory: pytest.TempPathFactory, data
+) -> None:
+    at = data.draw(st.integers(0, bundle.stat().st_size - 1))
+    flip(bundle, tmp_path_factory.mktemp("flip"), at, data.draw(st.integers(0, 7)))
+
+
+@pytest.mark.parametrize("byte", range(22))
+def test_any_flipped_bit_of_the_zips_end_record_is_found_or_changes_nothing(
+    bundle: Path, tmp_path: Path, byte: int
+) -> None:
+    """It says where the list of members begins: a wrong place moves every member, also before the file's first byte."""
+    for bit in range(8):
+        (folder := tmp_path / str(bit)).mkdir()
+        flip(bundle, folder, bundle.stat().st_size - 22 + byte, bit)
 
 
 @given(st.data())

@@ -93,7 +93,7 @@ def _extract(path: Path, folder: Path) -> Manifest:
         raise BadInput(f"{path} is no file", expected="a bundle of `stapo-repro pack`", next_step="check the path")
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = _declared(archive)
+            manifest = _declared(archive, path.stat().st_size)
             check_disk(folder, manifest.total / GIB, manifest.total / GIB)
             for f in manifest.files:
                 _write(archive, f, folder / f.path)
@@ -108,7 +108,7 @@ def _extract(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def _declared(archive: zipfile.ZipFile) -> Manifest:
+def _declared(archive: zipfile.ZipFile, size: int) -> Manifest:
     """The manifest, after everything that the zip declares was looked at."""
     members = archive.infolist()
     names = [m.filename for m in members]
@@ -117,7 +117,7 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     if not members or names[0] != MANIFEST or members[0].file_size > MAX_MANIFEST:
         raise _refused("the bundle has no manifest, or one that is too large", names[:1], f"{MANIFEST} first")
     for m in members:
-        _check_member(m)
+        _check_member(m, size)
     # also none that a file system without cases would take for one another
     folded = [n.casefold() for n in names]
     if len(set(folded)) < len(names):
@@ -135,10 +135,13 @@ def _declared(archive: zipfile.ZipFile) -> Manifest:
     return manifest
 
 
-def _check_member(m: zipfile.ZipInfo) -> None:
-    """Refuses a member whose name, kind or size no bundle has."""
+def _check_member(m: zipfile.ZipInfo, archive_size: int) -> None:
+    """Refuses a member whose name, place, kind or size no bundle has."""
     if not (is_plain(m.filename) and model_of(m.filename)) and m.filename != MANIFEST:
         raise _refused(f"{m.filename!r} is not the plain path of a record's file", m.filename, "RUN/.../FILE, no ..")
+    # zipfile itself seeks there, and what the system says of such a place would pass for a fault of the disk
+    if not 0 <= m.header_offset < archive_size:
+        raise _refused(f"{m.filename!r} begins outside of the file", f"byte {m.header_offset}", f"0 to {archive_size - 1}")
     kind = stat.S_IFMT(m.external_attr >> 16)
     if m.is_dir() or kind not in (0, stat.S_IFREG):
         found = "a link" if stat.S_ISLNK(kind) else f"kind {kind:o}"
