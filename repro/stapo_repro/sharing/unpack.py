@@ -141,7 +141,8 @@ def _check_member(m: zipfile.ZipInfo, archive_size: int) -> None:
         raise _refused(f"{m.filename!r} is not the plain path of a record's file", m.filename, "RUN/.../FILE, no ..")
     # zipfile itself seeks there, and what the system says of such a place would pass for a fault of the disk
     if not 0 <= m.header_offset < archive_size:
-        raise _refused(f"{m.filename!r} begins outside of the file", f"byte {m.header_offset}", f"0 to {archive_size - 1}")
+        raise _refused(f"{m.filename!r} begins outside of the file", f"byte {m.header_offset}",
+                       f"0 to {archive_size - 1}")  # fmt: skip
     kind = stat.S_IFMT(m.external_attr >> 16)
     if m.is_dir() or kind not in (0, stat.S_IFREG):
         found = "a link" if stat.S_ISLNK(kind) else f"kind {kind:o}"
