@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 # name -> (temperature, top_p): the paper's two decoding configurations (Section "Settings")
 SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
 
-Reason = Literal["match", "mismatch", "no_answer", "timeout", "memory", "error"]
+Reason = Literal["match", "mismatch", "no_answer", "timeout", "wall_timeout", "memory", "error"]
 JudgeVerdict = Literal["correct", "incorrect", "invalid", "not_asked"]
 JudgeMode = Literal["compass", "justrl-exact"]
 ReplyForm = Literal["letter", "marked", "stray", ""]

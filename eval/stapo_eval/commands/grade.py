@@ -6,7 +6,13 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-_REASONS = {"no_answer": "without an answer", "timeout": "timed out", "memory": "out of memory", "error": "failed"}
+_REASONS = {
+    "no_answer": "without an answer",
+    "timeout": "out of CPU time",
+    "wall_timeout": "out of wall time",
+    "memory": "out of memory",
+    "error": "failed",
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class GradeCommand:
     tokenizer: str = ""
     """Folder with the tokenizer.json that --max-tokens counts by: the model's."""
     seconds: float = 5.0
-    """Wall time that one answer may take."""
+    """CPU time that one answer may take; its wall time may be sixty times that."""
     memory_mib: int = 1024
     """Memory that one answer may take."""
     workers: int = 0

@@ -1,31 +1,32 @@
 """Grading many answers: each distinct (gold, answer, options) once, under limits that hold.
 
-math-verify's own time limit is a signal, which a long C call or a power tower ignores. Here the limit is the life of a
-worker process: one that takes too long is killed and replaced, one that dies costs the answer in its hands.
+math-verify's own time limit is a signal, which a long C call or a power tower ignores. Here the kernel limits the
+processes that grade; pebble starts them, and replaces one that a limit has ended.
 """
 
 from __future__ import annotations
 
-import json
 import math
+import multiprocessing
 import os
-import selectors
-import socket
-import subprocess
+import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from types import TracebackType
 
+from pebble import ProcessExpired, ProcessPool
+
+from stapo_eval.grading import worker
 from stapo_eval.grading.presets import decide_quickly
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Reason
 
-START_LIMIT = 120.0  # seconds for the imports, on a loaded machine
+WALL = 60  # wall seconds a CPU second of the limit: what waits for a core on a loaded machine is not ended
 _MOST_FAILURES = 3
 
 
@@ -40,7 +41,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`seconds` is the time of the one grading that all equal items share; `extracted` the answer as it was read."""
+    """`extracted` is the answer as it was read.
+
+    `seconds` is the wall time of the one grading that all equal items share. Where a time limit ended it, `seconds` is
+    that limit; where the process died, 0.
+    """
 
     rule: bool
     reason: Reason
@@ -50,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limits:
-    """seconds: wall time an answer; memory_mib: address space of a worker beyond its imports; workers: processes."""
+    """seconds: CPU time an answer; memory_mib: address space of a process beyond its imports; workers: processes."""
 
     seconds: float = 5.0
     memory_mib: int = 1024
@@ -90,175 +95,103 @@ def _text_of(item: Item) -> str | None:
     return None if item.options.preset == "math-verify" else item.answer
 
 
-class _Worker:
-    """One forked process and the job in its hands."""
-
-    def __init__(self, connection: socket.socket, limit: float):
-        self.connection, self.limit = connection, limit
-        self.stream = connection.makefile("rb")
-        self.pid = 0  # until it says that it is ready
-        self.job: Item | None = None
-        self.jobs = 0
-        self.since = time.monotonic()
-
-    def send(self, item: Item) -> None:
-        line = json.dumps([item.gold, item.answer, asdict(item.options)]) + "\n"
-        self.job, self.since = item, time.monotonic()
-        self.jobs += 1
-        self.connection.sendall(line.encode())
-
-    def deadline(self) -> float:
-        if not self.pid:
-            return self.since + START_LIMIT
-        return self.since + self.limit if self.job else float("inf")
-
-
 class Pool:
-    """Worker processes that stay warm between calls of `grade`; nothing is started before it is needed."""
+    """Processes that stay warm between calls of `grade`; nothing is started before it is needed."""
 
     def __init__(self, limits: Limits | None = None):
         self.limits = limits or Limits()
-        self.workers: list[_Worker] = []
-        self.selector = selectors.DefaultSelector()
-        self.server: subprocess.Popen | None = None
-        self.control: socket.socket | None = None
-        self.failures = 0
+        self.pools: dict[bool, ProcessPool] = {}  # by whether each process grades one answer alone
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for w in list(self.workers):
-            self._forget(w)
-        self._end_server()
-        self.selector.close()
+        for fresh in list(self.pools):
+            self._end(fresh)
 
-    def _end_server(self) -> None:
-        """End the process that forks, and with it its workers."""
-        if self.server is not None and self.control is not None:
-            self.server.kill()
-            self.server.wait()
-            self.control.close()
-            self.server = None
+    def _end(self, fresh: bool) -> None:
+        """End the processes of one kind, whatever they do."""
+        pool = self.pools.pop(fresh)
+        pool.stop()
+        pool.join()
 
-    def _start(self) -> None:
-        if self.server is None:
-            self.control, theirs = socket.socketpair()
-            with theirs:
-                # not -P or -I: the package may stand in an editable installation or in PYTHONPATH
-                module = [sys.executable, "-m", "stapo_eval.grading.worker"]
-                self.server = subprocess.Popen(
-                    [*module, str(theirs.fileno()), str(self.limits.memory_mib)],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-                )
-        assert self.control is not None
-        ours, theirs = socket.socketpair()
-        with theirs, suppress(OSError):  # the process is gone: the end of the worker's socket says so
-            socket.send_fds(self.control, [b"start"], [theirs.fileno()])
-        w = _Worker(ours, self.limits.seconds)
-        self.workers.append(w)
-        self.selector.register(ours, selectors.EVENT_READ, w)
+    def _started(self, fresh: bool, jobs: int) -> ProcessPool:
+        if fresh not in self.pools:
+            # not a fork of this process: it may have threads, and a model in memory
+            context = multiprocessing.get_context("forkserver")
+            # a process imports the program that started it: that of the console script is imported already
+            context.set_forkserver_preload(["stapo_eval.cli", "stapo_eval.grading.preloaded"])
+            self.pools[fresh] = ProcessPool(
+                self.limits.count(jobs),
+                max_tasks=int(fresh),
+                initializer=worker.prepare,
+                initargs=[self.limits.memory_mib],
+                context=context,
+            )
+        return self.pools[fresh]
 
-    def _forget(self, w: _Worker) -> None:
-        self.selector.unregister(w.connection)
-        self.workers.remove(w)
-        w.stream.close()
-        w.connection.close()
-
-    def _stop(self, w: _Worker) -> None:
-        """Kill a worker; the process that forked it does so, because only there its number cannot be another's."""
-        self._forget(w)
-        if w.pid and self.control is not None:
+    def _graded(self, jobs: Sequence[Item], fresh: bool) -> Iterator[tuple[Item, Outcome | None]]:
+        """(item, outcome) in the order in which they end; None for what was not graded when the whole pool broke."""
+        cpu, wall = self.limits.seconds, WALL * self.limits.seconds
+        pool = self._started(fresh, len(jobs))
+        of: dict[Future, Item] = {}
+        for job in jobs:
             try:
-                self.control.send(b"stop %d" % w.pid)
-            except OSError:
-                self._end_server()
-
-    def _feed(self, w: _Worker, waiting: deque[Item]) -> None:
-        if waiting and w.pid:
-            item = waiting.popleft()
+                of[pool.schedule(worker.verdict, (job.gold, job.answer, job.options, cpu, fresh), timeout=wall)] = job
+            except RuntimeError:  # pebble's word for a pool that broke
+                yield job, None
+        for future in as_completed(of):
+            reason: Reason = "error"
+            seconds, found = 0.0, None
             try:
-                w.send(item)
-            except OSError:  # it died idle; its end will be read next, and the job is another's
-                w.job = None
-                waiting.appendleft(item)
-
-    def _read(self, w: _Worker, waiting: deque[Item], done: Callable[[Item, Outcome], None]) -> None:
-        try:
-            line = w.stream.readline()
-        except OSError:
-            line = b""
-        if line.startswith(b"ready "):
-            w.pid, self.failures = int(line.split()[1]), 0
-        elif line.endswith(b"\n") and w.job:
-            reason, seconds, extracted = json.loads(line)
-            if reason in ("memory", "error") and self._again(w, waiting):
-                return
-            known = extracted if reason in ("match", "mismatch") else _text_of(w.job)
-            done(w.job, Outcome(reason == "match", reason, seconds, known))
-            w.job = None
-            if reason == "memory":
-                self._stop(w)
-                return
-        else:  # the process ended: a crash of the interpreter is the answer's doing, unless it had none
-            if not self._again(w, waiting):
-                self._ended(w, done)
-            return
-        self._feed(w, waiting)
-
-    def _again(self, w: _Worker, waiting: deque[Item]) -> bool:
-        """Whether a job that failed is tried once more, in a fresh process: those before may have used this one up."""
-        if w.job is None or w.jobs == 1:
-            return False
-        waiting.appendleft(w.job)
-        self._stop(w)
-        return True
-
-    def _ended(self, w: _Worker, done: Callable[[Item, Outcome], None]) -> None:
-        if w.job:
-            done(w.job, Outcome(False, "error", time.monotonic() - w.since, _text_of(w.job)))
-        self._stop(w)
-        code = self.server.poll() if self.server else None
-        if not w.pid or code is not None:
-            self.failures += 1
-            self._end_server()
-            if self.failures >= _MOST_FAILURES:
-                raise RunFailed(
-                    "the grading processes do not start",
-                    found=f"{self.failures} ended before their first job, the last with exit code {code}",
-                    next_step=f'{sys.executable} -c "import stapo_eval.grading.worker as g; g.load()"   shows why',
-                )
+                reason, seconds, found = future.result()
+            except ProcessExpired as e:
+                if e.exitcode == -signal.SIGPROF:
+                    reason, seconds = "timeout", cpu
+                elif e.exitcode == worker.SPENT:
+                    reason = "memory"
+            except TimeoutError:
+                reason, seconds = "wall_timeout", wall
+            except BrokenProcessPool:
+                yield of[future], None
+                continue
+            known = found if reason in ("match", "mismatch") else _text_of(of[future])
+            yield of[future], Outcome(reason == "match", reason, seconds, known)
 
     def run(self, jobs: Sequence[Item], done: Callable[[Item, Outcome], None]) -> None:
-        """Grade items in worker processes; `done` hears of each once, in any order."""
-        waiting = deque(jobs)
-        for w in self.workers:
-            self._feed(w, waiting)
-        while waiting or any(w.job for w in self.workers):
-            busy = sum(w.job is not None for w in self.workers)
-            while len(self.workers) < min(self.limits.count(len(jobs)), len(waiting) + busy):
-                self._start()
-            pause = max(0.0, min(w.deadline() for w in self.workers) - time.monotonic())
-            for key, _ in self.selector.select(pause if pause < 3600 else None):
-                if key.data in self.workers:
-                    self._read(key.data, waiting, done)
-            now = time.monotonic()
-            for w in [w for w in self.workers if w.deadline() <= now]:
-                if not w.pid:
-                    raise RunFailed(f"a grading process did not start within {START_LIMIT:.0f} s")
-                if w.job:
-                    done(w.job, Outcome(False, "timeout", now - w.since, _text_of(w.job)))
-                self._stop(w)
+        """Grade items in processes; `done` hears of each once, in any order.
+
+        What failed in a process that other answers may have used up is tried once more in one that grades it alone.
+        """
+        for fresh in (False, True):
+            failed: list[Item] = []
+            failures = 0
+            while jobs:
+                lost: list[Item] = []
+                for item, outcome in self._graded(jobs, fresh):
+                    if outcome is None:
+                        lost.append(item)
+                    elif outcome.reason in ("memory", "error") and not fresh:
+                        failed.append(item)
+                    else:
+                        done(item, outcome)
+                if lost:
+                    self._end(fresh)
+                    failures = failures + 1 if len(lost) == len(jobs) else 1
+                if failures == _MOST_FAILURES:
+                    raise RunFailed(
+                        "the grading processes do not start",
+                        found=f"{failures} times all of them had ended before they were given an answer",
+                        next_step=f"{sys.executable} -m stapo_eval.grading.preloaded   shows why",
+                    )
+                jobs = lost
+            jobs = failed
 
     def grade(self, items: Sequence[Item], progress: Progress = _silent) -> list[Outcome]:
         """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
 
         Raises:
-            RunFailed: the worker processes do not start at all.
+            RunFailed: the processes do not start at all.
         """
         outcomes: dict[Item, Outcome] = {}
         hard: list[Item] = []

@@ -1,22 +1,18 @@
-"""The grading processes, started by `pool`, killed at will.
-
-One process imports math-verify once and forks a worker whenever it is told to, so that a worker costs milliseconds and
-not the second or two of the imports. A worker reads one JSON line a job and writes one a verdict. It imports no torch,
-limits its own memory, and ends with the process that started it.
-"""
+"""What runs in a grading process; `pool` starts, feeds and ends them."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
-import json
 import os
 import resource
 import signal
-import socket
 import sys
 import time
-import warnings
+
+from stapo_eval.grading.rules import Gold, Options
+from stapo_results.schema import Reason
+
+SPENT = 75  # exit code of a process that met its memory limit: it is in no known state
 
 
 def _die_with_parent() -> None:
@@ -33,77 +29,45 @@ def _limit_memory(mib: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _verdict(line: bytes) -> tuple[str, str | None]:
-    """(reason, the answer as it was read) of one job."""
-    from stapo_eval.grading.presets import decide
-    from stapo_eval.grading.rules import Options
+def prepare(memory_mib: int) -> None:
+    """Make this process one that grades: it ends with its parent, prints nothing, and has a memory limit (Linux)."""
+    import stapo_eval.grading.preloaded  # noqa: F401  the fork server has imported it; elsewhere it is imported now
 
-    gold, answer, options = json.loads(line)
-    try:
-        same, extracted = decide(gold if isinstance(gold, str) else tuple(gold), answer, Options(**options))
-        return "no_answer" if same is None else "match" if same else "mismatch", extracted
-    except MemoryError:
-        return "memory", None
-    except Exception:  # noqa: BLE001  whatever a parser raises on a hostile answer is that answer's verdict
-        return "error", None
-
-
-def serve(connection: socket.socket, memory_mib: int) -> None:
-    """Answer jobs until the other end closes: [reason, seconds, extracted] a job."""
-    with connection, connection.makefile("rwb") as stream:
-        stream.write(f"ready {os.getpid()}\n".encode())
-        stream.flush()
-        if sys.platform == "linux":
-            _limit_memory(memory_mib)
-        for line in stream:
-            began = time.perf_counter()
-            reason, extracted = _verdict(line)
-            stream.write(json.dumps([reason, time.perf_counter() - began, extracted]).encode() + b"\n")
-            stream.flush()
-            if reason == "memory":
-                return  # a process that met its limit is in no known state
-
-
-def load() -> None:
-    """Import what grading needs; the first parse builds grammars and expressions, which no job should pay for."""
-    warnings.simplefilter("ignore")
-    from stapo_eval.grading.presets import decide
-    from stapo_eval.grading.rules import Options, library
-
-    library.verify(r"\frac{x}{2}", r"0.5x")
-    library.grade("2", r"The answer is $\boxed{\frac{4}{2}}$.")
-    for preset in ("ours", "justrl"):
-        decide(r"\sqrt{x}/2", r"0.5\sqrt{x}", Options(preset=preset))
-    gc.collect()
-    gc.freeze()  # the garbage collector of a worker leaves the shared pages alone
-
-
-def main() -> None:
-    """Fork workers as the control socket (file descriptor argv[1]) says: "start" with a socket, "stop PID"."""
     _die_with_parent()
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)  # whatever a library prints
-    control = socket.socket(fileno=int(sys.argv[1]))
-    memory_mib = int(sys.argv[2])
-    load()
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, 64, 1)
-        if not message:
-            return
-        if descriptors:
-            connection = socket.socket(fileno=descriptors[0])
-            if os.fork() == 0:
-                control.close()
-                _die_with_parent()
-                serve(connection, memory_mib)
-                os._exit(0)
-            connection.close()
-            continue
-        # only this process reaps its children, so the number is still that child's
-        pid = int(message.split()[1])
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    for stream in (1, 2):  # whatever a library prints
+        os.dup2(null, stream)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    if sys.platform == "linux":
+        _limit_memory(memory_mib)
 
 
-if __name__ == "__main__":
-    main()
+def verdict(
+    gold: Gold, answer: str, options: Options, cpu_seconds: float, fresh: bool
+) -> tuple[Reason, float, str | None]:
+    """(reason, wall seconds, the answer as it was read) of one job.
+
+    Past `cpu_seconds` the kernel ends this process by SIGPROF, in the midst of a C call too. The time is that of this
+    process alone, so that a loaded machine ends nothing sooner.
+
+    Args:
+        fresh: this process grades nothing before and nothing after.
+    """
+    from stapo_eval.grading.presets import decide
+
+    began = time.perf_counter()
+    reason: Reason
+    extracted = None
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+    try:
+        same, extracted = decide(gold, answer, options)
+        reason = "no_answer" if same is None else "match" if same else "mismatch"
+    except MemoryError:
+        if not fresh:
+            os._exit(SPENT)
+        reason = "memory"
+    except Exception:  # noqa: BLE001  whatever a parser raises on a hostile answer is that answer's verdict
+        reason = "error"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return reason, time.perf_counter() - began, extracted
