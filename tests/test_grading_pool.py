@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +90,23 @@ def test_an_answer_that_waits_without_an_end_meets_the_wall_limit(monkeypatch: p
     with Pool(Limits(seconds=20, workers=1)) as pool:
         outcomes = pool.grade([Item("10", ENDLESS, O), Item("x+1", "1+x", O)])
     assert [o.reason for o in outcomes] == ["wall_timeout", "match"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_grading_process_outlives_the_one_that_asked(number: int) -> None:
+    script = (
+        "from stapo_eval.grading.pool import Item, Limits, grade\n"
+        "from stapo_eval.grading.rules import Options\n"
+        f"grade([Item('10', r'{ENDLESS}' + f'+{{i}}', Options()) for i in range(4)], Limits(60, workers=2))\n"
+    )
+    asker = psutil.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    while sum(p.cpu_times().user > 1.5 for p in asker.children(recursive=True)) < 2:
+        time.sleep(0.05)
+    others = asker.children(recursive=True)
+    asker.send_signal(number)
+    _, alive = psutil.wait_procs([asker, *others], timeout=5)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import multiprocessing
 import os
 import resource
 import signal
@@ -15,10 +17,18 @@ from stapo_results.schema import Reason
 SPENT = 75  # exit code of a process that met its memory limit: it is in no known state
 
 
-def _die_with_parent() -> None:
+def _end_with_others() -> None:
+    """End this process with the one that forked it (Linux), and with the one that asks: by signals, in C calls too."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    asker = multiprocessing.parent_process()
+    assert asker is not None
+    pipe = asker.sentinel  # its other end closes when that process ends, and that sends SIGIO
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if not asker.is_alive():
+        os._exit(1)
 
 
 def _limit_memory(mib: int) -> None:
@@ -30,14 +40,12 @@ def _limit_memory(mib: int) -> None:
 
 
 def prepare(memory_mib: int) -> None:
-    """Make this process one that grades: it ends with its parent, prints nothing, and has a memory limit (Linux)."""
+    """Make this process one that grades: it outlives no other, and has a memory limit (Linux)."""
     import stapo_eval.grading.preloaded  # noqa: F401  the fork server has imported it; elsewhere it is imported now
 
-    _die_with_parent()
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (1, 2):  # whatever a library prints
-        os.dup2(null, stream)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for number in (signal.SIGPROF, signal.SIGIO, signal.SIGTERM):  # no handler in Python: a C call would outlast it
+        signal.signal(number, signal.SIG_DFL)
+    _end_with_others()
     if sys.platform == "linux":
         _limit_memory(memory_mib)
 
