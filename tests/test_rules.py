@@ -153,6 +153,7 @@ def test_forms() -> None:
         (r"\frac{1}{2}", r"\frac{2}{4}", [True, True, False, True]),  # JustRL wants fractions reduced
         ("100000", "10^5", [True, True, False, True]),  # and integers written out
         ("x+1", "1+x", [True, True, True, False]),
+        ("10", "10...", [False, False, False, False]),
         ("0.00000001", "0.00000002", [False, True, True, False]),  # both take tiny numbers for zero
         (r"15\mbox{ cm}^2", r"15 \text{ m}^2", [False, True, False, False]),  # math-verify drops units
     ],
@@ -176,6 +177,27 @@ def test_extraction_by_preset() -> None:
     assert extract("The answer is 5.", "5") is None
     assert extract("The answer is 5.", "5", use_answer_line=True) == "5"
     assert extract(r"The answer is 5. \boxed{6}", "5", use_answer_line=True) == "6"
+
+
+@pytest.mark.parametrize(
+    ("gold", "response"),
+    [
+        (r"10,\!080", r"\boxed{5} and \boxed{10,\!080}"),
+        ("58,500", r"\boxed{58}, \boxed{58,500}"),
+        ("(3,2)", r"\boxed{5} or \boxed{(3,2)}"),
+        ("(0,9) \\cup (9,36)", r"\boxed{9}, \boxed{(0,9) \cup (9,36)}"),
+        (r"\left[\frac{1}{2}, 8\right]", r"\boxed{0} and \boxed{[0.5, 8]}"),
+        ("1,-2", r"\boxed{1} and \boxed{1,-2}"),
+        (("1", "-2"), r"\boxed{1} and \boxed{\{-2,1\}}"),
+        (r"1 \pm \sqrt{19}", r"\boxed{1} and \boxed{1 \pm \sqrt{19}}"),
+        (("5",), r"\boxed{4}, \boxed{5}"),
+        (("1", "-1", "7", "-7"), r"\boxed{\pm 1} and \boxed{\pm 7}"),
+        (("(1,8)", "(2,7)"), r"\boxed{(1,8)} and \boxed{(2,7)}"),
+        (r"\{1\pm\sqrt{5},-2\}", r"\boxed{1+\sqrt5}, \boxed{1-\sqrt5} and \boxed{-2}"),
+    ],
+)
+def test_boxes_are_parts_of_one_answer_only_where_the_gold_lists_more_than_the_last(gold: Gold, response: str) -> None:
+    assert full(gold, extract(response, gold) or "", Options()) is True
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, listed, quick
 from stapo_eval.grading.rules.text.cleaning import is_whole, key, number, same_whole
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
@@ -24,10 +24,8 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     answer = last_boxed(response)
     if answer is None:
         return answer_line(response) if use_answer_line else None
-    if preset == "ours" and (not isinstance(gold, str) or "," in gold or "\\pm" in gold):
-        boxes = final_boxes(response)
-        if len(boxes) > 1:
-            return ", ".join(boxes)
+    if preset == "ours" and len(boxes := final_boxes(response)) > 1 and listed(gold) > listed(answer):
+        return ", ".join(boxes)
     return answer
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from importlib import metadata
 from typing import Literal, get_args
 
-from stapo_eval.grading.rules.compare.forms import same
+from stapo_eval.grading.rules.compare.forms import members, same
 from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both
 from stapo_eval.grading.rules.forms.reading import read
 from stapo_eval.grading.rules.forms.types import Collection, Form, Scalar
@@ -102,7 +102,11 @@ def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     return both(list(map(pair, golds, answers))) if options.ordered else assigned(golds, answers, pair)
 
 
-_LABEL = re.compile(r"(?:\\text\w*\s*\{\s*)?\(?([A-Ja-j])\s*[).:]\s*\}?\s*(?=[^\s+\-*/^=<>])(.*)", re.S)
+_TEXT = r"(?:\\text\w*\s*\{\s*)?"
+_LABEL = re.compile(
+    rf"{_TEXT}\(?([A-Ja-j])\s*[).:]\s*\}}?\s*(?!{_TEXT}(?:and|or)\b)(?=[^\s+\-*/^=<>])(.*)",
+    re.S,
+)
 _WORD = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-z]{4,}|not)")
 _LETTER = re.compile(r"\(?[A-J]\)?")
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
@@ -141,6 +145,12 @@ def _gold_readings(gold: Gold, options: Options) -> tuple[Form, ...]:
         return ()
     depth = max(map(len, parts))
     return tuple(Collection(tuple(p[min(i, len(p) - 1)] for p in parts)) for i in range(depth))
+
+
+def listed(text: Gold) -> int:
+    """How many answers a text lists, a plus-minus sign as two; 1 for a point, an interval, a union, a number."""
+    lists = (f for f in _gold_readings(text, Options()) if isinstance(f, Collection) and not f.union)
+    return max((len(members(f)) for f in lists), default=1 if isinstance(text, str) else len(text))
 
 
 def _terms(options: Options) -> Terms:
@@ -226,7 +236,10 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
     return library.verify(whole, answer, options.unit)
 
 
+_RULES = 2  # one more with every change of the rules or of the boxes that are read, since a verdict may change
+
+
 def grader_version() -> str:
     """The versions that a verdict depends on."""
     packages = ("math-verify", "latex2sympy2_extended", "mpmath")
-    return ", ".join(f"{p} {metadata.version(p)}" for p in packages)
+    return ", ".join([f"rules {_RULES}", *(f"{p} {metadata.version(p)}" for p in packages)])

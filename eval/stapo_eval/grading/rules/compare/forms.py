@@ -24,8 +24,10 @@ from stapo_eval.grading.rules.forms.types import (
     Words,
 )
 from stapo_eval.grading.rules.values import identity
-from stapo_eval.grading.rules.values.trees import Tree, symbols
+from stapo_eval.grading.rules.values.trees import Tree, exact, substituted, symbols
 
+# dy/dx, a dot over y, y'
+_DERIVATIVE = re.compile(r"d(\S+)/d\S+|accent:d?dot:(\S+)|([^']+)'+")
 _VARIABLE = re.compile(
     r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
 )
@@ -105,7 +107,9 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
                 return False
             items = tuple(map(_unnamed, other.items))
             return _each(one.items, items, terms) if one is gold else _each(items, one.items, terms)
-    golds, answers = _members(gold), _members(answer)
+    if isinstance(gold, Scalar) and len(answers := members(answer)) == 2 and answers[0] == Words(("yes",)):
+        return same(gold, answers[1], terms)  # "Yes, n = 4"
+    golds, answers = members(gold), members(answer)
     if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
         return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
     if isinstance(gold, Collection) and isinstance(answer, Collection):
@@ -134,14 +138,14 @@ def _names_one_side(golds: list[Form], answers: list[Form]) -> bool:
     return len({x.names[0].partition("_")[0] for x in named if isinstance(x, Relation)}) > 1
 
 
-def _members(form: Form) -> list[Form]:
-    """Items of a collection; unions within unions are one, and points in braces are points."""
+def members(form: Form) -> list[Form]:
+    """Items of a collection, else the form; unions within unions are one, and points in braces are points."""
     if not isinstance(form, Collection):
         return [form]
     out: list[Form] = []
     for x in form.items:
         flat = isinstance(x, Collection) and (form.union or not (form.braces or x.braces or x.union))
-        out += _members(x) if flat else [x]
+        out += members(x) if flat else [x]
     return out
 
 
@@ -173,7 +177,19 @@ def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
         return both([same(gold, side, terms) for side in answer.sides])
     if isinstance(bare_gold, Relation) or isinstance(bare_answer, Relation):
         return False
-    return same(bare_gold, bare_answer, terms)
+    result = same(bare_gold, bare_answer, terms)
+    if result is False and isinstance(gold, Scalar) and isinstance(answer, Relation) and answer.names[0] in ("y", "Y"):
+        return _in_other_case(gold, bare_answer, terms)
+    return result
+
+
+def _in_other_case(gold: Scalar, answer: Form, terms: Terms) -> bool | None:
+    """Whether a function of one letter, given as y = ..., is the gold but for the case of that letter."""
+    names = symbols(answer.tree) if isinstance(answer, Scalar) else frozenset()
+    if not isinstance(answer, Scalar) or len(names) != 1 or symbols(gold.tree) != {n.swapcase() for n in names}:
+        return False
+    renamed = substituted(answer.tree, {n: ("sym", n.swapcase()) for n in names})
+    return scalars(gold, replace(answer, tree=renamed), terms)
 
 
 def _variables(form: Form) -> bool:
@@ -215,13 +231,7 @@ def _renamed(gold: Relation, answer: Relation) -> Form | None:
     side = gold.sides[-1]
     if not isinstance(side, Scalar) or symbols(side.tree) - {g[2]} & {a[2]}:
         return None
-    return replace(side, tree=_substituted(side.tree, g[2], a[2]))
-
-
-def _substituted(tree: Tree, name: str, by: str) -> Tree:
-    if tree[0] == "sym":
-        return ("sym", by) if tree[1] == name else tree
-    return tuple(_substituted(t, name, by) if isinstance(t, tuple) else t for t in tree)
+    return replace(side, tree=substituted(side.tree, {g[2]: ("sym", a[2])}))
 
 
 def _difference(r: Relation) -> Tree | None:
@@ -235,4 +245,8 @@ def _equations(gold: Relation, answer: Relation) -> bool | None:
         return False
     if symbols(g) != symbols(a) or not symbols(g):
         return False
-    return identity.proportional(g, a)
+    rates = [m for m in map(_DERIVATIVE.fullmatch, symbols(g)) if m]
+    given = symbols(g) - {name for m in rates for name in (m[0], m[m.lastindex or 0])} if rates else ()
+    # a factor may hold the given letters of a differential equation, which are not zero, but not its unknowns
+    points = ({n: exact(identity.coordinate(n, k, "positive")) for n in given} for k in range(3 if rates else 1))
+    return both([identity.proportional(substituted(g, p), substituted(a, p)) for p in points])

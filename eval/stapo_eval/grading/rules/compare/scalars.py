@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,9 +11,11 @@ from typing import TypeVar
 from stapo_eval.grading.rules.forms.types import Ratio, Scalar
 from stapo_eval.grading.rules.text.units import Unit
 from stapo_eval.grading.rules.values import evaluate, identity
-from stapo_eval.grading.rules.values.trees import Tree, exact, symbols
+from stapo_eval.grading.rules.values.trees import Tree, exact, substituted, symbols
 
 _HUNDRED = exact(100)
+_CONSTANT = re.compile(r"c(?:_\d)?", re.I)
+_VARIABLES = frozenset(("r", "s", "t", "u", "v", "w", "x", "y", "z", "theta"))
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,34 @@ def _is_infinite(tree: Tree) -> int:
     return 1 if tree == ("inf",) else -1 if tree == ("neg", ("inf",)) else 0
 
 
+def _in_case_of(gold: Tree, answer: Tree) -> Tree | None:
+    """The answer with its constants of integration, c or C_1, in the gold's case; None where they may be others.
+
+    A curve of one variable is linear in them, beside a part without them: C e^x + x, and neither x + C nor a + C.
+    """
+    names = {n for n in symbols(gold) if _CONSTANT.fullmatch(n)}
+    others: dict[str, Tree] = {n.swapcase(): ("sym", n) for n in names}
+    variable = symbols(gold) - names
+    if not names or len(variable) != 1 or not variable <= _VARIABLES or symbols(answer) != variable | set(others):
+        return None
+    values = [substituted(gold, dict.fromkeys(names, exact(k))) for k in range(3)]
+    points = [substituted(values[1], dict.fromkeys(variable, exact(k))) for k in (1, 2, 3)]
+    if identity.equal(values[0], exact(0)) is not False or not _even(values) or _even(points) is not False:
+        return None
+    return substituted(answer, others)
+
+
+def _even(trees: list[Tree]) -> bool | None:
+    """Whether the second of three values is in the middle of the others."""
+    return identity.equal(("+", trees[0], trees[2]), ("*", exact(2), trees[1]))
+
+
 def _values(gold: Tree, answer: Tree, terms: Terms) -> bool | None:
     if _is_infinite(gold) or _is_infinite(answer):
         return _is_infinite(gold) == _is_infinite(answer)
     result = identity.equal(gold, answer)
+    if result is False and (written := _in_case_of(gold, answer)):
+        return identity.equal(gold, written)
     if result is False and not symbols(gold) | symbols(answer):
         if identity.rounds_to(answer, gold) or identity.rounds_to(gold, answer):
             return True

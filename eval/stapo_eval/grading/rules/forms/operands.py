@@ -125,7 +125,8 @@ class Operands:
             if self.is_differential() and (behind := self.peek(2)):
                 under = self.raw_group()
                 if behind.kind in ("sym", "macro") and not set("+-*/") & set(over + under):
-                    return ("sym", f"{over}/{under}")
+                    # a dot over a name is its derivative by time
+                    return ("sym", f"accent:dot:{over[1:]}" if under == "dt" else f"{over}/{under}")
         self.at = began
         return None
 

@@ -18,6 +18,7 @@ from stapo_eval.grading.rules.forms.types import (
     Words,
 )
 from stapo_eval.grading.rules.text.tokens import Meaningless, Token, Unreadable, tokenize
+from stapo_eval.grading.rules.text.units import QUALIFIERS
 from stapo_eval.grading.rules.text.vocabulary import words
 
 _LEADS = words("the answer is final equals approximately about value so thus are solution solutions hence")
@@ -122,6 +123,9 @@ class _Reader:
         if len(parts) == 2:
             return self.without(self.item(parts[0]), self.item(parts[1]))
         parts, _ = split(tokens, "colon")
+        named = [t.value.lower() for t in parts[0] if t.kind == "word"]
+        if len(parts) == 2 and named and name_of(parts[0]) and QUALIFIERS.isdisjoint(named):
+            return self.relation(parts, ["="])  # "Area: 12"
         if len(parts) > 1:
             return Ratio(tuple(self.item(p) for p in parts))
         return self.bracketed(tokens) or quantity(tokens, tight=self.tight)

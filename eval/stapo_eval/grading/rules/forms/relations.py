@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
 from stapo_eval.grading.rules.forms.types import (
     EMPTY,
@@ -26,16 +27,18 @@ FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 MINUS_INFINITY = REALS.items[0]
 _MAGNITUDE = re.compile(r"\|[A-Za-z]\|")
 _NO_NAME = {"num", "macro", "inf", "deg", "pct", "fn", "pm", "cup"}  # kinds of tokens
+_QUANTITIES = tuple("pqxyPQXY")  # whose supply and demand are written as powers
+# f^{-1}(x), y^s, y^{d}
+_MARKS = [("^", "{", "-", "1", "{"), *(m for c in "sdSD" for m in (("^", c), ("^", "{", c, "{")))]
 _CLOSING = {"(": ")", "[": "]"}
 
 
 def name_of(tokens: list[Token]) -> str:
     r"""The text of a side that only names a quantity: x, f(x), \angle ABC, [ABC], m + n, "Area"; else ""."""
-    inverse = next(
-        (i for i, t in enumerate(tokens) if t.value == "^" and spells(tokens[i : i + 5], "^", "{", "-", "1", "{")), None
-    )
-    if inverse is not None:  # f^{-1}(x)
-        tokens = [*tokens[:inverse], Token("prime", "^-1"), *tokens[inverse + 5 :]]
+    for i, mark in product(range(1, len(tokens)), _MARKS):
+        if spells(tokens[i:], *mark) and (mark[2:3] == ("-",) or tokens[i - 1].value in _QUANTITIES):
+            tokens = [*tokens[:i], Token("prime", "".join(mark).replace("{", "")), *tokens[i + len(mark) :]]
+            break
     if not tokens or (len(tokens) == 1 and tokens[0].value in ("pi", "e", "i")):
         return ""
     for t in _unsubscripted(tokens):

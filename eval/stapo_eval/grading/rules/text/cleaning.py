@@ -76,6 +76,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r",\\!\s?|\{\s?,\s?\}", "\ue000"),  # a comma that sets thousands apart: its own character
     (r"\{\s?:\s?\}", ":"),
     (r"\\!", ""),  # negative space
+    (r"(?<![\^*])\*\*(?![\^*])", "^"),  # a power in Python
     (_SPACES, " "),
     (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
     (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
@@ -89,6 +90,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 _LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this order
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
+_MARKDOWN = re.compile(r"(\*\*|`)([^*`]+)\1")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
 _END = re.compile(r"[\s.,;:]+$")
 
@@ -122,10 +124,13 @@ def clean(text: str) -> str:
 
     `\deg` stands for degrees, `\usd` for dollars, U+E000 for a comma that can only set thousands apart.
     """
-    text = _row_of_equations(_dollars(strip_boxes(unify(text).strip())))
+    text = strip_boxes(unify(text).strip())
+    if m := _MARKDOWN.fullmatch(text):
+        text = m[2]
+    text = _row_of_equations(_dollars(text))
     for pattern, to in _LATEX:
         text = pattern.sub(to, text)
-    text = text.strip()
+    text = text.strip().rstrip("\\").rstrip()  # a line break
     return _END.sub("", text) if not text.endswith(("...", "\\.")) else text
 
 
@@ -153,7 +158,8 @@ def key(text: str) -> str:
     if not _TRIGONOMETRIC.search(text):  # the sine of 30 is not that of 30 degrees
         text = text.replace(r"\deg", "")
     text = text.replace(r"\usd", "").replace(r"\%", "%")
-    return _SPACE.sub("", text).rstrip(".")
+    text = _SPACE.sub("", text)
+    return text if text.endswith("..") else text.rstrip(".")  # of "10..." more digits follow
 
 
 _DECIMAL = r"[+-]?(?:\d{1,100}(?:\.\d{0,100})?|\.\d{1,100})"

@@ -37,7 +37,7 @@ def _close(a: Value, b: Value) -> bool:
     return bool(abs(x - y) <= AGREE * max(abs(x), abs(y), Real(10) ** -20))
 
 
-def _coordinate(name: str, k: int, kind: str) -> Fraction:
+def coordinate(name: str, k: int, kind: str) -> Fraction:
     """The k-th value of a variable: from a hash of its name, the same for both expressions."""
     h = int.from_bytes(hashlib.sha256(f"{name}/{k}/{kind}".encode()).digest()[:6], "big")
     if kind == "whole":
@@ -70,7 +70,7 @@ def _compare(a: Tree, b: Tree, reading: Reading, same: Callable[[Pairs], bool]) 
     for kind in ("whole",) if steps else (real_points, "whole") if names else (real_points,):
         pairs, alone = [], [0, 0]
         for k in range(_POINTS if names else 1):
-            point: dict[str, Value] = {n: _coordinate(n, k, kind) for n in names}
+            point: dict[str, Value] = {n: coordinate(n, k, kind) for n in names}
             x, y = (_value_or_none(tree, point, reading, real) for tree in (a, b))
             if x is not None and y is not None:
                 pairs.append((x, y))

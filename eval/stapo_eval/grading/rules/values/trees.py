@@ -44,6 +44,13 @@ def symbols(tree: Tree) -> frozenset[str]:
     return frozenset().union(*(symbols(t) for t in tree[1:] if isinstance(t, tuple)))
 
 
+def substituted(tree: Tree, by: dict[str, Tree]) -> Tree:
+    """The tree with other trees in the place of some names."""
+    if tree[0] == "sym":
+        return by.get(tree[1], tree)
+    return tuple(substituted(t, by) if isinstance(t, tuple) else t for t in tree)
+
+
 def contains(tree: Tree, *kinds: str) -> bool:
     """Whether an operation or the function or symbol of that name occurs."""
     if tree[0] in kinds or (tree[0] in ("fn", "sym") and tree[1] in kinds):
