@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from stapo_eval.grading.rules.compare.forms import members, same
 from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both
 from stapo_eval.grading.rules.forms.reading import read
-from stapo_eval.grading.rules.forms.types import Collection, Form, Scalar
+from stapo_eval.grading.rules.forms.types import Collection, Form, Scalar, Words
 from stapo_eval.grading.rules.text.cleaning import clean, is_whole, joined, key, number, same_whole
 from stapo_eval.grading.rules.text.tokens import LONGEST, Meaningless, Unreadable
 from stapo_eval.grading.rules.text.units import QUALIFIERS, parse_unit
@@ -195,8 +195,9 @@ def _written_otherwise(gold: str, answer: str, options: Options) -> bool:
         x = number(g)
         return x is not None and x == number(f"{comma[1]}.{comma[2]}")
     if m := _LABEL.fullmatch(clean(answer)):
-        if _LETTER.fullmatch(g):
-            return m[1].upper() == g.strip("()")
+        if _LETTER.fullmatch(g):  # an equation or a list behind it says more than the choice
+            forms = _readings(m[2])[0]
+            return m[1].upper() == g.strip("()") and bool(forms) and all(isinstance(f, Scalar | Words) for f in forms)
         return bool(_compared(gold, m[2], options))
     return False
 

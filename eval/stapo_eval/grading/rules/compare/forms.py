@@ -105,6 +105,8 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
             # "2, 3" for the point (2, 3); the ends of a half-open interval need their brackets
             if (one.left, one.right) != ("(", ")") or len(one.items) != len(other.items):
                 return False
+            if other is gold and len(one.items) == 2 and not all(isinstance(x, Relation) for x in other.items):
+                return False  # a point or an interval for two values without names
             items = tuple(map(_unnamed, other.items))
             return _each(one.items, items, terms) if one is gold else _each(items, one.items, terms)
     if isinstance(gold, Scalar) and len(answers := members(answer)) == 2 and answers[0] == Words(("yes",)):

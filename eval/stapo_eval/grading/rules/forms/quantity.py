@@ -49,6 +49,8 @@ def quantity(tokens: list[Token], *, tight: bool) -> Form:
         raise Unreadable("words behind a number")
     if not head:
         raise Meaningless("no number")
+    if tail and len(head) > 1 and {t.value for t in head[1:]} <= {"^", "{", *ORDINALS}:  # the 12th grade is not 12
+        return Words(tuple(t.value.lower() for t in tokens if t.kind in ("num", "word")))
     tree = Parser(head, tight=tight).whole_input()
     if tree[0] == "deg":
         tree, unit = tree[1], unit or parse_unit("degree")
