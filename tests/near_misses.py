@@ -59,6 +59,7 @@ def _of_one(text: str) -> Iterator[str]:
             yield text + " + 1"
             yield "2 \\cdot " + bare
             yield text + " \\cdot 10"
+            yield text + "..."
             yield f"\\frac{{{text}}}{{3}}"
             yield text + r"\text{ or more}"
             yield f"{text}, {bare}1"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, listed, quick
+from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
 from stapo_eval.grading.rules.text.cleaning import is_whole, key, number, same_whole
+from stapo_eval.grading.rules.verdict import listed
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 

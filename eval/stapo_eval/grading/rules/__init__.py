@@ -17,16 +17,6 @@ and memory on a hostile answer and runs in the worker processes of `grading.pool
 `library` asks math-verify 0.9.0 about. `justrl` is the rule of a preset of its own.
 """
 
-from stapo_eval.grading.rules.verdict import (
-    Gold,
-    Options,
-    Preset,
-    check_preset,
-    full,
-    grader_version,
-    in_one,
-    listed,
-    quick,
-)
+from stapo_eval.grading.rules.verdict import Gold, Options, Preset, check_preset, full, grader_version, in_one, quick
 
-__all__ = ["Gold", "Options", "Preset", "check_preset", "full", "grader_version", "in_one", "listed", "quick"]
+__all__ = ["Gold", "Options", "Preset", "check_preset", "full", "grader_version", "in_one", "quick"]

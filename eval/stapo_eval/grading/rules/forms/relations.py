@@ -36,7 +36,7 @@ _CLOSING = {"(": ")", "[": "]"}
 def name_of(tokens: list[Token]) -> str:
     r"""The text of a side that only names a quantity: x, f(x), \angle ABC, [ABC], m + n, "Area"; else ""."""
     for i, mark in product(range(1, len(tokens)), _MARKS):
-        if spells(tokens[i:], *mark) and (mark[2:3] == ("-",) or tokens[i - 1].value in _QUANTITIES):
+        if spells(tokens[i : i + 5], *mark) and (mark[2:3] == ("-",) or tokens[i - 1].value in _QUANTITIES):
             tokens = [*tokens[:i], Token("prime", "".join(mark).replace("{", "")), *tokens[i + len(mark) :]]
             break
     if not tokens or (len(tokens) == 1 and tokens[0].value in ("pi", "e", "i")):
