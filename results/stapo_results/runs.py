@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from stapo_results import store
 from stapo_results.errors import BadInput, short_hashes
-from stapo_results.provenance import now
+from stapo_results.provenance import REDACTED, now
 from stapo_results.schema import Resumption, Run
 
 RECORD = "run.json"
@@ -187,7 +187,7 @@ def _differing(key: str, there: Any, here: Any) -> Iterator[tuple[str, Any, Any]
     if isinstance(there, dict) and isinstance(here, dict):
         for k in sorted(there.keys() | here.keys()):
             yield from _differing(f"{key}.{k}" if key else k, there.get(k), here.get(k))
-    elif there != here:
+    elif there not in (here, REDACTED):  # an older record hides more values than a new one
         yield key, there, here
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from stapo_eval.decoding import Decoding
 from stapo_eval.engines.base import EngineSpec, LocalEngine, RowLimit, load_tokenizer
 from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
@@ -56,6 +57,7 @@ class HfEngine(LocalEngine):
         )
         self.loaded(EngineSpec("hf", device == "cpu", limit.context, places=1, rows=limit))
         self.hand: list[Request] = []
+        self._easy = Request("", "", 0, 0, tuple(self.encode("1+1=")), Decoding(1.0, 1.0, 1))
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take one fixed batch: requests of one cell, in an order that the caller keeps."""
@@ -65,15 +67,15 @@ class HfEngine(LocalEngine):
         """Generate the batch in hand.
 
         Raises:
-            RunFailed: every row of it failed.
+            RunFailed: every row of it failed, and so does a prompt that any model answers.
         """
         batch, self.hand = self.hand, []
         results = self._generate(batch)
-        if results and all(f.finish_reason == "error" for f in results):
+        if _all_failed(results) and _all_failed(self._generate([self._easy])):
             raise RunFailed(
-                "the model failed on a whole batch",
+                "the model failed on a whole batch and on a prompt of one sum",
                 found=results[0].error,
-                next_step="a smaller --batch-rows if memory is short; what is finished is kept",
+                next_step="look at the model's folder and the memory; what is finished is kept",
             )
         return results
 
@@ -110,3 +112,7 @@ class HfEngine(LocalEngine):
 
     def close(self) -> None:
         del self.model
+
+
+def _all_failed(results: Sequence[Finished]) -> bool:
+    return bool(results) and all(f.finish_reason == "error" for f in results)

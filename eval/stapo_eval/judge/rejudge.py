@@ -37,7 +37,8 @@ def rejudge(
         The summary, as in summary.json.
 
     Raises:
-        BadInput: no such run, samples missing from it, other benchmark files, or a judge that is not there.
+        BadInput: no such run, samples missing from it, other benchmark files, a judge that is not there, or a record
+            without the name of its key's variable.
     """
     check_judge(options.scope, options.mode)
     out = Path(options.run)
@@ -70,6 +71,12 @@ def rejudge(
 def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
     """The folder's plan with another judge. The evaluated model need not be there any more."""
     o = _options(old, options, out)
+    if o.key_variable == provenance.REDACTED and o.judge_options()[0] == "openai":
+        raise BadInput(
+            f"{out / 'run.json'} does not say which variable holds the endpoint's key",
+            found=f"{provenance.REDACTED}, as older versions recorded it",
+            next_step="--key-variable NAME; OPENAI_API_KEY unless the run was given another",
+        )
     judge, prompt = (None, None) if o.judge == "none" else find_judge(o)
     labels = Labels(**{k: old.config[k] for k in ("method", "size", "train_seed", "step")})
     model = ModelFiles(o.model, Path(o.model), labels.size, "", "", "", None)
@@ -78,7 +85,8 @@ def _plan(old: Run, options: JudgeOptions, out: Path) -> EvaluationPlan:
     first = {k: revisions[k] for k in ("model", "tokenizer") if k in revisions}
     revisions = {**first, **judge_revisions(judge, prompt), **revisions}
     changed = {f.name: getattr(o, f.name) for f in fields(RunOptions) if f.name.startswith("judge")}
-    config = {**old.config, **changed, "judge_url": list(o.judge_url)}  # as JSON has it
+    changed |= {"judge_url": list(o.judge_url), "key_variable": o.key_variable}  # a list, as JSON has it
+    config = {**old.config, **changed}
     commit, dirty = provenance.code_version()
     run = old.model_copy(
         update={
@@ -108,6 +116,7 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
         "judge_prompt_unpublished": options.prompt_unpublished,
         "judge_engine": options.engine,
         "judge_url": options.url,
+        "key_variable": options.key_variable or config.get("key_variable", RunOptions.key_variable),
         "step": str(config["step"]),
     }
     return RunOptions(**{f.name: config[f.name] for f in fields(RunOptions) if f.name in config})
