@@ -23,7 +23,7 @@ KEY = "sk-for-tests-only"
 
 class Server(ThreadingHTTPServer):
     """`fault` is asked for each chat request, by number and body, for what to do instead of answering (None: answer):
-    an int is a status, a string a raw body, a float a pause before the answer, "reset" ends the connection."""
+    an int is a status, a pair a status and its message, a string a raw body, a float a pause before the answer, "reset" ends the connection."""
 
     daemon_threads = True
     block_on_close = False
@@ -114,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif isinstance(fault, int):
             self._send(fault, {"error": {"message": f"told to answer {fault}"}})
+        elif isinstance(fault, tuple):
+            self._send(fault[0], {"error": {"message": fault[1]}})
         elif isinstance(fault, str):
             self._send(200, fault)
         else:
@@ -127,9 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         prompt = tuple(engine.encode(body["messages"][0]["content"]))
         room = engine.context - len(prompt)
-        if room < 1 or body.get("max_tokens", 0) > room:
-            return 400, {"error": {"message": f"This model's maximum context length is {engine.context} tokens"}}
-        decoding = Decoding(body["temperature"], body["top_p"], body.get("max_tokens", room))
+        asked = body.get("max_tokens", body.get("max_completion_tokens"))
+        if room < 1 or (asked or 0) > room:
+            said = f"max_tokens is too large: {asked}. This model's maximum context length is {engine.context} tokens"
+            return 400, {"error": {"message": said}}
+        decoding = Decoding(body["temperature"], body["top_p"], asked or room)
         request = Request("c", "p", 0, body.get("seed", 0), prompt, decoding)
         with server.lock:
             engine.submit([request])

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import eval_model
@@ -13,7 +14,7 @@ import pytest
 from endpoint_server import KEY, Server
 from forked import forked
 
-from stapo_eval.decoding import Decoding
+from stapo_eval.decoding import Decoding, prompt
 from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
 from stapo_eval.engines import endpoint as module
 from stapo_eval.engines.endpoint import EndpointEngine
@@ -23,7 +24,7 @@ from stapo_eval.options import RunOptions
 from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import Run, Sample
+from stapo_results.schema import ContextLimit, Run, Sample
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +154,95 @@ def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server) -> N
     bad = [f for f in got.values() if f.finish_reason == "error"]
     assert [f.request.seed for f in bad] == [80]
     assert "told to answer 500" in bad[0].error
+
+
+def test_all_that_decides_the_sampling_is_sent_and_the_probe_has_a_seed_of_full_length(server: Server) -> None:
+    engine = _engine(server)
+    _all(engine, _requests(engine, 2))
+    assert server.asked[0]["seed"].bit_length() == 63
+    for body in server.asked:
+        assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (-1, 0.0, 1.0)
+    assert engine.refused == []
+
+
+def test_options_that_an_address_refuses_are_left_out_and_named(server: Server, model: HfEngine) -> None:
+    def refuses(*names: str):
+        return lambda number, body: next(((422, f"extra field: {n}") for n in names if n in body), None)
+
+    with Server(model) as other:
+        server.fault, other.fault = refuses("min_p"), refuses("top_k", "seed")
+        engine = _engine(server, other)
+        assert "error" not in {f.finish_reason for f in _all(engine, _requests(engine)).values()}
+    assert engine.refused == ["min_p", "seed", "top_k"]
+    assert "repetition_penalty" in other.asked[-1]
+
+
+def test_a_limit_by_another_name_is_sent_by_that_name(server: Server, model: HfEngine) -> None:
+    wrong = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    with Server(model) as other:
+        server.fault = lambda number, body: (400, wrong) if "max_tokens" in body else None
+        engine = _engine(server, other)
+        ends = _all(engine, _requests(engine, 24))
+        assert {b["max_tokens"] for b in other.asked[1:]} == {12}
+    assert {b.get("max_completion_tokens") for b in server.asked[2:]} == {12}
+    assert max(f.response_tokens for f in ends.values()) <= 12
+
+
+def test_a_limit_that_is_refused_is_never_lifted(server: Server) -> None:
+    engine = _engine(server)
+    too_large = "max_tokens is too large: 12. This model supports at most 8 completion tokens"
+    server.fault = lambda number, body: (400, too_large) if body.get("max_tokens", 0) > 8 else None
+    assert {f.finish_reason for f in _all(engine, _requests(engine, 4)).values()} == {"error"}
+
+
+def test_a_response_may_have_what_the_context_leaves(server: Server, model: HfEngine) -> None:
+    engine = _engine(server)
+    message = "w" * 480
+    left = 512 - len(model.encode(message))
+    requests = [replace(r, prompt=tuple(engine.encode(message)), decoding=Decoding(1.0, 1.0, 40))
+                for r in _requests(engine, 3)]  # fmt: skip
+    ends = _all(engine, requests)
+    assert left == 29
+    assert {b["max_tokens"] for b in server.asked} == {1, 40, 29}
+    assert {f.prompt_tokens for f in ends.values()} == {512 - left}
+
+
+BOXES_OF_NINE_BYTES = r"\boxed{3}" * 9  # each is one token
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path, model: HfEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose longest responses fit the context by tokens, not by bytes, at an address that refuses top_k."""
+    root = tmp_path_factory.mktemp("recorded")
+    (root / "boxes.jsonl").write_text(json.dumps({"id": "a", "problem": BOXES_OF_NINE_BYTES, "answer": "1"}) + "\n")
+    with Server(model) as server:
+        server.fault = lambda number, body: (400, "unknown: top_k") if "top_k" in body else None
+        run(RunOptions(model=str(folder), benchmarks=str(root / "boxes.jsonl"), settings="t1.0", n=2,
+                       out=str(root / "out"), engine="openai", url=(server.url,), max_tokens=420))  # fmt: skip
+    return root / "out"
+
+
+def test_an_endpoints_bytes_are_no_tokens(recorded: Path) -> None:
+    longest = max(s.prompt_tokens for s in store.read(recorded / "samples.jsonl", Sample))
+    assert longest + 420 <= 512 < len(prompt(BOXES_OF_NINE_BYTES)) + 420
+    assert store.read_json(recorded / "run.json", Run).context_limit is None
+
+
+def test_a_sampling_option_that_was_refused_is_on_record_and_an_alarm(recorded: Path) -> None:
+    assert store.read_json(recorded / "run.json", Run).options_refused == ["top_k"]
+    assert "top_k" in json.loads((recorded / "summary.json").read_text())["notes"][0]
+
+
+def test_where_the_context_of_an_endpoint_is_the_limit_its_own_tokens_say_so(
+    folder: Path, model: HfEngine, tmp_path: Path
+) -> None:
+    eval_model.benchmarks(tmp_path / "data", problems=2, samples=1)
+    with Server(model) as server:
+        run(RunOptions(model=str(folder), data_dir=str(tmp_path / "data"), benchmarks="sums", settings="t1.0",
+                       out=str(tmp_path / "out"), engine="openai", url=(server.url,), max_tokens=600))  # fmt: skip
+    left = sorted(512 - s.prompt_tokens for s in store.read(tmp_path / "out" / "samples.jsonl", Sample))
+    limit = ContextLimit(context=512, asked=600, problems=2, least=left[0], most=left[1])
+    assert store.read_json(tmp_path / "out" / "run.json", Run).context_limit == limit
 
 
 def test_other_finish_reasons_are_missing_data_and_a_text_that_is_none_is_made_one(server: Server) -> None:

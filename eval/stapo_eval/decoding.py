@@ -12,6 +12,8 @@ from stapo_results.schema import SETTINGS
 # JustRL's evaluation script, which the paper's setting follows: one space between problem and instruction
 INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 MAX_TOKENS = 20_480
+NEUTRAL: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+"""What a setting leaves switched off. An endpoint is told so, or a model's own defaults would count there."""
 
 
 @dataclass(frozen=True)

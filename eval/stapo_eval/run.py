@@ -28,6 +28,7 @@ from stapo_eval.sampling import (
     generate,
     load_samples,
     put_in_order,
+    refused_note,
     requests_of,
 )
 from stapo_eval.scores import write_records
@@ -138,16 +139,26 @@ def _generate(
 ) -> None:
     """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
     requests = requests_of(plan, engine)
-    limit = context_limit(requests, engine.context)
-    if limit:
-        print(f"note: {context_note(limit)}", file=sys.stderr, flush=True)
+    longest, limit = plan.options.max_tokens, None
+    if engine.counts_tokens:
+        limit = context_limit({r.key: len(r.prompt) for r in requests}, longest, engine.context)
+    for note in filter(None, (limit and context_note(limit), refused_note(engine.refused))):
+        print(f"note: {note}", file=sys.stderr, flush=True)
     notes = folder.record.notes
     if samples and not engine.deterministic:
         notes = [*notes, "samples made after the interruption may differ in text from those of a whole run"]
-    folder.save(deterministic=engine.deterministic, context_limit=limit, notes=list(dict.fromkeys(notes)))
+    folder.save(
+        deterministic=engine.deterministic,
+        context_limit=limit,
+        options_refused=sorted({*folder.record.options_refused, *engine.refused}),
+        notes=list(dict.fromkeys(notes)),
+    )
     began = time.perf_counter()
     try:
         generate(plan, engine, requests, samples, display)
+        if not engine.counts_tokens:  # the endpoint has counted by now
+            counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}
+            folder.save(context_limit=context_limit(counted, longest, engine.context))
     except RunFailed as e:
         advice = f"{e.next_step}\n            " if e.next_step else ""
         e.next_step = f"{advice}{command}   goes on: {len(samples)} of {len(requests)} samples are on record"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from stapo_eval.cost import timing
-from stapo_eval.decoding import prompt
+from stapo_eval.decoding import NEUTRAL, prompt
 from stapo_eval.display import CellTally, StageDisplay, Tally
 from stapo_eval.engines import Engine, Finished, Request
 from stapo_eval.engines.requests import Key, key_of
@@ -32,19 +32,23 @@ def requests_of(plan: EvaluationPlan, engine: Engine) -> list[Request]:
     return requests
 
 
-def context_limit(requests: Sequence[Request], context: int) -> ContextLimit | None:
-    """Where prompt and longest response together exceed the model's positions; None where none does."""
+def context_limit(prompts: Mapping[Key, int], max_tokens: int, context: int) -> ContextLimit | None:
+    """Where prompt and longest response together exceed the model's positions; None where none does.
+
+    Args:
+        prompts: tokens of each sample's prompt.
+    """
     # the settings of a problem share its prompt
     left = {
-        (r.cell.split("/")[-3], r.problem_id): context - len(r.prompt)
-        for r in requests
-        if len(r.prompt) < context < len(r.prompt) + r.decoding.max_tokens
+        (cell.split("/")[-3], problem): context - tokens
+        for (cell, problem, _), tokens in prompts.items()
+        if tokens < context < tokens + max_tokens
     }
     if not left:
         return None
     return ContextLimit(
         context=context,
-        asked=requests[0].decoding.max_tokens,
+        asked=max_tokens,
         problems=len(left),
         least=min(left.values()),
         most=max(left.values()),
@@ -58,6 +62,12 @@ def context_note(limit: ContextLimit) -> str:
         f"the model has {limit.context:,} positions; responses to {limit.problems} problems could have at most "
         f"{least}{limit.most:,} of the {limit.asked:,} tokens"
     )
+
+
+def refused_note(options: Collection[str]) -> str:
+    """The alarm of an endpoint that does not take what a setting switches off; "" where it takes all of it."""
+    own = [x for x in options if x in NEUTRAL]
+    return f"ALARM: the endpoint does not take {', '.join(own)}: its own defaults may change the samples" if own else ""
 
 
 def load_samples(plan: EvaluationPlan) -> dict[Key, Sample]:

@@ -198,7 +198,8 @@ class Run(Record):
     """One command that was run: what, with what, on what.
 
     `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
-    `engine_seconds`, in which its engine worked. `notes` are for people; nothing decides by them. A `synthetic` run was
+    `engine_seconds`, in which its engine worked. `options_refused` names options of a request (seed, top_k, ...) that its
+    endpoint did not take, so that the endpoint's own defaults counted. `notes` are for people; nothing decides by them. A `synthetic` run was
     made up for a test.
     """
 
@@ -220,6 +221,7 @@ class Run(Record):
     engine_seconds: float | None = None
     generating_seconds: float | None = None
     context_limit: ContextLimit | None = None
+    options_refused: list[str] = []
     resumptions: list[Resumption] = []
     notes: list[str] = []
     synthetic: bool = False

@@ -36,6 +36,7 @@ class Engine(Protocol):
         counts_tokens: whether `encode` gives the model's own tokens; else what it gives is never fewer.
         busy: seconds in which the model worked or was waited for.
         notes: what happened that a reader of the records should know (a replica that was lost).
+        refused: options of a request that an endpoint does not take.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Engine(Protocol):
     counts_tokens: bool
     busy: float
     notes: list[str]
+    refused: list[str]
 
     def encode(self, message: str) -> list[int]: ...
 
@@ -105,6 +107,7 @@ class LoadedEngine:
         """The model is there."""
         self.spec, self.busy = spec, 0.0
         self.notes: list[str] = []
+        self.refused: list[str] = []
         self.name, self.deterministic, self.context = spec.name, spec.deterministic, spec.context
 
     def encode(self, message: str) -> list[int]:

@@ -15,6 +15,7 @@ import json
 import math
 import queue
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from stapo_eval.decoding import Decoding
+from stapo_eval.decoding import NEUTRAL, Decoding
 from stapo_eval.engines.options import EngineOptions, key_of
 from stapo_eval.engines.requests import Finished, Key, Queue, Request
 from stapo_eval.models import ModelFiles
@@ -37,7 +38,9 @@ _LONGEST_RETRY_AFTER = 300.0
 _CONNECT_SECONDS = 10.0
 _TRY_AGAIN = {408, 409, 425, 429}
 _UNLIMITED = 1 << 30
-_PROBE = Request("", "", 0, 0, tuple(b"1+1="), Decoding(1.0, 1.0, 1))
+_PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
+_OPTIONS = {"logprobs", "seed", *NEUTRAL}
+_CONTEXT = re.compile(r"context (?:length|size|window)(?: (?:is|of) (?:only )?(\d+))?", re.I)
 _SAID_WITHOUT = {
     "logprobs": "the endpoint gives no log-probabilities: logprob_sum is null",
     "seed": "the endpoint refuses seeds: its samples cannot be made again",
@@ -105,9 +108,12 @@ class EndpointEngine:
         self.model = found[self.addresses[0].url][0]
         self.context = min(context for _, context in found.values())
         self.name = f"openai {self.model}"
-        self.sends = {"logprobs", "seed"}  # those options that every address takes
+        self.sends = set(_OPTIONS)  # those options that every address takes
+        self.limit = dict.fromkeys(found, "max_tokens")  # the name of the longest response at an address
+        self.room: dict[tuple[int, ...], int] = {}  # prompt -> tokens that the context leaves, where it is the limit
         for a in self.addresses:
             self._try_out(a.url)
+        self.refused = sorted(_OPTIONS - self.sends)
         self.notes = [note for option, note in _SAID_WITHOUT.items() if option not in self.sends]
 
     def _clean(self, text: str) -> str:
@@ -156,6 +162,9 @@ class EndpointEngine:
                     self.sends.discard("logprobs")
                 return
             except Refused as e:  # servers that do not know an option name it
+                if "max_completion_tokens" in str(e) and self.limit[url] == "max_tokens":
+                    self.limit[url] = "max_completion_tokens"
+                    continue
                 option = next((x for x in sorted(self.sends) if x in str(e)), None)
                 if option is None:
                     raise BadInput(f"{url} refuses a request for one token", found=e) from None
@@ -171,21 +180,24 @@ class EndpointEngine:
             Transient: the endpoint may answer another time: unreachable, overloaded, failing, or talking nonsense.
             BadInput: the key or the model's name is refused (401, 403, 404).
         """
-        began, d = time.perf_counter(), request.decoding
+        began, d, limit = time.perf_counter(), request.decoding, self.limit[url]
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": "user", "content": bytes(request.prompt).decode("utf-8")}],
             "temperature": d.temperature,
             "top_p": d.top_p,
-            "max_tokens": d.max_tokens,
+            limit: min(d.max_tokens, self.room.get(request.prompt, d.max_tokens)),
         }
-        body |= {k: v for k, v in (("seed", request.seed), ("logprobs", True)) if k in self.sends}
+        body |= {k: v for k, v in {"seed": request.seed, "logprobs": True, **NEUTRAL}.items() if k in self.sends}
         response = self._post(url, body)
-        if response.status_code == 400 and _names_length(response.text):
-            # prompt and longest response together exceed the context; without a limit the server takes what is left,
-            # which is less than the limit was
-            del body["max_tokens"]
-            response = self._post(url, body)
+        said = _CONTEXT.search(response.text) if response.status_code == 400 else None
+        if said and (context := int(said[1] or self.context)) < _UNLIMITED:
+            # prompt and longest response together exceed it; a response of one token says how long the prompt is
+            response = self._post(url, body | {limit: 1})
+            if response.status_code == 200:
+                left = context - _parsed(request, response, 0.0).prompt_length
+                self.room[request.prompt] = body[limit] = min(left, d.max_tokens)
+                response = self._post(url, body)
         status = response.status_code
         if status == 200:
             return _parsed(request, response, time.perf_counter() - began)
@@ -291,11 +303,6 @@ def _those_that_came(ends: queue.SimpleQueue[End]) -> list[End]:
             found.append(ends.get_nowait())
     except queue.Empty:
         return found
-
-
-def _names_length(text: str) -> bool:
-    lower = text.lower()
-    return "max_tokens" in lower or "max_completion_tokens" in lower or "context length" in lower
 
 
 def _retry_after(response: httpx.Response) -> float:
