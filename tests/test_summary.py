@@ -16,7 +16,7 @@ from stapo_eval.options import RunOptions
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.scores import cell_record
 from stapo_eval.show import print_summary
-from stapo_eval.summary import averages, notes, summarise
+from stapo_eval.summary import averages, looks_repeated, notes, summarise
 from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
 from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Timing, Verdict
 
@@ -55,13 +55,16 @@ def _made(rows: list[list[tuple[str | None, bool, int, str]]]) -> tuple[CellReco
     samples = [_sample(q, i, t, f) for q, row in enumerate(rows) for i, (_, _, t, f) in enumerate(row)]
     answers = [(a, c) for row in rows for a, c, _, _ in row]
     verdicts = [_verdict(s, a, c) for s, (a, c) in zip(samples, answers, strict=True)]
-    benchmark = _benchmark(len(rows), len(rows[0]))
+    plan, where = _plan(_benchmark(len(rows), len(rows[0])))
+    return cell_record(plan, _run(), where, samples, verdicts), samples, verdicts
+
+
+def _plan(benchmark: Benchmark) -> tuple[EvaluationPlan, PlannedCell]:
     plan = EvaluationPlan(
         RunOptions(model="m"), ModelFiles("m", Path("m"), "m", "", "", "", None), None,
         Labels(method="m", size="s", train_seed=0, step=1), (benchmark,), {"t1.0": (1.0, 1.0)}, Path("out"), _run(),
     )  # fmt: skip
-    record = cell_record(plan, _run(), PlannedCell(CELL, benchmark, Decoding(1.0, 1.0, 99)), samples, verdicts)
-    return record, samples, verdicts
+    return plan, PlannedCell(CELL, benchmark, Decoding(1.0, 1.0, 99))
 
 
 # problem means .5, 1, 0
@@ -116,6 +119,47 @@ def test_missing_samples_are_loud_and_never_wrong() -> None:
     assert note == f"3 samples of {CELL.id} are MISSING because the engine failed on them: too long"
 
 
+def _cell(texts: list[list[str]], logprob: float | None) -> tuple[CellRecord, list[Sample]]:
+    """A record of responses by problem, each as likely as `logprob` says."""
+    _, samples, verdicts = _made([[("1", True, 10, "stop")] * len(row) for row in texts])
+    said = [t for row in texts for t in row]
+    samples = [s.model_copy(update={"response": t, "logprob_sum": logprob}) for s, t in zip(samples, said, strict=True)]
+    plan, where = _plan(_benchmark(len(texts), len(texts[0])))
+    return cell_record(plan, _run(), where, samples, verdicts), samples
+
+
+@pytest.mark.parametrize(
+    ("identical", "logprob", "by_chance", "alarm"),
+    [
+        (10, -50.0, 0.0, True),  # ten repeats of one text each
+        (10, None, 0.0, True),
+        (6, -50.0, 0.0, True),
+        (5, -50.0, 0.0, False),  # not more than half
+        (10, -0.01, 9.704, False),  # a model that is sure: exp(-.01 x 3) each
+        (10, -0.3, 4.066, False),
+        (10, -1.0, 0.498, True),
+        (0, -50.0, 0.0, False),
+    ],
+)
+def test_samples_that_are_one_text_alarm_where_their_probability_does_not_explain_them(
+    identical: int, logprob: float | None, by_chance: float, alarm: bool
+) -> None:
+    texts = [[f"{q}"] * 4 for q in range(identical)] + [list("aaab")] * (10 - identical)
+    record, samples = _cell(texts, logprob)
+    assert (record.identical_problems, record.identical_by_chance) == (identical, by_chance)
+    assert looks_repeated(record) == alarm
+    assert len(notes([record], samples)) == alarm
+
+
+def test_an_older_record_and_single_samples_say_nothing_of_identical_texts() -> None:
+    record, _ = _cell([["a"], ["b"], ["c"]], -50.0)
+    assert record.identical_problems == 0
+    old = record.model_dump(mode="json")
+    del old["identical_problems"], old["identical_by_chance"]
+    assert CellRecord(**old).identical_problems is None
+    assert not looks_repeated(CellRecord(**old))
+
+
 def test_without_spread_the_bootstrap_gives_no_interval() -> None:
     record, _, verdicts = _made([[("7", False, 5, "stop")] * 2] * 4)
     s = summarise(record, verdicts)
@@ -150,10 +194,10 @@ def test_cost_by_hand() -> None:
     c = cost(samples, timings, _run())
     assert (c["generation_seconds"], c["tokens"], c["tokens_per_second"]) == (5.0, 450, 90.0)
     assert (c["gpus"], c["gpu_hours"], c["judge_seconds"], c["judge_replies"]) == (0, None, 2.0, 1)
-    # 4 replicas of 2 GPUs for 5 s, one copy of 2 for the judge's 2 s: 44 GPU seconds
+    # 4 replicas of 2 GPUs for 5 s, and for the judge's 2 s: 56 GPU seconds
     config: dict[str, Any] = {"replicas": 4, "tensor_parallel": 2}
     big = cost(samples, timings, _run(hardware={"gpus": ["H"] * 8}, config=config))
-    assert (big["gpus"], big["gpu_hours"]) == (8, round(44 / 3600, 4))
+    assert (big["gpus"], big["gpu_hours"]) == (8, round(56 / 3600, 4))
     hidden = cost([s.model_copy(update={"engine": "openai m"}) for s in samples], timings, _run())
     assert (hidden["gpus"], hidden["gpu_hours"]) == (None, None)
     assert "GPU hours not known" in in_words(hidden)

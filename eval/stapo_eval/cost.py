@@ -60,8 +60,8 @@ def cost(samples: Sequence[Sample], timings: Iterable[Timing], run: Run) -> dict
         "generation_seconds": round(seconds, 3),
         "tokens": tokens,
         "tokens_per_second": round(tokens / seconds, 3) if seconds else None,
-        # the judge runs as one copy
-        "gpu_hours": round((seconds * gpus + judge * copy) / 3600, 4) if gpus and copy and elapsed else None,
+        # the judge has as many copies
+        "gpu_hours": round((seconds + judge) * gpus / 3600, 4) if gpus and elapsed else None,
         "timed": len(timed),
         "samples": len(samples),
         "judge_seconds": round(judge, 3),

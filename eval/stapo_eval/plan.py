@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Decoding, parse_settings
-from stapo_eval.engines.options import check_options
+from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.engines.requests import Key
 from stapo_eval.grading.rules import Gold, Options, check_preset
 from stapo_eval.judge.asking import check_judge
@@ -149,6 +149,7 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
         "benchmarks": [b.name for b in benchmarks],
         "settings": list(settings),
         "threads": _threads(options.threads, model),
+        "replicas": copies_of(options.engine, options.engine_options()),
         **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
     }
     run = provenance.new_run(

@@ -35,17 +35,21 @@ from stapo_eval.scores import write_records
 from stapo_eval.show import print_summary
 from stapo_eval.verdicts import verdicts_of
 from stapo_results import runs, store
-from stapo_results.errors import RecordError, RunFailed
+from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
 
 
 def run(
-    options: RunOptions, say: Callable[[str], None] = print, command: str = "the same command goes on"
+    options: RunOptions,
+    say: Callable[[str], None] = print,
+    command: str = "the same command goes on",
+    resume: bool = True,
 ) -> dict[str, Any]:
     """Evaluate, or go on where an earlier call with the same options stopped.
 
     Args:
         command: what to type to go on after an interruption.
+        resume: False refuses a folder that holds a run.
 
     Returns:
         The summary, as in summary.json.
@@ -54,6 +58,8 @@ def run(
         BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
     """
     plan = make_plan(options)
+    if not resume and (plan.out / runs.RECORD).exists():
+        raise BadInput(f"{plan.out} already holds a run", next_step="leave out --no-resume, or give another --out")
 
     with runs.opened(
         plan.out, plan.run, may_differ=may_differ, defaults=DEFAULTS, foreign=lambda name: name == "samples.jsonl"

@@ -76,7 +76,7 @@ def cell_record(
     identity, asked = benchmark.identity, len(plan.problems(benchmark))
     part = f"only the first {asked} of {len(benchmark.problems)} problems" if asked < len(benchmark.problems) else ""
     there = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
-    lengths = [s.response_tokens for s, _ in there]
+    lengths, (identical, by_chance) = [s.response_tokens for s, _ in there], _identical([s for s, _ in there])
     return CellRecord(
         cell=cell,
         n=plan.samples_of(benchmark),
@@ -96,6 +96,8 @@ def cell_record(
         no_answer=sum(v.reason == "no_answer" for _, v in there),
         mean_response_tokens=round(math.fsum(lengths) / max(1, len(lengths)), 3),
         by_verdict=_by_verdict(there),
+        identical_problems=identical,
+        identical_by_chance=by_chance,
         engine=", ".join(sorted({s.engine for s in samples})),
         deterministic=run.deterministic,
         run_id=run.run_id,
@@ -127,6 +129,17 @@ def _problems(
         )
         for i in ids
     ]
+
+
+def _identical(samples: Sequence[Sample]) -> tuple[int, float]:
+    """(problems whose samples, two or more, are one text; how many of them that text's log-probability explains)."""
+    of_problem: dict[str, list[Sample]] = {}
+    for s in samples:
+        of_problem.setdefault(s.problem_id, []).append(s)
+    same = [x for x in of_problem.values() if len(x) > 1 and len({s.response for s in x}) == 1]
+    known = [(len(x), s.logprob_sum) for x in same if (s := x[0]).logprob_sum is not None]
+    # given the first sample, the n - 1 others are the same text with this probability
+    return len(same), round(math.fsum(math.exp(min(0.0, (n - 1) * logprob)) for n, logprob in known), 3)
 
 
 def _by_verdict(there: Sequence[tuple[Sample, Verdict]]) -> dict[Literal["correct", "incorrect"], VerdictLengths]:

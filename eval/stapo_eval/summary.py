@@ -88,6 +88,9 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
         "truncated": round(record.finish_reasons.get("length", 0) / responses, 8) if responses else None,
         "no_answer": round(record.no_answer / responses, 8) if responses else None,
         "mean_response_tokens": record.mean_response_tokens,
+        "identical_problems": record.identical_problems,
+        "identical_by_chance": record.identical_by_chance,
+        "looks_repeated": looks_repeated(record),
         "finish_reasons": {k: {"stop": x.responses - x.truncated, "length": x.truncated} for k, x in lengths.items()},
         "response_tokens": {k: {q: x.tokens.get(q) for q in QUANTILES} for k, x in lengths.items()},
         "judge": {name: judged[letter] for name, letter in JUDGE_LETTERS.items() if name != "not_asked"},
@@ -119,6 +122,9 @@ def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]
         first = next(s.error for s in samples if s.cell == cell and s.finish_reason == "error")
         out.append(f"{count} samples of {cell} are MISSING because the engine failed on them: {first}")
     for r in records:
+        if looks_repeated(r):
+            same = f"{r.identical_problems} of {len(r.problems)} problems of {r.cell.id} have one text for all samples"
+            out.insert(0, f"ALARM: {same}; their log-probabilities explain {r.identical_by_chance:g}")
         if r.variant:
             out.append(f"{r.cell.benchmark}: {r.variant}")
         if r.text_variants:
@@ -126,6 +132,20 @@ def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]
         if r.judge_note:
             out.append(r.judge_note)
     return list(dict.fromkeys(out))
+
+
+def looks_repeated(record: CellRecord) -> bool:
+    """Whether so many problems have one text for all samples that sampling does not explain it.
+
+    One text is no fault where the model is sure: a small trained model at t0.7 answers most problems so. The text's own
+    probability p says how often that happens: the other N - 1 samples equal it with c = p^(N-1). What counts is the
+    excess of such problems over the sum of their c. In a true sampler a problem adds at most c (1 - c) <= 1/4 to it on
+    average, whatever the model; the alarm is at half of the problems and one more. Where an endpoint gives no
+    log-probabilities nothing is explained, and a sure model alarms too. A public harness's "ten repeats" were one text
+    each, with a standard error of 0.0.
+    """
+    excess = (record.identical_problems or 0) - record.identical_by_chance
+    return excess >= len(record.problems) / 2 + 1
 
 
 def ks(n: int) -> list[int]:

@@ -198,9 +198,9 @@ class Run(Record):
     """One command that was run: what, with what, on what.
 
     `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
-    `engine_seconds`, in which its engine worked. `options_refused` names options of a request (seed, top_k, ...) that its
-    endpoint did not take, so that the endpoint's own defaults counted. `notes` are for people; nothing decides by them. A `synthetic` run was
-    made up for a test.
+    `engine_seconds`, in which its engine worked. `options_refused` names options of a request (seed, top_k, ...) that
+    its endpoint did not take, so that the endpoint's own defaults counted. `notes` are for people; nothing decides by
+    them. A `synthetic` run was made up for a test.
     """
 
     run_id: str
@@ -353,8 +353,9 @@ class CellRecord(Record):
     Holds no time, so that a cell made twice from the same samples gives the same bytes; `run_id` names the run
     record that holds the rest. `grader` (preset and versions) and `judge` (model, revision, scope, mode) are "" in
     records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
-    that are older than it; the samples that an engine failed on are in neither of its two entries. `synthetic` records
-    were made up for a test.
+    that are older than it; the samples that an engine failed on are in neither of its two entries.
+    `identical_problems` counts problems whose responses, two or more, are one text (None in older records), and
+    `identical_by_chance` how many of these their log-probabilities explain. `synthetic` records were made up for a test.
     """
 
     cell: Cell
@@ -375,6 +376,8 @@ class CellRecord(Record):
     no_answer: int
     mean_response_tokens: float
     by_verdict: dict[Literal["correct", "incorrect"], VerdictLengths] = {}
+    identical_problems: int | None = None
+    identical_by_chance: float = 0.0
     engine: str
     deterministic: bool
     run_id: str

@@ -9,7 +9,6 @@ from typing import Literal
 
 from stapo_eval.options import JudgeOptions, RunOptions
 from stapo_results import provenance
-from stapo_results.errors import BadInput
 from stapo_results.schema import JudgeMode
 
 
@@ -26,10 +25,8 @@ class RunCommand(RunOptions):
     def __call__(self) -> int:
         from stapo_eval.run import run
 
-        if not self.resume and self.out and (Path(self.out) / "run.json").exists():
-            raise BadInput(f"{self.out} already holds a run", next_step="leave out --no-resume, or give another --out")
         options = RunOptions(**{f.name: getattr(self, f.name) for f in fields(RunOptions)})
-        run(options, command=shlex.join(provenance.command_line()))
+        run(options, command=shlex.join(provenance.command_line()), resume=self.resume)
         return 0
 
 

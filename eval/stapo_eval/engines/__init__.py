@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 from stapo_eval.engines.base import Engine
-from stapo_eval.engines.options import KINDS, EngineOptions, load
+from stapo_eval.engines.options import KINDS, EngineOptions, copies_of, load
 from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches
 from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput
@@ -20,7 +23,7 @@ def make_engine(
     rows: int = 0,
     options: EngineOptions | None = None,
 ) -> Engine:
-    """Load a model into an engine, or into several behind one (`options.replicas`).
+    """Load a model into an engine, or into several behind one (`copies_of`).
 
     Raises:
         BadInput: unknown engine, one that is not installed here, or a model that it cannot load.
@@ -34,7 +37,10 @@ def make_engine(
 
             return EndpointEngine(model, options)
         check_files(model)
-        if options.replicas:
+        options = replace(options, replicas=copies_of(kind, options))
+        if kind == "vllm" and options.replicas:
+            print(f"vllm: {options.replicas} x {options.tensor_parallel} GPUs (--replicas)", file=sys.stderr)
+        if options.replicas > 1 or (options.replicas and options.ray_address):
             from stapo_eval.engines.ray import RayEngine
 
             return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
@@ -45,5 +51,6 @@ def make_engine(
         raise BadInput(
             f"the engine {kind} cannot load {model.given}",
             found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
-            next_step="check the folder's config.json and tokenizer files",
+            next_step="check the folder's config.json and tokenizer files"
+            + ("; where memory is short: a higher --tensor-parallel" if kind == "vllm" else ""),
         ) from e

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import takewhile
 from urllib.parse import urlsplit
 
 import tyro
 
 from stapo_eval.engines.base import LocalEngine
 from stapo_eval.models import ModelFiles
+from stapo_results import provenance
 from stapo_results.errors import BadInput
 
 KINDS = ("hf", "vllm", "openai")
@@ -32,7 +34,8 @@ class EngineOptions:
     key_variable: str = "OPENAI_API_KEY"
     """Environment variable with the endpoint's key; the key stands in no record."""
     replicas: int = 0
-    """Copies of the engine, one a GPU, as actors on Ray; they share one queue; if 0, one engine, without Ray."""
+    """Copies of the engine as actors on Ray, which share one queue; if 0, with vllm as many as the visible GPUs hold,
+    else one. One copy needs no Ray, unless --ray-address names where."""
     ray_address: str = ""
     """Ray cluster, HOST:PORT or auto; if empty, $RAY_ADDRESS, else one of its own on this machine."""
     tensor_parallel: int = 1
@@ -63,6 +66,32 @@ def check_options(kind: str, options: EngineOptions) -> None:
             raise BadInput(f"--{name.replace('_', '-')} is at least {least}", found=getattr(options, name))
     for url in options.urls:
         check_url(url)
+
+
+def visible_gpus(chosen: str | None, listed: int) -> int:
+    """How many GPUs this process may use.
+
+    Args:
+        chosen: CUDA_VISIBLE_DEVICES, which CUDA reads up to the first number that is no card's; None if it is not set.
+        listed: how many cards the driver lists.
+    """
+    names = [str(i) for i in range(listed)] if chosen is None else [x.strip() for x in chosen.split(",")]
+    valid = takewhile(lambda x: x.startswith(("GPU-", "MIG-")) or (x.isdigit() and int(x) < listed), names)
+    return len(list(valid)) if listed else 0
+
+
+def copies_of(kind: str, options: EngineOptions, gpus: int | None = None) -> int:
+    """Copies of an engine: as asked, else with vllm as many as the GPUs hold; 0 where nothing says how many.
+
+    Args:
+        gpus: how many there are; if None, the visible ones of this machine.
+    """
+    if options.replicas or kind != "vllm":
+        return options.replicas
+    if gpus is None:
+        cards = provenance.nvidia_smi("name").splitlines()
+        gpus = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), len(cards))
+    return gpus // options.tensor_parallel
 
 
 def check_url(url: str) -> None:

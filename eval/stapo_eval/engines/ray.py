@@ -159,7 +159,7 @@ def _connect(address: str) -> bool:
         import ray
     except ImportError as e:
         raise BadInput(
-            "--replicas needs Ray", found=e, next_step="python -m pip install ray; or leave out --replicas"
+            "several copies of an engine need Ray", found=e, next_step="python -m pip install ray; or --replicas 1"
         ) from None
     if ray.is_initialized():
         return False

@@ -114,6 +114,7 @@ def _options(old: Run, options: JudgeOptions, out: Path) -> RunOptions:
         "judge_revision": options.revision,
         "judge_prompt": options.prompt,
         "judge_prompt_unpublished": options.prompt_unpublished,
+        "replicas": 0,  # as many as fit here: the run may have been made on another machine
         "judge_engine": options.engine,
         "judge_url": options.url,
         "key_variable": options.key_variable or config.get("key_variable", RunOptions.key_variable),

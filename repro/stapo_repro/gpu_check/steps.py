@@ -172,7 +172,7 @@ def _evaluate(s: Setting, name: str, *engine: str) -> Values:
 
 def evaluation(s: Setting) -> Values:
     """2,000 samples at both decoding settings with vLLM in the process."""
-    return _evaluate(s, "eval", "--engine", "vllm")
+    return _evaluate(s, "eval", "--engine", "vllm", "--replicas", "1")
 
 
 @contextmanager
