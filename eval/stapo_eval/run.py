@@ -28,7 +28,7 @@ from stapo_eval.sampling import (
     generate,
     load_samples,
     put_in_order,
-    refused_note,
+    refused_notes,
     requests_of,
 )
 from stapo_eval.scores import write_records
@@ -145,10 +145,9 @@ def _generate(
 ) -> None:
     """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
     requests = requests_of(plan, engine)
-    longest, limit = plan.options.max_tokens, None
-    if engine.counts_tokens:
-        limit = context_limit({r.key: len(r.prompt) for r in requests}, longest, engine.context)
-    for note in filter(None, (limit and context_note(limit), refused_note(engine.refused))):
+    prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
+    limit = context_limit(prompts, plan.options.max_tokens, engine.context)
+    for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)
     notes = folder.record.notes
     if samples and not engine.deterministic:
@@ -164,7 +163,7 @@ def _generate(
         generate(plan, engine, requests, samples, display)
         if not engine.counts_tokens:  # the endpoint has counted by now
             counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}
-            folder.save(context_limit=context_limit(counted, longest, engine.context))
+            folder.save(context_limit=context_limit(counted, plan.options.max_tokens, engine.context))
     except RunFailed as e:
         advice = f"{e.next_step}\n            " if e.next_step else ""
         e.next_step = f"{advice}{command}   goes on: {len(samples)} of {len(requests)} samples are on record"

@@ -64,10 +64,10 @@ def context_note(limit: ContextLimit) -> str:
     )
 
 
-def refused_note(options: Collection[str]) -> str:
-    """The alarm of an endpoint that does not take what a setting switches off; "" where it takes all of it."""
-    own = [x for x in options if x in NEUTRAL]
-    return f"ALARM: the endpoint does not take {', '.join(own)}: its own defaults may change the samples" if own else ""
+def refused_notes(options: Collection[str]) -> list[str]:
+    """The alarm of an endpoint that does not take what a setting switches off; none where it takes all of it."""
+    own = ", ".join(x for x in options if x in NEUTRAL)
+    return [f"ALARM: the endpoint does not take {own}: its own defaults may change the samples"] if own else []
 
 
 def load_samples(plan: EvaluationPlan) -> dict[Key, Sample]:

@@ -13,7 +13,7 @@ from stapo_eval.cost import cost
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
-from stapo_eval.sampling import context_note, refused_note
+from stapo_eval.sampling import context_note, refused_notes
 from stapo_eval.summary import JUDGE_LETTERS, QUANTILES, averages, notes, summarise
 from stapo_eval.verdicts import judge_note, judge_notes
 from stapo_results import store
@@ -49,7 +49,6 @@ def write_records(
         without = asking.unanswered(judged[i] for i in mine if i in judged)
         cells.append(summarise(record, its_verdicts) | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
-    refused = refused_note(run.options_refused)
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -57,7 +56,7 @@ def write_records(
         "cells": cells,
         "averages": averages(records),
         "judge": plan.judge_text,
-        "notes": [*([refused] if refused else []), *notes(records, samples), *limits, *judge_notes(plan, judged)],
+        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *judge_notes(plan, judged)],
     }
     store.write_json(plan.out / "cost.json", cost(samples, store.read(plan.out / "timings.jsonl", Timing), run))
     store.write_json(plan.out / "summary.json", summary)

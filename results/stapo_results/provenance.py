@@ -29,7 +29,7 @@ _NAME = (
     r"(?:[\w.+-]*[_.+-])?(?:(?:api|access|secret|private|auth)[_-]?key|token|secret|password|passwd|passphrase"
     r"|authorization|credentials?|cookie)|(?:[\w.+-]*\.)?key"
 )
-_SECRET, _INLINE = re.compile(_NAME, re.I), re.compile(rf"(\b(?:{_NAME})\s*:\s*)[^,}}\s]+", re.I)
+_SECRET, _INLINE = re.compile(rf"[-+~]*(?:{_NAME})", re.I), re.compile(rf"(\b(?:{_NAME})\s*:\s*)[^,}}\s]+", re.I)
 
 
 def now() -> str:
@@ -105,10 +105,6 @@ def hardware() -> dict[str, Any]:
     return found | ({"arithmetic": chosen} if chosen else {})
 
 
-def _is_secret(name: str) -> bool:
-    return bool(_SECRET.fullmatch(name.lstrip("-+~")))
-
-
 def redact(value: Any) -> Any:
     """The same value with everything under the name of a secret replaced.
 
@@ -116,7 +112,7 @@ def redact(value: Any) -> Any:
     """
     if isinstance(value, dict):
         return {
-            k: REDACTED if _is_secret(str(k)) and v and not isinstance(v, (bool, dict)) else redact(v)
+            k: REDACTED if _SECRET.fullmatch(str(k)) and v and not isinstance(v, (bool, dict)) else redact(v)
             for k, v in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -129,9 +125,9 @@ def redact_command(argv: list[str]) -> list[str]:
     out, hide = [], False
     for a in argv:
         name, eq, value = a.partition("=")
-        shown = REDACTED if _is_secret(name) else _INLINE.sub(rf"\1{REDACTED}", value)
+        shown = REDACTED if _SECRET.fullmatch(name) else _INLINE.sub(rf"\1{REDACTED}", value)
         out.append(REDACTED if hide else f"{name}={shown}" if eq else a)
-        hide = a.startswith("--") and not eq and _is_secret(a)
+        hide = a.startswith("--") and not eq and _SECRET.fullmatch(a) is not None
     return out
 
 

@@ -355,7 +355,7 @@ class CellRecord(Record):
     records that are older than these fields, and `judge` also where none was asked. `by_verdict` is empty in records
     that are older than it; the samples that an engine failed on are in neither of its two entries.
     `identical_problems` counts problems whose responses, two or more, are one text (None in older records), and
-    `identical_by_chance` how many of these their log-probabilities explain. `synthetic` records were made up for a test.
+    `identical_by_chance` how many of these their log-probabilities explain. `synthetic` records are made up for tests.
     """
 
     cell: Cell
