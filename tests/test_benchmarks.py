@@ -160,3 +160,26 @@ def test_a_real_file_without_its_last_row_is_refused(tmp_path: Path) -> None:
         benchmarks.load("minerva", tmp_path)
     assert "rows 271" in str(e.value)
     assert "rows 272" in str(e.value)
+
+
+@pytest.mark.parametrize("written", ["toy", "TOY", "To-Y", "to y"])
+def test_case_and_hyphens_of_a_name_do_not_count(toy: Path, written: str) -> None:
+    assert benchmarks.load(written, toy).name == "toy"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *(("AIME24", "aime24"), ("AIME 25", "aime25"), ("AMC23", "amc23"), ("MATH-500", "math500")),
+        *(("Minerva", "minerva"), ("OlympiadBench", "olympiadbench")),
+    ],
+)
+def test_the_papers_spelling_of_a_benchmark_is_its_name(written: str, name: str) -> None:
+    assert benchmarks.registered_name(written, benchmarks.registry()) == name
+
+
+def test_the_nearest_name_is_suggested(toy: Path) -> None:
+    with pytest.raises(BadInput) as e:
+        benchmarks.load("MATH50", toy)
+    assert e.value.found == "MATH50"
+    assert e.value.next_step.startswith("math500")

@@ -162,3 +162,13 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys) -> None:
     assert main(["compare", *folders, "--out", str(tmp_path)]) == 2  # before the tables
     said = capsys.readouterr()
     assert (said.out, "--out is a folder" in said.err) == ("", True)
+
+
+def test_the_command_writes_only_what_is_asked_for_and_knows_a_benchmark_in_capitals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [str(_write(tmp_path, "a", FIRST)), str(_write(tmp_path, "b", SECOND))]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["compare", *folders, "--benchmarks", "SUMS"]) == 0
+    assert list(Path.cwd().iterdir()) == []

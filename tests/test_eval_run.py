@@ -19,6 +19,7 @@ from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
 from stapo_eval.engines.options import EngineOptions, copies_of, visible_gpus
+from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import make_plan
 from stapo_eval.run import run
@@ -377,6 +378,13 @@ def test_the_copies_on_all_visible_gpus_are_recorded(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
     plan = make_plan(_options(world, tmp_path / "out", engine="vllm", tensor_parallel=2))
     assert plan.run.config["replicas"] == 3
+
+
+@pytest.mark.parametrize("given", ["/nowhere", "runs/a/model", "my model"])
+def test_a_model_that_is_no_hub_id_is_a_folder_that_is_not_there(given: str) -> None:
+    with pytest.raises(BadInput) as e:
+        find_model(given)
+    assert e.value.found == f"no folder {given}"
 
 
 def test_weights_that_were_cut_off_and_a_missing_tokenizer_are_named(world: Path, tmp_path: Path) -> None:

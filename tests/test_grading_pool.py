@@ -231,6 +231,13 @@ def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path) -> N
     assert main(["grade", "--input", str(tmp_path), "--output", target]) == 2
 
 
+def test_a_line_that_was_cut_off_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as e:
+        grading_file.parse_line(b'{"id": 7, "answer": "4", "respo', f"{tmp_path}/in.jsonl:3", O)
+    assert e.value.what.startswith(f"{tmp_path}/in.jsonl:3 ")
+    assert e.value.found == '{"id": 7, "answer": "4", "respo'
+
+
 def test_an_empty_box_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = _write(tmp_path / "in.jsonl", RIGHT, {"answer": "2", "response": r"\boxed{ }"})
     assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 0

@@ -1,8 +1,11 @@
-"""The one display of long commands and the one format of durations."""
+"""The one display of long commands, the one format of durations, and commands where packages are not installed."""
 
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +66,90 @@ def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -
         display.say("[bold]x[/bold]")
     assert "[red]model[/red]" in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
+
+
+HEAVY = ["torch", "transformers", "verl", "ray", "vllm", "matplotlib", "pandas", "sympy"]
+COMMANDS = """
+import contextlib, importlib, io, json, sys
+
+refused, module, commands = json.loads(sys.argv[1])
+asked, ends = [], []
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name in refused:
+            asked.append(name)
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+def end(words):
+    sys.argv, said = ["PROGRAM", *words], io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = main()
+        except SystemExit as e:
+            code = e.code
+    ends.append([*words, code])
+    return said.getvalue()
+
+sys.meta_path.insert(0, Refuses())
+main = importlib.import_module(module).main
+if commands:
+    said = "".join(map(end, commands))
+else:  # every one that the program names where it refuses a word
+    said = end(["no-such-command"])
+    listed = said.partition("expected: ")[2].splitlines()[0]
+    for name in listed.split(", "):
+        end([name, "--help"])
+print(json.dumps([ends, asked, said]))
+"""
+
+
+def ends_of(module: str, refused: list[str], *commands: list[str]) -> tuple[list[list], list[str], str]:
+    """([words, exit code] of each command, packages that were asked for and refused, what the commands said)."""
+    given = json.dumps([refused, module, commands])
+    done = subprocess.run([sys.executable, "-c", COMMANDS, given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return tuple(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("module", "some"),
+    [
+        ("stapo_training.cli", {"run", "methods", "check", "probe"}),
+        ("stapo_eval.cli", {"run", "grade", "judge", "compare"}),
+        ("stapo_repro.cli", {"run", "tables", "figures", "gpu-check"}),
+    ],
+)
+def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[str]) -> None:
+    (unknown, *helps), asked, _ = ends_of(module, HEAVY)
+    assert unknown == ["no-such-command", 2]
+    assert some <= {name for name, _, _ in helps}
+    assert [h for h in helps if h[1:] != ["--help", 0]] == []
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra", "command"),
+    [
+        ("stapo_training.cli", "hydra", "train", ["run", "method=stapo", "run.out=unused"]),
+        ("stapo_training.cli", "torch", "train", ["export", "--checkpoint", "unused", "--out", "unused"]),
+        ("stapo_training.cli", "omegaconf", "train", ["check", "stapo"]),
+        ("stapo_eval.cli", "mpmath", "eval", ["grade", "--input", "unused", "--output", "unused"]),
+        ("stapo_repro.cli", "matplotlib", "repro", ["figures", "--check"]),
+    ],
+)
+def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str, extra: str, command: list) -> None:
+    (done,), _, said = ends_of(module, [*HEAVY, package], command)
+    assert done == [*command, 2]
+    assert f"package {package} " in said
+    assert f".[{extra}]" in said
+
+
+def test_the_methods_are_listed_without_torch() -> None:
+    (every, one, wrong), asked, said = ends_of(
+        "stapo_training.cli", HEAVY, ["methods"], ["methods", "stapo-random"], ["methods", "stapo-radnom"]
+    )
+    assert (every[-1], one[-1], wrong[-1], asked) == (0, 0, 2, [])
+    assert said.count("stapo-random: ") == 2
+    assert said.count("justrl: ") == 1
+    assert "methods stapo-random" in said.partition("next:")[2]

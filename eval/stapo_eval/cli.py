@@ -10,7 +10,7 @@ from stapo_results.terminal import check_command, run_main
 
 def main(args: list[str] | None = None) -> int:
     """Entry point; returns the exit code (see `stapo_results.errors`)."""
-    return run_main(lambda: _command(args))
+    return run_main(lambda: _command(args), extra="eval")
 
 
 def _command(args: list[str] | None) -> int:

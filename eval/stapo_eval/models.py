@@ -42,15 +42,18 @@ class ModelFiles:
 
 
 def _download(given: str, revision: str) -> tuple[Path, str]:
-    try:
-        from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
 
+    try:
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
         folder = Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
     except Exception as e:  # noqa: BLE001  whatever failed, the model is not available here
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",
-            found=f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            found=f"no folder {given}"
+            if isinstance(e, HFValidationError)  # it could be no hub id
+            else f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
             next_step="give a folder with config.json and *.safetensors, or a hub id on a machine with network access",
         ) from None
     return folder, folder.name

@@ -182,12 +182,12 @@ def _check(options: RunOptions) -> None:
 
 def _benchmarks(options: RunOptions) -> tuple[Benchmark, ...]:
     data_dir = find_data_dir(options.data_dir)
-    names = PAPER if options.benchmarks == "all" else [b.strip() for b in options.benchmarks.split(",") if b.strip()]
+    given = [b.strip() for b in options.benchmarks.split(",") if b.strip()]
+    names = PAPER if options.benchmarks.lower() == "all" else given
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    return tuple(
-        load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in dict.fromkeys(names)
-    )
+    found = [load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in names]
+    return tuple({b.name: b for b in found}.values())
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:

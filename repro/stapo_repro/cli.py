@@ -198,7 +198,7 @@ _COMMANDS = {
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    sys.exit(run_main(lambda: _command(argv)))
+    sys.exit(run_main(lambda: _command(argv), extra="repro"))
 
 
 def _command(argv: list[str] | None) -> int:

@@ -5,7 +5,9 @@ Exit codes of every console command: 0 done, 1 the run failed, 2 bad input, 130 
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 
 
 class StapoError(Exception):
@@ -41,6 +43,11 @@ class StapoError(Exception):
 def short_hashes(text: str) -> str:
     """The text with 12 digits of each hash: enough to tell two apart."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that a mistyped word comes nearest to; "" where none is near."""
+    return next(iter(difflib.get_close_matches(word.lower(), names, 1)), "")
 
 
 def _rebuild(cls: type[StapoError], what: str, found: object, expected: object, next_step: str) -> StapoError:

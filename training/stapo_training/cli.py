@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_results.errors import BadInput
-from stapo_results.terminal import run_main
+from stapo_results.terminal import check_command, run_main
 from stapo_training.probe.options import Options
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
@@ -210,13 +210,15 @@ class Probe(Options):
 class Methods:
     """List every method: its paper, what it masks or weighs, its numbers, their sources, where it was trained."""
 
+    method: Annotated[str | None, tyro.conf.Positional] = None
+    """An overlay's name: this one alone."""
     records: Path = Path("results/records")
     """Folder with records."""
 
     def __call__(self) -> int:
         from stapo_training.registry import listing
 
-        print(listing(self.records))
+        print(listing(self.records, self.method))
         return 0
 
 
@@ -268,20 +270,24 @@ _COMMANDS = {
 
 
 def main() -> int:
-    argv = sys.argv[1:]
+    return run_main(lambda: _command(sys.argv[1:]), extra="train")
+
+
+def _command(argv: list[str]) -> int:
+    check_command("stapo-train", argv, ["run", *_COMMANDS])
     if argv[:1] == ["run"]:  # Hydra's overrides are no flags, so tyro does not see them
-        return run_main(lambda: _run(argv[1:]))
+        return _run(argv[1:])
     if not argv or argv[0] not in _COMMANDS:
         print("usage: stapo-train COMMAND ...   (each with --help)\n")
         print("  run      Train with veRL: stapo-train run method=stapo size=mini hardware=cpu ...")
         for name, command in _COMMANDS.items():
             print(f"  {name:8} {(command.__doc__ or '').splitlines()[0]}")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
-    return run_main(tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}"))
+    return tyro.cli(_COMMANDS[argv[0]], args=argv[1:], prog=f"stapo-train {argv[0]}")()
 
 
 def _run(argv: list[str]) -> int:
-    from stapo_training.run import configuration, launch
+    from stapo_training.run import configuration
 
     if not argv or "-h" in argv or "--help" in argv:
         print(_RUN_HELP.format(**{g: " | ".join(configuration.choices(g)) for g in configuration.GROUPS}))
@@ -294,6 +300,8 @@ def _run(argv: list[str]) -> int:
             expected="--dry-run | --config-only",
             next_step="stapo-train run --help",
         )
+    from stapo_training.run import launch  # here: help needs no torch
+
     overrides = [a for a in argv if not a.startswith("--")]
     return launch.run(overrides, dry_run="--dry-run" in flags, config_only="--config-only" in flags)
 

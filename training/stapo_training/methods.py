@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import Parameter, signature
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from stapo_results.errors import BadInput
-from stapo_training.selection import own, selectors
-from stapo_training.selection.selectors import Selection
-from stapo_training.selection.token_stats import TokenStats
+from stapo_training.selection import own
 
-Select = Callable[..., Selection]
+if TYPE_CHECKING:
+    import torch
+
+    from stapo_training.selection.selectors import Selection
+    from stapo_training.selection.token_stats import TokenStats
+
+Select = Callable[..., "Selection"]
 SELECTORS = (
     *("keep_all", "silence_spurious", "silence_low_probability", "silence_high_entropy", "silence_random"),
     "top_entropy",
@@ -83,6 +86,8 @@ class SelectorConfig(BaseModel):
 
     @property
     def _function(self) -> Select:
+        from stapo_training.selection import selectors  # here: what a method is can be read without torch
+
         return own.load(self.name) if own.is_own(self.name) else getattr(selectors, self.name)
 
     @property
@@ -103,6 +108,8 @@ class SelectorConfig(BaseModel):
         """The tokens (N,) whose entropy has to be known: all, or the candidates, which need only probabilities."""
         if self.log_entropy or self._ranks_freely:
             return stats.response_N
+        from stapo_training.selection import selectors
+
         return selectors.rare_in_correct(stats, self.tau_p)
 
     @property

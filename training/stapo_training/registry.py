@@ -3,19 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, nearest
 from stapo_training.methods import advantage_from, selector_from
-from stapo_training.selection.by_hand import KNOWN_SELECTORS, Definition
 
 FILE = Path(__file__).with_name("registry.yaml")
 
 _LOSSES = {"vanilla": "clipped"}  # the others have veRL's name
 _WEIGHTS = {(None, 2.0): "none", ("token", 2.0): "tis", ("token", "0.5_5.0"): "icepop"}
+
+
+KNOWN_SELECTORS = (
+    "keep_all",
+    "top_entropy",
+    "silence_spurious",
+    "silence_low_probability",
+    "silence_high_entropy",
+    "silence_random",
+)
+"""Those whose mask `selection.by_hand.kept` works out by itself."""
+
+
+class Definition(BaseModel):
+    """What a method trains: the numbers of its paper or script.
+
+    clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
+    largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
+    reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
+    min_p, lowest, toward_proxy: Lp-Reg's proxy, the share of the tokens with A < 0 that are drawn to it, the weight.
+    own: the parameters of a selector that is not worked out here; its own function then takes the whole mini-batch.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
+        "clipped"
+    )
+    clip: tuple[float, float] = (0.2, 0.28)
+    truncation: float | None = None
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
+    kl: float = 0.0
+    advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
+    positive: float = 0.1
+    reweight: float = 0.0
+    isolate: float = 0.0
+    weights: Literal["none", "tis", "icepop"] = "none"
+    min_p: float = 0.0
+    lowest: float = 0.01
+    toward_proxy: float = 0.0
+    selector: str = "keep_all"
+    tau_p: float = 0.002
+    q: float = 0.75
+    share: float = 0.2
+    own: dict[str, float] | None = None
+
+    @property
+    def within_micro_batch(self) -> bool:
+        """Whether the method's published loss ranks the tokens of one micro-batch."""
+        return self.loss in ("clip_cov", "kl_cov")
 
 
 class Method(BaseModel):
@@ -97,10 +146,22 @@ def _sourced(m: Method) -> list[str]:
     return [f"{k} {getattr(m.definition, k)}: {source}" for k, source in m.sources.items()]
 
 
-def listing(records: Path) -> str:
-    """All methods as text: what each is, its numbers with their sources, and the runs of it among the records."""
+def listing(records: Path, method: str | None = None) -> str:
+    """Methods as text: what each is, its numbers with their sources, and the runs of it among the records.
+
+    Args:
+        method: this one alone; None lists all.
+
+    Raises:
+        BadInput: no method has this name.
+    """
+    known = methods()
+    if method is not None and method not in known:
+        near = nearest(method, known)
+        raise BadInput("no such method", found=method, expected=", ".join(known),
+                       next_step=f"stapo-train methods {near}".rstrip())  # fmt: skip
     trained, parts = _trained(records), []
-    for name, m in methods().items():
+    for name, m in known.items() if method is None else [(method, known[method])]:
         numbers = m.definition.model_dump(exclude_defaults=True)
         lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
         lines += [f"  {k} {v}" for k, v in numbers.items() if k not in m.sources]

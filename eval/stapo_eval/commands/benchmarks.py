@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from stapo_eval.show import make_console, print_table
-from stapo_results.benchmarks import Spec, find_data_dir, load, registry
+from stapo_results.benchmarks import Spec, find_data_dir, load, registered_name, registry
 from stapo_results.benchmarks.copies import add, write_copy
 from stapo_results.benchmarks.sources import parse_columns
 from stapo_results.benchmarks.spec import shown
@@ -55,14 +55,7 @@ class BenchmarksCommand:
         return self._write() if self.write else self._list()
 
     def _chosen(self, specs: dict[str, Spec]) -> dict[str, Spec]:
-        names = [n.strip() for n in self.names.split(",") if n.strip()]
-        if unknown := [n for n in names if n not in specs]:
-            raise BadInput(
-                "unknown benchmark",
-                found=", ".join(unknown),
-                expected=", ".join(specs),
-                next_step="stapo-eval benchmarks lists them",
-            )
+        names = [registered_name(n.strip(), specs) for n in self.names.split(",") if n.strip()]
         return {n: specs[n] for n in names} if names else specs
 
     def _add(self) -> int:
@@ -92,7 +85,7 @@ class BenchmarksCommand:
 
     def _write(self) -> int:
         folder, given = Path(self.write), Path(self.data_dir) if self.data_dir else None
-        chosen = self._chosen({n: s for n, s in registry(given or folder).items() if s.hub or n in self.names})
+        chosen = {n: s for n, s in self._chosen(registry(given or folder)).items() if s.hub or self.names}
         if (self.source or self.columns) and len(chosen) != 1:
             raise BadInput("--source and --columns are for one benchmark", next_step="name it with --names")
         refused = []

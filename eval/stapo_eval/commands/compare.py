@@ -23,23 +23,28 @@ class CompareCommand:
     """Settings joined by commas; if empty, all that both have."""
     benchmarks: str = ""
     """Benchmarks joined by commas; if empty, all; both sides must have the same."""
-    out: str = "compare.json"
-    """JSON with every number of the table."""
+    out: str = ""
+    """JSON file with every number of the table; if empty, the table is printed only."""
 
     def __call__(self) -> int:
         from stapo_eval.compare import compare, load_cells, pair_runs
+        from stapo_results.benchmarks import meant_name
 
-        runs.check_file(self.out, "--out")
+        if self.out:
+            runs.check_file(self.out, "--out")
         settings, benchmarks = (
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)
         )
-        pairs = pair_runs(load_cells(Path(self.first)), load_cells(Path(self.second)), settings, benchmarks)
+        first, second = load_cells(Path(self.first)), load_cells(Path(self.second))
+        benchmarks = [meant_name(b, {name for name, _ in first}) or b for b in benchmarks]
+        pairs = pair_runs(first, second, settings, benchmarks)
         tables = {title: compare(p) for title, p in pairs.items()}
         print(f"first: {self.first}\nsecond: {self.second}")
         for title, table in tables.items():
             _print(title, table)
-        store.write_json(self.out, {"schema_version": 1, "tables": tables})
-        print(f"written: {self.out}")
+        if self.out:
+            store.write_json(self.out, {"schema_version": 1, "tables": tables})
+            print(f"written: {self.out}")
         return 0
 
 

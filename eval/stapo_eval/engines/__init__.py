@@ -46,7 +46,7 @@ def make_engine(
             return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
         return load(kind, model, threads=threads, dtype=dtype, rows=rows, tensor_parallel=options.tensor_parallel)
     except (OSError, ValueError, KeyError, ImportError) as e:
-        if isinstance(e, BadInput):
+        if isinstance(e, (BadInput, ModuleNotFoundError)):
             raise
         raise BadInput(
             f"the engine {kind} cannot load {model.given}",

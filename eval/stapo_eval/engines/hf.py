@@ -9,7 +9,7 @@ from stapo_eval.decoding import Decoding
 from stapo_eval.engines.base import EngineSpec, LocalEngine, RowLimit, load_tokenizer
 from stapo_eval.engines.requests import Finished, Request
 from stapo_eval.models import ModelFiles
-from stapo_results.errors import BadInput, RunFailed
+from stapo_results.errors import RunFailed
 from stapo_results.stop_tokens import stop_token_ids
 
 # Rows of a batch. On a CPU small batches win: their cache stays in the processor's, and a straggler holds up fewer rows
@@ -23,14 +23,10 @@ class HfEngine(LocalEngine):
     """A transformers model. `rows` fixes the size of a batch; 0 chooses one that memory allows."""
 
     def __init__(self, model: ModelFiles, *, threads: int = 0, dtype: str = "auto", rows: int = 0):
-        try:
-            import torch
-            from transformers import AutoModelForCausalLM
-            from transformers.utils import logging
-        except ImportError as e:
-            raise BadInput(
-                "the engine hf needs torch and transformers", found=e, next_step='python -m pip install ".[eval]"'
-            ) from None
+        import torch
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+
         logging.disable_progress_bar()
         if threads:
             torch.set_num_threads(threads)

@@ -47,6 +47,7 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     if found is None:
         raise BadInput(
             f"no checkpoint in {path}",
+            found="no whole checkpoint" if path.is_dir() else "no such folder",
             expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
             next_step="stapo-train run ... run.out=DIR makes one",
         )

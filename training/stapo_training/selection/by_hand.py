@@ -9,63 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 
+from stapo_training.registry import Definition
 from stapo_training.selection import objectives, selectors
 from stapo_training.selection.token_stats import TokenStats
-
-KNOWN_SELECTORS = (
-    "keep_all",
-    "top_entropy",
-    "silence_spurious",
-    "silence_low_probability",
-    "silence_high_entropy",
-    "silence_random",
-)
-"""Those whose mask `kept` works out by itself."""
-
-
-class Definition(BaseModel):
-    """What a method trains: the numbers of its paper or script.
-
-    clip: how far the ratio may go below and above 1; DPPO: the divergence; SAPO: its two temperatures. truncation: the
-    largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
-    reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
-    min_p, lowest, toward_proxy: Lp-Reg's proxy, the share of the tokens with A < 0 that are drawn to it, the weight.
-    own: the parameters of a selector that is not worked out here; its own function then takes the whole mini-batch.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    loss: Literal["clipped", "cispo", "gspo", "sapo", "gmpo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov", "lp_reg"] = (
-        "clipped"
-    )
-    clip: tuple[float, float] = (0.2, 0.28)
-    truncation: float | None = None
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = "token-mean"
-    kl: float = 0.0
-    advantage: Literal["grpo", "grpo_without_std", "w_reinforce"] = "grpo"
-    positive: float = 0.1
-    reweight: float = 0.0
-    isolate: float = 0.0
-    weights: Literal["none", "tis", "icepop"] = "none"
-    min_p: float = 0.0
-    lowest: float = 0.01
-    toward_proxy: float = 0.0
-    selector: str = "keep_all"
-    tau_p: float = 0.002
-    q: float = 0.75
-    share: float = 0.2
-    own: dict[str, float] | None = None
-
-    @property
-    def within_micro_batch(self) -> bool:
-        """Whether the method's published loss ranks the tokens of one micro-batch."""
-        return self.loss in ("clip_cov", "kl_cov")
 
 
 @dataclass(frozen=True)

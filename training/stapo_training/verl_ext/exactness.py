@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 
 from stapo_results.errors import RunFailed
+from stapo_training.registry import Definition
 from stapo_training.run.configuration import compose
 from stapo_training.selection import by_hand
-from stapo_training.selection.by_hand import Definition
 from stapo_training.verl_ext import in_process, platform
 from stapo_training.verl_ext.engine import PROXY
 from stapo_training.verl_ext.fixed_batch import SEQUENCES, make_model, rows_and_statistics, with_advantages
