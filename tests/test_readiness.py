@@ -37,6 +37,13 @@ def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch
     assert e.value.found == "3 GPUs"
 
 
+def test_another_system_than_linux_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = cpu_run(tmp_path / "o")
+    monkeypatch.setattr(readiness.sys, "platform", "darwin")
+    problems = readiness.make_checks(request, [], {}).problems
+    assert ("darwin", "linux") in [(p.found, p.expected) for p in problems]
+
+
 def test_an_environment_is_asked_for_what_its_wing_needs(tmp_path: Path) -> None:
     lacking = environment(tmp_path / "a", {"torch": "2.13.0", "verl": "0.9.1"})
     with pytest.raises(BadInput) as e:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
 def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> Checks:
     """Look at everything. `stages`: those still to be made; `costs`: by stage, where something is known."""
     checks = Checks()
+    checks.attempt("system", check_system)
     checks.attempt("output folder", _check_folder, r)
     if r.on_cpu:
         small = r.experiment == "small"
@@ -120,6 +122,14 @@ def _check_fetched() -> str:
         raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
                        next_step=f"stapo-train fetch {SMALL}, or the whole by tox -e small")  # fmt: skip
     return str(folder)
+
+
+def check_system() -> str:
+    """The system. Raises BadInput for another than Linux: the driver finds and measures its processes in /proc."""
+    if sys.platform != "linux":
+        raise BadInput("the driver runs on Linux alone", found=sys.platform, expected="linux",
+                       next_step="use a Linux machine; tables and figures from records need no driver")  # fmt: skip
+    return sys.platform
 
 
 def check_memory(need: float) -> str:

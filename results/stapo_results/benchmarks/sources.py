@@ -72,9 +72,9 @@ def from_hub(hub: str, *, revision: str, split: str, next_step: str) -> Rows:
     Raises:
         BadInput: with the library's own reason and `next_step`.
     """
-    try:
-        from datasets import load_dataset_builder
+    from datasets import load_dataset_builder
 
+    try:
         builder = load_dataset_builder(hub, revision=revision)
         builder.download_and_prepare()
         data: Any = builder.as_dataset(split=split)
