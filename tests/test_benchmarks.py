@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_results import benchmarks
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, meant
 
 ROWS = {"aime24": 30, "aime25": 30, "amc23": 40, "math500": 500, "minerva": 272, "olympiadbench": 674}
 N = {"aime24": 32, "aime25": 32, "amc23": 32, "math500": 4, "minerva": 4, "olympiadbench": 4}
@@ -175,7 +175,7 @@ def test_case_and_hyphens_of_a_name_do_not_count(toy: Path, written: str) -> Non
     ],
 )
 def test_the_papers_spelling_of_a_benchmark_is_its_name(written: str, name: str) -> None:
-    assert benchmarks.registered_name(written, benchmarks.registry()) == name
+    assert meant("benchmark", written, benchmarks.registry(), "") == name
 
 
 def test_the_nearest_name_is_suggested(toy: Path) -> None:

@@ -141,7 +141,7 @@ def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[
 def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str, extra: str, command: list) -> None:
     (done,), _, said = ends_of(module, [*HEAVY, package], command)
     assert done == [*command, 2]
-    assert f"package {package} " in said
+    assert f"package {package} is" in said
     assert f".[{extra}]" in said
 
 
@@ -152,4 +152,4 @@ def test_the_methods_are_listed_without_torch() -> None:
     assert (every[-1], one[-1], wrong[-1], asked) == (0, 0, 2, [])
     assert said.count("stapo-random: ") == 2
     assert said.count("justrl: ") == 1
-    assert "methods stapo-random" in said.partition("next:")[2]
+    assert "stapo-random " in said.partition("next:")[2]

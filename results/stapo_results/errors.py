@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
 
 class StapoError(Exception):
@@ -45,11 +45,6 @@ def short_hashes(text: str) -> str:
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that a mistyped word comes nearest to; "" where none is near."""
-    return next(iter(difflib.get_close_matches(word.lower(), names, 1)), "")
-
-
 def _rebuild(cls: type[StapoError], what: str, found: object, expected: object, next_step: str) -> StapoError:
     return cls(what, found=found, expected=expected, next_step=next_step)
 
@@ -66,3 +61,17 @@ class BadInput(StapoError, ValueError):
 
 class RecordError(BadInput):
     """A record on disk is broken, of another schema version, or contradicts another one."""
+
+
+def meant(kind: str, written: str, names: Collection[str], next_step: str) -> str:
+    """The name that is meant: case, blanks and hyphens do not count (MATH-500 is math500).
+
+    Raises:
+        BadInput: none is, or several are; the nearest one is suggested.
+    """
+    plain = {n: re.sub(r"[\W_]", "", n.lower()) for n in (written, *names)}
+    found = [n for n in names if n == written] or [n for n in names if plain[n] == plain[written]]
+    if len(found) == 1:
+        return found[0]
+    near = "".join(f"{n} is near; " for n in difflib.get_close_matches(written.lower(), names, 1))
+    raise BadInput(f"unknown {kind}", found=written, expected=", ".join(names), next_step=near + next_step)

@@ -155,25 +155,12 @@ def check_command(prog: str, arguments: Sequence[str] | None, commands: Collecti
         raise BadInput("no such command", found=word[0], expected=", ".join(commands), next_step=f"{prog} --help")
 
 
-def _not_installed(package: str, extra: str) -> BadInput:
-    return BadInput(
-        f"the package {package} is not installed",
-        found=f"Python's environment {sys.prefix}",
-        expected=f"one with the extra `{extra}`",
-        next_step=f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone; README.md has the "
-        "other environments",
-    )
-
-
 def run_main(main: Callable[[], int | None], extra: str = "") -> int:
     """Run a command's body and turn its end into the agreed exit code (see `errors`).
 
     An unexpected exception keeps its traceback: it is a defect, and hiding it would hide where. A KeyboardInterrupt
-    may carry what its command says of it.
-
-    Args:
-        extra: the extra of pyproject.toml that installs what the command imports; a package that is not installed is
-            then bad input.
+    may carry what its command says of it. Where `extra` names the extra of pyproject.toml with what the command
+    imports, a package that is not installed is bad input.
     """
     try:
         try:
@@ -187,8 +174,10 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         # a module of this suite, or of a package that is installed, is a defect
         if not extra or not e.name or "." in e.name or e.name.startswith("stapo_"):
             raise
-        print(f"error: {_not_installed(e.name, extra)}", file=sys.stderr)
-        return BadInput.exit_code
+        cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Install)"
+        error = BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure)
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     except KeyboardInterrupt as e:
         said = e.args[0] if e.args else "nothing finished is lost; the same command goes on from here"
         print(f"interrupted: {said}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from stapo_results.errors import BadInput, nearest
+from stapo_results.errors import BadInput, meant
 from stapo_training.methods import advantage_from, selector_from
 
 FILE = Path(__file__).with_name("registry.yaml")
@@ -149,19 +149,14 @@ def _sourced(m: Method) -> list[str]:
 def listing(records: Path, method: str | None = None) -> str:
     """Methods as text: what each is, its numbers with their sources, and the runs of it among the records.
 
-    Args:
-        method: this one alone; None lists all.
-
     Raises:
-        BadInput: no method has this name.
+        BadInput: `method`, the only one to list, is none.
     """
     known = methods()
-    if method is not None and method not in known:
-        near = nearest(method, known)
-        raise BadInput("no such method", found=method, expected=", ".join(known),
-                       next_step=f"stapo-train methods {near}".rstrip())  # fmt: skip
+    names = known if method is None else [meant("method", method, known, "stapo-train methods lists all")]
     trained, parts = _trained(records), []
-    for name, m in known.items() if method is None else [(method, known[method])]:
+    for name in names:
+        m = known[name]
         numbers = m.definition.model_dump(exclude_defaults=True)
         lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
         lines += [f"  {k} {v}" for k, v in numbers.items() if k not in m.sources]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from stapo_eval.show import make_console, print_table
-from stapo_results.benchmarks import Spec, find_data_dir, load, registered_name, registry
+from stapo_results.benchmarks import Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.copies import add, write_copy
 from stapo_results.benchmarks.sources import parse_columns
 from stapo_results.benchmarks.spec import shown
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, meant
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class BenchmarksCommand:
         return self._write() if self.write else self._list()
 
     def _chosen(self, specs: dict[str, Spec]) -> dict[str, Spec]:
-        names = [registered_name(n.strip(), specs) for n in self.names.split(",") if n.strip()]
+        given = [n.strip() for n in self.names.split(",") if n.strip()]
+        names = [meant("benchmark", n, specs, "stapo-eval benchmarks lists them") for n in given]
         return {n: specs[n] for n in names} if names else specs
 
     def _add(self) -> int:

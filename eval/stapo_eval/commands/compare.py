@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from stapo_results import runs, store
+from stapo_results.errors import meant
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class CompareCommand:
 
     def __call__(self) -> int:
         from stapo_eval.compare import compare, load_cells, pair_runs
-        from stapo_results.benchmarks import meant_name
 
         if self.out:
             runs.check_file(self.out, "--out")
@@ -36,7 +36,8 @@ class CompareCommand:
             [x.strip() for x in text.split(",") if x.strip()] for text in (self.settings, self.benchmarks)
         )
         first, second = load_cells(Path(self.first)), load_cells(Path(self.second))
-        benchmarks = [meant_name(b, {name for name, _ in first}) or b for b in benchmarks]
+        known = sorted({name for name, _ in (*first, *second)})
+        benchmarks = [meant("benchmark", b, known, "choose of these, or leave out --benchmarks") for b in benchmarks]
         pairs = pair_runs(first, second, settings, benchmarks)
         tables = {title: compare(p) for title, p in pairs.items()}
         print(f"first: {self.first}\nsecond: {self.second}")

@@ -125,7 +125,7 @@ def _check_fetched() -> str:
 
 
 def check_system() -> str:
-    """The system. Raises BadInput for another than Linux: the driver finds and measures its processes in /proc."""
+    """Raises BadInput elsewhere than on Linux: the driver finds and measures its processes in /proc."""
     if sys.platform != "linux":
         raise BadInput("the driver runs on Linux alone", found=sys.platform, expected="linux",
                        next_step="use a Linux machine; tables and figures from records need no driver")  # fmt: skip

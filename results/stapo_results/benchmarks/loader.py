@@ -16,14 +16,17 @@ from stapo_results.benchmarks.registry import (
     describe,
     own_entries,
     packaged,
-    registered_name,
     registry,
 )
 from stapo_results.benchmarks.sources import Rows, check_columns, from_file, from_hub, is_file_name, value_at
 from stapo_results.benchmarks.spec import FIELDS, Benchmark, Problem, Spec, check_identity, text_hash
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, meant
 
 OWN = {field: field for field in FIELDS}
+_UNKNOWN = (
+    "stapo-eval benchmarks lists them; --add registers one of your own; a .jsonl or .parquet file goes by its path; "
+    "--data-dir names the folder that registers more (the miniature's: BASE/benchmarks)"
+)
 HUB = {k: v for k, v in OWN.items() if k != "id"}  # the hub's ids differ from copy to copy
 
 
@@ -33,9 +36,8 @@ def load(
     """A benchmark's problems in the order of their source, checked against the registry.
 
     Args:
-        name: a registered name (see `registered_name`); or the path of a .jsonl or .parquet file with the fields id,
-            problem, answer. A file that is named like a registered benchmark is checked as that one, any other is taken
-            as it is.
+        name: a registered name, in any case; or the path of a .jsonl or .parquet file with id, problem, answer. A file
+            that is named like a registered benchmark is checked as that one, any other is taken as it is.
         data_dir: directory with `<name>.jsonl` (or the entry's `file`); None loads from the hub.
         accept_variant: run a copy with other rows or golds; the identity says what differs.
         strict: refuse copies whose problem texts differ.
@@ -46,7 +48,7 @@ def load(
     if is_file_name(name):
         return _load_file(Path(name), accept_variant=accept_variant, strict=strict)
     specs = registry(data_dir)
-    name = registered_name(name, specs)
+    name = meant("benchmark", name, specs, _UNKNOWN)
     spec = specs[name]
     path = Path(data_dir) / (spec.file or f"{name}.jsonl") if data_dir is not None else None
     if path is not None and (path.exists() or name in packaged() or not spec.hub):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from stapo_results.answers import normalise_gold
 from stapo_results.benchmarks.spec import NAME, Problem, Spec, golds_sha256, text_hash
-from stapo_results.errors import BadInput, nearest
+from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 
 DATA_DIR_VARIABLE = "STAPO_DATA_DIR"
@@ -110,36 +110,6 @@ def registry(data_dir: str | os.PathLike | None = None) -> dict[str, Spec]:
         BadInput: for a file that is no registry, or one that redefines a packaged name.
     """
     return packaged() | own_entries(data_dir)
-
-
-def meant_name(written: str, names: Collection[str]) -> str | None:
-    """The one of these names that is meant: case, blanks and hyphens do not count (MATH-500 is math500)."""
-    if written in names:
-        return written
-    meant = [name for name in names if _plain(name) == _plain(written)]
-    return meant[0] if len(meant) == 1 else None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.lower())
-
-
-def registered_name(written: str, specs: Mapping[str, Spec]) -> str:
-    """The entry that is meant (see `meant_name`).
-
-    Raises:
-        BadInput: none is; the nearest one is suggested.
-    """
-    if (name := meant_name(written, specs)) is not None:
-        return name
-    near = nearest(written, specs)
-    raise BadInput(
-        "unknown benchmark",
-        found=written,
-        expected=", ".join(specs) + ", or the path of a .jsonl or .parquet file",
-        next_step=f"{f'{near} is near; ' if near else ''}stapo-eval benchmarks lists them; --add registers one of your "
-        "own; --data-dir names the folder that registers more (the miniature's: BASE/benchmarks)",
-    )
 
 
 def default_samples(rows: int) -> int:
