@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from stapo_repro.driver.request import console_script, cpu_run, parse_seeds
+from stapo_repro import cli
+from stapo_repro.driver.request import console_script, cpu_run, named_or_counted, parse_seeds
 from stapo_repro.driver.run import main as driver_main
 from stapo_repro.driver.testbed_request import of_testbed
 from stapo_results.errors import BadInput
@@ -119,18 +121,42 @@ def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
     ("text", "seeds"),
     [
         ("0", (0,)),
-        ("3", (0, 1, 2)),
-        ("1", (0,)),
+        ("3", (3,)),
         ("0,2", (0, 2)),
         ("4,1", (4, 1)),
-        ("100,", (100,)),
         ("1,,", None),
+        ("1,1", None),
         ("-1", None),
     ],
 )
-def test_seeds_are_named_or_counted(text: str, seeds: tuple[int, ...] | None) -> None:
+def test_seeds_are_named(text: str, seeds: tuple[int, ...] | None) -> None:
     if seeds is None:
         with pytest.raises(BadInput):
             parse_seeds(text)
     else:
         assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(("named", "count", "seeds"), [
+    (None, None, None), ("3", None, "3"), (None, 3, "0,1,2"), (None, 1, "0"), (None, 0, BadInput), ("3", 3, BadInput),
+])  # fmt: skip
+def test_seeds_are_named_or_counted(named: str | None, count: int | None, seeds: str | None) -> None:
+    if seeds is BadInput:
+        with pytest.raises(BadInput):
+            named_or_counted(named, count)
+    else:
+        assert named_or_counted(named, count) == seeds
+
+
+@pytest.mark.parametrize(("given", "trained"), [(("--seeds", "3"), [3]), (("--seed-count", "3"), [0, 1, 2])])
+@pytest.mark.parametrize("command", [
+    "plan stapo/qwen3-8b --records .",
+    pytest.param("run stapo/mini --dry-run", marks=pytest.mark.slow),
+    pytest.param("testbed --worlds paper --arms stapo --dry-run", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_every_command_takes_seeds_by_name_or_count(command, given, trained, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main([*command.split(), *given])
+    shown = re.findall(r"(?m)train/stapo\S*-s(\d+):|^stapo/qwen3-8b(?: s(\d))? +training", capsys.readouterr().out)
+    assert [int(a or b or 0) for a, b in shown] == trained

@@ -73,7 +73,7 @@ def test_the_small_model_takes_the_miniatures_stages():
 
 def test_methods_and_seeds_may_be_added_to_a_small_models_folder():
     first = cpu_run(Path("o"), methods="justrl", size="smollm2-135m")
-    assert first.config() == cpu_run(Path("o"), methods="stapo", seeds="1,", size="smollm2-135m").config()
+    assert first.config() == cpu_run(Path("o"), methods="stapo", seeds="1", size="smollm2-135m").config()
     assert first.config() != cpu_run(Path("o"), methods="justrl", steps=2, size="smollm2-135m").config()
 
 
@@ -141,7 +141,7 @@ def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
     assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
                                          "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
                                          "trainer.test_freq=25")  # fmt: skip
-    larger = commands(of_testbed(part="long", arms="stapo-lr5x", seeds="20,"))["train/stapo-lr5x-s20"]
+    larger = commands(of_testbed(part="long", arms="stapo-lr5x", seeds="20"))["train/stapo-lr5x-s20"]
     assert "run method=stapo run.method=stapo-lr5x actor_rollout_ref.actor.optim.lr=1.0e-3 size=mini" in larger
     assert "run.seed=20 run.steps=300" in larger
 

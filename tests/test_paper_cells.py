@@ -124,7 +124,7 @@ def test_checkpoints_that_are_none(wrong: list[str]) -> None:
         calibration(wrong, Path("o"))
 
 
-@pytest.mark.parametrize("flags", [["--seeds", "3"], ["--steps", "10"]])
+@pytest.mark.parametrize("flags", [["--seeds", "0"], ["--seed-count", "3"], ["--steps", "10"]])
 def test_options_of_a_training_are_refused_for_a_checkpoint(flags, capsys) -> None:
     with pytest.raises(SystemExit) as e:
         main(["run", "calibration/justrl-deepseek-1.5b", "--dry-run", *flags])

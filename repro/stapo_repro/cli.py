@@ -124,8 +124,10 @@ class Miniature:
 
     quick: bool = False
     """Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems."""
-    seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
+    seeds: str | None = None
+    """Training seeds, such as 0,1,4. Default: 0."""
+    seed_count: int | None = None
+    """How many training seeds, from 0 on, in place of their list."""
     rebuild_base: bool = False
     """Train the base model anew (2 minutes) instead of taking the weights that the repository carries."""
     noise: float = 0.0
@@ -134,11 +136,11 @@ class Miniature:
     """Where everything goes."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import cpu_run
+        from stapo_repro.driver.request import cpu_run, named_or_counted
         from stapo_repro.driver.run import main
 
-        options = {n: getattr(self, n) for n in ("quick", "seeds", "rebuild_base", "noise")}
-        return main(cpu_run(self.out, **options))
+        options = {n: getattr(self, n) for n in ("quick", "rebuild_base", "noise")}
+        return main(cpu_run(self.out, seeds=named_or_counted(self.seeds, self.seed_count), **options))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,10 @@ class Run:
     """Print each stage with its exact command, what is there, hours and disk; make every check; start nothing."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
     """Few steps, samples and problems: shows that the path works."""
-    seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
+    seeds: str | None = None
+    """Training seeds, such as 0,1,4. Default: 0."""
+    seed_count: int | None = None
+    """How many training seeds, from 0 on, in place of their list."""
     steps: int | None = None
     """Training steps. Default: 30 for the miniature (with --quick 4), 50 for the small model and 3,000 for the paper's
     models (with --quick 2)."""
@@ -63,11 +65,12 @@ class Run:
         options = {name: getattr(self, name) for name in _GPU_OPTIONS}
         if any(c.startswith(f"{labels.CALIBRATION}/") for c in self.cells):
             options |= {"hardware": self.hardware or "8gpu", "quick": self.quick}
-            options |= {"seeds": self.seeds != "0" and self.seeds, "steps": self.steps is not None}
+            options |= {"seeds": self.seeds, "seed_count": self.seed_count, "steps": self.steps is not None}
             return main(request.calibration(self.cells, self.out or Path("runs/calibration"), **options), self.dry_run)
         cells = request.parse_cells(self.cells)
         size = request.size_on_cpu(cells)
-        same = {name: getattr(self, name) for name in ("quick", "seeds", "steps")}
+        seeds = request.named_or_counted(self.seeds, self.seed_count)
+        same = {"quick": self.quick, "seeds": seeds, "steps": self.steps}
         if not size:
             options["hardware"] = self.hardware or "8gpu"
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
@@ -76,7 +79,7 @@ class Run:
         given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
         if given:
             raise BadInput(f"{size} has no such option", found=", ".join(given),
-                           expected="--quick, --seeds, --steps, --out, --dry-run",
+                           expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",
                            next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
         methods = ",".join(m for m in labels.METHODS if (m, size) in cells)
         out = self.out or Path("runs") / request.ON_CPU[size]
@@ -95,8 +98,10 @@ class Plan:
     """The GPU. Default: H100, and H20 for 64gpu, the paper's machine."""
     price: float | None = None
     """Price of a GPU hour, in any currency."""
-    seeds: str = "0"
-    """Training seeds: how many (3), or which (0,2; one alone: 2,)."""
+    seeds: str | None = None
+    """Training seeds, such as 0,1,4. Default: 0."""
+    seed_count: int | None = None
+    """How many training seeds, from 0 on, in place of their list."""
     steps: int | None = None
     """Training steps. Default: 3,000, and those of their own for the miniature and the small model."""
     records: tuple[Path, ...] = ()
@@ -104,7 +109,7 @@ class Plan:
     Default: the committed ones."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import parse_cells, parse_seeds
+        from stapo_repro.driver.request import named_or_counted, parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan
         from stapo_repro.records.reading import APART
@@ -114,7 +119,7 @@ class Plan:
             self.records or (checkout() / "results" / "records",),
             hardware=self.hardware,
             card=self.card,
-            seeds=parse_seeds(self.seeds),
+            seeds=parse_seeds(named_or_counted(self.seeds, self.seed_count) or "0"),
             steps=self.steps,
             skip=() if self.records else APART,
         )

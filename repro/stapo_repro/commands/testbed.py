@@ -27,8 +27,10 @@ class Testbed:
     paper stapo-q0.25,stapo-q0.5,stapo-tau0.0002,stapo-tau0.02. With --long justrl,stapo and, at 2.5 times the learning
     rate, justrl-lr2.5x,stapo-lr2.5x; at five times, when named, justrl-lr5x,stapo-lr5x."""
     seeds: str | None = None
-    """Training seeds: which (10,11), or how many (3: 0,1,2). Default: 10 to 14; 100,101,102 with --pilot, 20 to 25 with
-    --long, 10,11,12 with --method."""
+    """Training seeds, such as 10,11. Default: 10 to 14; 100,101,102 with --pilot, 20 to 25 with --long, 10,11,12 with
+    --method."""
+    seed_count: int | None = None
+    """How many training seeds, from 0 on, in place of their list."""
     steps: int | None = None
     """Training steps. Default: 20, with --pilot 30, with --long 300, with --quick 2."""
     pilot: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -45,12 +47,14 @@ class Testbed:
     """Print each stage with its exact command and what is there; make every check; start nothing."""
 
     def run(self) -> int:
+        from stapo_repro.driver.request import named_or_counted
         from stapo_repro.driver.run import main
         from stapo_repro.driver.testbed_request import of_testbed
 
         if self.pilot and self.long:
             raise BadInput("a run is the pilot or a long one", found="--pilot and --long", expected="one of them",
                            next_step="leave one out")  # fmt: skip
-        options = {n: getattr(self, n) for n in ("quick", "worlds", "arms", "seeds", "steps", "method")}
+        options = {n: getattr(self, n) for n in ("quick", "worlds", "arms", "steps", "method")}
+        options["seeds"] = named_or_counted(self.seeds, self.seed_count)
         part = "pilot" if self.pilot else "long" if self.long else "main"
         return main(of_testbed(self.out, part=part, **options), self.dry_run)

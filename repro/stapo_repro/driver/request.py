@@ -181,21 +181,33 @@ def size_on_cpu(cells: Named) -> str:
     return next(iter(kinds))
 
 
+def named_or_counted(seeds: str | None, count: int | None) -> str | None:
+    """The text of --seeds, or "0,1,2" for a --seed-count of 3; None where neither is given.
+
+    Raises:
+        BadInput: both, or a count below one.
+    """
+    if count is None:
+        return seeds
+    if seeds is not None:
+        raise BadInput("seeds are named or counted", found=f"--seeds {seeds} --seed-count {count}",
+                       expected="one of the two", next_step="leave one out")  # fmt: skip
+    return ",".join(map(str, range(at_least("--seed-count", count, 1))))
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """ "0,2" as (0, 2), and "2," as (2,). A number alone from 1 on is how many seeds: "3" as (0, 1, 2).
+    """ "0,2" as (0, 2), and "3" as (3,).
 
     Raises:
         BadInput: no whole numbers from 0 on, or one twice.
     """
     try:
-        numbers = tuple(int(s) for s in text.removesuffix(",").split(","))
-        if "," not in text and numbers[0] > 0:
-            numbers = tuple(range(numbers[0]))
+        numbers = tuple(int(s) for s in text.split(","))
     except ValueError:
         numbers = ()
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
         raise BadInput("seeds are whole numbers from 0 on, each once", found=text, expected="such as 0,1",
-                       next_step="--seeds 0,1")  # fmt: skip
+                       next_step="--seeds 0,1; for the first so many: --seed-count 2")  # fmt: skip
     return numbers
 
 
@@ -206,7 +218,7 @@ def at_least(flag: str, value: int, least: int) -> int:
 
 
 def cpu_run(
-    out: Path, *, quick: bool = False, seeds: str = "0", methods: str | None = None, steps: int | None = None,
+    out: Path, *, quick: bool = False, seeds: str | None = None, methods: str | None = None, steps: int | None = None,
     hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0, size: str = MINI,
 ) -> Request:  # fmt: skip
     """The miniature, or the same with the small model in its place; None takes the default.
@@ -224,7 +236,7 @@ def cpu_run(
     names, experiment = QUICK_METHODS if quick else tuple(labels.METHODS), ON_CPU[size]
     names = names if methods is None else names_of("--methods", methods, labels.METHODS)
     count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS[size]
-    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds(seeds) for m in names))
+    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds(seeds or "0") for m in names))
     return Request(experiment, models, at_least("--steps", count, 1), quick, out, hardware,
                    rebuild_base=rebuild_base, noise=noise)  # fmt: skip
 
@@ -240,7 +252,7 @@ def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def paper_cells(
-    cells: Named, out: Path, *, hardware: str = "8gpu", seeds: str = "0", steps: int | None = None,
+    cells: Named, out: Path, *, hardware: str = "8gpu", seeds: str | None = None, steps: int | None = None,
     quick: bool = False, ray_address: str = "", judge: str | None = None, **options: Any,
 ) -> Request:  # fmt: skip
     """Cells of the paper's sizes; None and "" take the default, `options` are further attributes of `Request`.
@@ -256,7 +268,7 @@ def paper_cells(
             next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
             "or tox -e eval-cpu -- --model DIR for a model's evaluation alone",
         )
-    numbers = parse_seeds(seeds)
+    numbers = parse_seeds(seeds or "0")
     count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
     at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
     return Request(
@@ -284,7 +296,9 @@ def calibration(names: Sequence[str], out: Path, *, hardware: str = "8gpu", **op
         raise BadInput("no such checkpoint to calibrate on", found=" ".join(names),
                        expected=f"one of {', '.join(f'{labels.CALIBRATION}/{k}' for k in known)}, alone",
                        next_step=f"stapo-repro run {labels.CALIBRATION}/{next(iter(known))} --dry-run")  # fmt: skip
-    if given := [k for k in ("source", "keep_checkpoints", "train_env", "seeds", "steps") if options.pop(k, None)]:
+    if given := [
+        k for k in ("source", "keep_checkpoints", "train_env", "seeds", "seed_count", "steps") if options.pop(k, None)
+    ]:
         flags = ", ".join(f"--{k.replace('_', '-')}" for k in given)
         raise BadInput("nothing is trained here", found=flags, expected="no option of a training",
                        next_step=f"stapo-repro run {names[0]}   without it")  # fmt: skip
