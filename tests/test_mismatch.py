@@ -75,11 +75,13 @@ def test_the_page_and_the_command_say_it(tmp_path: Path) -> None:
 def test_the_block_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path: Path) -> None:
     logs.write(tmp_path / "a", ROWS)
     logs.write(tmp_path / "b", [logs.row()])
-    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("ab")]
-    _, _, stapo, second, *missing = mismatch_page.page_block(runs).splitlines()
+    logs.write(tmp_path / "c", [rare(0.9, 0.2, "a")])
+    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("abcd")]
+    _, _, stapo, *others, tis, icepop = mismatch_page.page_block(runs).splitlines()
     assert stapo.startswith("| STAPO, seed 0 (miniature) | 3 | 66.7 % (50.0 to 100.0); by chance ")
-    assert second.startswith("| STAPO, seed 1 (miniature) | no token that S2T would silence")
-    assert [line.split(" | ")[:2] for line in missing] == [["| TIS", "not run"], ["| IcePop", "not run"]]
+    said = [line.split(" | ")[1] for line in others]
+    assert said == ["no sampler's probability", "no token that S2T would silence", "no token log on record"]
+    assert [line.split(" | ")[:2] for line in (tis, icepop)] == [["| TIS", "not run"], ["| IcePop", "not run"]]
 
 
 def test_the_largest_of_all_ranks_are_flagged() -> None:

@@ -15,6 +15,7 @@ from stapo_repro.planner import estimates, plan
 from stapo_repro.planner.estimates import CPU, MACHINES, places
 from stapo_repro.records.reading import APART, load_cells, load_training_runs
 from stapo_results.benchmarks import registry
+from stapo_results.errors import RecordError
 from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN
 from stapo_results.store import read_json, write_json
@@ -171,6 +172,27 @@ def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:
         assert (estimate.hours, estimate.gpu_hours) == (pytest.approx(median / 3600), 0)
 
 
+@pytest.mark.parametrize("lacking", ["method", "size", "steps"])
+def test_a_training_record_without_a_label_is_named(tmp_path: Path, lacking: str) -> None:
+    _training_record(tmp_path, "qwen3-8b", 900.0)
+    path = tmp_path / "qwen3-8b-900.0" / "run.json"
+    run = read_json(path, Run)
+    own = {k: v for k, v in run.config["run"].items() if k != lacking}
+    write_json(path, run.model_copy(update={"config": run.config | {"run": own}}))
+    with pytest.raises(RecordError) as e:
+        estimates.recorded([tmp_path])
+    assert str(path) in e.value.what
+    assert lacking in str(e.value.found)
+
+
+def test_an_evaluation_record_without_a_label_is_named(tmp_path: Path) -> None:
+    run = read_json(RECORDS / "miniature" / "eval" / "stapo-s0" / "run.json", Run)
+    write_json(tmp_path / "a" / "run.json", run.model_copy(update={"config": {"size": "mini"}}))
+    with pytest.raises(RecordError) as e:
+        estimates.recorded([tmp_path])
+    assert str(tmp_path / "a" / "run.json") in e.value.what
+
+
 # what is missing
 
 
@@ -201,6 +223,16 @@ def test_a_part_of_a_benchmark_is_not_the_benchmark(tmp_path: Path, verdicts: li
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", verdicts, size="qwen3-8b", rows=30)
     (found,) = lacks(tmp_path, ("stapo", "qwen3-8b"))
     assert found.evaluations == (("aime24", "t1.0"),)
+
+
+def test_benchmarks_of_an_earlier_checkpoint_are_missing_at_the_last(tmp_path: Path) -> None:
+    """Twelve cells, six at each of two checkpoints: the table shows those of the last."""
+    for i, (benchmark, setting) in enumerate(places("qwen3-8b")):
+        spec, step = registry()[benchmark], 100 if i < 6 else 3000
+        verdicts = ["1" * spec.samples] * spec.rows
+        synthetic.cell(tmp_path, "stapo", benchmark, setting, verdicts, size="qwen3-8b", step=step)
+    (found,) = lacks(tmp_path, ("stapo", "qwen3-8b"))
+    assert (found.training, found.evaluations) == (False, places("qwen3-8b")[:6])
 
 
 def test_a_finished_training_need_not_be_repeated(tmp_path: Path) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
 
 from stapo_repro.records.reading import load_cells, load_training_runs
-from stapo_repro.testbed import build, claims, evidence, long_runs
+from stapo_repro.testbed import build, claims, evidence, long_runs, render
 from stapo_repro.testbed.claims import Claim, Judged
 from stapo_repro.testbed.evidence import Evidence, collapse_step, quantity, run_values
 from stapo_repro.testbed.plan import ARMS, arms_of
 from stapo_results.errors import RecordError
-from stapo_results.schema import StepMetrics
+from stapo_results.schema import Cell, StepMetrics
 
 NOTHING = Evidence({}, {}, {})
 
@@ -146,7 +148,7 @@ def test_the_optimum_looks_at_both_ends():
     assert claims.optimum(claim(**QS), trained(arms))[1:] == ("not run", None)
 
 
-def test_precision_is_that_of_the_first_five_steps_of_justrl(tmp_path):
+def test_precision_is_that_of_the_first_two_steps_of_justrl(tmp_path):
     synthetic.of_testbed(tmp_path)
     e = gathered(tmp_path)
     # S2T silences 7, 8, 9 spurious of 7.5, 8.5, 9.5; random 5.6 of 7.5
@@ -154,6 +156,26 @@ def test_precision_is_that_of_the_first_five_steps_of_justrl(tmp_path):
     assert list(q.seeds.values()) == [pytest.approx(100 * x) for x in (7 / 7.5, 8 / 8.5, 9 / 9.5)]
     q = quantity(e, "paper", "precision", [(1.0, "stapo"), (-1.0, "stapo-random")])
     assert q.seeds["0"] == pytest.approx(100 * (7 - 5.6) / 7.5)
+
+
+def test_a_second_evaluation_seed_is_pooled_with_the_first(tmp_path):
+    for seed, verdicts in enumerate((["11111111"], ["00000000"])):
+        where = Cell(method="stapo", size="mini", train_seed=0, step=8, benchmark="mini-add", setting="t1.0",
+                     eval_seed=seed)  # fmt: skip
+        synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", verdicts, cell=where, folder=f"e{seed}")
+    scores = gathered(tmp_path).scores["paper", "stapo"]
+    assert scores["accuracy_t1.0"] == {0: {"q0": 0.5}}
+    # of 16 samples 8 are right: 1 - C(8, 8) / C(16, 8) = 1 - 1 / 12,870
+    assert scores["pass8_t1.0"] == {0: {"q0": pytest.approx(1 - 1 / 12870)}}
+
+
+def test_checks_of_the_instrument_are_those_that_the_claims_name(tmp_path):
+    synthetic.of_testbed(tmp_path, worlds=("paper",))
+    t = build.build(build.read(tmp_path), claims.load())
+    one = next(j for j in t.claims if j.claim.number == "2a")
+    others = [replace(j, claim=j.claim.model_copy(update={"check": j is one})) for j in t.claims]
+    named = [re.findall(r"instrument \(([^)]*)\)", render.headline(x)) for x in (t, replace(t, claims=others))]
+    assert named == [["1a, 1b, 5a, 6a"], ["2a"]]
 
 
 def test_every_claim_from_synthetic_records(tmp_path):

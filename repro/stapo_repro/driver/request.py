@@ -296,9 +296,8 @@ def calibration(names: Sequence[str], out: Path, *, hardware: str = "8gpu", **op
         raise BadInput("no such checkpoint to calibrate on", found=" ".join(names),
                        expected=f"one of {', '.join(f'{labels.CALIBRATION}/{k}' for k in known)}, alone",
                        next_step=f"stapo-repro run {labels.CALIBRATION}/{next(iter(known))} --dry-run")  # fmt: skip
-    if given := [
-        k for k in ("source", "keep_checkpoints", "train_env", "seeds", "seed_count", "steps") if options.pop(k, None)
-    ]:
+    of_trainings = ("source", "keep_checkpoints", "train_env", "seeds", "seed_count", "steps")
+    if given := [k for k in of_trainings if options.pop(k, None)]:
         flags = ", ".join(f"--{k.replace('_', '-')}" for k in given)
         raise BadInput("nothing is trained here", found=flags, expected="no option of a training",
                        next_step=f"stapo-repro run {names[0]}   without it")  # fmt: skip

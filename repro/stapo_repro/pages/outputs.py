@@ -24,6 +24,7 @@ from stapo_repro.records.reading import (
     APART,
     CAUSES,
     LABELS,
+    METHODS,
     Loaded,
     TrainingRun,
     load_cells,
@@ -56,7 +57,7 @@ def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[Experimen
 
 def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
     """(folders with the main experiment's records, folders in them that are left out)"""
-    return (list(records), ()) if records else ([_RECORDS], (*APART, mismatch_page.FOLDER))
+    return (list(records), ()) if records else ([_RECORDS], APART)
 
 
 def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
@@ -130,7 +131,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     if not out:
         docs = checkout() / "docs"
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
-        logged = load_training_runs([_RECORDS], APART)
+        logged = [*load_training_runs([_RECORDS], APART), *load_training_runs([_RECORDS / METHODS])]
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS / "labels"))
         base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"

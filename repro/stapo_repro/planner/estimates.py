@@ -19,6 +19,7 @@ from stapo_repro.calibration import published
 from stapo_repro.paper import transcribed
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
+from stapo_results.errors import RecordError
 from stapo_results.schema import SETTINGS, CellRecord, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, SMALL, has_base
@@ -33,6 +34,7 @@ BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four l
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
 SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token log
+LABELS = frozenset({"method", "size"})
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
@@ -171,7 +173,11 @@ class RecordedRun:
 
 
 def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRun]:
-    """Finished trainings and evaluations below the roots that are long enough to say how long another one takes."""
+    """Finished trainings and evaluations below the roots that are long enough to say how long another one takes.
+
+    Raises:
+        RecordError: a broken record, or one whose configuration lacks method, size or a training's steps.
+    """
     found = []
     for root in roots:
         for path in sorted(root.rglob("run.json")):
@@ -180,18 +186,23 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRu
             run = read_json(path, Run)
             if run.kind in ("train", "eval") and run.status == "done" and run.wall_seconds:
                 cells = [read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json"))]
-                found += _recorded(run, run.wall_seconds, sum(c.n * len(c.problems) for c in cells))
+                found += _recorded(path, run, run.wall_seconds, sum(c.n * len(c.problems) for c in cells))
     return found
 
 
-def _recorded(run: Run, seconds: float, samples: int) -> list[RecordedRun]:
+def _recorded(path: Path, run: Run, seconds: float, samples: int) -> list[RecordedRun]:
     config, hardware = run.config, run.hardware
+    own, needed = (config.get("run") or {}, LABELS | {"steps"}) if run.kind == "train" else (config, LABELS)
+    if lacking := needed - own.keys():
+        raise RecordError(f"{path}: a finished run without its labels", found=f"no {', '.join(sorted(lacking))}",
+                          expected=", ".join(sorted(needed)),
+                          next_step="make the run again with this version, or leave its folder out")  # fmt: skip
     if run.kind == "train":
-        own, trainer = config["run"], config.get("trainer") or {}
+        trainer = config.get("trainer") or {}
         units, gpus = own["steps"], trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1)
         enough = units >= SHORTEST
     else:
-        own, enough = config, samples > 0 and not config.get("limit")
+        enough = samples > 0 and not config.get("limit")
         units = 1 if has_base(config["size"]) else samples
         gpus = max(1, config.get("tensor_parallel") or 1) * max(1, config.get("replicas") or 1)
     cards = hardware.get("gpus") or []

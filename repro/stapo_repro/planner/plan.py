@@ -14,7 +14,7 @@ from stapo_repro import labels
 from stapo_repro.paper import load_hyperparameters
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, MACHINES, Estimate, Machine, Place, load, places
-from stapo_repro.records.reading import Loaded, TrainingRun, load_cells, load_training_runs
+from stapo_repro.records.reading import Loaded, TrainingRun, final_step, load_cells, load_training_runs
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import CellRecord
@@ -66,12 +66,13 @@ def lacking(
 ) -> list[Lacking]:
     """What each asked (method, size) lacks, for each training seed (the base model has none and counts once).
 
-    A training counts as done when its run's record says so, or when its last checkpoint was evaluated.
+    Of each model the last evaluated checkpoint counts, as in the table. A training counts as done when its run's record
+    says so, or when its last checkpoint was evaluated.
     """
-    found = []
+    found, (final, _) = [], final_step(cells)
     for method, size in asked:
         for seed in (0,) if method == labels.BASE else seeds:
-            mine = [c.record for c in cells if c.record.cell.model[:3] == (method, size, seed)]
+            mine = [c.record for c in final if c.record.cell.model[:3] == (method, size, seed)]
             have = {(r.cell.benchmark, r.cell.setting) for r in mine if _is_whole(r)}
             trained = method == labels.BASE or bool(mine)
             trained |= any((r.method, r.size, r.seed, r.status) == (method, size, seed, "done") for r in runs)

@@ -17,8 +17,10 @@ from stapo_results.store import read, read_json
 ARITHMETIC = "arithmetic"
 LABELS = "labels"
 CAUSES = "causes"
-APART = ("testbed", ARITHMETIC, LABELS, CAUSES)
-"""Folders of results/records with experiments of their own, whose cells are of no table."""
+METHODS = "methods"
+"""Short runs of the methods beyond the paper's."""
+APART = ("testbed", ARITHMETIC, LABELS, CAUSES, METHODS)
+"""Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 
 @dataclass(frozen=True)

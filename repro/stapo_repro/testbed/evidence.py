@@ -146,8 +146,8 @@ def _all(steps: Sequence[StepMetrics], metric: str) -> list[float]:
 
 
 def collapse_step(validations: Sequence[tuple[int, float]]) -> int | None:
-    """The step of the first validation from which accuracy stays more than 5 points under its best before, for three at
-    least; None without one, as for a run that never learnt.
+    """The step of the first validation from which accuracy stays more than 5 points under its best before, to the end
+    and for three validations at least; None without one, as for a run that never learnt.
 
     Args:
         validations: (step, accuracy as a fraction), in order, not empty.
@@ -161,7 +161,8 @@ def collapse_step(validations: Sequence[tuple[int, float]]) -> int | None:
 
 
 def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
-    """Order the records of one part. Trainings that are not finished count as not there.
+    """Order the records of one part. Trainings that are not finished count as not there; a model's samples of several
+    evaluation seeds count together.
 
     Raises:
         RecordError: a record of something else, two of one thing, other problems, other steps, or a broken log.
@@ -169,6 +170,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
     scores: dict[Key, dict[str, dict[int, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
     values: dict[Key, dict[int, dict[str, float]]] = defaultdict(dict)
     tokens: dict[str, dict[int, counts.PlantedCounts]] = defaultdict(dict)
+    pooled: dict[tuple[Key, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     problems: dict[str, tuple[set[str], str]] = {}
     lengths: dict[int, str] = {}
     for c in final_step(cells)[0]:
@@ -183,11 +185,13 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
                               found=f"{first}: {len(ids)}, {c.path}: {len(rows)}",
                               expected="the same problems for every arm and seed of a world",
                               next_step="evaluate all with the same --limit")  # fmt: skip
-        by = scores[world, cell.method]
-        by[f"accuracy_{cell.setting}"][cell.train_seed] = {i: math.fsum(v) / len(v) for i, v in rows.items()}
-        by[f"pass8_{cell.setting}"][cell.train_seed] = {i: pass_at_k([v], 8) for i, v in rows.items()}
+        for i, verdicts in rows.items():
+            pooled[(world, cell.method), cell.setting, cell.train_seed][i] += verdicts
         if cell.step != "base":
             lengths.setdefault(int(cell.step), c.path)
+    for (key, setting, seed), by in pooled.items():
+        scores[key][f"accuracy_{setting}"][seed] = {i: math.fsum(v) / len(v) for i, v in by.items()}
+        scores[key][f"pass8_{setting}"][seed] = {i: pass_at_k([v], 8) for i, v in by.items()}
     for r in runs:
         world = _world(r.size, r.path)
         if r.status != "done" or not r.steps:

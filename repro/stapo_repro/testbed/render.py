@@ -95,10 +95,9 @@ def value(q: Quantity, digits: int, sign: bool = False) -> str:
 
 def headline(t: Testbed) -> str:
     """How many claims came out how, and which; checks of the instrument apart."""
-    return " ".join(
-        _counted(name, [j for j in t.claims if j.claim.check == check])
-        for name, check in (("claims", False), ("checks of the instrument (1a, 1b, 5a, 6a)", True))
-    )
+    parts = {check: [j for j in t.claims if j.claim.check == check] for check in (False, True)}
+    checks = ", ".join(j.claim.number for j in parts[True])
+    return f"{_counted('claims', parts[False])} {_counted(f'checks of the instrument ({checks})', parts[True])}"
 
 
 def _counted(name: str, judged: Sequence[Judged]) -> str:

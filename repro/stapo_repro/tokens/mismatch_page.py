@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stapo_repro import labels
 from stapo_repro.records.reading import TrainingRun
 from stapo_repro.tables import percent, shown
 from stapo_repro.tables.render.markdown import escape, grid
-from stapo_repro.tokens.logged_run import load
+from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_repro.tokens.mismatch import Mismatch, Overlap, measured
 from stapo_repro.tokens.shares import Interval
 from stapo_results import token_log
 from stapo_results.sizes import is_miniature_size
 
-FOLDER = "methods"
-"""Below results/records: short runs of the methods beyond the paper's, which no other table or figure shows."""
 METHODS = ("stapo", "tis", "icepop")
 HEAD = (
     "S2T's tokens",
@@ -63,17 +63,25 @@ def _correlation(c: Interval) -> str:
     return f"{shown(c.value)}{ends}"
 
 
+def _why_not(log: LoggedRun | None) -> str:
+    """Why `measured` has nothing to say of this log, or of a run without one."""
+    if log is None:
+        return "no token log on record"
+    known = np.isfinite(log.rows["sampler_logprob"][log.rows["rare"]]).any()
+    return "no token that S2T would silence" if known else "no sampler's probability"
+
+
 def page_block(runs: Sequence[TrainingRun]) -> str:
     """What stands between the markers of docs/tokens.md: the runs of METHODS whose log knows the sampler."""
     rows = []
     for run in sorted(
         (r for r in runs if r.method in METHODS), key=lambda r: (METHODS.index(r.method), r.size, r.seed)
     ):
-        found = measured(load(run.folder)) if (run.folder / token_log.FOLDER).is_dir() else None
+        log = load(run.folder) if (run.folder / token_log.FOLDER).is_dir() else None
+        found = measured(log) if log else None
         model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
         note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
-        nothing = ("no token that S2T would silence, or no sampler's probability", *("" for _ in HEAD[1:]))
-        texts = nothing if found is None else cells(found)
+        texts = (_why_not(log), *("" for _ in HEAD[1:])) if found is None else cells(found)
         rows.append([escape(f"{labels.method_label(run.method)}, seed {run.seed}{note}"), *map(escape, texts)])
     if missing := [labels.method_label(m) for m in METHODS if all(r.method != m for r in runs)]:
         rows += [[escape(m), "not run", *("" for _ in HEAD[1:])] for m in missing]
