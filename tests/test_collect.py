@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import synthetic_records as synthetic
 from synthetic_log import Others, Token, write
 
 from stapo_repro.sharing.collect import collect
@@ -87,6 +88,27 @@ def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
     broken.parent.mkdir()
     broken.write_text('{"run_id": "ha')
     assert len(collect(tmp_path / "run", tmp_path / "out")) == 2
+
+
+def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
+    """A cell that was collected before, of a benchmark that the run's evaluation was made again without."""
+    run, out = tmp_path / "run", tmp_path / "out"
+    for benchmark in ("mini-add", "mini-add-hard"):
+        cell = synthetic.cell(run, "stapo", benchmark, "t1.0", ["11"], folder="eval/stapo-s0")
+    make_run(run / "eval" / "stapo-s0", kind="eval")
+    collect(run, out)
+    (out / "README.md").write_text("by hand")
+    cell.unlink()
+    before = sorted(out.rglob("*"))
+    with pytest.raises(RecordError) as e:
+        collect(run, out)
+    assert cell.name in str(e.value.found)
+    assert sorted(out.rglob("*")) == before
+    (out / "eval" / "stapo-s0" / "cells" / cell.name).unlink()
+    collect(run, out)
+    # another run's folder beside it is left alone
+    make_run(tmp_path / "second" / "train" / "stapo-s1")
+    assert len(collect(tmp_path / "second", out)) == 2
 
 
 def make_log(folder: Path, **options: object) -> None:

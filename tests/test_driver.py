@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from driving import nobody_left, wait_for
 
-from stapo_repro.driver import processes, stages
+from stapo_repro.driver import processes, readiness, stages
+from stapo_repro.driver.run import execute
+from stapo_results.errors import RunFailed
+from stapo_results.provenance import new_run
 from stapo_results.schema import Run
 from stapo_results.store import read, read_json
 
@@ -101,6 +104,31 @@ def test_a_finished_run_repeats_nothing(out):
     assert "repeated: \n" in ended(out)
     assert calls(out) == ["one", "two", "three"]
     assert (out / "stages.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["train/stapo-s0", "tables"])
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_unfinished_stage_that_changed_is_made_anew(out: Path, name: str, reads: bool) -> None:
+    """Another command, or the same one on other inputs: what the failed attempt left is set aside."""
+    folder, data = out / name, out / "data"
+
+    def chain(changed: bool) -> list[stages.Stage]:
+        word = "new" if changed else "old"
+        made = f"mkdir -p {data}; echo {word if reads else 'same'} > {data}/a"
+        text = f"mkdir -p {folder}; echo x >> {folder}/a; test -e {out}/go" + ("" if reads else f" # {word}")
+        return [stages.Stage("data", ("/bin/sh", "-c", made), data, (data / "a",)),
+                stages.Stage(name, ("/bin/sh", "-c", text), folder, (folder / "a",), ("data",))]  # fmt: skip
+
+    record = new_run("repro", {"experiment": "a test"}, seeds={}, deterministic=True)
+    with pytest.raises(RunFailed):
+        execute(out, record, chain(False))
+    (out / "go").touch()
+    _, changed = chain(True)
+    state = readiness.state(changed, stages.read_ledger(out))
+    assert state.startswith("begun" if reads else "to do again")
+    execute(out, record, chain(True))
+    assert (folder / "a").read_text() == "x\n"
+    assert (out / "set-aside" / f"{name}.1" / "a").read_text() == "x\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -84,6 +84,22 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "o").exists()
 
 
+def test_a_finished_run_on_a_cpu_asks_for_nothing(tmp_path: Path) -> None:
+    asked_for = [c.name for c in readiness.make_checks(cpu_run(tmp_path / "out"), [], {}).made]
+    assert asked_for == ["output folder"]
+
+
+def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path: Path) -> None:
+    """3 GiB, and 4 a training: of 7 GiB 2 are there."""
+    r = cpu_run(tmp_path / "out", methods="justrl", size="smollm2-135m")
+    stages = [s for s in make_stages(r) if s.kind == "train"]
+    stages[0].folder.mkdir(parents=True)
+    with (stages[0].folder / "weights").open("wb") as file:
+        file.truncate(2 << 30)  # without blocks on the disk
+    (disk,) = (c for c in readiness.make_checks(r, stages, {}).made if c.name == "disk")
+    assert "5 needed" in disk.found
+
+
 def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     r = cpu_run(tmp_path / "out", methods="justrl", size="smollm2-135m")

@@ -62,6 +62,16 @@ def test_a_ledger_by_hand(tmp_path: Path) -> None:
     assert "machine" not in (tmp_path / "out" / "stages.json").read_text()
 
 
+def test_a_stage_that_was_made_again_counts_as_it_was_made_last() -> None:
+    made = [event("tables", "start"), event("tables", "done", 5.0, 100)]
+    cut = [event("tables", "start"), event("tables", "interrupted", 2.0, 300)]
+    # of a making that was given up, its command changed
+    other = [e.model_copy(update={"command": ["y"]}) for e in cut]
+    for events, seconds, attempts in ((made * 3, 5.0, 1), (made + cut + made, 7.0, 2), (other + made, 5.0, 1)):
+        (stage,), unfinished = times.of_ledger(events)
+        assert (stage.seconds, stage.attempts, unfinished) == (seconds, attempts, [])
+
+
 def test_runs_that_are_collected_into_one_folder_are_all_counted(tmp_path: Path) -> None:
     out, second = tmp_path / "out", run(tmp_path / "second")
     collect(run(tmp_path / "run"), out)

@@ -81,8 +81,10 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
             checks.attempt("fetched model", _check_fetched)
         trainings = sum(s.kind == "train" for s in stages)
         disk = SMALL_DISK_GIB + estimates.SMALL_TRAINING_GIB * trainings if small else MINIATURE_DISK_GIB
-        checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
-        checks.attempt("disk", check_disk, r.out, disk, disk)
+        disk = max(0.0, disk - sum(_gib(s.folder) for s in stages))
+        if stages:
+            checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
+            checks.attempt("disk", check_disk, r.out, disk, disk)
         return checks
     if r.data_dir is not None:
         checks.attempt("benchmarks", check_benchmarks, r.data_dir)
@@ -252,10 +254,10 @@ def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
     last = last_event(ledger, stage.name)
     if last is None:
         return "to do"
-    if last.event != "done":
-        return "begun: goes on"
     if last.command != list(stage.command):
         return "to do again: its command changed"
+    if last.event != "done":
+        return "begun: goes on"
     if missing := [p for p in stage.outputs if not p.exists()]:
         return f"to do again: {missing[0]} is not there"
     return ""

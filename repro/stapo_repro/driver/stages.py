@@ -1,8 +1,9 @@
 """The stage engine: runs a list of commands in order, once each, and goes on after any kind of death.
 
 stages.jsonl in the output folder is its memory: append-only, one line an event. A stage is finished when its last
-line says "done", its command is the same, and its inputs and outputs still have the recorded hashes. Anything else
-is said aloud and made again; outputs that were changed are moved aside, never deleted.
+line says "done", its command is the same, and its inputs and outputs still have the recorded hashes. An unfinished one
+goes on if command and inputs are the same. Anything else is said aloud and made again; what was there is moved aside,
+never deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Stage:
     Attributes:
         name: such as "train/stapo-s0"; the part before the slash is its kind.
         command: program and arguments.
-        folder: what the stage writes and owns; moved aside when its outputs were changed.
+        folder: what the stage writes and owns; moved aside when the stage is made again.
         outputs: files or folders below the output folder that later stages rely on.
         needs: names of the stages whose outputs it reads.
         environment: variables that go before those of `CHILD_ENVIRONMENT`.
@@ -153,29 +154,31 @@ class Engine:
     def _make(self, stage: Stage) -> bool:
         """True when the stage had to run."""
         last = last_event(self.events, stage.name)
-        if last is not None and last.event == "done":
-            reason = self._stale(stage, last)
-            if not reason:
-                self._hashes[stage.name] = last.outputs
-                self.display.keep(stage.name, last.seconds)
-                return False
+        if last is not None and (reason := self._stale(stage, last)):
             self.say(f"{stage.name} is made again: {reason}")
             self._move_aside(stage)
+        elif last is not None and last.event == "done":
+            self._hashes[stage.name] = last.outputs
+            self.display.keep(stage.name, last.seconds)
+            return False
         elif last is not None:
             self.say(f"{stage.name} was {'cut off' if last.event == 'start' else last.event}: it goes on")
         self._execute(stage)
         return True
 
-    def _stale(self, stage: Stage, done: StageEvent) -> str:
-        if done.command != list(stage.command):
+    def _stale(self, stage: Stage, last: StageEvent) -> str:
+        """Why the stage is made anew; "" where it is kept, or, if it is not finished, goes on."""
+        if last.command != list(stage.command):
             return "its command changed"
-        if done.inputs != self._inputs(stage):
+        if last.inputs != self._inputs(stage):
             return "what it reads changed"
+        if last.event != "done":
+            return ""
         found = hash_outputs(stage.outputs)
-        if found != done.outputs:
+        if found != last.outputs:
             return "its outputs are missing" if found == "missing" else "its outputs were changed after it ended"
-        if done.code != code_text():
-            self.say(f"{stage.name} is kept, though it was made by other code ({done.code[:20]})")
+        if last.code != code_text():
+            self.say(f"{stage.name} is kept, though it was made by other code ({last.code[:20]})")
         return ""
 
     def _move_aside(self, stage: Stage) -> None:

@@ -28,9 +28,10 @@ class StageTime(BaseModel):
     """One finished stage, all its attempts together.
 
     Attributes:
-        seconds: sum over the attempts whose end is on record; one that was killed left none.
+        seconds: sum over the attempts whose end is on record; one that was killed left none. Of a stage that was made
+            again only the last making counts.
         peak_mib: highest memory of an attempt.
-        attempts: how often it was started.
+        attempts: how often it was started until it ended.
         code: version that finished it.
     """
 
@@ -66,7 +67,10 @@ def of_ledger(ledger: Sequence[StageEvent]) -> tuple[list[StageTime], list[str]]
     """(times of the finished stages, names of the unfinished ones), in the order in which they were begun."""
     by_stage: dict[str, list[StageEvent]] = {}
     for event in ledger:
-        by_stage.setdefault(event.stage, []).append(event)
+        mine = by_stage.setdefault(event.stage, [])
+        if mine and (mine[-1].event == "done" or mine[-1].command != event.command):  # it is made again
+            mine.clear()
+        mine.append(event)
     done = [
         StageTime(
             name=name,

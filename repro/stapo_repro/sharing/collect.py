@@ -20,6 +20,7 @@ from stapo_results.schema import CellRecord, Run, StepMetrics
 _ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
+_OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.parquet", counts.FILE)
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 
 
@@ -68,7 +69,8 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
 
     Raises:
         BadInput: for a folder without records, or a run that is not finished.
-        RecordError: for a broken record, or one that still names a path of this machine.
+        RecordError: for a broken record, one that still names a path of this machine, or one at `out` that an earlier
+            call took from a folder of this run and that is gone there: tables would count it.
     """
     root = run.resolve()
     written: dict[Path, str | bytes] = {}
@@ -109,6 +111,12 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
         before = out / times.FILE  # of runs that were collected into this folder before
         taken = times.joined(store.read_json(before, times.RunTimes), taken) if before.is_file() else taken
         written[Path(times.FILE)] = taken.model_dump_json(indent=1) + "\n"
+    own = [out / name.parent for name in written if name.name == "run.json"]
+    there = (p for folder in own for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern)))
+    if gone := [p for p in there if p.relative_to(out) not in written]:
+        raise RecordError(f"{out} has records that {run} no longer has", found=", ".join(map(str, gone[:5])),
+                          expected="those of the run alone, in the folders that it has",
+                          next_step=f"rm {' '.join(map(str, gone))}   then the same command")  # fmt: skip
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]

@@ -19,7 +19,8 @@ _NOTE = (
     "Means over the second quarter of the steps and over the last. Accuracy in validation: the best, and that after "
     f"the last step; learnt: the first of at least {100 * LEARNT:g} %. Collapse: the first validation from which "
     f"accuracy stays more than {100 * COLLAPSE:g} points under its best before, to the end and for {FOR_GOOD} "
-    "validations at least. What does not judge is exploratory: it was seen, at least in part, before the claims were written, or no claim "
+    "validations at least. "
+    "What does not judge is exploratory: it was seen, at least in part, before the claims were written, or no claim "
     "names it."
 )
 
