@@ -19,6 +19,7 @@ from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
@@ -93,6 +94,23 @@ def texts(sketch: Sketch) -> list[str]:
 def marks(sketch: Sketch) -> dict[str, Line2D]:
     """Lines and markers that have a name."""
     return {str(x.get_gid()): x for x in sketch.figure.findobj(Line2D) if x.get_gid()}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("method", canvas._STYLES)
+def test_dashes_are_seen_in_the_legend(method):
+    """Parts of the line on each side of the marker, along the middle of the drawn key: one if it is solid."""
+    with canvas.style():
+        figure = canvas.sheet("", 1.0)
+        canvas.legend(figure, [canvas.handle(method)])
+        drawn = FigureCanvasAgg(figure)
+        drawn.draw()
+        (key,) = figure.legends[0].get_lines()
+        box = key.get_window_extent()
+        pixels = np.asarray(drawn.buffer_rgba())[..., :3].min(axis=2)
+    row = pixels[pixels.shape[0] - round((box.y0 + box.y1) / 2), round(box.x0) - 4 : round(box.x1) + 4]
+    parts = int(((row[1:] < 200) & (row[:-1] >= 200)).sum())
+    assert (parts > 1) == bool(canvas.method_style(method).dashes)
+    assert parts == 1 or parts >= 3  # marker and a piece at least on each side
 
 
 @pytest.fixture(scope="module")

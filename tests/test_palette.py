@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("matplotlib")
 from stapo_repro import labels
-from stapo_repro.figures import bounds
 from stapo_repro.tokens import words
 
 LEAST = 12.0
@@ -48,7 +47,6 @@ WHITE = (0.95047, 1.0, 1.08883)  # D65
 TOGETHER: dict[str, list[str]] = {
     "methods and masks": [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
     "methods and others": [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *labels.BEYOND)],
-    "bounds": [bounds.LOWER, bounds.UPPER, "#000000", "#999999"],
     "tokens": [words.SILENCED, words.KEPT],
 }
 

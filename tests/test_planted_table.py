@@ -93,7 +93,7 @@ def test_the_figure_marks_every_mask_and_is_absent_without_a_log(records, tmp_pa
     pytest.importorskip("matplotlib")
 
     def drawn(root: Path):
-        return outputs.draw([], load_training_runs([root]), (), ["planted"])
+        return outputs.draw([], load_training_runs([root]), ["planted"])
 
     (found,) = drawn(records)
     assert found.title == "What the masks silence of the planted words (miniature), SYNTHETIC RECORDS"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -21,7 +20,7 @@ from stapo_repro import labels, paper, report, tables
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import APART, load_cells, load_theory, load_training_runs
+from stapo_repro.records.reading import APART, load_cells, load_training_runs
 from stapo_repro.report import responses, runs, state
 from stapo_repro.report.cells import anchors
 from stapo_repro.tables.render.view import main_grid
@@ -36,8 +35,8 @@ NOT_RUN = re.compile(r"<td[^>]*>\s*(?:<span[^>]*>)?not run")
 def page(root: Path, runs: Sequence[Path] = (), folder: Path = Path(), figures: Sequence[str] = ()) -> str:
     """The page of the records below a folder, with the named figures alone: each takes its time to draw."""
     pytest.importorskip("matplotlib")
-    cells, trainings, theory = load_cells([root]), load_training_runs([root]), load_theory([root])
-    drawn = outputs.draw(cells, trainings, theory, figures) if figures else []
+    cells, trainings = load_cells([root]), load_training_runs([root])
+    drawn = outputs.draw(cells, trainings, figures) if figures else []
     read = report.ReportedExperiment("Runs", [root], (), cells, trainings, drawn)
     return report.to_html(read, None, runs, folder)
 
@@ -72,13 +71,12 @@ def miniature(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("records")
     synthetic.miniature(root)
     synthetic.training_run(root / "train", "stapo")
-    shutil.copy(checkout() / "results" / "records" / "theory" / "theory.json", root)
     return root
 
 
 @pytest.fixture(scope="module")
 def text(miniature: Path) -> str:
-    return page(miniature, folder=miniature, figures=["forest", "bounds"])
+    return page(miniature, folder=miniature, figures=["forest", "lengths"])
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +251,7 @@ def test_every_missing_cell_has_its_hours_hardware_and_command(miniature: Path):
 
 
 def test_the_report_shows_every_figure_of_the_gallery(text: str):
-    assert re.findall(r'<figure id="f-([^"]+)">', text) == ["miniature_forest", "miniature_bounds"]
+    assert re.findall(r'<figure id="f-([^"]+)">', text) == ["miniature_forest", "miniature_lengths"]
     committed = (checkout() / "results" / "report.html").read_text(encoding="utf-8")
     files = {p.stem for p in (checkout() / "results" / "figures").glob("*.svg")}
     assert set(re.findall(r'<figure id="f-([^"]+)">', committed)) == files

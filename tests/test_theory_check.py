@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -83,6 +85,19 @@ def test_the_committed_record_has_the_statements_that_are_checked(tmp_path: Path
     page = (ROOT / "docs/theory.md").read_text()
     assert all(f"`{s}`" in page for s in STATEMENTS)
     assert report.page_block(tmp_path).startswith("Not run")
+
+
+def test_a_run_that_is_not_committed_is_shown_beside_the_one_that_is(tmp_path: Path) -> None:
+    """The committed record is of a run of 10 steps, b9cbd83ed33f; the miniature's of today have 30."""
+    name = Path("miniature/train/stapo-s0/run.json")
+    run, folder = store.read_json(ROOT / "results/records" / name, Run), tmp_path / "theory"
+    folder.mkdir()
+    shutil.copy(ROOT / "results/records/theory/theory.json", folder)
+    for run_id, differs in (("b9cbd83ed33f", False), (run.run_id, True)):
+        store.write_json(tmp_path / name, run.model_copy(update={"run_id": run_id}))
+        (block,) = re.findall(r"(?m)^Tokens with .*$", report.page_block(folder))
+        assert re.findall(r"run (\w{12})|steps (\d+)", block) == [
+            ("b9cbd83ed33f", ""), ("", "10"), *([(run.run_id, ""), ("", "30")] if differs else [])]  # fmt: skip
 
 
 @pytest.mark.slow

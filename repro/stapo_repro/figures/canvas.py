@@ -23,6 +23,7 @@ STYLE = Path(__file__).with_name("stapo.mplstyle")
 WIDTH = 7.0  # inches: the text width of a page with one column
 GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
 SMALL = 6.5
+KEY = 4.0  # letters: a legend's line, long enough to show gaps on both sides of its marker
 # no date, no version: a figure changes when its data or its style change
 _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None},
@@ -176,10 +177,10 @@ def marker_handle(marker: str, label: str, size: float, edge: str = GREY, face: 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """One legend below all panels, in as few rows as the width of the sheet allows, none much shorter than another."""
     widest = max(len(str(h.get_label())) for h in handles)
-    most = max(1, int((WIDTH - 0.2) / (0.55 + 0.068 * widest)))  # inches of a handle and of a letter at 8 points
+    most = max(1, int((WIDTH - 0.2) / (0.66 + 0.068 * widest)))  # inches of a handle and of a letter at 8 points
     rows = -(-len(handles) // most)
     figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=3.0,
+        handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=KEY,
         columnspacing=1.4,
     )  # fmt: skip
 

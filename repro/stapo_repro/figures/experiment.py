@@ -19,7 +19,6 @@ from stapo_repro.paper import PaperTable
 from stapo_repro.records.reading import Loaded, TrainingRun, final_step
 from stapo_repro.tables.comparisons import difference
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
-from stapo_results.schema import Theory
 from stapo_results.sizes import SMALL
 
 ExperimentName = Literal["main", "testbed"]
@@ -95,24 +94,20 @@ class Experiment:
     Attributes:
         cells: evaluations, of final checkpoints alone (see `final_step`).
         runs: trainings.
-        theory: checks of the paper's statements, some with a run's tokens.
     """
 
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
-    theory: Sequence[Theory] = ()
 
     @classmethod
-    def from_records(
-        cls, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable, theory: Sequence[Theory] = ()
-    ) -> Experiment:
+    def from_records(cls, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> Experiment:
         """Order the records of one experiment.
 
         Raises:
             RecordError: records that cannot stand side by side (see `scores.score`).
         """
-        return cls(final_step(cells)[0], runs, paper, theory)
+        return cls(final_step(cells)[0], runs, paper)
 
     @cached_property
     def scores(self) -> dict[ScoreKey, Score]:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
+from stapo_repro.figures.canvas import GREY, KEY, Sketch, handle, legend, method_style, nothing, sheet
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.figures.training import MOST_POINTS, Panel, curve, describe_runs
 from stapo_repro.records.reading import TrainingRun
@@ -118,4 +118,4 @@ def _profiles(axes: Axes, profiles: dict[str, NDArray[np.float64]], any_run: boo
     axes.set_xticks(at, [f"{q} %" for q in QUANTILES])
     axes.set_xlabel("quantile of the response tokens")
     axes.set_ylabel("token entropy (nats)")
-    axes.legend(handles=[handle(m) for m in profiles], loc="upper left", handlelength=3.0)
+    axes.legend(handles=[handle(m) for m in profiles], loc="upper left", handlelength=KEY)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.figures import bounds, comparisons, evaluations, pareto, sensitivity, testbed, token_entropy, training
+from stapo_repro.figures import comparisons, evaluations, pareto, sensitivity, testbed, token_entropy, training
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.testbed.build import Testbed
@@ -63,7 +63,6 @@ FAMILIES: dict[str, Draw] = {
     "sensitivity": _each(sensitivity.sensitivity),
     "tokens": _tokens,
     "planted": _each(planted_figure.planted_words),
-    "bounds": bounds.gradient_bounds,
     "judge": _each(evaluations.judge, _judged),
     "lengths": _each(evaluations.length),
 }

@@ -28,7 +28,6 @@ from stapo_repro.records.reading import (
     Loaded,
     TrainingRun,
     load_cells,
-    load_theory,
     load_training_runs,
 )
 from stapo_repro.testbed import build as testbed
@@ -42,7 +41,6 @@ from stapo_results.store import read_json
 
 if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
-    from stapo_results.schema import Theory
 
 _RECORDS = checkout() / "results" / "records"
 _TESTBED_PAGE, _FIGURES = checkout() / "docs" / "testbed.md", "../results/figures"
@@ -144,19 +142,19 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     return files
 
 
-def _load(records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun], list[Theory]]:
+def _load(records: Sequence[Path]) -> tuple[list[Loaded], list[TrainingRun]]:
     where = roots(records)
-    return load_cells(*where), load_training_runs(*where), load_theory(where[0])
+    return load_cells(*where), load_training_runs(*where)
 
 
 def draw(
-    cells: Sequence[Loaded], runs: Sequence[TrainingRun], theory: Sequence[Theory] = (), only: Sequence[str] = (),
+    cells: Sequence[Loaded], runs: Sequence[TrainingRun], only: Sequence[str] = (),
     kinds: Sequence[str] = ("svg",),
 ) -> list[Drawn]:  # fmt: skip
     """The figures of the main experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
     from stapo_repro.pages import figures
 
-    return figures.draw(Experiment.from_records(cells, runs, paper.load(), theory), only, kinds)
+    return figures.draw(Experiment.from_records(cells, runs, paper.load()), only, kinds)
 
 
 def figure_files(
@@ -218,8 +216,8 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
 
     page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
     named = list(records) or list(runs)
-    (folders, skip), (cells, trainings, theory) = roots(named), _load(named)
-    drawn = draw(cells, trainings, theory)
+    (folders, skip), (cells, trainings) = roots(named), _load(named)
+    drawn = draw(cells, trainings)
     if not named:
         drawn += _labelled(("svg",))
     main = report.ReportedExperiment("Runs" if named else "Main experiment", folders, skip, cells, trainings, drawn)

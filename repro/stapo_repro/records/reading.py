@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics, Theory
+from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
@@ -255,11 +255,6 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                 )
             )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
-
-
-def load_theory(roots: Sequence[Path]) -> list[Theory]:
-    """Every `theory.json` below the roots. Raises RecordError: one that does not validate."""
-    return [read_json(path, Theory) for root in roots for path in _below(root, "theory.json", ())]
 
 
 def _labels(run: Run, where: Path) -> tuple[str, str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from stapo_results import store
-from stapo_results.schema import Theory, TheoryQuadrant, TheoryRow
+from stapo_results.schema import Run, Theory, TheoryQuadrant, TheoryRow
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def page_block(folder: Path) -> str:
     for r in _failing(result):
         worst = f"Worst: {r.where} ({_numbers(r.numbers)})"
         lines += ["", f"`{r.statement}` fails ({r.reading}). {worst}. It needs: {r.needs}."]
-    return "\n".join([*lines, *_run_tokens(result)])
+    return "\n".join([*lines, *_run_tokens(result, _not_committed(result, folder.parent))])
 
 
 def _checked(result: Theory) -> list[TheoryRow]:
@@ -93,12 +93,25 @@ def _failing(result: Theory) -> list[TheoryRow]:
     return [r for r in _checked(result) if r.verdict == "fails"]
 
 
-def _run_tokens(result: Theory) -> list[str]:
+def _not_committed(result: Theory, records: Path) -> str:
+    """Where a training's record is not committed, but another of its method, size and seed: which one that is."""
+    own = result.source_about
+    for path in sorted(records.glob("*/train/*/run.json")) if own.get("kind") == "train" else ():
+        run = store.read_json(path, Run)
+        of = run.config["run"]
+        if run.run_id == result.source_run:
+            return ""
+        if all(str(of.get(k)) == own.get(k) for k in ("method", "size", "seed")):
+            return f" This is an older run: the committed one is run {run.run_id} (steps {of['steps']})."
+    return ""
+
+
+def _run_tokens(result: Theory, older: str = "") -> list[str]:
     """A run's numbers and its quadrants, bounds as multiples of the squared norm; nothing without a run."""
     if not result.source_run:
         return []
     about = ", ".join(f"{k} {v}" for k, v in result.source_about.items())
-    lines = ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.", ""]
+    lines = ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.{older}", ""]
     cells = [[q.quadrant, f"{q.tokens:,}", *(_cell(q, key) for key in COLUMNS.values())] for q in result.quadrants]
     if cells:
         lines += [*_table(["quadrant", "tokens", *COLUMNS], cells), ""]
