@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,27 @@ def test_a_request_before_the_weights_is_refused(server: Any) -> None:
     server.global_steps = None
     with pytest.raises(RuntimeError, match="before the trainer's weights"):
         asyncio.run(server.generate("r", **_requests()[0]))
+
+
+def test_the_limit_of_an_incomplete_group_does_not_cover_its_sampling(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stapo_results import generation
+
+    real = generation.generate
+    monkeypatch.setattr(generation, "generate", lambda *a, **k: (time.sleep(0.15), real(*a, **k))[1])
+    server.group_timeout_s = 0.1  # two batches sample for 0.3 s
+    assert len(_ask(server, list(range(SIZE)))) == SIZE
+
+
+def test_an_incomplete_group_fails_all_its_requests_at_the_limit(server: Any) -> None:
+    server.group_timeout_s = 0.1
+
+    async def ask() -> list[Any]:
+        requests = [server.generate(f"r{i}", **_requests()[i]) for i in range(SIZE - 1)]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    errors = asyncio.run(ask())
+    assert {type(e) for e in errors} == {RuntimeError}
+    assert all(f"{SIZE - 1} of {SIZE} requests" in str(e) for e in errors)
+    assert server.groups == {}

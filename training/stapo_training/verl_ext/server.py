@@ -46,7 +46,7 @@ class CpuRolloutServer:
         model_path: Hugging Face directory; its configuration is read, weights come from the trainer.
         max_batch: rows sampled together.
         threads: torch threads.
-        group_timeout_s: how long an incomplete group may wait before the step fails.
+        group_timeout_s: how long a group may be incomplete before the step fails; sampling has no limit.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class CpuRolloutServer:
         # always the same thread: products round by the number of OpenMP's threads, which each thread has for itself
         self.thread = ThreadPoolExecutor(1, "sampling", torch.set_num_threads, (threads,))
         self.groups: dict[str, list[_Request]] = {}
+        self.limits: dict[str, asyncio.TimerHandle] = {}
         self.global_steps: int | None = None
 
     async def load_weights(self, parts: list, global_steps: int | None = None) -> None:
@@ -95,25 +96,34 @@ class CpuRolloutServer:
         group, position, size = sampling_params[ORDER_KEY]
         loop = asyncio.get_running_loop()
         request = _Request(position, list(prompt_ids), int(sampling_params["seed"]), loop.create_future())
-        waiting = self.groups.setdefault(group, [])
+        if group not in self.groups:
+            self.groups[group] = []
+            self.limits[group] = loop.call_later(self.group_timeout_s, self._give_up, group, size)
+        waiting = self.groups[group]
         waiting.append(request)
         if len(waiting) == size:
             del self.groups[group]
+            self.limits.pop(group).cancel()  # sampling may take as long as it takes
             await self._run(sorted(waiting, key=lambda r: r.position), sampling_params)
-        try:
-            result = await asyncio.wait_for(request.future, self.group_timeout_s)
-        except TimeoutError:
-            have = len(self.groups.get(group, []))
-            raise RuntimeError(
-                f"rollout group {group}: {have} of {size} requests came within {self.group_timeout_s:.0f} s; "
-                "a sample's task died or hangs: see its error above"
-            ) from None
+        result = await request.future
         return TokenOutput(
             token_ids=result.token_ids,
             log_probs=result.logprobs if sampling_params.get("logprobs") else None,
             stop_reason="completed",
             extra_fields={"global_steps": self.global_steps},
         )
+
+    def _give_up(self, group: str, size: int) -> None:
+        """Fail the requests of a group that is still incomplete at its limit."""
+        del self.limits[group]
+        waiting = self.groups.pop(group)
+        error = RuntimeError(
+            f"rollout group {group}: {len(waiting)} of {size} requests came within {self.group_timeout_s:g} s; "
+            "a sample's task died or hangs: see its error above"
+        )
+        for request in waiting:
+            if not request.future.done():
+                request.future.set_exception(error)
 
     async def _run(self, requests: list[_Request], params: dict[str, Any]) -> None:
         from stapo_results.generation import generate
@@ -143,4 +153,5 @@ class CpuRolloutServer:
                         r.future.set_exception(e)
                 return
             for r, result in zip(batch, results, strict=True):
-                r.future.set_result(result)
+                if not r.future.done():  # a caller that was cancelled takes its future along
+                    r.future.set_result(result)
