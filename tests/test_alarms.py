@@ -70,6 +70,27 @@ def test_a_failed_response_is_an_alarm_that_counts_them() -> None:
     assert alarm.line.startswith("3 responses failed; ")
 
 
+DIFFERENCE = "training/rollout_probs_diff_mean"
+
+
+def test_a_rollout_that_differs_from_the_trainer_is_an_alarm_and_ends_a_run_in_its_first_steps() -> None:
+    """0.01 is healthy bf16; the first steps of these limits are two."""
+    differences = [{DIFFERENCE: d} for d in (0.01, 0.051, 0.02, 0.06)]
+    assert begun(differences) == [(2, "rollout_mismatch"), (2, "rollout_broken"), (4, "rollout_mismatch")]
+    assert "rollout_broken" in alarms_from(compose(["run.base=base", "run.out=out"]).alarms).stop
+
+
+def test_a_mismatch_that_grows_over_ten_times_its_beginning_is_an_alarm() -> None:
+    # the median of the first two is 2e-4; the last two: 1.6e-3, 2e-3, 2.05e-3
+    series = (1e-4, 3e-4, 2.9e-3, 1.1e-3, 3e-3)
+    assert begun([{"rollout_kl": v} for v in series]) == [(5, "rollout_mismatch")]
+
+
+def test_rounding_alone_is_no_growth() -> None:
+    """Where rollout and trainer compute alike the estimate is rounding, of either sign."""
+    assert begun([{"rollout_kl": v, DIFFERENCE: 1e-8} for v in (-7e-9, 0.0, 1e-6, 9e-4, 9e-4)]) == []
+
+
 def test_disk_under_two_checkpoints() -> None:
     gib = 2**30
     assert begun([{}], disk_free=20 * gib, checkpoint_bytes=10 * gib) == []

@@ -63,6 +63,18 @@ def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
     assert found == {"val-core/one/acc/mean@4": 0.75, "val-core/other/acc/mean@4": 0.0}
 
 
+def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path: Path) -> None:
+    from stapo_training.run.folder import TrainingFolder
+    from stapo_training.run.watch import alarms, step_metrics
+
+    trainer = _trainer()
+    trainer.folder, trainer._silenced_reference = TrainingFolder(tmp_path), None
+    trainer._watch, trainer._limits = alarms.Watch(), alarms.AlarmConfig()
+    numbers = step_metrics.split({"training/rollout_probs_diff_mean": 0.03})
+    _, begun = trainer._observe(1, numbers)
+    assert [a.kind for a in begun] == ["rollout_mismatch"]
+
+
 @pytest.fixture
 def buffer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The buffer over a queue that answers what the test puts into `buffer.queue`."""

@@ -229,7 +229,7 @@ class StapoTrainer(PPOTrainerSync):
         seconds, self._step_began = now - self._step_began, now
         self.folder.log_step(global_steps, numbers.values, numbers.times | {"seconds": seconds})
         self.folder.report(global_steps, self.total_training_steps, numbers.values, seconds)
-        self._watch, begun = self._observe(global_steps, numbers.values, numbers.not_finite)
+        self._watch, begun = self._observe(global_steps, numbers)
         self.folder.log_alarms(begun)
         for alarm in begun:
             print(f"ALARM at step {global_steps}, {alarm.kind}: {alarm.line}", flush=True)
@@ -242,16 +242,14 @@ class StapoTrainer(PPOTrainerSync):
             self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
             raise stopped_by(fatal)
 
-    def _observe(
-        self, step: int, values: dict[str, float], not_finite: tuple[str, ...]
-    ) -> tuple[alarms.Watch, list[alarms.Alarm]]:
+    def _observe(self, step: int, numbers: step_metrics.StepNumbers) -> tuple[alarms.Watch, list[alarms.Alarm]]:
         whole = self.folder.whole_checkpoints()
         return alarms.observe(
             self._watch,
             self._limits,
             step,
-            values,
-            not_finite=not_finite,
+            numbers.values | numbers.times,
+            not_finite=numbers.not_finite,
             silenced_reference=self._silenced_reference,
             disk_free=shutil.disk_usage(self.folder.path).free,
             checkpoint_bytes=whole[-1].bytes if whole else None,

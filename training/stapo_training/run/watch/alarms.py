@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,11 +17,23 @@ from stapo_results.schema import Record
 from stapo_training.methods import validated
 
 Kind = Literal[
-    "not_finite", "entropy_collapse", "entropy_explosion", "silenced_share", "truncation", "disk", "failed_rollouts"
+    "not_finite",
+    "rollout_broken",
+    "rollout_mismatch",
+    "entropy_collapse",
+    "entropy_explosion",
+    "silenced_share",
+    "truncation",
+    "disk",
+    "failed_rollouts",
 ]
 
-UNSAVED: frozenset[str] = frozenset({"not_finite", "disk"})
+UNSAVED: frozenset[str] = frozenset({"not_finite", "rollout_broken", "disk"})
 """A run that is stopped by one of these saves nothing: the weights may be broken, or there is no room."""
+
+_DIFFERENCE = "training/rollout_probs_diff_mean"
+_LEAST_KL = 1e-3
+"""nats a token; a growing `rollout_kl` under it is no alarm: healthy bf16 is of this order, equal arithmetic at 1e-8."""
 
 _WITHOUT_REFERENCE = ("keep_all", "top_entropy")
 """Selectors that silence nothing, or most tokens by design; any other one is meant to silence few."""
@@ -32,7 +44,9 @@ class AlarmConfig(BaseModel):
 
     entropy_collapse, entropy_explosion: factors on the mean entropy of the run's first `window` steps.
     silenced_share: factor on `run.silenced_share_reference`. truncation: rise of the truncated share over the mean of
-    the first `window` steps, absolute. disk: checkpoints that must still fit. stop: kinds that end the run.
+    the first `window` steps, absolute. rollout_mismatch: mean difference of a token's probability between rollout and
+    trainer. rollout_broken: the same in the first `window` steps. rollout_growth: factor on the median `rollout_kl` of
+    the first `window` steps. disk: checkpoints that must still fit. stop: kinds that end the run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,8 +56,11 @@ class AlarmConfig(BaseModel):
     entropy_explosion: float = Field(3.0, gt=1)
     silenced_share: float = Field(10.0, gt=1)
     truncation: float = Field(0.2, gt=0, lt=1)
+    rollout_mismatch: float = Field(0.02, gt=0, lt=1)
+    rollout_broken: float = Field(0.05, gt=0, lt=1)
+    rollout_growth: float = Field(10.0, gt=1)
     disk: int = Field(2, ge=1)
-    stop: tuple[Kind, ...] = ("not_finite",)
+    stop: tuple[Kind, ...] = ("not_finite", "rollout_broken")
 
 
 class Alarm(Record):
@@ -68,14 +85,14 @@ def silenced_reference(selector: str, reference: float | None) -> float | None:
     return None if selector in _WITHOUT_REFERENCE else reference
 
 
-_REMEMBERED = ("entropy", "truncated_share")
+_REMEMBERED = ("entropy", "truncated_share", "rollout_kl")
 Series = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What alarms remember of a run: the first and the last `window` entropies and truncated shares, and which kinds
-    are on. Begins empty; `observe` gives the next one, so a resumed run folds over the steps on disk."""
+    """What alarms remember of a run: the first and the last `window` values of what it compares, and which kinds are
+    on. Begins empty; `observe` gives the next one, so a resumed run folds over the steps on disk."""
 
     first: Series = field(default_factory=lambda: dict.fromkeys(_REMEMBERED, ()))
     last: Series = field(default_factory=lambda: dict.fromkeys(_REMEMBERED, ()))
@@ -97,7 +114,8 @@ def observe(
 
     Args:
         watch: the state before the step.
-        values: the step's metrics by their short names (entropy, truncated_share, silenced_share).
+        values: the step's metrics by their short names (entropy, truncated_share, silenced_share), and veRL's
+            `training/rollout_probs_diff_mean`.
         not_finite: names whose value was NaN or infinite.
         silenced_reference: the usual silenced share of this model size; None where the share has no reference.
         disk_free, checkpoint_bytes: bytes; None while no checkpoint has been written.
@@ -109,7 +127,7 @@ def observe(
     new = {k: (values[k],) if k in values else () for k in _REMEMBERED}
     first, last = ({k: old[k] + new[k] for k in _REMEMBERED} for old in (watch.first, watch.last))
     watch = Watch({k: v[:n] for k, v in first.items()}, {k: v[-n:] for k, v in last.items()}, watch.on)
-    lines: dict[Kind, str] = _entropy_lines(watch, limits)
+    lines = _entropy_lines(watch, limits) | _rollout_lines(watch, limits, step, values.get(_DIFFERENCE))
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
@@ -135,6 +153,24 @@ def observe(
         )
     begun = [Alarm(step=step, kind=kind, line=line) for kind, line in lines.items() if kind not in watch.on]
     return replace(watch, on=frozenset(lines)), begun
+
+
+def _rollout_lines(watch: Watch, limits: AlarmConfig, step: int, difference: float | None) -> dict[Kind, str]:
+    lines: dict[Kind, str] = {}
+    first = watch.first["rollout_kl"]
+    if len(first) == limits.window:
+        reference, recent = median(first), fmean(watch.last["rollout_kl"])
+        if recent > max(_LEAST_KL, limits.rollout_growth * reference):
+            lines["rollout_mismatch"] = (
+                f"KL of rollout and trainer {recent:.2g} nats a token (last {limits.window} steps), over "
+                f"{limits.rollout_growth:g} times the {reference:.2g} of the first {limits.window} steps"
+            )
+    if difference is not None and difference > limits.rollout_mismatch:
+        text = f"rollout and trainer differ by {difference:.3f} in a token's probability (mean), over {{:g}}"
+        lines["rollout_mismatch"] = text.format(limits.rollout_mismatch)
+        if step <= limits.window and difference > limits.rollout_broken:
+            lines["rollout_broken"] = text.format(limits.rollout_broken)
+    return lines
 
 
 def _entropy_lines(watch: Watch, limits: AlarmConfig) -> dict[Kind, str]:
