@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, StepMetrics
-from stapo_training.artifacts.export import export
+from stapo_training.artifacts.export import export, find_shards, write_weights
 from stapo_training.run.folder import TrainingFolder
 
 HERE = Path(__file__).parent
@@ -73,6 +73,22 @@ def test_the_shards_of_three_ranks_are_the_model(
     labels = store.read_json(tmp_path / "model" / "stapo.json", Labels)
     assert (labels.method, labels.size, labels.train_seed, labels.step) == ("stapo", "mini", 0, 2)
     assert labels.weights_sha256 == store.sha256_file(tmp_path / "model" / "model.safetensors")
+
+
+def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
+    """`fsdp_config.fsdp_size=2` over four ranks: a mesh of ddp x fsdp, in which every part is there twice."""
+    for rank in range(4):
+        dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp"))
+        whole = load_file(tiny_base / "model" / "model.safetensors")
+        state = {n: DTensor.from_local(t.chunk(2)[rank % 2].clone(), mesh, [Replicate(), Shard(0)], shape=t.shape,
+                                       stride=t.stride(), run_check=False) for n, t in whole.items()}  # fmt: skip
+        torch.save(state, tmp_path / f"model_world_size_4_rank_{rank}.pt")
+        dist.destroy_process_group()
+    (out := tmp_path / "out").mkdir()
+    write_weights(find_shards(tmp_path), out, torch.float32)
+    found = load_file(out / "model.safetensors")
+    assert {n for n, t in whole.items() if not torch.equal(found[n], t)} == set()
 
 
 def test_an_export_does_not_name_the_attention_of_its_training(run_folder: Path, tmp_path: Path) -> None:
@@ -187,3 +203,12 @@ def test_an_export_again_is_left_and_another_type_is_refused(run_folder: Path, t
     with pytest.raises(BadInput, match="something else"):
         export(run_folder, tmp_path / "model", "bf16")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_that_holds_something_else_is_refused_before_a_shard_is_read(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "global_step_2"
+    (checkpoint / "actor" / "model_world_size_3_rank_0.pt").write_bytes(b"nobody can read this")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(BadInput, match="something else"):
+        export(checkpoint, tmp_path / "model")

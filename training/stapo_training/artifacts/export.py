@@ -83,15 +83,29 @@ def read_shards(files: Sequence[Path]) -> list[dict[str, torch.Tensor]]:
 
 
 def merged(shards: Sequence[dict[str, torch.Tensor]], name: str) -> torch.Tensor:
-    """A full tensor of the ranks' parts, in the saved type."""
+    """A full tensor of the ranks' parts, in the saved type.
+
+    Raises:
+        BadInput: when the parts are not the whole tensor, as in a layout with two sharded dimensions.
+    """
     import torch
     from torch.distributed.tensor import DTensor, Shard
 
     first = shards[0][name]
     if not isinstance(first, DTensor):
         return first
-    placement, parts = first.placements[-1], [cast("DTensor", s[name])._local_tensor for s in shards]
-    return torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
+    mesh = first.device_mesh.mesh
+    ranks = mesh.reshape(-1, mesh.shape[-1])[0].tolist()  # one replica's: the last dimension is the sharded one
+    placement, parts = first.placements[-1], [cast("DTensor", shards[r][name])._local_tensor for r in ranks]
+    whole = torch.cat(parts, dim=placement.dim) if isinstance(placement, Shard) else parts[0]
+    if whole.shape != first.shape:
+        raise BadInput(
+            f"{name}: the ranks' parts are not the whole tensor",
+            found=f"{tuple(whole.shape)} of placements {first.placements}",
+            expected=tuple(first.shape),
+            next_step="train with one sharded dimension: actor_rollout_ref.actor.fsdp_config.fsdp_size=-1",
+        )
+    return whole
 
 
 def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_out: Collection[str] = ()) -> int:
@@ -139,6 +153,19 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
     actor = step_folder / "actor"
     settings = run.config["run"]
     name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
+    labels = Labels(
+        method=settings["method"],
+        size=settings["size"],
+        train_seed=settings["seed"],
+        step=step,
+        parent_run=run.run_id,
+    )
+    other = BadInput(
+        f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
+    )
+    old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
+    if out.exists() and (old is None or old.model_copy(update={"weights_sha256": ""}) != labels):
+        raise other  # before minutes of merging
     shards = find_shards(actor)
     config = json.loads((actor / "huggingface" / "config.json").read_text())
     # safetensors stores no tensor twice; transformers ties it again
@@ -151,26 +178,16 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         config.pop(name, None)
     store.write_json(partial / "config.json", config)
     count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
-    labels = Labels(
-        method=settings["method"],
-        size=settings["size"],
-        train_seed=settings["seed"],
-        step=step,
-        parent_run=run.run_id,
-        weights_sha256=store.sha256_files(sorted(partial.glob("*.safetensors"))),
-    )
+    labels = labels.model_copy(update={"weights_sha256": store.sha256_files(sorted(partial.glob("*.safetensors")))})
     store.write_json(partial / "stapo.json", labels)
     logged = run_folder / "metrics.jsonl"
     metrics = {m.step: m for m in store.read(logged, StepMetrics)} if logged.exists() else {}
     store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
     if out.exists():
-        old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
         shutil.rmtree(partial)
-        if old == labels:
-            print(f"{out}: this checkpoint is exported already")
-            return
-        raise BadInput(
-            f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
-        )
+        if old != labels:
+            raise other
+        print(f"{out}: this checkpoint is exported already")
+        return
     partial.rename(out)
     print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
