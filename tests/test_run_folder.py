@@ -58,6 +58,17 @@ def test_a_failed_save_is_removed_and_the_earlier_checkpoint_stays(tmp_path: Pat
     assert folder.last_checkpoint() is not None
 
 
+def test_a_save_that_failed_for_another_reason_than_the_disk_asks_for_no_space(tmp_path: Path) -> None:
+    folder = TrainingFolder(tmp_path)
+    save(folder, 2)
+    folder.complete_checkpoint(2)
+    asks = [
+        folder.save_failed(4, error).expected is not None
+        for error in (OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "i/o"), RuntimeError("NCCL error"))
+    ]
+    assert asks == [True, False, False]
+
+
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:
     alarm = Alarm(step=3, kind="disk", line="little disk")
     TrainingFolder(tmp_path).log_alarms([alarm])

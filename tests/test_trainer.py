@@ -75,6 +75,25 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
     assert [a.kind for a in begun] == ["rollout_mismatch"]
 
 
+def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the disk, which has room."""
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from stapo_training.run.folder import TrainingFolder
+
+    trainer = _trainer()
+    trainer.folder, trainer._save_due, trainer.stop = TrainingFolder(tmp_path), True, ""
+    actor = tmp_path / "checkpoints" / "global_step_7" / "actor"
+    actor.mkdir(parents=True)
+    (actor / "model_world_size_2_rank_0.pt").write_bytes(b"x")
+    monkeypatch.setattr(PPOTrainerSync, "_save_checkpoint", lambda self: None)  # the other rank wrote elsewhere
+    with pytest.raises(RunFailed) as caught:
+        trainer._save(7, [])
+    assert "docs/cluster.md" in str(caught.value.next_step)
+
+
 @pytest.fixture
 def buffer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The buffer over a queue that answers what the test puts into `buffer.queue`."""

@@ -9,6 +9,7 @@ checkpoints/global_step_N/    veRL's checkpoint; complete when COMPLETE.json sta
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from stapo_results.schema import StepMetrics
 from stapo_training.run.watch.alarms import Alarm
 
 _COMPLETE = "COMPLETE.json"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, order=True)
@@ -152,14 +154,17 @@ class TrainingFolder:
 
     def save_failed(self, step: int, error: BaseException) -> RunFailed:
         """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
+        free, whole = shutil.disk_usage(self.path).free, self.whole_checkpoints()
         self.discard_incomplete_checkpoints(others_may_write=True)
-        last = self.last_checkpoint()
+        # torch's writer reports a full disk as a RuntimeError without a number
+        full = getattr(_cause(error), "errno", None) in _NO_SPACE or (whole and free < whole[-1].bytes)
+        last = whole[-1].path.name if whole else "the start; there is no earlier checkpoint"
+        again = f"run the same command: it goes on from {last}"
         return RunFailed(
             f"the checkpoint of step {step} could not be written",
-            found=f"{first_line(error)}; {shutil.disk_usage(self.path).free / 2**30:.2f} GiB of disk are free now",
-            expected="room for the checkpoint (STATUS.md names the size of the last one)",
-            next_step=f"free some space, then run the same command: it goes on from "
-            f"{last.name if last else 'the start; there is no earlier checkpoint'}",
+            found=f"{first_line(error)}; {free / 2**30:.2f} GiB of disk were free",
+            expected="room for the checkpoint (STATUS.md names the size of the last one)" if full else None,
+            next_step=f"free some space, then {again}" if full else f"read the error above, then {again}",
         )
 
 
@@ -179,10 +184,15 @@ def _check_ranks(folder: Path) -> None:
             )
 
 
+def _cause(error: BaseException) -> BaseException:
+    """What an error that Ray carried here was raised for; any other error itself."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, in a line. One that Ray carried here speaks for its cause, not for its traceback."""
-    cause = getattr(error, "cause", None)
-    error = cause if isinstance(cause, BaseException) else error
+    error = _cause(error)
     if isinstance(error, StapoError):
         return error.what + (f" ({error.found})" if error.found is not None else "")
     lines = str(error).strip().splitlines()

@@ -264,8 +264,8 @@ class StapoTrainer(PPOTrainerSync):
         try:
             super()._save_checkpoint()
             self.folder.complete_checkpoint(step)
-        except RayActorError:
-            raise  # no fault of the disk's
+        except (RayActorError, RunFailed):
+            raise  # a process ended, or the error says what is wrong
         except (OSError, RuntimeError, RayError) as e:
             raise self.folder.save_failed(step, e) from e
         if self._keep:
