@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,7 @@ def test_prompts_fetched_one_by_one_within_a_step_have_different_ids() -> None:
 def test_dynamic_sampling_ends_when_no_prompt_has_both_right_and_wrong_responses() -> None:
     trainer = _trainer()
     trainer.config = OmegaConf.create(
-        {"algorithm": {"filter_groups": {"enable": True}}, "data": {"train_batch_size": 2}}
+        {"algorithm": {"filter_groups": {"enable": True}}, "data": {"train_batch_size": 2}, "run": {"out": "OUT"}}
     )
     trainer.train_dataset = range(3)
     prompt = np.array([[{"role": "user", "content": "1+1"}]], dtype=object)
@@ -52,6 +53,8 @@ def test_dynamic_sampling_ends_when_no_prompt_has_both_right_and_wrong_responses
     with pytest.raises(RunFailed) as caught:
         trainer._fetch_one_gen_batch()
     assert "6 prompts" in str(caught.value.found)
+    # another value of the key needs another folder; this one's checkpoint can be exported
+    assert "stapo-train export --checkpoint OUT" in str(caught.value.next_step)
 
 
 def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
@@ -245,6 +248,36 @@ def test_no_worker_names_a_field_that_it_is_not_sent() -> None:
     files += [*(ours / f"{name}.py" for name in own), *(ours / "plans").glob("*.py")]
     assert len(files) > 15
     assert {n for f in files for n in UNREAD if re.search(rf"""["']{n}["']""", f.read_text())} == set()
+
+
+def test_a_batch_of_writes_outlives_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop itself holds no task: one that nobody refers to may be collected while it waits."""
+    from stapo_training.verl_ext import agent_loop
+
+    monkeypatch.setattr(agent_loop, "_GATHER_SECONDS", 0)
+    stored: list[Any] = []
+
+    class Queue:
+        async def async_kv_batch_put(self, **_: Any) -> None:
+            done = asyncio.get_running_loop().create_future()
+            stored.append(weakref.ref(done))
+            await done
+
+    async def put_twice() -> None:
+        writes = agent_loop.BatchedWrites(Queue())
+        puts = []
+        for key in ("a", "b"):
+            row = [key], [{"x": torch.zeros(1)}], [{}], "train"
+            puts.append(asyncio.create_task(writes.async_kv_batch_put(*row)))
+            while len(stored) < len(puts):
+                await asyncio.sleep(0)
+        gc.collect()
+        assert [waiting() is not None for waiting in stored] == [True, True]
+        for waiting in stored:
+            waiting().set_result(None)
+        await asyncio.gather(*puts)
+
+    asyncio.run(put_twice())
 
 
 def test_a_reward_is_the_same_without_a_thread_for_every_sample() -> None:

@@ -75,6 +75,7 @@ class BatchedWrites:
     def __init__(self, queue: Any):
         self._queue = queue
         self._waiting: list[tuple[list[str], list[dict], list[dict], str, asyncio.Future]] = []
+        self._flushes: set[asyncio.Task] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -86,8 +87,9 @@ class BatchedWrites:
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((keys, fields, tags, partition_id, future))
         if len(self._waiting) == 1:
-            # the last reference to a task must not die with this call
-            self._flush_task = asyncio.create_task(self._flush())
+            task = asyncio.create_task(self._flush())
+            self._flushes.add(task)  # the event loop holds none; the batch before may still wait for its put
+            task.add_done_callback(self._flushes.discard)
         await future
 
     async def _flush(self) -> None:

@@ -104,7 +104,8 @@ class StapoTrainer(PPOTrainerSync):
             raise RunFailed(
                 f"step {step}: too few prompts have both right and wrong responses to fill a batch",
                 found=f"{prompts} prompts asked, all of the data and a batch",
-                next_step="look at reward in metrics.jsonl; algorithm.filter_groups.enable=false trains without them",
+                next_step=f"stapo-train export --checkpoint {self.config.run.out} takes what is trained; to train without "
+                "them, algorithm.filter_groups.enable=false in another run.out",
             )
         tu.assign_non_tensor_stack(batch, "uid", [f"{step:08d}-{first + row:06d}" for row in range(len(batch))])
         return batch
