@@ -15,7 +15,7 @@ PACKAGES = {**WINGS, FOUNDATION: "results"}
 # framework -> the only places (below the root) that may import it
 FRAMEWORKS = {
     "verl": ("training/stapo_training/verl_ext",),
-    "vllm": ("eval/stapo_eval/engines/vllm.py", "training/stapo_training/verl_ext/vllm_cpu.py"),
+    "vllm": ("eval/stapo_eval/engines/vllm.py", "training/stapo_training/verl_ext"),
     "lighteval": ("eval/stapo_eval/interop",),
 }
 DYNAMIC = {"import_module", "__import__"}
@@ -68,8 +68,7 @@ BAD = {
     ),
     "eval/stapo_eval/e.py": (
         "from vllm import LLM",
-        "e.py:1: vllm is imported outside eval/stapo_eval/engines/vllm.py and "
-        "training/stapo_training/verl_ext/vllm_cpu.py",
+        "e.py:1: vllm is imported outside eval/stapo_eval/engines/vllm.py and training/stapo_training/verl_ext",
     ),
     "repro/stapo_repro/f.py": (
         "import importlib\nimportlib.import_module('stapo_eval.run')",

@@ -12,10 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from training_runs import complete, start, survivors, train, wait_for
 
 from stapo_results import store, token_log
 from stapo_results.schema import Run, StepMetrics
+from stapo_training.run.configuration import compose
 
 try:
     LACKS = "" if version("vllm").endswith("+cpu") else "vllm is no build for a CPU"
@@ -122,6 +124,32 @@ def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     assert [r.start for r in run.resumptions] == ["global_step_1"]
     assert sorted(steps(out)) == [0, 1, 2, 3]
     assert exact(out)
+
+
+def test_the_engine_is_asked_for_token_ids_once_a_response() -> None:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    from stapo_training.verl_ext.agent_loop import engine_parameters
+
+    params = SamplingParams(max_tokens=1, **engine_parameters("vllm"))
+    assert (params.detokenize, params.output_kind) == (False, RequestOutputKind.FINAL_ONLY)
+
+
+def test_a_gpu_runs_numbers_of_workers_train_alike(runs: dict[str, Path], untied_base: Path, tmp_path: Path) -> None:
+    """As many agent loops, reward actors and storage units as hardware=8gpu has; the responses are one rank's."""
+    keys = ("actor_rollout_ref.rollout.agent.num_workers", "reward.num_workers",
+            "transfer_queue.backend.SimpleStorage.num_data_storage_units")  # fmt: skip
+    gpu = compose(["hardware=8gpu", "size=mini", f"run.base={untied_base}", f"run.out={tmp_path}"])
+    numbers = {key: OmegaConf.select(gpu, key) for key in keys}
+    assert min(numbers[key] for key in keys[:2]) > 1
+    out = tmp_path / "run"
+    train(untied_base, out, *SIZES, *(f"{key}={number}" for key, number in numbers.items()))
+    assert sorted(steps(out)) == [0, 1, 2, 3]
+    names = ("reward", "response_tokens", "truncated_share", "failed_rollouts")
+    assert [steps(out)[1][n] for n in names] == [steps(runs["one rank"])[1][n] for n in names]
+    assert exact(out)
+    assert survivors(out, patience=30) == []
 
 
 @pytest.mark.path("rollout-bf16")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import sys
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -153,8 +154,13 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
     tokenizer = SimpleNamespace(eos_token_id=5, get_vocab=lambda: {"a": 0, "<|endoftext|>": 3, "<|im_end|>": 5})
     own = SimpleNamespace(eos_token_id=5)
     monkeypatch.setattr(step_tokens, "get_generation_config", lambda model: own)
+    # tests/test_rollout_vllm.py asks vLLM itself, which is not installed here
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
     loop: Any = object.__new__(agent_loop.SeededAgentLoop)
     loop.rollout_config = SimpleNamespace(seed=1, name="vllm")
+    loop._of_engine = agent_loop.engine_parameters("vllm")
     loop.config = OmegaConf.create({"algorithm": {"filter_groups": None}})
     loop._stops = agent_loop.stop_tokens(tokenizer, "model")
     asked = []
@@ -168,6 +174,9 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
         asyncio.run(loop.run({"temperature": 1.0}, **where))
     assert [params["stop_token_ids"] for params in asked] == [[3, 5], [3, 5]]
     assert asked[0]["seed"] != asked[1]["seed"]
+    # vLLM decodes no text, and answers once a request
+    assert [(params["detokenize"], params["output_kind"]) for params in asked] == [(False, 2), (False, 2)]
+    assert agent_loop.engine_parameters("stapo_cpu") == {}
 
 
 def _model(attention_dropout: float) -> torch.nn.Module:

@@ -28,6 +28,19 @@ _CACHED_PROMPTS = 4096
 _GATHER_SECONDS = 0.02
 
 
+def engine_parameters(rollout: str) -> dict[str, Any]:
+    """Sampling parameters of one rollout engine alone.
+
+    veRL's vLLM server hands them to vLLM's SamplingParams and reads token ids and log-probabilities of the last answer;
+    by default vLLM decodes the text and wakes the server at every token.
+    """
+    if rollout != "vllm":
+        return {}
+    from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+
+    return {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+
+
 @register(AGENT_NAME)
 class SeededAgentLoop(SingleTurnAgentLoop):
     """veRL's single-turn loop with a seed from (run seed, step, problem, train or val, sample index).
@@ -39,6 +52,7 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         super().__init__(*args, **kwargs)
         self._prompts: dict[str, list[int]] = {}
         self._stops = stop_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
+        self._of_engine = engine_parameters(self.rollout_config.name)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> Any:
         split = "val" if kwargs["stapo_validate"] else "train"
@@ -48,7 +62,7 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         if groups and groups.enable and split == "train":  # a step may meet a problem twice
             problem = f"{problem} {kwargs['uid']}"
         seed = derive_seed(self.rollout_config.seed, step, problem, split, sample)
-        params = dict(sampling_params, seed=seed, stop_token_ids=self._stops)
+        params = dict(sampling_params, seed=seed, stop_token_ids=self._stops, **self._of_engine)
         if self.rollout_config.name == CPU_ROLLOUT:
             n = int(kwargs["stapo_samples"])
             place = int(kwargs["stapo_row"]) * n + sample
