@@ -68,8 +68,10 @@ def test_what_is_not_finite_is_named_and_left_out_with_its_short_name() -> None:
 def test_accuracy_is_the_mean_over_the_validation_sets() -> None:
     found = step_metrics.split({"val-core/a/acc/mean@32": 0.25, "val-core/b/acc/mean@32": 0.75})
     assert found.values["accuracy"] == 0.5
-    with pytest.raises(KeyError, match="no validation accuracy"):
-        step_metrics.accuracy({"reward": 1.0})
+    assert "accuracy_t0.7" not in found.values
+    both = step_metrics.split({"val-core/a/acc/mean@32": 0.25, "val-t0.7/a/acc/mean@32": 0.5}).values
+    assert (both["accuracy"], both["accuracy_t0.7"]) == (0.25, 0.5)
+    assert step_metrics.accuracies({"reward": 1.0}) == {}
 
 
 def test_quantiles_of_token_entropies() -> None:

@@ -47,6 +47,28 @@ def test_what_does_not_compose_is_bad_input(override: str, named: str) -> None:
     assert named in str(e.value.found)
 
 
+def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() -> None:
+    found = {}
+    for given in (["size=mini"], ["size=smollm2-135m"], ["size=qwen3-8b"],
+                  ["size=qwen3-8b", "run.validation_settings=[t0.7]"]):  # fmt: skip
+        config = compose([*given, "run.base=base", "run.data=data", "run.out=out"])
+        decoding = config.actor_rollout_ref.rollout.val_kwargs
+        found[given[-1]] = [*config.run.validation_settings, decoding.temperature, decoding.top_p]
+    assert found == {
+        "size=mini": ["t1.0", 1.0, 1.0],
+        "size=smollm2-135m": ["t1.0", 1.0, 1.0],
+        "size=qwen3-8b": ["t1.0", "t0.7", 1.0, 1.0],
+        "run.validation_settings=[t0.7]": ["t0.7", 0.7, 0.9],
+    }
+
+
+@pytest.mark.parametrize("given", ["[t0.8]", "[]", "t1.0", "[t1.0,t1.0]"])
+def test_a_wrong_list_of_settings_is_bad_input(given: str) -> None:
+    with pytest.raises(BadInput) as e:
+        compose(["run.base=base", "run.out=out", f"run.validation_settings={given}"])
+    assert "run.validation_settings" in e.value.what
+
+
 @pytest.mark.parametrize("sign", ["", "+", "++"])
 def test_the_folders_of_a_run_become_absolute(sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -162,6 +162,19 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_process(skilled_base: Path,
     assert survivors(out, patience=30) == []
 
 
+def test_a_second_validation_setting_adds_its_accuracy_and_changes_nothing_else(
+    skilled_base: Path, whole, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(skilled_base, out, "run.validation_settings=[t1.0,t0.7]")
+    found, once = ({m.step: m.values for m in store.read(f / "metrics.jsonl", StepMetrics)} for f in (out, whole[0]))
+    more = {step: sorted(found[step].keys() - once[step].keys()) for step in found}
+    assert all("accuracy_t0.7" in more[step] for step in (0, 2, 4))
+    assert {step: {k: v for k, v in found[step].items() if k not in more[step]} for step in found} == once
+    assert any(found[step]["accuracy_t0.7"] != found[step]["accuracy"] for step in (0, 2, 4))
+    assert weights(out, tmp_path / "model") == whole[1]
+
+
 def test_a_full_disk_while_saving_leaves_the_earlier_checkpoint(skilled_base: Path, whole, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(skilled_base, out)

@@ -67,6 +67,25 @@ def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
     assert found == {"val-core/one/acc/mean@4": 0.75, "val-core/other/acc/mean@4": 0.0}
 
 
+def test_both_settings_are_validated_under_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from stapo_training.run.folder import TrainingFolder
+
+    trainer = _trainer()
+    trainer.global_steps, trainer.folder = 0, TrainingFolder(tmp_path)
+    trainer.config = OmegaConf.create({"run": {"validation_settings": ["t1.0", "t0.7"]}})
+    trainer.agent_loop_manager = SimpleNamespace(setting="")
+    found = {"": 0.25, "t0.7": 0.5}  # of a pass of veRL's
+    one_pass = lambda self: {"val-core/aime24/acc/mean@32": found[self.agent_loop_manager.setting]}  # noqa: E731
+    monkeypatch.setattr(PPOTrainerSync, "_validate", one_pass)
+    assert trainer._validate() == {"val-core/aime24/acc/mean@32": 0.25, "val-t0.7/aime24/acc/mean@32": 0.5}
+    assert trainer.folder.steps[0].values == {"accuracy": 0.25, "accuracy_t0.7": 0.5}
+    assert trainer.agent_loop_manager.setting == ""
+
+
 def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path: Path) -> None:
     from stapo_training.run.folder import TrainingFolder
     from stapo_training.run.watch import alarms, step_metrics
@@ -169,13 +188,14 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
         asked.append(sampling_params)
 
     monkeypatch.setattr(SingleTurnAgentLoop, "run", run)
-    for validate in (False, True):
-        where = {"stapo_validate": validate, "global_steps": 1, "session_id": 0, "extra_info": {"problem_id": "p"}}
-        asyncio.run(loop.run({"temperature": 1.0}, **where))
-    assert [params["stop_token_ids"] for params in asked] == [[3, 5], [3, 5]]
-    assert asked[0]["seed"] != asked[1]["seed"]
+    for validate, setting in ((False, ""), (True, ""), (True, "t0.7")):
+        where = {"stapo_validate": validate, "stapo_setting": setting, "global_steps": 1, "session_id": 0}
+        asyncio.run(loop.run({"temperature": 1.0, "top_p": 1.0}, **where, extra_info={"problem_id": "p"}))
+    assert [params["stop_token_ids"] for params in asked] == [[3, 5]] * 3
+    assert len({params["seed"] for params in asked}) == 3
+    assert [(params["temperature"], params["top_p"]) for params in asked] == [(1.0, 1.0), (1.0, 1.0), (0.7, 0.9)]
     # vLLM decodes no text, and answers once a request
-    assert [(params["detokenize"], params["output_kind"]) for params in asked] == [(False, 2), (False, 2)]
+    assert {(params["detokenize"], params["output_kind"]) for params in asked} == {(False, 2)}
     assert agent_loop.engine_parameters("stapo_cpu") == {}
 
 

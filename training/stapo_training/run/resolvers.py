@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS
 from stapo_results.sizes import MINI, is_miniature_size
 
 
@@ -55,6 +56,24 @@ def planted_ids(kind: str) -> Any:
     return OmegaConf.create([ids_of[word] for word in PLANTED[kind]])
 
 
+def validation(key: str, *, _root_: Any) -> float:
+    """`${validation:KEY}`: "temperature" or "top_p" of the run's first validation setting.
+
+    Raises:
+        BadInput: `run.validation_settings` is no list of different settings.
+    """
+    found = _root_.run.validation_settings
+    names = [] if isinstance(found, str) else list(found or ())
+    if not names or len({*names} & {*SETTINGS}) < len(names):
+        raise BadInput(
+            "run.validation_settings is no list of different settings",
+            found=found,
+            expected=f"one or more of {', '.join(SETTINGS)}",
+            next_step=f"run.validation_settings=[{','.join(SETTINGS)}]",
+        )
+    return SETTINGS[names[0]][("temperature", "top_p").index(key)]
+
+
 def own_error(error: BaseException | None) -> BadInput | None:
     """The BadInput that one of these functions raised, out of the exceptions OmegaConf wraps around it."""
     while error is not None and not isinstance(error, BadInput):
@@ -66,5 +85,5 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, product, portion, of_size, planted_ids):
+    for function in (per_rank, product, portion, of_size, planted_ids, validation):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)

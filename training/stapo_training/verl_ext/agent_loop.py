@@ -16,6 +16,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.utils import tensordict_utils as tu
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
+from stapo_results.schema import SETTINGS
 from stapo_results.seeds import derive_seed
 from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.rollout import NAME as CPU_ROLLOUT
@@ -43,7 +44,7 @@ def engine_parameters(rollout: str) -> dict[str, Any]:
 
 @register(AGENT_NAME)
 class SeededAgentLoop(SingleTurnAgentLoop):
-    """veRL's single-turn loop with a seed from (run seed, step, problem, train or val, sample index).
+    """veRL's single-turn loop with a seed from (run seed, step, problem, train or val or val-SETTING, sample).
 
     One instance serves all samples of a worker, so nothing of a sample may be kept in it.
     """
@@ -55,14 +56,17 @@ class SeededAgentLoop(SingleTurnAgentLoop):
         self._of_engine = engine_parameters(self.rollout_config.name)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> Any:
-        split = "val" if kwargs["stapo_validate"] else "train"
+        split, setting = "val" if kwargs["stapo_validate"] else "train", kwargs["stapo_setting"]
         step, sample = int(kwargs["global_steps"]), int(kwargs["session_id"])
         problem = str(kwargs["extra_info"]["problem_id"])
         groups = self.config.algorithm.get("filter_groups")
         if groups and groups.enable and split == "train":  # a step may meet a problem twice
             problem = f"{problem} {kwargs['uid']}"
+        split += f"-{setting}" if setting else ""
         seed = derive_seed(self.rollout_config.seed, step, problem, split, sample)
         params = dict(sampling_params, seed=seed, stop_token_ids=self._stops, **self._of_engine)
+        if setting:
+            params["temperature"], params["top_p"] = SETTINGS[setting]
         if self.rollout_config.name == CPU_ROLLOUT:
             n = int(kwargs["stapo_samples"])
             place = int(kwargs["stapo_row"]) * n + sample
@@ -274,6 +278,8 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         super().__init__(*args, **kwargs)
         self.agent_loop_workers_class = ray.remote(SeededAgentLoopWorker)
         self._calls = 0
+        self.setting = ""
+        """The decoding setting of a validation pass; "" for val_kwargs."""
 
     async def _init_agent_loop_workers(self) -> None:
         if self.rollout_config.name != CPU_ROLLOUT:
@@ -292,6 +298,7 @@ class SeededAgentLoopManager(AgentLoopManagerTQ):
         self._calls += 1
         tu.assign_non_tensor_data(prompts, "stapo_call", self._calls)  # a step may ask several times
         tu.assign_non_tensor_data(prompts, "stapo_validate", validate)
+        tu.assign_non_tensor_data(prompts, "stapo_setting", self.setting)
         tu.assign_non_tensor_data(prompts, "stapo_rows", rows)
         tu.assign_non_tensor_data(prompts, "stapo_samples", n)
         tu.assign_non_tensor_stack(prompts, "stapo_row", list(range(rows)))

@@ -187,10 +187,22 @@ class StapoTrainer(PPOTrainerSync):
         wait_for_ranks(pending, float(self.config.run.weight_transfer_limit_s), self.global_steps)
 
     def _validate(self) -> dict[str, float]:
+        """veRL's pass, at val_kwargs, and one more for each further setting under names of its own."""
+        loops: Any = self.agent_loop_manager
         metrics = super()._validate()
+        for setting in self.config.run.validation_settings[1:]:
+            loops.setting = setting
+            found = super()._validate()
+            metrics |= {k.replace("val-core/", f"val-{setting}/", 1): v for k, v in found.items()}
+        loops.setting = ""
         if self.global_steps == 0:
-            self.folder.log_step(0, {"accuracy": step_metrics.accuracy(metrics)}, {})
+            self.folder.log_step(0, step_metrics.accuracies(metrics), {})
         return metrics
+
+    def _dump_generations(self, *, dump_path: str, **rest: Any) -> None:
+        """veRL's, which would write the passes of a step over each other."""
+        setting = self.agent_loop_manager.setting  # type: ignore[union-attr]
+        super()._dump_generations(dump_path=str(Path(dump_path, setting)), **rest)
 
     def _val_metrics_update(  # type: ignore[override]  # called with the first four by position
         self,

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from stapo_results.schema import SETTINGS
+
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 _ALIASES = {
@@ -76,8 +78,7 @@ def split(metrics: Mapping[str, Any]) -> StepNumbers:
     tokens = values.get("actor/selector/tokens", 0.0)
     for short, name in _SHARES.items():
         values[short] = values.get(name, 0.0) / tokens if tokens else 0.0
-    if any(name.startswith("val-core/") for name in values):
-        values["accuracy"] = accuracy(values)
+    values |= accuracies(values)
     return StepNumbers(values, times, tuple(sorted(not_finite)))
 
 
@@ -86,16 +87,18 @@ def _of_the_machine(name: str) -> bool:
     return timed or name.startswith(("perf/", "training/rollout_probs")) or "/perf/" in name
 
 
-def accuracy(validation: Mapping[str, float]) -> float:
-    """The mean over validation sets of veRL's `val-core/<source>/acc/mean@n`.
+def accuracies(validation: Mapping[str, float]) -> dict[str, float]:
+    """`accuracy`, and `accuracy_SETTING` for each further setting: the mean over the validation sets of each.
 
-    Raises:
-        KeyError: when there is none.
+    Args:
+        validation: veRL's `val-core/<source>/acc/mean@n`, and `val-SETTING/<source>/acc/mean@n` of further settings.
     """
-    found = [float(v) for k, v in validation.items() if k.startswith("val-core/") and "/acc/mean@" in k]
-    if not found:
-        raise KeyError(f"no validation accuracy in {sorted(validation)}")
-    return sum(found) / len(found)
+    prefixes = {"accuracy": "val-core/"} | {f"accuracy_{s}": f"val-{s}/" for s in SETTINGS}
+    sets = {
+        short: [float(v) for k, v in validation.items() if k.startswith(prefix) and "/acc/mean@" in k]
+        for short, prefix in prefixes.items()
+    }
+    return {short: sum(found) / len(found) for short, found in sets.items() if found}
 
 
 def entropy_distribution(entropy_N: np.ndarray) -> dict[str, float]:
