@@ -229,6 +229,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "stapo_training.verl_ext.platform"}
     import torch.distributed as dist
+    from verl.workers.engine.utils import prepare_micro_batches
 
     import stapo_training.verl_ext.platform  # noqa: F401
     from stapo_training.methods import AdvantageConfig, SelectorConfig
@@ -262,6 +263,8 @@ def main() -> None:
             steps = range(0, len(batch), settings[MICRO])
             at = np.arange(len(response))
             parts = [(at >= bounds[i]) & (at < bounds[i + settings[MICRO]]) for i in steps]
+        if chosen.scope == "response":
+            parts = [hand.number == i for i in range(len(batch))]
         masks = [hand.mask(chosen.name, chosen.policy, response & part, chosen.q) for part in parts]
         keep, candidates = (np.any(m, axis=0) for m in zip(*masks, strict=True))
         loss, gradient = hand.gradient(keep, loss_mode, kl)
@@ -301,6 +304,20 @@ def main() -> None:
                 case(f"{name}, {form}, {split}", {"name": name, "form": form}, **settings)
         case(f"{name}, reversed", {"name": name}, batch=batch[::-1], **SPLITS["micro 4"])
         case(f"{name}, old", {"name": name, "policy": "old"}, **SPLITS["micro 4"])
+    # the old policy's pass over dynamic micro-batches, which permute the rows: both come back in the rows' own order
+    mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
+    data = in_process.batch(mine, use_remove_padding=False, global_batch_size=len(batch), **SPLITS["dynamic"])
+    order = sum(prepare_micro_batches(data.copy(), w.engine.get_data_parallel_group())[1], [])
+    own = ByHand(model_path, mine, 1.0)
+    logprob, entropy = (x.values().double().cpu().numpy() for x in in_process.old_policy(w, data))
+    lengths = [len(s["responses"]) for s in mine]
+    rows = np.split(own.entropy, np.cumsum(lengths)[:-1])
+    permuted = np.concatenate([rows[i] for i in order])
+    if rank == 0:
+        far = {"logprob": own.logp.detach().double().numpy(), "entropy": own.entropy, "permuted": permuted}
+        found = {"logprob": logprob, "entropy": entropy, "permuted": entropy}
+        far = {name: float(np.abs(found[name] - values).max()) for name, values in far.items()}
+        print(json.dumps({"case": "old policy, dynamic", "order": order, **far}), flush=True)
     plain = {"name": "silence_spurious"}
     s2t = plain | {"log_agreement": True}
     case("S2T, packed", s2t, use_remove_padding=True, **SPLITS["dynamic"])
@@ -308,6 +325,7 @@ def main() -> None:
     for form in ("two_pass", "speculative"):
         case(f"S2T, {form} at 0.7", s2t | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
     case("S2T, candidates' entropies only", plain | {"log_entropy": False}, **SPLITS["micro 4"])
+    case("S2T, response", plain | {"scope": "response"}, **SPLITS["dynamic"])
     case("S2T, batch", plain | {"policy": "old", "scope": "batch"}, **SPLITS["micro 4"])
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in batch]
     case("S2T, no old statistics", plain, batch=without, **SPLITS["micro 4"])

@@ -55,8 +55,8 @@ def ranks_and_found(request: pytest.FixtureRequest, tiny_base: Path) -> tuple[in
 
 def test_every_selection_of_a_mini_batch_equals_the_calculation_by_hand(ranks_and_found) -> None:
     _, found = ranks_and_found
-    found = {name: case for name, case in found.items() if "relatives" not in case}
-    assert len(found) == 6 * 8 + 7 + 3 + 3 + 2 + (6 + 5) + (2 * 3 + 2)
+    found = {name: case for name, case in found.items() if "hand" in case}
+    assert len(found) == 6 * 8 + 8 + 3 + 3 + 2 + (6 + 5) + (2 * 3 + 2)
     for name, case in found.items():
         hand = case["hand"]
         # the gradient, element by element: the norm of the difference over the norm
@@ -80,6 +80,15 @@ def test_reweighted_and_isolated_updates_equal_the_calculation_by_hand(ranks_and
     relatives = {name: case["relatives"] for name, case in found.items() if "relatives" in case}
     assert {name.partition(",")[0]: len(r) for name, r in relatives.items()} == {"AR": 1, "Lopti": 2}
     assert max(x for r in relatives.values() for x in r) < 1e-5
+
+
+def test_log_probabilities_and_entropies_of_dynamic_batches_come_back_in_their_rows_order(ranks_and_found) -> None:
+    """JustRL's published worker puts the log-probabilities back and not the entropies (dp_actor.py, 306 to 315)."""
+    _, found = ranks_and_found
+    case = found["old policy, dynamic"]
+    assert sorted(case["order"]) == list(range(len(case["order"]))) != case["order"]
+    assert case["logprob"] < 1e-5
+    assert case["entropy"] < 1e-5 < 0.01 < case["permuted"]
 
 
 def test_what_a_variant_costs_is_logged(ranks_and_found) -> None:

@@ -37,7 +37,8 @@ class SelectorConfig(BaseModel):
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
-        function alone can see), or the whole batch of a rollout step (policy `old` only).
+        function alone can see), one response (the same with micro-batches of one), or the whole batch of a rollout step
+        (policy `old` only).
     form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
         the same gradient (verl_ext/plans/guessed.py); top_entropy always takes two_pass.
@@ -51,7 +52,7 @@ class SelectorConfig(BaseModel):
 
     name: str
     policy: Literal["current", "old"] = "current"
-    scope: Literal["mini_batch", "micro_batch", "batch"] = "mini_batch"
+    scope: Literal["mini_batch", "micro_batch", "response", "batch"] = "mini_batch"
     form: Literal["speculative", "two_pass"] = "speculative"
     tau_p: float = Field(0.002, gt=0, le=1)
     q: float = Field(0.75, ge=0, le=1)
@@ -123,7 +124,8 @@ class SelectorConfig(BaseModel):
             return "local"
         if self.policy == "old":
             return "masked"
-        return "guessed" if self.form == "speculative" and not self._ranks_freely else "two_pass"
+        guessable = self.scope == "mini_batch" and not self._ranks_freely
+        return "guessed" if self.form == "speculative" and guessable else "two_pass"
 
     @property
     def _ranks_freely(self) -> bool:

@@ -35,6 +35,7 @@ class Definition(BaseModel):
     largest ratio where the advantage is negative (dual clip); DPPO: the largest weight. kl: the weight of k3 to the
     reference model. positive: W-REINFORCE's lambda. weights: of the sampler's mismatch.
     min_p, lowest, toward_proxy: Lp-Reg's proxy, the share of the tokens with A < 0 that are drawn to it, the weight.
+    scope: the tokens that share one quantile, of the mini-batch or of each response.
     own: the parameters of a selector that is not worked out here; its own function then takes the whole mini-batch.
     """
 
@@ -56,6 +57,7 @@ class Definition(BaseModel):
     lowest: float = 0.01
     toward_proxy: float = 0.0
     selector: str = "keep_all"
+    scope: Literal["mini_batch", "response"] = "mini_batch"
     tau_p: float = 0.002
     q: float = 0.75
     share: float = 0.2
@@ -123,6 +125,7 @@ def definition_of(config: Any) -> Definition:
             "lowest": a.proxy.lowest,
             "toward_proxy": actor.policy_loss.ppo_kl_coef if loss == "lp_reg" else 0.0,
             "selector": selector.name,
+            "scope": "response" if selector.scope == "response" else "mini_batch",
         }
         | (selector.parameters if selector.name in KNOWN_SELECTORS else {"own": selector.parameters})
     )

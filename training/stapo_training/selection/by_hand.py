@@ -8,7 +8,7 @@ Shapes: N response tokens one after the other, of S sequences.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -56,7 +56,14 @@ def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
 
 
 def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, candidates), bool (N,), by the current policy over the whole mini-batch."""
+    """(kept, candidates), bool (N,), by the current policy over the whole mini-batch, or over each response."""
+    if d.scope == "response":
+        d, both = d.model_copy(update={"scope": "mini_batch"}), np.zeros((2, len(tokens.entropy_N)), bool)
+        for sequence in tokens.sequence_N.unique():
+            at = (tokens.sequence_N == sequence).numpy()
+            parts = {"logprob_N": tokens.logprob_N[at], "entropy_N": tokens.entropy_N[at], "key_N": tokens.key_N[at]}
+            both[:, at] = kept(d, replace(tokens, **parts), advantage_N[at])
+        return both[0], both[1]
     p, h = np.exp(tokens.logprob_N.detach().double().numpy()), tokens.entropy_N
     every = np.ones(len(p), bool)
     if d.selector == "keep_all":

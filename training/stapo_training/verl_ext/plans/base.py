@@ -124,7 +124,13 @@ class Plan(ABC):
     # over the ranks
 
     def select(self, stats: TokenStats, threshold: float | None = None) -> Selection:
-        """The selection of the mini-batch over all ranks."""
+        """The selection of the mini-batch over all ranks, or, with scope `response`, of each response by itself."""
+        if self.selector.scope == "response":
+            parts = MicroBatchSelections(self.selector, self.buffer, None)
+            for row in torch.arange(len(self.data), device=self.buffer.offsets.device).split(1):
+                index = self.buffer.index(row)
+                parts.select(stats.take(index), index)
+            return parts.joined()
         return self.selector.select(stats, pool=lambda v: gather(v, self.group), threshold=threshold)
 
     def total(self, values_N: torch.Tensor) -> float:
