@@ -77,10 +77,10 @@ def test_the_shards_of_three_ranks_are_the_model(
 
 def test_shards_of_two_replicas_are_the_model_once(tiny_base: Path, tmp_path: Path) -> None:
     """`fsdp_config.fsdp_size=2` over four ranks: a mesh of ddp x fsdp, in which every part is there twice."""
+    whole = load_file(tiny_base / "model" / "model.safetensors")
     for rank in range(4):
         dist.init_process_group("fake", rank=rank, world_size=4, store=FakeStore())
         mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("ddp", "fsdp"))
-        whole = load_file(tiny_base / "model" / "model.safetensors")
         state = {n: DTensor.from_local(t.chunk(2)[rank % 2].clone(), mesh, [Replicate(), Shard(0)], shape=t.shape,
                                        stride=t.stride(), run_check=False) for n, t in whole.items()}  # fmt: skip
         torch.save(state, tmp_path / f"model_world_size_4_rank_{rank}.pt")

@@ -127,8 +127,8 @@ def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
 
 
 def test_the_engine_is_asked_for_token_ids_once_a_response() -> None:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm import SamplingParams  # type: ignore[import-not-found]
+    from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
 
     from stapo_training.verl_ext.agent_loop import engine_parameters
 

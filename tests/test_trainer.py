@@ -67,9 +67,7 @@ def test_a_validation_sample_that_failed_counts_as_wrong() -> None:
     assert found == {"val-core/one/acc/mean@4": 0.75, "val-core/other/acc/mean@4": 0.0}
 
 
-def test_both_settings_are_validated_under_names_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_settings_are_validated_under_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
     from stapo_training.run.folder import TrainingFolder

@@ -104,8 +104,8 @@ class StapoTrainer(PPOTrainerSync):
             raise RunFailed(
                 f"step {step}: too few prompts have both right and wrong responses to fill a batch",
                 found=f"{prompts} prompts asked, all of the data and a batch",
-                next_step=f"stapo-train export --checkpoint {self.config.run.out} takes what is trained; to train without "
-                "them, algorithm.filter_groups.enable=false in another run.out",
+                next_step=f"stapo-train export --checkpoint {self.config.run.out} takes what is trained; "
+                "algorithm.filter_groups.enable=false needs another run.out",
             )
         tu.assign_non_tensor_stack(batch, "uid", [f"{step:08d}-{first + row:06d}" for row in range(len(batch))])
         return batch
@@ -199,7 +199,9 @@ class StapoTrainer(PPOTrainerSync):
             self.folder.log_step(0, step_metrics.accuracies(metrics), {})
         return metrics
 
-    def _dump_generations(self, *, dump_path: str, **rest: Any) -> None:
+    def _dump_generations(  # type: ignore[override]  # veRL's callers name all of them
+        self, *, dump_path: str, **rest: Any
+    ) -> None:
         """veRL's, which would write the passes of a step over each other."""
         setting = self.agent_loop_manager.setting  # type: ignore[union-attr]
         super()._dump_generations(dump_path=str(Path(dump_path, setting)), **rest)

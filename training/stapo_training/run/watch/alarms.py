@@ -33,7 +33,7 @@ UNSAVED: frozenset[str] = frozenset({"not_finite", "rollout_broken", "disk"})
 
 _DIFFERENCE = "training/rollout_probs_diff_mean"
 _LEAST_KL = 1e-3
-"""nats a token; a growing `rollout_kl` under it is no alarm: healthy bf16 is of this order, equal arithmetic at 1e-8."""
+"""nats a token; a `rollout_kl` growing under it is no alarm: healthy bf16 has about as much, equal arithmetic 1e-8."""
 
 _WITHOUT_REFERENCE = ("keep_all", "top_entropy")
 """Selectors that silence nothing, or most tokens by design; any other one is meant to silence few."""
