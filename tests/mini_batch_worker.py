@@ -307,7 +307,7 @@ def main() -> None:
     # the old policy's pass over dynamic micro-batches, which permute the rows: both come back in the rows' own order
     mine = batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
     data = in_process.batch(mine, use_remove_padding=False, global_batch_size=len(batch), **SPLITS["dynamic"])
-    order = sum(prepare_micro_batches(data.copy(), w.engine.get_data_parallel_group())[1], [])
+    order = [i for part in prepare_micro_batches(data.copy(), w.engine.get_data_parallel_group())[1] for i in part]
     own = ByHand(model_path, mine, 1.0)
     logprob, entropy = (x.values().double().cpu().numpy() for x in in_process.old_policy(w, data))
     lengths = [len(s["responses"]) for s in mine]
