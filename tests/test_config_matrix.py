@@ -18,6 +18,7 @@ from stapo_training import pages as config_docs
 from stapo_training.pages import compose, place
 from stapo_training.registry import definition_of, methods
 from stapo_training.run import configuration, resolvers
+from stapo_training.run.preflight.inputs import find_shape
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS, SIZES, MACHINES = (configuration.choices(g) for g in ("method", "size", "hardware"))
@@ -202,7 +203,61 @@ def test_of_two_choices_the_last_counts() -> None:
 def test_an_environment_variable_reaches_the_workers_of_a_cluster() -> None:
     given = "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_SOCKET_IFNAME=eth0"  # as in docs/cluster.md
     config = compose([*place("qwen3-8b", "64gpu"), given])
-    assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"NCCL_SOCKET_IFNAME": "eth0"}
+    assert config.ray_kwargs.ray_init.runtime_env.env_vars["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "units", "nodes", "slots"),
+    [
+        (1, 8, 1, 13),  # 3 + 8 + controller + 1 free: veRL's own 8 storage units
+        (8, 8, 1, 34),
+        (1, 1, 1, 6),  # hardware=1gpu
+        (8, 2, 1, 28),  # hardware=8gpu
+        (8, 8, 8, 27),  # hardware=64gpu, a node: 24 + 1 + 1 + 1
+    ],
+)
+def test_cpu_slots_of_a_node_by_hand(ranks: int, units: int, nodes: int, slots: int) -> None:
+    assert resolvers.cpu_slots(ranks, units, nodes) == slots
+
+
+@pytest.mark.parametrize(
+    ("cores", "machine", "slots", "threads"),
+    [
+        (4, "1gpu", 6, 4),  # 8B: AdamW on the host
+        (64, "1gpu", 64, 64),
+        (2, "8gpu", 28, 1),  # AdamW on the cards: Ray's own 1
+        (64, "64gpu", None, 1),  # the cluster's own
+        (2, "cpu", 6, None),
+    ],
+)
+def test_slots_and_threads_by_the_machines_cores(
+    cores: int, machine: str, slots: int | None, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolvers, "usable_cores", lambda: cores)
+    ray = configuration.compose([*config_docs.FOLDERS, *place("qwen3-8b", machine)]).ray_kwargs.ray_init
+    assert (ray.num_cpus, ray.runtime_env.env_vars.get("OMP_NUM_THREADS")) == (slots, threads)
+
+
+def test_a_node_that_joins_a_cluster_claims_no_slots() -> None:
+    config = compose([*place("qwen3-8b", "8gpu"), "+ray_kwargs.ray_init.address=auto"])
+    assert config.ray_kwargs.ray_init.num_cpus is None
+
+
+@pytest.mark.parametrize(("machine", "form"), [("1gpu", "speculative"), ("8gpu", "speculative"), ("64gpu", "two_pass")])
+def test_sixty_four_ranks_take_two_passes(machine: str, form: str) -> None:
+    assert compose(place("qwen3-8b", machine)).actor_rollout_ref.selector.form == form
+
+
+@pytest.mark.parametrize("size", ["qwen3-1.7b", "qwen3-8b", "qwen3-14b"])
+def test_the_largest_tensor_fits_the_bucket_of_the_transfer(size: str) -> None:
+    """The embedding in fp32: 1.24, 2.49 and 3.11 GB."""
+    a = compose(place(size, "8gpu")).actor_rollout_ref
+    shape = find_shape(a.model.path)
+    assert 4 * shape.vocab * shape.hidden <= a.rollout.checkpoint_engine.update_weights_bucket_megabytes * 2**20
+
+
+def test_three_checkpoints_are_kept() -> None:
+    assert compose(place("qwen3-8b", "8gpu")).trainer.max_actor_ckpt_to_keep == 3
 
 
 def test_arithmetic_of_the_configuration() -> None:

@@ -39,7 +39,12 @@ def test_no_overlay_of_a_method_is_longer_than_twenty_lines() -> None:
 
 @pytest.mark.parametrize(
     ("override", "named"),
-    [("method=stapoo", "stapoo"), ("size=70b", "70b"), ("no.such.name=1", "no.such.name=1"), ("run.steps=0", "0")],
+    [
+        *(("method=stapoo", "stapoo"), ("size=70b", "70b"), ("no.such.name=1", "no.such.name=1"), ("run.steps=0", "0")),
+        ("trainer.max_actor_ckpt_to_keep=-1", "-1"),  # would delete the checkpoint just written
+        ("trainer.max_actor_ckpt_to_keep=0", "0"),
+        ("trainer.total_training_steps=7", "7"),  # of 30 that every plan reckons with
+    ],
 )
 def test_what_does_not_compose_is_bad_input(override: str, named: str) -> None:
     with pytest.raises(BadInput) as e:
@@ -67,6 +72,10 @@ def test_a_wrong_list_of_settings_is_bad_input(given: str) -> None:
     with pytest.raises(BadInput) as e:
         compose(["run.base=base", "run.out=out", f"run.validation_settings={given}"])
     assert "run.validation_settings" in e.value.what
+
+
+def test_all_checkpoints_may_be_kept() -> None:
+    assert compose([*BASE, "trainer.max_actor_ckpt_to_keep=null"]).trainer.max_actor_ckpt_to_keep is None
 
 
 @pytest.mark.parametrize("sign", ["", "+", "++"])

@@ -88,19 +88,23 @@ ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 """Environment variables by which torch, oneDNN and MKL calculate as on another processor: other last digits."""
 
 
+def usable_cores() -> int:
+    """The logical cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine; `ARITHMETIC` where it is set."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists() and (m := re.search(r"model name\s*:\s*(.+)", info.read_text())):
         cpu = m.group(1)
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:
-        cores = os.cpu_count() or 1
     gpus = [f"{line.strip()} MiB" for line in nvidia_smi("name,memory.total").splitlines()]
     memory = round(psutil.virtual_memory().total / 2**30, 1)
-    found = {"cpu": cpu, "cores": cores, "memory_gib": memory, "gpus": gpus}
+    found = {"cpu": cpu, "cores": usable_cores(), "memory_gib": memory, "gpus": gpus}
     chosen = {name: os.environ[name] for name in ARITHMETIC if name in os.environ}
     return found | ({"arithmetic": chosen} if chosen else {})
 

@@ -35,7 +35,6 @@ _COUNTS = (
     "actor_rollout_ref.actor.ppo_mini_batch_size",
     "actor_rollout_ref.rollout.n",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
-    "trainer.total_training_steps",
     "trainer.nnodes",
     "trainer.n_gpus_per_node",
 )
@@ -199,7 +198,9 @@ def _check_groups(overrides: Sequence[str]) -> None:
 def _check_numbers(config: Any) -> None:
     from omegaconf import OmegaConf
 
-    for key, least in [*((k, 1) for k in _COUNTS), ("run.seed", 0), ("trainer.save_freq", -1)]:
+    counts = [*((k, 1) for k in _COUNTS), ("run.seed", 0), ("trainer.save_freq", -1)]
+    kept = "trainer.max_actor_ckpt_to_keep"
+    for key, least in counts if config.trainer.max_actor_ckpt_to_keep is None else [*counts, (kept, 1)]:
         value = OmegaConf.select(config, key)
         if type(value) is not int or value < least:
             raise BadInput(
@@ -208,3 +209,10 @@ def _check_numbers(config: Any) -> None:
                 expected=f"{least} or more",
                 next_step=f"correct {key}=... in the command",
             )
+    if config.trainer.total_training_steps != config.run.steps:
+        raise BadInput(
+            "trainer.total_training_steps is not run.steps, by which disk and time are planned",
+            found=config.trainer.total_training_steps,
+            expected=config.run.steps,
+            next_step="name run.steps=N alone",
+        )

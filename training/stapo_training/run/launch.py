@@ -23,9 +23,10 @@ from stapo_training.selection import own
 
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
-    "run.weight_transfer_limit_s",
+    *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
+    "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS",
 )
-"""What decides no number of a run: alarms, loggers, what preflight looks at."""
+"""What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores."""
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from stapo_results.errors import BadInput
+from stapo_results.provenance import usable_cores
 from stapo_results.schema import SETTINGS
 from stapo_results.sizes import MINI, is_miniature_size
 
@@ -43,6 +44,34 @@ def of_size(key: str, *, _root_: Any) -> Any:
             "tensor_parallel: 1, offload: false, on_host: false}'",
         )
     return table[size][key]
+
+
+def cpu_slots(ranks: int, units: int, nodes: int) -> int:
+    """Ray's CPU slots that veRL 0.9.1 takes of a node with `ranks` ranks, of `nodes` in all; with fewer it waits for ever.
+
+    3 a rank (ResourcePoolManager.max_colocate_count), one a storage unit of TransferQueue, which go round the nodes, one for
+    its controller, and one that is free: servers, agent loops and rewards hold none, but Ray starts them where one is.
+    """
+    return 3 * ranks + math.ceil(units / nodes) + 2
+
+
+def run_slots(config: Any, nodes: int) -> int:
+    """`cpu_slots` of a run's configuration."""
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    return cpu_slots(int(config.trainer.n_gpus_per_node), int(units), nodes)
+
+
+def ray_cpus(*, _root_: Any) -> int | None:
+    """`${ray_cpus:}`: slots, not cores, of a Ray of the run's own; None where it joins a cluster, which has its own."""
+    if _root_.ray_kwargs.ray_init.get("address"):
+        return None
+    return max(usable_cores(), run_slots(_root_, 1))
+
+
+def optimizer_threads(*, _root_: Any) -> int:
+    """`${optimizer_threads:}`: a rank's part of this machine's cores where AdamW runs on the host; else Ray's default."""
+    on_host = _root_.actor_rollout_ref.actor.fsdp_config.offload_policy
+    return max(1, usable_cores() // int(_root_.trainer.n_gpus_per_node)) if on_host else 1
 
 
 def planted_ids(kind: str) -> Any:
@@ -85,5 +114,5 @@ def register() -> None:
     """Make the functions known to OmegaConf; again does no harm."""
     from omegaconf import OmegaConf
 
-    for function in (per_rank, product, portion, of_size, planted_ids, validation):
+    for function in (per_rank, product, portion, of_size, ray_cpus, optimizer_threads, planted_ids, validation):
         OmegaConf.register_new_resolver(function.__name__, function, replace=True)
