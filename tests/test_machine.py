@@ -13,6 +13,7 @@ from stapo_training.run.configuration import compose
 from stapo_training.run.preflight import machine, registration
 from stapo_training.run.preflight.machine import Gpu, Node
 
+PAPER = ["run.data=/d", "run.out=/out"]
 H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 79.6, 0.5)
 
 
@@ -100,6 +101,45 @@ def test_a_real_ray_cluster_is_asked_node_by_node(monkeypatch: pytest.MonkeyPatc
         machine.check_gpus(nodes, 1, 4)
 
 
+@pytest.mark.slow
+def test_a_living_node_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.cluster_utils import Cluster
+
+    def without_the_suite() -> None:
+        raise ModuleNotFoundError("No module named 'stapo_results'")
+
+    monkeypatch.setattr(machine, "_describe", without_the_suite)
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20, include_dashboard=False)
+        with pytest.raises(BadInput) as e:
+            machine.cluster_nodes(cluster.address)
+    finally:
+        cluster.shutdown()
+    assert "No module named 'stapo_results'" in str(e.value.found)
+
+
+def test_fewer_cores_than_slots_are_a_warning_and_fewer_slots_are_refused() -> None:
+    here = Node("a", (), 64, cpus=4)
+    config = compose(["size=qwen3-8b", "hardware=1gpu", *PAPER])
+    assert machine.check_cores(config, [replace(here, cpus=6)]) is None
+    assert (machine.check_cores(config, [here]) or "").startswith("4 cores for 1 GPU(s), 2 fewer than 6 slots")
+    config.ray_kwargs.ray_init.num_cpus = 5  # as a batch system may ask for
+    with pytest.raises(BadInput) as e:
+        machine.check_cores(config, [here])
+    assert (e.value.found, e.value.next_step) == ("a: 5", "ray_kwargs.ray_init.num_cpus=6")
+
+
+def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() -> None:
+    config, nodes = compose(["size=qwen3-8b", "hardware=64gpu", *PAPER]), [Node("a", (), 64, cpus=27)] * 8
+    assert machine.check_cores(config, nodes) is None
+    with pytest.raises(BadInput) as e:
+        machine.check_cores(config, [*nodes[:7], Node("b", (), 64, cpus=26)])
+    assert ("b: 26" in str(e.value.found), "--num-cpus=27" in e.value.next_step) == (True, True)
+    with pytest.raises(BadInput, match="too few CPU slots"):  # a storage unit is meant for each node
+        machine.check_cores(config, [*nodes, Node("head", (), 64, cpus=0)])
+
+
 def test_an_address_where_no_cluster_answers() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -120,7 +160,9 @@ def test_checkpoints_of_8b_by_hand() -> None:
 
     # 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB; every 100 of 3,000 steps; 1 + 2 GiB of logs
     c = planned()
-    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 30, 2749.2)
+    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 3, 369.2)  # one more while it is written
+    c = planned("trainer.max_actor_ckpt_to_keep=null")
+    assert (c.kept, round(c.whole, 1)) == (30, 2749.2)
     contents = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
     c = planned(contents, "run.steps=250", "trainer.max_actor_ckpt_to_keep=2")
     assert (round(c.each, 3), c.made, c.kept) == (122.051, 3, 2)  # 16 B; steps 100, 200 and the last

@@ -96,6 +96,32 @@ def test_a_file_that_is_no_parquet_has_no_row_or_lacks_a_column(tiny_base: Path,
             inputs.check_data("train_files", file, "MAKE")
 
 
+def test_rows_without_a_problem_id_are_refused_before_a_gpu_starts(tiny_base: Path, tmp_path: Path) -> None:
+    table = pq.read_table(tiny_base / "data" / "train.parquet")
+    file, column = tmp_path / "train.parquet", table.schema.names.index("extra_info")
+    rows = table.column("extra_info").to_pylist()
+    without = [{k: v for k, v in row.items() if k != "problem_id"} for row in rows]
+    for wrong in (without, [rows[0] | {"problem_id": None}, *rows[1:]]):
+        pq.write_table(table.set_column(column, "extra_info", [wrong]), file)
+        with pytest.raises(BadInput, match=r"extra_info\.problem_id"):
+            inputs.check_data("train_files", file, "MAKE")
+
+
+def test_without_the_check_of_memory_checkpoints_have_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    given = ["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
+    found = preflight.examine(compose([*given, "run.check_memory=false", "run.card=H100"]))
+    assert found.checkpoints is not None
+    assert (round(found.checkpoints.each, 1), found.memory) == (91.5, None)  # 12 B x 8.19e9
+
+
+def test_a_model_of_unknown_size_starts_without_the_check_of_memory(tmp_path: Path) -> None:
+    given = ["size=qwen3-8b", "hardware=8gpu", "run.data=/nowhere", f"run.out={tmp_path}"]
+    found = preflight.examine(compose([*given, "run.check_memory=false", "actor_rollout_ref.model.path=some/model"]))
+    refused = {c.name for c in found.checks.made if c.problem}
+    assert (found.checkpoints, refused & {"shape", "disk"}) == (None, set())
+
+
 def test_a_model_whose_attention_ours_does_not_compute_is_refused(tiny_base: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_base / "model", folder)
@@ -201,5 +227,5 @@ def test_a_card_to_plan_for_stands_in_for_one_that_is_not_here(tmp_path: Path, m
 )
 def test_settings_that_no_machine_could_run_are_refused(override: str, key: str) -> None:
     with pytest.raises(BadInput) as e:
-        preflight.check_settings(compose(["size=qwen3-14b", *PAPER, override])).refuse()
+        preflight.check_settings(compose(["size=qwen3-14b", *PAPER, "hardware=8gpu", override])).refuse()
     assert key in str(e.value)

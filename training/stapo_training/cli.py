@@ -46,7 +46,7 @@ class Base:
     model: Path | None = None
     """smollm2-135m: folder of the fetched model, where it is not the cache's."""
     warm_up: int | None = None
-    """smollm2-135m: optimizer steps on worked solutions before all else (60; 0 leaves the model as it is published)."""
+    """smollm2-135m: optimizer steps on worked solutions before all else (36; 0 leaves the model as it is published)."""
     world: str = "paper"
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

@@ -125,8 +125,7 @@ def method_row(config: Any) -> dict[str, str]:
     parameters = " " * bool(values) + ", ".join(forms.get(k, k + " {:g}").format(v) for k, v in values.items())
     clip = f"{actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}"
     dual = "off" if actor.clip_ratio_c >= 1e9 else f"{actor.clip_ratio_c:g}"
-    form = f", {selector.form}" if (selector.policy, selector.scope) == ("current", "mini_batch") else ""
-    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}{form}"
+    where = "" if selector.name == "keep_all" else f"{selector.policy}, {selector.scope}"
     return {
         "loss": loss.loss_mode + extra,
         "clip low / high": "none" if loss.loss_mode in ("sapo", "kl_cov") else clip,
@@ -156,6 +155,7 @@ def place_row(config: Any) -> dict[str, str]:
         "weights / forward": f"{fsdp.model_dtype} / {fsdp.dtype}",
         "optimizer state on": state if config.trainer.device == "cuda" else "",
         "gradient checkpointing": _text(bool(a.model.enable_gradient_checkpointing)),
+        "`selector.form`": a.selector.form,
         "bitwise repeatable": _text(bool(config.run.deterministic)),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,8 @@ def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = Fals
     if dry_run:
         return _dry_run(config, overrides, found)
     found.checks.refuse()
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     weights.pin(config, download=True)
     return _open_and_train(config, resume_command(overrides), found.files)
 

@@ -40,6 +40,7 @@ class Preflight:
     shape: Shape | None = None
     memory: memory.Need | None = None
     checkpoints: machine.Checkpoints | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 def check_settings(config: Any) -> Checks:
@@ -82,23 +83,26 @@ def examine(config: Any) -> Preflight:
     model = model or (config.actor_rollout_ref.model.path if config.actor_rollout_ref.model.path in KNOWN else None)
     if model:
         checks.attempt("the model's attention", attention.check_model, config, model)
-    if model and config.run.check_memory:
-        found.shape = checks.attempt("shape", inputs.find_shape, model)
+    if model:  # without the check of memory a model of an unknown family is no hindrance
+        found.shape = (checks if config.run.check_memory else Checks()).attempt("shape", inputs.find_shape, model)
     host = _look_at_machine(config, found)
-    if found.shape and (found.card_gib or config.trainer.device == "cpu"):
+    if config.run.check_memory and found.shape and (found.card_gib or config.trainer.device == "cpu"):
         found.memory = checks.attempt("memory", memory.check, config, found.shape, found.card_gib, host)
     out = Path(config.run.out)
-    found.checkpoints = machine.plan_checkpoints(config, found.shape.parameters if found.shape else 0, out)
-    checks.attempt("disk", machine.check_disk, found.checkpoints, out)
+    if found.shape:
+        found.checkpoints = machine.plan_checkpoints(config, found.shape.parameters, out)
+        checks.attempt("disk", machine.check_disk, found.checkpoints, out)
     return found
 
 
 def _look_at_machine(config: Any, found: Preflight) -> float:
     """Fills in the card; returns the GiB of memory of the smallest node (infinite where it is not known)."""
     checks, address = found.checks, config.ray_kwargs.ray_init.get("address")
+    nodes = checks.attempt("cluster", machine.cluster_nodes, address) if address else [machine.this_node()]
+    if nodes is not None and (warning := checks.attempt("cores", machine.check_cores, config, nodes)):
+        found.warnings.append(warning)
     if config.trainer.device == "cpu" and not address:
         return psutil.virtual_memory().available / memory.GIB
-    nodes = checks.attempt("cluster", machine.cluster_nodes, address) if address else [machine.this_node()]
     asked = int(config.trainer.nnodes), int(config.trainer.n_gpus_per_node)
     if config.trainer.device == "cpu":
         if nodes is not None:

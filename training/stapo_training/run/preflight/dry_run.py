@@ -29,6 +29,7 @@ def show(config: Any, found: Preflight, registered: dict[str, str], command: str
         ("What runs", _run_lines(config, found)),
         ("Memory", [_memory_line(found)]),
         ("Disk", [_disk_line(config, found)]),
+        ("Cores", found.warnings or ["enough, or not known"]),
         ("Time", [time_line(config, found.shape, found.card)]),
         ("Registered in a fresh worker process", [f"{k}: {v}" for k, v in registered.items()] or ["not known"]),
         ("To start it, or to go on with it", [command]),
@@ -59,7 +60,7 @@ def _memory_line(found: Preflight) -> str:
 
 def _disk_line(config: Any, found: Preflight) -> str:
     c = found.checkpoints
-    if c is None or found.shape is None:
+    if c is None:
         return "not known: the model's size is not known"
     line = (
         f"a checkpoint of {c.each:.2f} GiB every {config.trainer.save_freq} steps: {c.made} made, {c.kept} kept; "

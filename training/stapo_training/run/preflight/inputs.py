@@ -147,7 +147,7 @@ def check_data(kind: str, path: Path, make: str) -> int:
         make: the command that makes such a file.
 
     Raises:
-        BadInput: file missing, no Parquet, columns missing, no rows, or content that differs from data.json.
+        BadInput: file missing, no Parquet, columns or ids missing, no rows, or content that differs from data.json.
     """
     if not path.exists():
         raise BadInput(f"data.{kind} is not there", found=str(path), expected="a Parquet file", next_step=make)
@@ -161,6 +161,15 @@ def check_data(kind: str, path: Path, make: str) -> int:
             f"{path} holds no row" if not rows else f"{path}: columns are missing",
             found=f"{rows} rows of {', '.join(sorted(names))}",
             expected=f"rows with {', '.join(sorted(_COLUMNS))}",
+            next_step=make,
+        )
+    ids = table.read(["extra_info"]).column("extra_info").combine_chunks()
+    known = pa.types.is_struct(ids.type) and ids.type.get_field_index("problem_id") >= 0
+    if not known or ids.field("problem_id").null_count:
+        raise BadInput(
+            f"{path}: rows have no extra_info.problem_id, from which a sample's seed is derived",
+            found=f"extra_info: {ids.type}" + ("" if not known else f", {ids.field('problem_id').null_count} without"),
+            expected="an id of its problem in every row",
             next_step=make,
         )
     _check_content(path)

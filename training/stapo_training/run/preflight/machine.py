@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 
 from stapo_results.errors import BadInput
-from stapo_results.provenance import nvidia_smi
+from stapo_results.provenance import nvidia_smi, usable_cores
 from stapo_training.run.preflight.memory import GIB, MASTER, MOMENTS
+from stapo_training.run.resolvers import run_slots
 
 _FIELDS = "index,name,memory.total,memory.used,driver_version"
 DRIVER = 580
@@ -44,6 +45,7 @@ class Node:
     """One machine: the cards that a run may use, its free memory in GiB; what it lacks, each with its cure.
 
     slots: the GPUs that its Ray gives away, which on a node without any are a number that `ray start` was told.
+    cpus: the cores of this machine; of a cluster's node its Ray's CPU slots.
     """
 
     host: str
@@ -51,6 +53,7 @@ class Node:
     memory: float
     lacks: Sequence[tuple[str, str]] = ()
     slots: int = 0
+    cpus: int = 0
 
 
 def parse_smi(text: str) -> list[Gpu]:
@@ -75,16 +78,16 @@ def this_node() -> Node:
     """This machine."""
     text, memory, lacks = _describe()
     gpus = visible(parse_smi(text), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return Node(socket.gethostname(), gpus, memory / GIB, lacks)
+    return Node(socket.gethostname(), gpus, memory / GIB, lacks, cpus=usable_cores())
 
 
 def cluster_nodes(address: str) -> list[Node]:
     """The living nodes of a running Ray cluster, each asked for its cards (no more than Ray gives away) and memory.
 
-    A node that does not answer is left out: Ray notices a death with some delay.
+    A node that has died meanwhile is left out: Ray notices a death with some delay.
 
     Raises:
-        BadInput: when no cluster answers at `address`.
+        BadInput: no cluster answers at `address`, or a living node cannot say what it has.
     """
     import ray
     from ray.exceptions import RayError
@@ -119,10 +122,18 @@ def _ask(ray: Any, node: dict[str, Any]) -> Node | None:
     asked = ray.remote(_describe).options(num_cpus=0, scheduling_strategy=place).remote()
     try:
         text, memory, lacks = ray.get(asked, timeout=300)
-    except RayError:
-        return None
+    except RayError as e:
+        if node["NodeID"] not in {n["NodeID"] for n in ray.nodes() if n["Alive"]}:
+            return None
+        raise BadInput(
+            "a node of the Ray cluster does not run what it is asked",
+            found=f"{node['NodeManagerHostname']}: {(str(e).strip().splitlines() or [type(e).__name__])[-1]}",
+            expected="this suite and its packages on every node",
+            next_step="pip install as docs/cluster.md has it, and ray start, on that node; or ray stop there",
+        ) from None
     offered = int(node["Resources"].get("GPU", 0))
-    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks, offered)
+    cpus = int(node["Resources"].get("CPU", 0))
+    return Node(node["NodeManagerHostname"], parse_smi(text)[:offered], memory / GIB, lacks, offered, cpus)
 
 
 def _describe() -> tuple[str, int, list[tuple[str, str]]]:
@@ -209,6 +220,34 @@ def check_slots(nodes: Sequence[Node], asked_nodes: int, per_node: int) -> None:
             expected=f"{asked_nodes} nodes with {per_node} slots each",
             next_step=f"ray start ... --num-gpus={per_node}   on each node: without GPUs a slot is a number",
         )
+
+
+def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
+    """A warning where this machine has fewer cores than the CPU slots that Ray is told: the run starts, and is slow.
+
+    Raises:
+        BadInput: Ray has fewer slots than veRL takes (`resolvers.cpu_slots`), which then waits for ever.
+    """
+    ray, ranks = config.ray_kwargs.ray_init, int(config.trainer.n_gpus_per_node)
+    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
+    needed, told = run_slots(config, len(nodes) or 1), ray.get("num_cpus")
+    asked = int(config.trainer.nnodes) if ray.get("address") else 1  # without one there is no other node to ask
+    slots = [n.cpus if told is None else int(told) for n in nodes]
+    on_any = -(-units // (len(nodes) or 1))  # a node without ranks has its storage units
+    each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller, and one free"
+    if sum(s >= needed for s in slots) < asked or min(slots, default=0) < on_any:
+        command = "ray start ... --num-cpus={}   on each node: a slot is a number" if ray.get("address") else (
+            "ray_kwargs.ray_init.num_cpus={}"
+        )  # fmt: skip
+        raise BadInput(
+            "too few CPU slots: veRL would wait for ever",
+            found=", ".join(f"{n.host}: {s}" for n, s in zip(nodes, slots, strict=True)) or "no node",
+            expected=f"{asked} node(s) with {each}",
+            next_step=command.format(needed),
+        )
+    if config.trainer.device == "cpu" or ray.get("address") or nodes[0].cpus >= needed:
+        return None
+    return f"{nodes[0].cpus} cores for {ranks} GPU(s), {needed - nodes[0].cpus} fewer than {each}: it starts, and is slow"
 
 
 @dataclass(frozen=True)
