@@ -35,17 +35,27 @@ def test_seconds_a_step_from_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_formula_by_hand_and_as_the_page_has_it() -> None:
-    """14B on 64 H20: 2,048 sequences of 1,920 + 150 tokens; 8 P + 2 P a token; replicas of two cards, 64 sequences."""
+def test_the_planned_days_are_those_of_the_page() -> None:
     seconds = []
     for size in ("1.7B", "8B", "14B"):
         config = compose([f"size=qwen3-{size.lower()}", *PAPER])
-        seconds.append(dry_run.formula(config, inputs.find_shape(f"Qwen/Qwen3-{size}-Base"), "H20"))
-    # 10 * 14768307200 * 2048 * 2070 / (64 * 148e12 * 0.4) = 165.25 s
-    # (15360 * 2 * 14768307200 / 2 + 64 * 1920 * (150 + 960) * 163840 / 2) / (4e12 * 0.5) = 113.42 + 5.59 s
-    assert seconds[2] == pytest.approx(165.25 + 113.42 + 5.59, abs=0.02)
+        shape = inputs.find_shape(f"Qwen/Qwen3-{size}-Base")
+        seconds.append(dry_run.planned_step(config, shape, 960).seconds(throughput.CARDS["H20"], 64))
     page = (Path(__file__).parents[1] / "docs/training.md").read_text()
     assert f"{sum(seconds) / 3 * 3000 / 86400:.1f} days" in page
+
+
+@pytest.mark.parametrize(
+    ("method", "hardware", "passes"),
+    [
+        *(("stapo", "8gpu", 10), ("stapo", "64gpu", 12), ("justrl", "64gpu", 10)),
+        *(("entropy20", "8gpu", 12), ("grpo", "64gpu", 12)),  # the one has a second pass, the other a reference model
+    ],
+)
+def test_passes_of_a_planned_step(method: str, hardware: str, passes: int) -> None:
+    config = compose(["size=qwen3-8b", *PAPER, f"hardware={hardware}", f"method={method}"])
+    step = dry_run.planned_step(config, inputs.find_shape("Qwen/Qwen3-8B-Base"), 960)
+    assert (step.update.passes, step.every) == (passes, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
-"""How long GPUs take for an update and for sampling: one formula for the trainer's dry run and for the planner.
+"""How long GPUs take for a step of training and for sampling: one formula for the trainer's dry run and the planner.
 
-Arithmetic from a model's size and a number of tokens. Nothing here was measured; what is assumed stands in capitals.
+Arithmetic from a model's shape and the lengths of its responses. Nothing here was measured on this suite's GPUs; what is
+assumed has a name in capitals. The one published time it can be held against is JustRL's (tests/test_throughput.py).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from stapo_results.shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,18 @@ CARDS = {
     "H200": Card(989, 4.8, 140.4, "NVIDIA's datasheet, H200 SXM"),
     "B200": Card(2250, 8.0, 179.1, "NVIDIA's datasheet, B200 SXM"),
 }
-EFFICIENCY = 0.4  # share of the TFLOP/s that training reaches
-BANDWIDTH = 0.5  # share of the TB/s that decoding reaches
+EFFICIENCY = 0.5  # share of the TFLOP/s that matrix products and attention reach
+BANDWIDTH = 0.65  # share of the TB/s that decoding and the elementwise kernels of training reach
+LAUNCH = 3.5e-3  # seconds of a decoding step beside its reading: launches, scheduling, sampling
+SEQUENCE = 20e-6  # seconds of a decoding step for each sequence in it: sampling with a seed of its own, detokenizing
+LOGIT_BYTES = 220  # read and written for each logit in fp32, from the old log-probabilities to the gradient
+TOUCHES = 12  # times that an activation kept for the backward pass is read or written, recomputation included
+OTHER = 16.0  # seconds of a step: weight transfer, sleeping and waking, host, data, writing
+UNCERTAINTY = 0.35  # of a planned time, either way, where the lengths are those assumed
 PROMPT = 150  # tokens of a problem with its instruction
 SHARE = 1 / 8  # mean response as a share of the limit
+TRUNCATED = 0.03  # share of the responses that reach the limit
+VALIDATION = 30 * 32  # samples of a validation: AIME24, 32 a problem
 
 
 def card_named(name: str) -> str | None:
@@ -38,21 +49,45 @@ def card_named(name: str) -> str | None:
     return found[0] if found else None
 
 
+def multiplied(shape: Shape) -> int:
+    """Parameters that a token is multiplied with: all but an input embedding that is not the head too."""
+    return shape.layers * shape.layer_parameters + shape.vocab * shape.hidden
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Responses in tokens: a share `truncated` at the limit, the others exponential (their mean square is 2 x mean²)."""
+
+    mean: float
+    limit: int
+    truncated: float = TRUNCATED
+
+    @property
+    def mean_square(self) -> float:
+        rest = max(0.0, self.mean - self.truncated * self.limit) / (1 - self.truncated)
+        return self.truncated * self.limit**2 + (1 - self.truncated) * 2 * rest**2
+
+
+def lengths_of(limit: int) -> Lengths:
+    """What is assumed where nothing is known but the limit."""
+    return Lengths(SHARE * limit, limit)
+
+
 @dataclass(frozen=True)
 class Update:
-    """The FLOPs of a rollout step but for its sampling.
+    """A rollout step but for its sampling: FLOPs, and bytes of what is no matrix product.
 
     A token costs 6 P (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a reference model,
-    2 P where a selector takes its statistics in a pass of its own.
+    2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x width of the queries
+    x square of the length.
 
     Attributes:
-        parameters: P, of the model.
-        sequences: prompts x responses of a step; mean: tokens of a response.
+        sequences: prompts x responses of a step.
     """
 
-    parameters: int
+    shape: Shape
     sequences: int
-    mean: float
+    lengths: Lengths
     checkpointing: bool = True
     reference: bool = False
     own_pass: bool = False
@@ -64,57 +99,81 @@ class Update:
 
     @property
     def tokens(self) -> float:
-        return self.sequences * (PROMPT + self.mean)
+        return self.sequences * (PROMPT + self.lengths.mean)
 
     def seconds(self, card: Card, gpus: int) -> float:
-        return self.passes * self.parameters * self.tokens / (gpus * card.tflops * 1e12 * EFFICIENCY)
-
-    def words(self, card: str, gpus: int) -> str:
-        """The sum as a sentence."""
-        return (
-            f"training {self.seconds(CARDS[card], gpus):.0f} s = {self.passes} x P x {self.tokens / 1e6:.1f}e6 tokens "
-            f"at {EFFICIENCY:.0%} of {CARDS[card].tflops:g} TFLOP/s x {gpus} {card}"
-        )
+        s = self.shape
+        attention = s.layers * s.q * self.sequences * self.lengths.mean_square
+        flops = self.passes * (multiplied(s) * self.tokens + attention)
+        moved = self.tokens * (LOGIT_BYTES * s.vocab + TOUCHES * s.layers * s.saved_bytes_per_token(2))
+        return (flops / (card.tflops * EFFICIENCY) + moved / (card.terabytes * BANDWIDTH)) / (gpus * 1e12)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The bytes that decoding reads: the weights once a token of the sequences side by side, every token the cache of
-    those before it.
+    """Decoding: a step reads the weights and the cache of its sequences, and costs `LAUNCH` and `SEQUENCE` beside.
 
     A replica's sequences wait in one queue: its places are full until the queue is empty, and then the longest response
     decides.
 
     Attributes:
-        parameters, kv_bytes: of the model, and of a token in its cache.
-        sequences: of all replicas together; mean, limit: tokens of a response.
-        tensor_parallel: GPUs of a replica; width: bytes of a weight; places: sequences side by side in a replica.
+        sequences: of all replicas together.
+        tensor_parallel: GPUs of a replica; width: bytes of a number; places: sequences side by side in a replica.
     """
 
-    parameters: int
-    kv_bytes: int
+    shape: Shape
     sequences: int
-    mean: float
-    limit: int
+    lengths: Lengths
     tensor_parallel: int = 1
     width: int = 2
     places: int = 256
 
-    def weight_reads(self, gpus: int) -> float:
-        """How often a replica reads its weights."""
+    def steps(self, gpus: int) -> float:
+        """Decoding steps of a replica."""
         each = self.sequences * self.tensor_parallel / gpus
-        return self.limit + max(0.0, each / self.places - 1) * self.mean
+        return self.lengths.limit + max(0.0, each / self.places - 1) * self.lengths.mean
 
     def seconds(self, card: Card, gpus: int) -> float:
-        each = self.sequences * self.tensor_parallel / gpus
-        weights = self.weight_reads(gpus) * self.width * self.parameters / self.tensor_parallel
-        cache = each * self.mean * (PROMPT + self.mean / 2) * self.kv_bytes / self.tensor_parallel
-        return (weights + cache) / (card.terabytes * 1e12 * BANDWIDTH)
+        each, n = self.sequences * self.tensor_parallel / gpus, self.lengths
+        weights = self.steps(gpus) * self.width * multiplied(self.shape)
+        read = each * (PROMPT * n.mean + n.mean_square / 2) * self.shape.kv_bytes_per_token(self.width)
+        reading = (weights + read) / self.tensor_parallel / (card.terabytes * 1e12 * BANDWIDTH)
+        return reading + self.steps(gpus) * LAUNCH + each * n.mean * SEQUENCE
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rollout step, with its part of the validations.
+
+    Attributes:
+        validation: samples of one pass, of the training's lengths; passes: decoding settings that are validated.
+        every: steps between two validations (0 or less: none).
+    """
+
+    update: Update
+    sampling: Sampling
+    validation: int = VALIDATION
+    passes: int = 1
+    every: int = 5
+
+    def parts(self, card: Card, gpus: int) -> dict[str, float]:
+        """Seconds of each part, in the order of the step."""
+        validating = replace(self.sampling, sequences=self.validation).seconds(card, gpus) * self.passes
+        return {
+            "generation": self.sampling.seconds(card, gpus),
+            "update and log-probabilities": self.update.seconds(card, gpus),
+            "other": OTHER,
+            "validation": validating / self.every if self.every > 0 else 0.0,
+        }
+
+    def seconds(self, card: Card, gpus: int) -> float:
+        return sum(self.parts(card, gpus).values())
 
     def words(self, card: str, gpus: int) -> str:
         """The sum as a sentence."""
-        seconds = self.seconds(CARDS[card], gpus)
+        n = self.update.lengths
+        parts = " + ".join(f"{name} {value:.0f} s" for name, value in self.parts(CARDS[card], gpus).items())
         return (
-            f"generation {seconds:.0f} s = {self.sequences * self.mean / seconds:.0f} tokens/s: weights read "
-            f"{self.weight_reads(gpus):.0f} times, and the cache, at {BANDWIDTH:.0%} of {CARDS[card].terabytes:g} TB/s"
+            f"{parts}, at {self.update.passes} x P a token, mean response {n.mean:,.0f}, {n.truncated:.0%} at "
+            f"{n.limit:,}; +-{UNCERTAINTY:.0%}, and more where responses are longer"
         )

@@ -52,7 +52,7 @@ class Run:
     judge: str | None = None
     """Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B."""
     keep_checkpoints: int = 0
-    """Keep only the newest so many checkpoints of each training, and one more while it is written; 0 keeps all."""
+    """Keep the newest so many checkpoints of each training, and one more while it is written. Default: 3."""
     train_env: Path | None = None
     """Folder of the environment whose stapo-train is used. Default: this one."""
     eval_env: Path | None = None

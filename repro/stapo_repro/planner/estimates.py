@@ -24,7 +24,7 @@ from stapo_results.schema import SETTINGS, CellRecord, Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import MINI, SMALL, has_base
 from stapo_results.store import read_json
-from stapo_results.throughput import CARDS, Sampling, Update
+from stapo_results.throughput import CARDS, Sampling, Step, Update
 
 GIB = 2**30
 STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 moments
@@ -32,6 +32,8 @@ EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
 LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
+TWO_PASSES = ("entropy20",)  # methods whose selector always has a forward pass of its own
+KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
 SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token log
 LABELS = frozenset({"method", "size"})
@@ -100,12 +102,19 @@ def load(path: Path | None = None) -> Budget:
 
 @dataclass(frozen=True)
 class Machine:
-    """A `hardware=` of the training wing: GPUs in all, the card to plan with, GPUs a rollout replica by size."""
+    """A `hardware=` of the training wing: GPUs in all, the card to plan with, GPUs a rollout replica by size.
+
+    two_pass: whether a mask over rare tokens has a forward pass of its own there.
+    """
 
     name: str
     gpus: int
     card: str
     parallel: dict[str, int] = field(default_factory=dict)
+    two_pass: bool = False
+
+    def own_pass(self, method: str) -> bool:
+        return method in TWO_PASSES or (self.two_pass and method in labels.RARE_TOKEN_MASKS)
 
     def tensor_parallel(self, size: str) -> int:
         return self.parallel.get(size, 1)
@@ -115,7 +124,7 @@ CPU = Machine("cpu", 0, "")
 MACHINES = {
     "1gpu": Machine("1gpu", 1, "H100"),
     "8gpu": Machine("8gpu", 8, "H100", {"qwen3-14b": 2}),
-    "64gpu": Machine("64gpu", 64, "H20", {"qwen3-14b": 2}),
+    "64gpu": Machine("64gpu", 64, "H20", {"qwen3-14b": 2}, two_pass=True),
 }
 
 Place = tuple[str, str]
@@ -230,11 +239,11 @@ def _by_formula(method: str, size: str, machine: Machine, card: str) -> tuple[fl
     """Seconds of a rollout step of the paper's runs, with the sum in words."""
     s, shape, gpus = load().settings, load().models[size].shape, machine.gpus
     sequences, limit = s.prompts.value * s.responses.value, s.response_limit.value
-    mean, parallel = throughput.SHARE * limit, machine.tensor_parallel(size)
-    update = Update(shape.parameters, sequences, mean, reference=method in WITH_REFERENCE)
-    sampling = Sampling(shape.parameters, shape.kv_bytes_per_token(2), sequences, mean, limit, parallel)
-    seconds = update.seconds(CARDS[card], gpus) + sampling.seconds(CARDS[card], gpus)
-    return seconds, f"{update.words(card, gpus)}; {sampling.words(card, gpus)}"
+    lengths, parallel = throughput.lengths_of(limit), machine.tensor_parallel(size)
+    own_pass = machine.own_pass(method)
+    update = Update(shape, sequences, lengths, reference=method in WITH_REFERENCE, own_pass=own_pass)
+    step = Step(update, Sampling(shape, sequences, lengths, parallel))
+    return step.seconds(CARDS[card], gpus), step.words(card, gpus)
 
 
 def training(
@@ -243,7 +252,7 @@ def training(
     """The training of a model. On a CPU nothing but a record says how long it takes.
 
     Args:
-        keep: checkpoints that are kept, 0 for all; an old one goes when the new one is complete.
+        keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
     """
     found = _measured(known, "train", method, size, machine, card)
     basis = "measured" if found else "formula"
@@ -254,7 +263,7 @@ def training(
         return Estimate(found[0] * steps / 3600, 0, disk, disk, basis, (found[1],))
     parameters = load().models[size].shape.parameters
     each, made = STATE * parameters / GIB, -(-steps // load().settings.checkpoint_every.value)
-    most, export = min(made, keep + 1) if keep else made, EXPORT * parameters / GIB
+    most, export = min(made, (keep or KEPT) + 1), EXPORT * parameters / GIB
     disk, least = (n * each + LOGS_GIB + 2 * export for n in (most, min(made, 2)))
     seconds, words = found or _by_formula(method, size, machine, card)
     return Estimate(seconds * steps / 3600, machine.gpus, disk, least, basis, (
@@ -283,24 +292,25 @@ def evaluation(
     budget, count, parallel = load(), samples(places), machine.tensor_parallel(size)
     weights = budget.models.get(size) or published.load().checkpoints[size]
     shape, limit = weights.shape, limit or budget.settings.evaluation_limit.value
-    mean = throughput.SHARE * limit
+    lengths = throughput.lengths_of(limit)
     if found:
         seconds, words = count * found[0], found[1]
     else:
-        sampling = Sampling(shape.parameters, shape.kv_bytes_per_token(2), count, mean, limit, parallel)
+        sampling = Sampling(shape, count, lengths, parallel)
         judge = 2 * budget.judge.parameters * count * budget.judge.question_tokens
         judging = judge / (CARDS[card].tflops * 1e12 * throughput.EFFICIENCY)
-        seconds = sampling.seconds(CARDS[card], machine.gpus) + judging
+        generating = sampling.seconds(CARDS[card], machine.gpus)
+        seconds = generating + judging
         words = (
-            f"{sampling.words(card, machine.gpus)}; judge at most {judging:.0f} s = 2 x "
+            f"generation {generating:.0f} s; judge at most {judging:.0f} s = 2 x "
             f"{budget.judge.parameters / 1e9:.2f}e9 x {budget.judge.question_tokens:,} tokens a "
             f"sample at {throughput.EFFICIENCY:.0%} on one {card}"
         )
     words = (
-        f"{count:,} samples x {mean:.0f} tokens (assumed: {throughput.SHARE:g} of the limit of {limit:,}) on "
+        f"{count:,} samples x {lengths.mean:.0f} tokens (assumed: {throughput.SHARE:g} of the limit of {limit:,}) on "
         f"{machine.gpus // parallel} replica(s) of {parallel} {card}: {words}"
     )
-    disk, disk_words = count * mean * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
+    disk, disk_words = count * lengths.mean * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
     if method in labels.NOT_TRAINED:
         disk += EXPORT * shape.parameters / GIB
         disk_words += f", and the weights in bf16 ({EXPORT} bytes x P)"

@@ -214,8 +214,9 @@ def assumptions(card: str) -> list[str]:
     return [
         f"{card}: {known.tflops:g} TFLOP/s in bf16, {known.terabytes:g} TB/s ({known.source}); training reaches "
         f"{throughput.EFFICIENCY:.0%} of the one, decoding {throughput.BANDWIDTH:.0%} of the other (assumed)",
-        f"mean response {throughput.SHARE:g} of the limit, prompt {throughput.PROMPT} tokens (assumed); "
-        "validation, loading and copying between devices are left out",
+        f"mean response {throughput.SHARE:g} of the limit, {throughput.TRUNCATED:.0%} at the limit, prompt "
+        f"{throughput.PROMPT} tokens (assumed); a decoding step costs {throughput.LAUNCH * 1e3:g} ms beside its reading; "
+        f"validation at one setting. Planned times are +-{throughput.UNCERTAINTY:.0%}, and more where responses are longer",
         f"work: {stated}; values from {load().source}",
         "P: parameters of the model, from its config.json; GPU hours: wall hours of all GPUs of the machine",
     ]
@@ -253,7 +254,8 @@ def to_text(plan: WorkPlan, price: float | None = None, formulas: bool = True) -
     if plan.whole:
         lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
     cost = "name a price with --price" if price is None else f"GPU hours x {price:g}"
-    lines += ["", f"h: wall hours. disk: all checkpoints kept; least: two at a time. cost: {cost}.", ""]
+    kept = f"disk: {estimates.KEPT} checkpoints kept and one being written; least: two at a time."
+    lines += ["", *(w.lstrip() for w in _wrapped([f"h: wall hours. {kept} cost: {cost}."])), ""]
     for row in plan.rows if formulas else ():
         for kind, estimate in (("training", row.training), ("evaluation", row.evaluation)):
             if estimate is not None:

@@ -29,12 +29,14 @@ from stapo_training.token_log.writer import token_log_from
 class Preflight:
     """What the checks found of a run. Values that a failed check would have given are None.
 
+    validation: samples of a validation.
     card, card_gib: the key of `throughput.CARDS`, and GiB of the smallest card that the run would use.
     """
 
     checks: Checks = field(default_factory=Checks)
     files: list[Path] = field(default_factory=list)
     prompts: int | None = None
+    validation: int | None = None
     card: str | None = None
     card_gib: float | None = None
     shape: Shape | None = None
@@ -76,6 +78,8 @@ def examine(config: Any) -> Preflight:
         rows = checks.attempt(f"data.{kind}", inputs.check_data, kind, path, inputs.how_to_make(config, path))
         if kind == "train_files":
             prompts = None if rows is None or prompts is None else prompts + rows
+        elif rows is not None:
+            found.validation = (found.validation or 0) + rows * int(config.actor_rollout_ref.rollout.val_kwargs.n)
     if prompts is not None:
         found.prompts = prompts
         checks.attempt("prompts", check_prompts, config, prompts)

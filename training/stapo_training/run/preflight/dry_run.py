@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import store, throughput
+from stapo_results.checks import Checks
 from stapo_results.schema import Run
 from stapo_results.shapes import Shape
 from stapo_results.terminal import duration
+from stapo_training.methods import selector_from
 from stapo_training.run.preflight import memory
 from stapo_training.run.preflight.checks import Preflight
 
@@ -25,12 +27,14 @@ def show(config: Any, found: Preflight, registered: dict[str, str], command: str
         registered: what a worker's process has registered; empty where it was not asked.
         command: the command line that starts the run.
     """
+    validation = found.validation or throughput.VALIDATION
+    time = Checks().attempt("time", time_line, config, found.shape, found.card, validation)  # a refusal is said below
     for title, lines in (
         ("What runs", _run_lines(config, found)),
         ("Memory", [_memory_line(found)]),
         ("Disk", [_disk_line(config, found)]),
         ("Cores", found.warnings or ["enough, or not known"]),
-        ("Time", [time_line(config, found.shape, found.card)]),
+        ("Time", [time or "not known: see below"]),
         ("Registered in a fresh worker process", [f"{k}: {v}" for k, v in registered.items()] or ["not known"]),
         ("To start it, or to go on with it", [command]),
     ):
@@ -69,15 +73,17 @@ def _disk_line(config: Any, found: Preflight) -> str:
     return line + ("; NOT ENOUGH: trainer.max_actor_ckpt_to_keep=N keeps the newest N" if c.whole > c.free else "")
 
 
-def time_line(config: Any, shape: Shape | None, card: str | None) -> str:
+def time_line(config: Any, shape: Shape | None, card: str | None, validation: int) -> str:
     """The time of a step and of the run, and where the number comes from.
 
     Args:
-        card: a key of throughput.CARDS, or None.
+        card: a key of throughput.CARDS, or None. validation: samples of a validation.
     """
     seconds, basis = recorded(config, RECORDS), "measured: committed records of this size, ranks and batch"
     if seconds is None and shape and card:
-        seconds, basis = formula(config, shape, card), f"formula, not measured: {card}, without validation"
+        step, gpus = planned_step(config, shape, validation), memory.ranks(config)
+        seconds = step.seconds(throughput.CARDS[card], gpus)
+        basis = f"formula, not measured: {step.words(card, gpus)}"
     if seconds is None:
         return "not known: no record of this size on this hardware, and no card (run.card=H20 plans for one)"
     return f"about {duration(seconds)} a step, {duration(seconds * config.run.steps)} in all ({basis})"
@@ -105,26 +111,24 @@ def _what_takes_time(config: Any) -> tuple[Any, ...]:
     )
 
 
-def formula(config: Any, shape: Shape, card: str) -> float:
-    """Seconds a step by `stapo_results.throughput`."""
-    a, limit, ranks = config.actor_rollout_ref, int(config.data.max_response_length), memory.ranks(config)
+def planned_step(config: Any, shape: Shape, validation: int) -> throughput.Step:
+    """A step as `stapo_results.throughput` reckons with it; `validation`: samples of a validation."""
+    a, sequences = config.actor_rollout_ref, int(config.data.train_batch_size) * int(config.actor_rollout_ref.rollout.n)
+    lengths, selector = throughput.lengths_of(int(config.data.max_response_length)), selector_from(a.selector)
     update = throughput.Update(
-        parameters=shape.parameters,
-        sequences=int(config.data.train_batch_size) * int(a.rollout.n),
-        mean=throughput.SHARE * limit,
+        shape,
+        sequences,
+        lengths,
         checkpointing=bool(a.model.enable_gradient_checkpointing),
         reference=memory.reference(config),
-        own_pass=a.selector.name != "keep_all" and a.selector.get("form") == "two_pass",
+        own_pass=selector.selects and selector.plan == "two_pass",
     )
-    width = memory.width(a.rollout.dtype)
     sampling = throughput.Sampling(
-        parameters=shape.parameters,
-        kv_bytes=shape.kv_bytes_per_token(width),
-        sequences=update.sequences,
-        mean=update.mean,
-        limit=limit,
+        shape,
+        sequences,
+        lengths,
         tensor_parallel=int(a.rollout.tensor_model_parallel_size),
-        width=width,
+        width=memory.width(a.rollout.dtype),
         places=int(a.rollout.max_num_seqs),
     )
-    return update.seconds(throughput.CARDS[card], ranks) + sampling.seconds(throughput.CARDS[card], ranks)
+    return throughput.Step(update, sampling, validation, every=int(config.trainer.test_freq))

@@ -1,0 +1,70 @@
+"""The formula of time: by hand, and held against the one published time of such a training."""
+
+from __future__ import annotations
+
+import pytest
+
+from stapo_results.shapes import KNOWN, Shape, shape_from
+from stapo_results.throughput import CARDS, UNCERTAINTY, Card, Lengths, Sampling, Step, Update, lengths_of, multiplied
+
+LIMIT = 15_360
+SMALL = Shape(layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocab=100, tied=True)
+# 2 layers of (2 x 8 x 8 + 2 x 8 x 4 + 3 x 8 x 16 + 2 x 8 + 2 x 4 = 600), and 100 x 8 of the head
+MATRIX = 2 * 600 + 800
+
+
+def step_of(shape: Shape, lengths: Lengths, *, passes: int = 1) -> Step:
+    return Step(Update(shape, 2048, lengths), Sampling(shape, 2048, lengths), passes=passes)
+
+
+def test_the_square_of_lengths_with_a_tail() -> None:
+    """One in ten at 100, the others 20 in the mean: 0.1 x 10,000 + 0.9 x 2 x 400."""
+    assert Lengths(28, 100, truncated=0.1).mean_square == pytest.approx(1720)
+
+
+def test_sampling_by_hand() -> None:
+    """4 cards, replicas of 2: each has 500 sequences, 100 side by side, and takes 5,000 + 4 x 1,000 steps."""
+    s = Sampling(SMALL, 1000, Lengths(1000, 5000, 0.0), tensor_parallel=2, places=100)
+    weights, cache = 9000 * 2 * MATRIX, 500 * (150 * 1000 + 2 * 1000**2 / 2) * 2 * 2 * 4 * 2
+    reading = (weights + cache) / 2 / (2e12 * 0.65)
+    assert s.seconds(Card(1, 2.0, 80, ""), 4) == pytest.approx(reading + 9000 * 3.5e-3 + 500 * 1000 * 20e-6)
+    # where all find a place at once the longest response alone decides
+    assert Sampling(SMALL, 100, Lengths(1000, 5000), places=100).steps(1) == 5000
+
+
+def test_an_update_by_hand() -> None:
+    """10 P x 100 x 1,150 tokens and attention; 220 bytes a logit and 12 x the kept activations, of 4 cards."""
+    u = Update(SMALL, 100, Lengths(1000, 5000, 0.0))
+    assert multiplied(SMALL) == MATRIX
+    flops = 10 * (MATRIX * 100 * 1150 + 2 * 8 * 100 * 2 * 1000**2)
+    moved = 100 * 1150 * (220 * 100 + 12 * 2 * SMALL.saved_bytes_per_token(2))
+    assert u.seconds(Card(3, 2.0, 80, ""), 4) == pytest.approx((flops / (3e12 * 0.5) + moved / (2e12 * 0.65)) / 4)
+    assert Update(SMALL, 1, lengths_of(10), own_pass=True, reference=True).passes == 14
+
+
+def test_validation_counts_by_its_settings() -> None:
+    shape, card = shape_from(KNOWN["Qwen/Qwen3-1.7B-Base"], ""), CARDS["H100"]
+    one, two = (step_of(shape, lengths_of(LIMIT), passes=p).seconds(card, 8) for p in (1, 2))
+    assert two - one == pytest.approx(Sampling(shape, 960, lengths_of(LIMIT)).seconds(card, 8) / 5)
+
+
+@pytest.mark.parametrize(("mean", "truncated", "planned"), [(5000, 0.08, 228), (7000, 0.12, 288)])
+def test_justrls_published_time(mean: int, truncated: float, planned: int) -> None:
+    """1.5B on 32 A800, about 15 days for 4,380 steps: 296 s a step. Mean lengths are not published with it."""
+    published = 15 * 86_400 / 4_380
+    deepseek = {"model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "num_attention_heads": 12}
+    deepseek |= {"num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936}
+    step = step_of(shape_from(deepseek, ""), Lengths(mean, LIMIT, truncated))
+    found = step.seconds(CARDS["A100"], 32)  # an A800 is an A100 with slower links
+    assert round(published) == 296
+    assert round(found) == planned
+    assert 1 - UNCERTAINTY < found / published < 1 + UNCERTAINTY
+
+
+@pytest.mark.parametrize(
+    ("mean", "truncated", "seconds"), [(1130, 0.02, 187), (2020, 0.03, 256), (2850, 0.03, 328), (5050, 0.08, 627)]
+)
+def test_the_pages_table(mean: int, truncated: float, seconds: int) -> None:
+    """1.7B on 8 H100, as docs/training.md has it."""
+    shape = shape_from(KNOWN["Qwen/Qwen3-1.7B-Base"], "")
+    assert round(step_of(shape, Lengths(mean, LIMIT, truncated)).seconds(CARDS["H100"], 8)) == seconds
