@@ -160,7 +160,7 @@ def test_checkpoints_of_8b_by_hand() -> None:
 
     # 12 B (fp32 weights and two moments) x 8,190,735,360 = 91.539 GiB; every 100 of 3,000 steps; 1 + 2 GiB of logs
     c = planned()
-    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 3, 369.2)  # one more while it is written
+    assert (round(c.each, 3), c.made, c.kept, round(c.whole, 1)) == (91.539, 30, 3, 369.2)  # 4 for a moment
     c = planned("trainer.max_actor_ckpt_to_keep=null")
     assert (c.kept, round(c.whole, 1)) == (30, 2749.2)
     contents = "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"

@@ -90,7 +90,7 @@ def test_a_training_by_hand() -> None:
     assert found.hours == pytest.approx(3000 * step_of("qwen3-8b").seconds(CARDS["H100"], 8) / 3600)
     assert found.gpu_hours == pytest.approx(8 * (found.hours or 0))
     assert found.basis == "formula"
-    # 3 checkpoints of 12 bytes a parameter and one while it is written, 3 GiB of logs, weights and export of 2 bytes each
+    # 3 checkpoints of 12 bytes a parameter and one being written, 3 GiB of logs, weights and export of 2 bytes each
     assert found.disk == pytest.approx((4 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
     assert found.least == pytest.approx((2 * 12 + 4) * P["qwen3-8b"] / 2**30 + 3)
     kept = estimates.training("stapo", "qwen3-8b", EIGHT, "H100", 3000, (), keep=4)

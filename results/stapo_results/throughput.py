@@ -1,6 +1,6 @@
 """How long GPUs take for a step of training and for sampling: one formula for the trainer's dry run and the planner.
 
-Arithmetic from a model's shape and the lengths of its responses. Nothing here was measured on this suite's GPUs; what is
+Arithmetic from a model's shape and the lengths of its responses. Nothing of it was measured with this suite; what is
 assumed has a name in capitals. The one published time it can be held against is JustRL's (tests/test_throughput.py).
 """
 
@@ -56,7 +56,7 @@ def multiplied(shape: Shape) -> int:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Responses in tokens: a share `truncated` at the limit, the others exponential (their mean square is 2 x mean²)."""
+    """Responses in tokens: a share `truncated` at the limit, the others exponential (mean square: 2 x mean²)."""
 
     mean: float
     limit: int
@@ -78,8 +78,8 @@ class Update:
     """A rollout step but for its sampling: FLOPs, and bytes of what is no matrix product.
 
     A token costs 6 P (8 P with gradient checkpointing), 2 P for the old log-probabilities, 2 P for a reference model,
-    2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x width of the queries
-    x square of the length.
+    2 P where a selector takes its statistics in a pass of its own; attention costs as many layers x width of the
+    queries x square of the length.
 
     Attributes:
         sequences: prompts x responses of a step.

@@ -310,7 +310,7 @@ def evaluation(
         f"{count:,} samples x {lengths.mean:.0f} tokens (assumed: {throughput.SHARE:g} of the limit of {limit:,}) on "
         f"{machine.gpus // parallel} replica(s) of {parallel} {card}: {words}"
     )
-    disk, disk_words = count * lengths.mean * BYTES_A_TOKEN / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of the responses"
+    disk, disk_words = BYTES_A_TOKEN * count * lengths.mean / GIB, f"disk: {BYTES_A_TOKEN} bytes a token of a response"
     if method in labels.NOT_TRAINED:
         disk += EXPORT * shape.parameters / GIB
         disk_words += f", and the weights in bf16 ({EXPORT} bytes x P)"

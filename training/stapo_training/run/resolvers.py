@@ -47,10 +47,10 @@ def of_size(key: str, *, _root_: Any) -> Any:
 
 
 def cpu_slots(ranks: int, units: int, nodes: int) -> int:
-    """Ray's CPU slots that veRL 0.9.1 takes of a node with `ranks` ranks, of `nodes` in all; with fewer it waits for ever.
+    """Ray's CPU slots that veRL 0.9.1 takes of a node with `ranks` ranks; with fewer it waits for ever.
 
-    3 a rank (ResourcePoolManager.max_colocate_count), one a storage unit of TransferQueue, which go round the nodes, one for
-    its controller, and one that is free: servers, agent loops and rewards hold none, but Ray starts them where one is.
+    3 a rank (ResourcePoolManager.max_colocate_count), one for each of TransferQueue's storage units, which go round the
+    nodes, one for its controller, and one that is free: servers, agent loops and rewards start only where one is.
     """
     return 3 * ranks + math.ceil(units / nodes) + 2
 
@@ -69,7 +69,7 @@ def ray_cpus(*, _root_: Any) -> int | None:
 
 
 def optimizer_threads(*, _root_: Any) -> int:
-    """`${optimizer_threads:}`: a rank's part of this machine's cores where AdamW runs on the host; else Ray's default."""
+    """`${optimizer_threads:}`: a rank's part of the cores where AdamW runs on the host; else Ray's own 1."""
     on_host = _root_.actor_rollout_ref.actor.fsdp_config.offload_policy
     return max(1, usable_cores() // int(_root_.trainer.n_gpus_per_node)) if on_host else 1
 

@@ -247,7 +247,7 @@ def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
         )
     if config.trainer.device == "cpu" or ray.get("address") or nodes[0].cpus >= needed:
         return None
-    return f"{nodes[0].cpus} cores for {ranks} GPU(s), {needed - nodes[0].cpus} fewer than {each}: it starts, and is slow"
+    return f"{nodes[0].cpus} cores for {ranks} GPU(s), {needed - nodes[0].cpus} fewer than {each}: it will be slow"
 
 
 @dataclass(frozen=True)
