@@ -54,7 +54,7 @@ def test_justrls_published_time(mean: int, truncated: float, planned: int) -> No
     published = 15 * 86_400 / 4_380
     deepseek = {"model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "num_attention_heads": 12}
     deepseek |= {"num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151_936}
-    step = step_of(shape_from(deepseek, ""), Lengths(mean, LIMIT, truncated))
+    step = step_of(shape_from(deepseek, ""), Lengths(mean, LIMIT, truncated))  # one validation
     found = step.seconds(CARDS["A100"], 32)  # an A800 is an A100 with slower links
     assert round(published) == 296
     assert round(found) == planned
@@ -62,9 +62,9 @@ def test_justrls_published_time(mean: int, truncated: float, planned: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("mean", "truncated", "seconds"), [(1130, 0.02, 187), (2020, 0.03, 256), (2850, 0.03, 328), (5050, 0.08, 627)]
+    ("mean", "truncated", "seconds"), [(1130, 0.02, 208), (2020, 0.03, 280), (2850, 0.03, 358), (5050, 0.08, 678)]
 )
 def test_the_pages_table(mean: int, truncated: float, seconds: int) -> None:
     """1.7B on 8 H100, as docs/training.md has it."""
     shape = shape_from(KNOWN["Qwen/Qwen3-1.7B-Base"], "")
-    assert round(step_of(shape, Lengths(mean, LIMIT, truncated)).seconds(CARDS["H100"], 8)) == seconds
+    assert round(step_of(shape, Lengths(mean, LIMIT, truncated), passes=2).seconds(CARDS["H100"], 8)) == seconds

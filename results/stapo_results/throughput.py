@@ -146,14 +146,14 @@ class Step:
     """A rollout step, with its part of the validations.
 
     Attributes:
-        validation: samples of one pass, of the training's lengths; passes: decoding settings that are validated.
+        validation: samples of one pass, of the training's lengths; passes: decoding settings, the paper's two.
         every: steps between two validations (0 or less: none).
     """
 
     update: Update
     sampling: Sampling
     validation: int = VALIDATION
-    passes: int = 1
+    passes: int = 2
     every: int = 5
 
     def parts(self, card: Card, gpus: int) -> dict[str, float]:
