@@ -171,6 +171,7 @@ def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:
     assert "not known" in plan.to_text(found)  # and no number is made up
     assert plan.build([("stapo", "mini")], [RECORDS], skip=APART).whole == ("stapo/mini",)
     known = estimates.recorded([RECORDS], APART)
+    assert {r.method for r in known if r.kind == "train" and r.size == "mini"} == {*labels.METHODS}
     for kind, estimate in (
         ("train", estimates.training("stapo", "mini", CPU, "", estimates.STEPS["mini"], known)),
         ("eval", estimates.evaluation("stapo", "mini", places("mini"), CPU, "", known)),
