@@ -209,11 +209,11 @@ def test_an_environment_variable_reaches_the_workers_of_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("ranks", "units", "nodes", "slots"),
     [
-        (1, 8, 1, 13),  # 3 + 8 + controller + 1 free: veRL's own 8 storage units
-        (8, 8, 1, 34),
-        (1, 1, 1, 6),  # hardware=1gpu
-        (8, 2, 1, 28),  # hardware=8gpu
-        (8, 8, 8, 27),  # hardware=64gpu, a node: 24 + 1 + 1 + 1
+        (1, 8, 1, 12),  # 3 + 8 + controller: veRL's own 8 storage units
+        (8, 8, 1, 33),
+        (1, 1, 1, 5),  # hardware=1gpu and cpu: with 4 a run waits for ever, with 5 it trains (tried)
+        (8, 2, 1, 27),  # hardware=8gpu
+        (8, 8, 8, 26),  # hardware=64gpu, a node: 24 + 1 + 1
     ],
 )
 def test_cpu_slots_of_a_node_by_hand(ranks: int, units: int, nodes: int, slots: int) -> None:
@@ -223,11 +223,11 @@ def test_cpu_slots_of_a_node_by_hand(ranks: int, units: int, nodes: int, slots: 
 @pytest.mark.parametrize(
     ("cores", "machine", "slots", "threads"),
     [
-        (4, "1gpu", 6, 4),  # 8B: AdamW on the host
+        (4, "1gpu", 5, 4),  # 8B: AdamW on the host
         (64, "1gpu", 64, 64),
-        (2, "8gpu", 28, 1),  # AdamW on the cards: Ray's own 1
+        (2, "8gpu", 27, 1),  # AdamW on the cards: Ray's own 1
         (64, "64gpu", None, 1),  # the cluster's own
-        (2, "cpu", 6, None),
+        (2, "cpu", 5, None),
     ],
 )
 def test_slots_and_threads_by_the_machines_cores(

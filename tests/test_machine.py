@@ -122,20 +122,20 @@ def test_a_living_node_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyP
 def test_fewer_cores_than_slots_are_a_warning_and_fewer_slots_are_refused() -> None:
     here = Node("a", (), 64, cpus=4)
     config = compose(["size=qwen3-8b", "hardware=1gpu", *PAPER])
-    assert machine.check_cores(config, [replace(here, cpus=6)]) is None
-    assert (machine.check_cores(config, [here]) or "").startswith("4 cores for 1 GPU(s), 2 fewer than 6 slots")
-    config.ray_kwargs.ray_init.num_cpus = 5  # as a batch system may ask for
+    assert machine.check_cores(config, [replace(here, cpus=5)]) is None
+    assert (machine.check_cores(config, [here]) or "").startswith("4 cores for 1 GPU(s), 1 fewer than 5 slots")
+    config.ray_kwargs.ray_init.num_cpus = 4  # as a batch system may ask for
     with pytest.raises(BadInput) as e:
         machine.check_cores(config, [here])
-    assert (e.value.found, e.value.next_step) == ("a: 5", "ray_kwargs.ray_init.num_cpus=6")
+    assert (e.value.found, e.value.next_step) == ("a: 4", "ray_kwargs.ray_init.num_cpus=5")
 
 
 def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() -> None:
-    config, nodes = compose(["size=qwen3-8b", "hardware=64gpu", *PAPER]), [Node("a", (), 64, cpus=27)] * 8
+    config, nodes = compose(["size=qwen3-8b", "hardware=64gpu", *PAPER]), [Node("a", (), 64, cpus=26)] * 8
     assert machine.check_cores(config, nodes) is None
     with pytest.raises(BadInput) as e:
-        machine.check_cores(config, [*nodes[:7], Node("b", (), 64, cpus=26)])
-    assert ("b: 26" in str(e.value.found), "--num-cpus=27" in e.value.next_step) == (True, True)
+        machine.check_cores(config, [*nodes[:7], Node("b", (), 64, cpus=25)])
+    assert ("b: 25" in str(e.value.found), "--num-cpus=26" in e.value.next_step) == (True, True)
     with pytest.raises(BadInput, match="too few CPU slots"):  # a storage unit is meant for each node
         machine.check_cores(config, [*nodes, Node("head", (), 64, cpus=0)])
 

@@ -50,9 +50,9 @@ def cpu_slots(ranks: int, units: int, nodes: int) -> int:
     """Ray's CPU slots that veRL 0.9.1 takes of a node with `ranks` ranks; with fewer it waits for ever.
 
     3 a rank (ResourcePoolManager.max_colocate_count), one for each of TransferQueue's storage units, which go round the
-    nodes, one for its controller, and one that is free: servers, agent loops and rewards start only where one is.
+    nodes, and one for its controller. Servers, agent loops and rewards hold none and need none that is free (Ray 2.60).
     """
-    return 3 * ranks + math.ceil(units / nodes) + 2
+    return 3 * ranks + math.ceil(units / nodes) + 1
 
 
 def run_slots(config: Any, nodes: int) -> int:

@@ -234,7 +234,7 @@ def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
     asked = int(config.trainer.nnodes) if ray.get("address") else 1  # without one there is no other node to ask
     slots = [n.cpus if told is None else int(told) for n in nodes]
     on_any = -(-units // (len(nodes) or 1))  # a node without ranks has its storage units
-    each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller, and one free"
+    each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller"
     if sum(s >= needed for s in slots) < asked or min(slots, default=0) < on_any:
         command = "ray start ... --num-cpus={}   on each node: a slot is a number" if ray.get("address") else (
             "ray_kwargs.ray_init.num_cpus={}"
