@@ -132,7 +132,7 @@ def test_what_a_stage_costs() -> None:
     costs = readiness.stage_costs(asked("stapo/qwen3-8b", "base/qwen3-8b"))
     assert list(costs) == ["train/stapo-qwen3-8b-s0", "eval/stapo-qwen3-8b-s0", "eval/base-qwen3-8b"]
     assert readiness.cost_text(costs["train/stapo-qwen3-8b-s0"]) == (
-        "about 10 d 16 h, 2,053 GPU h (formula); disk 2,780 GiB (two checkpoints at a time: 217)"
+        "about 17 d 6 h, 3,313 GPU h (formula); disk 400 GiB (two checkpoints at a time: 217)"
     )
     assert costs["eval/base-qwen3-8b"].disk > costs["eval/stapo-qwen3-8b-s0"].disk  # its weights are fetched
 

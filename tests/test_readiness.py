@@ -86,7 +86,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
 
 def test_a_finished_run_on_a_cpu_asks_for_nothing(tmp_path: Path) -> None:
     asked_for = [c.name for c in readiness.make_checks(cpu_run(tmp_path / "out"), [], {}).made]
-    assert asked_for == ["output folder"]
+    assert asked_for == ["system", "output folder"]
 
 
 def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path: Path) -> None:

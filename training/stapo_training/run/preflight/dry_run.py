@@ -131,5 +131,5 @@ def planned_step(config: Any, shape: Shape, validation: int) -> throughput.Step:
         width=memory.width(a.rollout.dtype),
         places=int(a.rollout.max_num_seqs),
     )
-    settings = config.run.get("validation_settings", ("t1.0", "t0.7"))  # a pass each
-    return throughput.Step(update, sampling, validation, len(settings), int(config.trainer.test_freq))
+    passes = len(config.run.validation_settings)
+    return throughput.Step(update, sampling, validation, passes, int(config.trainer.test_freq))
