@@ -1,24 +1,25 @@
 """Grading many answers: each distinct (gold, answer, options) once, under limits that hold.
 
 math-verify's own time limit is a signal, which a long C call or a power tower ignores. Here the kernel limits the
-processes that grade; pebble starts them, and replaces one that a limit has ended.
+processes that grade: one ends with the answer that met its limit, and a fork server starts another in its place. Each
+has a pipe of its own, so that whatever happens to it costs the answer in its hands and no other.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from types import TracebackType
-
-from pebble import ProcessExpired, ProcessPool
 
 from stapo_eval.grading import worker
 from stapo_eval.grading.presets import decide_quickly
@@ -27,6 +28,7 @@ from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Reason
 
 WALL = 60  # wall seconds a CPU second of the limit: what waits for a core on a loaded machine is not ended
+START_LIMIT = 120.0  # seconds for the imports, on a loaded machine
 _MOST_FAILURES = 3
 
 
@@ -44,7 +46,7 @@ class Outcome:
     """`extracted` is the answer as it was read.
 
     `seconds` is the wall time of the one grading that all equal items share. Where a time limit ended it, `seconds` is
-    that limit; where the process died, 0.
+    that limit.
     """
 
     rule: bool
@@ -95,97 +97,122 @@ def _text_of(item: Item) -> str | None:
     return None if item.options.preset == "math-verify" else item.answer
 
 
+class _Grader:
+    """One grading process, its pipe, and the item in its hands."""
+
+    def __init__(self, limits: Limits):
+        # not a fork of this process: it may have threads, and a model in memory
+        context = multiprocessing.get_context("forkserver")
+        # each imports the program that started it: that of the console script is imported already
+        context.set_forkserver_preload(["stapo_eval.cli", "stapo_eval.grading.preloaded"])
+        self.connection, theirs = context.Pipe()
+        with theirs:
+            arguments = (theirs, limits.seconds, limits.memory_mib)
+            self.process = context.Process(target=worker.serve, args=arguments, daemon=True)
+            self.process.start()
+        self.ready, self.item, self.jobs, self.since = False, None, 0, time.monotonic()
+        self.item: Item | None
+
+    def take(self, item: Item) -> None:
+        self.item, self.since = item, time.monotonic()
+        self.jobs += 1
+        with suppress(OSError):  # it died idle: the end of its pipe is read next
+            self.connection.send((item.gold, item.answer, item.options))
+
+    def deadline(self, wall: float) -> float:
+        if not self.ready:
+            return self.since + START_LIMIT
+        return self.since + wall if self.item else math.inf
+
+    def end(self) -> int:
+        """Kill the process, wait until it is gone, and return its exit code."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+        return self.process.exitcode or 0
+
+
 class Pool:
     """Processes that stay warm between calls of `grade`; nothing is started before it is needed."""
 
     def __init__(self, limits: Limits | None = None):
         self.limits = limits or Limits()
-        self.pools: dict[bool, ProcessPool] = {}  # by whether each process grades one answer alone
+        self.graders: list[_Grader] = []
+        self.failures = 0  # processes in a row that ended before they were ready
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for fresh in list(self.pools):
-            self._end(fresh)
-
-    def _end(self, fresh: bool) -> None:
-        """End the processes of one kind, whatever they do."""
-        pool = self.pools.pop(fresh)
-        pool.stop()
-        pool.join()
-
-    def _started(self, fresh: bool, jobs: int) -> ProcessPool:
-        if fresh not in self.pools:
-            # not a fork of this process: it may have threads, and a model in memory
-            context = multiprocessing.get_context("forkserver")
-            # a process imports the program that started it: that of the console script is imported already
-            context.set_forkserver_preload(["stapo_eval.cli", "stapo_eval.grading.preloaded"])
-            self.pools[fresh] = ProcessPool(
-                self.limits.count(jobs),
-                max_tasks=int(fresh),
-                initializer=worker.prepare,
-                initargs=[self.limits.memory_mib],
-                context=context,
-            )
-        return self.pools[fresh]
-
-    def _graded(self, jobs: Sequence[Item], fresh: bool) -> Iterator[tuple[Item, Outcome | None]]:
-        """(item, outcome) in the order in which they end; None for what was not graded when the whole pool broke."""
-        cpu, wall = self.limits.seconds, WALL * self.limits.seconds
-        pool = self._started(fresh, len(jobs))
-        of: dict[Future, Item] = {}
-        for job in jobs:
-            try:
-                of[pool.schedule(worker.verdict, (job.gold, job.answer, job.options, cpu, fresh), timeout=wall)] = job
-            except RuntimeError:  # pebble's word for a pool that broke
-                yield job, None
-        for future in as_completed(of):
-            reason: Reason = "error"
-            seconds, found = 0.0, None
-            try:
-                reason, seconds, found = future.result()
-            except ProcessExpired as e:
-                if e.exitcode == -signal.SIGPROF:
-                    reason, seconds = "timeout", cpu
-                elif e.exitcode == worker.SPENT:
-                    reason = "memory"
-            except TimeoutError:
-                reason, seconds = "wall_timeout", wall
-            except BrokenProcessPool:
-                yield of[future], None
-                continue
-            known = found if reason in ("match", "mismatch") else _text_of(of[future])
-            yield of[future], Outcome(reason == "match", reason, seconds, known)
+        while self.graders:
+            self.graders.pop().end()
 
     def run(self, jobs: Sequence[Item], done: Callable[[Item, Outcome], None]) -> None:
         """Grade items in processes; `done` hears of each once, in any order.
 
-        What failed in a process that other answers may have used up is tried once more in one that grades it alone.
+        What fails in a process that graded others before is tried once more in a fresh one: they may have used it up.
         """
-        for fresh in (False, True):
-            failed: list[Item] = []
-            failures = 0
-            while jobs:
-                lost: list[Item] = []
-                for item, outcome in self._graded(jobs, fresh):
-                    if outcome is None:
-                        lost.append(item)
-                    elif outcome.reason in ("memory", "error") and not fresh:
-                        failed.append(item)
-                    else:
-                        done(item, outcome)
-                if lost:
-                    self._end(fresh)
-                    failures = failures + 1 if len(lost) == len(jobs) else 1
-                if failures == _MOST_FAILURES:
-                    raise RunFailed(
-                        "the grading processes do not start",
-                        found=f"{failures} times all of them had ended before they were given an answer",
-                        next_step=f"{sys.executable} -m stapo_eval.grading.preloaded   shows why",
-                    )
-                jobs = lost
-            jobs = failed
+        waiting, again = deque(jobs), deque[Item]()
+        wall = WALL * self.limits.seconds
+
+        def ended(g: _Grader, reason: Reason, seconds: float, found: str | None = None) -> None:
+            """The item in a process's hands has come to an end."""
+            item, g.item = g.item, None
+            assert item is not None
+            if reason in ("memory", "error") and g.jobs > 1:
+                again.append(item)
+            else:
+                known = found if reason in ("match", "mismatch") else _text_of(item)
+                done(item, Outcome(reason == "match", reason, seconds, known))
+
+        while waiting or again or any(g.item for g in self.graders):
+            for g in [g for g in self.graders if g.ready and not g.item]:
+                if again and not g.jobs:
+                    g.take(again.popleft())
+                elif waiting:
+                    g.take(waiting.popleft())
+                elif again:  # a fresh one takes its place
+                    self._end(g)
+            busy = sum(g.item is not None for g in self.graders)
+            while len(self.graders) < min(self.limits.count(len(jobs)), len(waiting) + len(again) + busy):
+                self.graders.append(_Grader(self.limits))
+            pause = min(g.deadline(wall) for g in self.graders) - time.monotonic()
+            said = wait([g.connection for g in self.graders], max(0.0, pause))
+            now = time.monotonic()
+            for g in [g for g in self.graders if g.connection in said]:
+                try:
+                    message = json.loads(g.connection.recv_bytes())
+                except (EOFError, OSError):
+                    code = self._end(g)
+                    if g.item:
+                        spent = code == -signal.SIGPROF
+                        ended(g, "timeout" if spent else "error", self.limits.seconds if spent else now - g.since)
+                    continue
+                if message:
+                    ended(g, *message)
+                g.ready, self.failures = True, 0
+            for g in [g for g in self.graders if g.deadline(wall) <= now]:
+                self._end(g)
+                if g.item:
+                    ended(g, "wall_timeout", wall)
+
+    def _end(self, g: _Grader) -> int:
+        """End a process, and return its exit code.
+
+        Raises:
+            RunFailed: several have ended before they were ready.
+        """
+        self.graders.remove(g)
+        code = g.end()
+        self.failures += not g.ready
+        if self.failures >= _MOST_FAILURES:
+            raise RunFailed(
+                "the grading processes do not start",
+                found=f"{self.failures} ended before their first answer, the last with exit code {code}",
+                next_step=f"{sys.executable} -m stapo_eval.grading.preloaded   shows an import that fails; "
+                'a script that grades starts its work under `if __name__ == "__main__":`',
+            )
+        return code
 
     def grade(self, items: Sequence[Item], progress: Progress = _silent) -> list[Outcome]:
         """One outcome an item, in order. Items that need no algebra are decided here; no process starts for them.
