@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """What every cell that is not run would take: hours, GPU hours, disk and cost; of named cells with each formula."""
+    """What every cell that is not run would take: hours, GPU hours and disk; of named cells with each formula."""
 
     cells: tyro.conf.Positional[tuple[str, ...]] = ()
     """Cells such as stapo/qwen3-8b. Default: all of the paper's table, with the base models."""
@@ -96,8 +96,6 @@ class Plan:
     """The machine, as the training wing's hardware= has it."""
     card: Literal["A100", "H20", "H100", "H200", "B200"] | None = None
     """The GPU. Default: H100, and H20 for 64gpu, the paper's machine."""
-    price: float | None = None
-    """Price of a GPU hour, in any currency."""
     seeds: str | None = None
     """Training seeds, such as 0,1,4. Default: 0."""
     seed_count: int | None = None
@@ -123,5 +121,5 @@ class Plan:
             steps=self.steps,
             skip=() if self.records else APART,
         )
-        print(plan.to_text(found, self.price, formulas=bool(self.cells)), end="")
+        print(plan.to_text(found, formulas=bool(self.cells)), end="")
         return 0

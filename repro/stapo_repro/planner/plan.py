@@ -1,4 +1,4 @@
-"""What each model lacks and would take in hours, disk and cost, and the check against the paper's own budget.
+"""What each model lacks and would take in hours and disk, and the check against the paper's own budget.
 
 The text has 100 columns. Numbers are rounded before they are printed.
 """
@@ -22,8 +22,8 @@ from stapo_results.sizes import has_base
 from stapo_results.throughput import CARDS
 
 WIDTH = 100
-_HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least", "cost")
-_ROW = "{:<22} {:<30} {:>7} {:>7} {:>7} {:>8} {:>6} {:>6}"
+_HEAD = ("cell", "lacks", "train h", "eval h", "GPU h", "disk GiB", "least")
+_ROW = "{:<22} {:<30} {:>7} {:>7} {:>7} {:>8} {:>6}"
 
 
 @dataclass(frozen=True)
@@ -178,26 +178,21 @@ def hours(estimate: Estimate | None, absent: str = "there") -> str:
     return number(estimate.hours, 1 if estimate.hours is None or estimate.hours >= 0.095 else 2)
 
 
-def _cost(gpu_hours: float | None, price: float | None) -> str:
-    return "" if price is None else number(None if gpu_hours is None else gpu_hours * price)
-
-
-def _line(row: ModelPlan, price: float | None) -> str:
+def _line(row: ModelPlan) -> str:
     train = hours(row.training, "-" if row.lacks.method == labels.BASE else "there")
     return _ROW.format(
         row.lacks.name, row.lacks.words(), train, hours(row.evaluation), number(row.gpu_hours),
-        number(row.disk), number(row.least), _cost(row.gpu_hours, price),
+        number(row.disk), number(row.least),
     )  # fmt: skip
 
 
-def _sum(rows: Sequence[ModelPlan], price: float | None) -> str:
+def _sum(rows: Sequence[ModelPlan]) -> str:
     train, evaluate = (
         total(e.hours for e in parts if e) for parts in zip(*((r.training, r.evaluation) for r in rows), strict=True)
     )
-    gpu_hours = total(r.gpu_hours for r in rows)
     return _ROW.format(
-        "all, one by one", "", number(train, 1), number(evaluate, 1), number(gpu_hours),
-        number(sum(r.disk for r in rows)), number(sum(r.least for r in rows)), _cost(gpu_hours, price),
+        "all, one by one", "", number(train, 1), number(evaluate, 1), number(total(r.gpu_hours for r in rows)),
+        number(sum(r.disk for r in rows)), number(sum(r.least for r in rows)),
     )  # fmt: skip
 
 
@@ -243,19 +238,18 @@ def paper_words() -> str:
     )
 
 
-def to_text(plan: WorkPlan, price: float | None = None, formulas: bool = True) -> str:
-    """The table, with the cost at this price of a GPU hour; with `formulas` how each number comes about."""
+def to_text(plan: WorkPlan, formulas: bool = True) -> str:
+    """The table; with `formulas` how each number comes about."""
     lines = [
         f"What is not run, planned for {plan.machine.name}: {plan.machine.gpus} x {plan.card}, {plan.steps:,} steps"
     ]
     if plan.rows:
-        lines += ["", _ROW.format(*_HEAD), *(_line(row, price) for row in plan.rows)]
-        lines += [_sum(plan.rows, price)] if len(plan.rows) > 1 else []
+        lines += ["", _ROW.format(*_HEAD), *(_line(row) for row in plan.rows)]
+        lines += [_sum(plan.rows)] if len(plan.rows) > 1 else []
     if plan.whole:
         lines += ["", *_wrapped([f"nothing is missing of {', '.join(plan.whole)}"])]
-    cost = "name a price with --price" if price is None else f"GPU hours x {price:g}"
     kept = f"disk: {estimates.KEPT} checkpoints kept and one being written; least: two at a time."
-    lines += ["", *(w.lstrip() for w in _wrapped([f"h: wall hours. {kept} cost: {cost}."])), ""]
+    lines += ["", *(w.lstrip() for w in _wrapped([f"h: wall hours. {kept}"])), ""]
     for row in plan.rows if formulas else ():
         for kind, estimate in (("training", row.training), ("evaluation", row.evaluation)):
             if estimate is not None:
