@@ -319,14 +319,12 @@ def main() -> None:
         far = {name: float(np.abs(found[name] - values).max()) for name, values in far.items()}
         print(json.dumps({"case": "old policy, dynamic", "order": order, **far}), flush=True)
     plain = {"name": "silence_spurious"}
-    s2t = plain | {"log_agreement": True}
-    case("S2T, packed", s2t, use_remove_padding=True, **SPLITS["dynamic"])
-    case("S2T, packed two_pass", s2t | {"form": "two_pass"}, use_remove_padding=True, **SPLITS["micro 4"])
+    case("S2T, packed", plain, use_remove_padding=True, **SPLITS["dynamic"])
+    case("S2T, packed two_pass", plain | {"form": "two_pass"}, use_remove_padding=True, **SPLITS["micro 4"])
     for form in ("two_pass", "speculative"):
-        case(f"S2T, {form} at 0.7", s2t | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
+        case(f"S2T, {form} at 0.7", plain | {"form": form}, temperature=0.7, **SPLITS["micro 4"])
     case("S2T, candidates' entropies only", plain | {"log_entropy": False}, **SPLITS["micro 4"])
     case("S2T, response", plain | {"scope": "response"}, **SPLITS["dynamic"])
-    case("S2T, batch", plain | {"policy": "old", "scope": "batch"}, **SPLITS["micro 4"])
     without = [{k: v for k, v in s.items() if k != "entropy"} for s in batch]
     case("S2T, no old statistics", plain, batch=without, **SPLITS["micro 4"])
     for name in ("top_entropy", "silence_spurious"):

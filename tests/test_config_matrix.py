@@ -153,11 +153,8 @@ def test_a_label_of_ones_own_stays() -> None:
 
 
 def test_what_leaves_the_mask_alone_leaves_the_label_alone() -> None:
-    own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative", "log_agreement": False}
-    assert (
-        configuration.label("stapo", {**own, "form": "two_pass", "log_agreement": True, "log_entropy": False}, own)
-        == "stapo"
-    )
+    own = {"name": "silence_spurious", "policy": "current", "q": 0.75, "form": "speculative"}
+    assert configuration.label("stapo", {**own, "form": "two_pass", "log_entropy": False}, own) == "stapo"
     assert configuration.label("stapo", {**own, "policy": "old"}, own) == "stapo-old"
 
 

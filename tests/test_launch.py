@@ -31,6 +31,15 @@ def test_alarms_and_loggers_may_change_when_a_run_goes_on() -> None:
     assert runs.differences(record(), new, launch.may_differ) == []
 
 
+def test_a_run_from_before_log_agreement_was_removed_goes_on() -> None:
+    selector = {"name": "silence_spurious", "tau_p": 0.002}
+    new, old = (
+        record().model_copy(update={"config": {"actor_rollout_ref": {"selector": s}}})
+        for s in (selector, selector | {"log_agreement": False})
+    )
+    assert runs.differences(old, new, launch.may_differ) == []
+
+
 @pytest.mark.parametrize(
     ("new", "key"),
     [

@@ -237,7 +237,6 @@ def test_a_wrong_selector_is_refused_by_key(config: dict) -> None:
         ({}, "guessed"),
         ({"form": "two_pass"}, "two_pass"),
         ({"policy": "old"}, "masked"),
-        ({"policy": "old", "scope": "batch"}, "masked"),
         ({"scope": "micro_batch"}, "local"),
         ({"name": "top_entropy"}, "two_pass"),  # its guess would be wrong in every sequence
     ],

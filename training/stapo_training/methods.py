@@ -37,12 +37,10 @@ class SelectorConfig(BaseModel):
     policy: whose probabilities and entropies. `current` is Algorithm 1: the policy at the mini-batch's start; `old` the
         policy that the old-log-prob pass scored, which costs nothing more and is exact in a step's first mini-batch.
     scope: which tokens share one quantile: the mini-batch over all ranks, one micro-batch of one rank (all that a loss
-        function alone can see), one response (the same with micro-batches of one), or the whole batch of a rollout step
-        (policy `old` only).
+        function alone can see), or one response (the same with micro-batches of one).
     form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
         the same gradient (verl_ext/plans/guessed.py); top_entropy always takes two_pass.
-    log_agreement: log each step how far the cheaper variants' masks agree with the exact one (Jaccard).
     log_entropy: log the current policy's entropy over all response tokens; without it, and without a token log, only
         candidates' are computed.
     seed: of the random selector.
@@ -52,13 +50,12 @@ class SelectorConfig(BaseModel):
 
     name: str
     policy: Literal["current", "old"] = "current"
-    scope: Literal["mini_batch", "micro_batch", "response", "batch"] = "mini_batch"
+    scope: Literal["mini_batch", "micro_batch", "response"] = "mini_batch"
     form: Literal["speculative", "two_pass"] = "speculative"
     tau_p: float = Field(0.002, gt=0, le=1)
     q: float = Field(0.75, ge=0, le=1)
     share: float = Field(0.2, gt=0, le=1)
     seed: int = Field(0, ge=0)
-    log_agreement: bool = False
     log_entropy: bool = True
 
     @field_validator("name")
@@ -70,8 +67,6 @@ class SelectorConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> SelectorConfig:
-        if self.scope == "batch" and self.policy != "old":
-            raise ValueError("scope=batch needs policy=old: the current policy changes between mini-batches")
         _ = self.parameters  # a selector whose parameters are no fields here is found before a run, not in it
         return self
 

@@ -25,7 +25,7 @@ PLACES = ("run.base", "run.data", "run.out")
 _SELECTOR = "actor_rollout_ref.selector."
 _OVERLAY = (".yaml", ".yml")
 _LABEL_NAMES = {"tau_p": "tau", "name": "", "policy": "", "scope": ""}  # the values of the last three say it all
-_SAME_MASK = ("form", "log_agreement", "log_entropy")  # what is logged, or how fast the same mask is found
+_SAME_MASK = ("form", "log_entropy")  # what is logged, or how fast the same mask is found
 
 _COUNTS = (
     "run.steps",

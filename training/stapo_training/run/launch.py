@@ -26,6 +26,7 @@ _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
     *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
     "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS",
+    "actor_rollout_ref.selector.log_agreement",  # removed; older runs' records name it
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores."""
 

@@ -4,7 +4,7 @@ A method of the paper is a set of loss settings plus one of these. The statistic
 its N response tokens on this rank; what has to be known of all ranks (a quantile) goes through `pool`, which
 concatenates a vector over the ranks of the data-parallel group. With the default `pool` the N tokens are the whole
 mini-batch. A `threshold` that is given takes the place of the one that the pooled tokens have: this is how a selection
-is guessed before all tokens are known, and how one threshold serves several mini-batches.
+is guessed before all tokens are known.
 """
 
 from __future__ import annotations

@@ -42,8 +42,6 @@ class SelectingEngine(_VeRLEngine):
     """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
 
     selector: SelectorConfig | None = None
-    batch_threshold: float | None = None
-    """The whole batch's threshold under the old policy (scope `batch`); the worker sets it."""
     last_threshold: float | None = None
     """The threshold of the step's mini-batch before; the worker clears it when a step begins."""
     step = 0

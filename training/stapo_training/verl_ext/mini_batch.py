@@ -103,34 +103,33 @@ class MicroBatchSelections:
 
     def __init__(self, selector: SelectorConfig, buffer: StatisticsBuffer, old: TokenStats | None):
         self.selector, self.old = selector, old
-        self.keep_N = torch.zeros_like(buffer.response_N)
+        self._keep_N = torch.zeros_like(buffer.response_N)
         self._candidate_N = torch.zeros_like(buffer.response_N)
         self._thresholds: list[float] = []
 
     def select(self, stats: TokenStats, index: torch.Tensor) -> torch.Tensor:
         """A `Decide`: the tokens that a micro-batch keeps."""
         own = self.selector.select(stats if self.old is None else self.old.take(index))
-        self.keep_N[index], self._candidate_N[index] = own.keep_N, own.candidate_N
+        self._keep_N[index], self._candidate_N[index] = own.keep_N, own.candidate_N
         self._thresholds.append(own.threshold)
         return own.keep_N
 
     def joined(self) -> Selection:
         """All of them as one selection; its threshold is the mean of theirs."""
         finite = [t for t in self._thresholds if abs(t) != INFINITY]
-        return Selection(self.keep_N, self._candidate_N, sum(finite) / len(finite) if finite else INFINITY)
+        return Selection(self._keep_N, self._candidate_N, sum(finite) / len(finite) if finite else INFINITY)
 
 
 @dataclass
 class RecordingLoss:
     """veRL's loss unchanged, called with every micro-batch after `observe` has recorded its statistics.
 
-    log: where a token log is kept, its buffer. also: is told of each micro-batch's statistics.
+    log: where a token log is kept, its buffer.
     """
 
     loss: Callable
     buffer: StatisticsBuffer
     log: TokenLogBuffer | None = None
-    also: Decide | None = None
     index: torch.Tensor = field(init=False)
     """Where the micro-batch's tokens stand in the mini-batch."""
 
@@ -148,8 +147,6 @@ class RecordingLoss:
             wanted = self.log.wanted(self.stats(), self.index)
             if wanted.any():
                 self.log.keep_top(self.index[wanted], *logits.most_probable(wanted, TOP))
-        if self.also is not None:
-            self.also(self.stats(), self.index)
 
     def stats(self) -> TokenStats:
         """The micro-batch's statistics so far."""

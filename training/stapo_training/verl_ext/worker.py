@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import OffloadPolicy
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id, get_device_name, get_vendor
+from verl.utils.device import get_device_name, get_vendor
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
@@ -26,7 +26,7 @@ from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_fr
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
-from stapo_training.verl_ext.mini_batch import gather, old_statistics, set_values
+from stapo_training.verl_ext.mini_batch import gather, set_values
 from stapo_training.verl_ext.plans.guessed import refuse_dropout
 from stapo_training.verl_ext.platform import settle
 
@@ -71,18 +71,13 @@ class SelectingTrainingWorker(TrainingWorker):
 
     def train_mini_batch(self, data: Any) -> Any:
         """All optimizer steps of a rollout step; sets what its mini-batches share."""
-        engine, s = self.engine, self.engine.selector
+        engine = self.engine
         if alpha := self.advantage.reweight:
             old = data["old_log_probs"].values()
             set_values(data, "advantages", reweighted_advantage(data["advantages"].values(), old, alpha))
         engine.logged.clear()
-        engine.last_threshold = engine.batch_threshold = None
+        engine.last_threshold = None
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
-        if s is not None and s.selects and (s.scope == "batch" or s.log_agreement):
-            stats = old_statistics(data, s, get_device_id())
-            if stats is not None:
-                group = engine.get_data_parallel_group()
-                engine.batch_threshold = s.select(stats, pool=lambda v: gather(v, group)).threshold
         output = super().train_mini_batch(data)
         if engine.token_log is not None:
             self._write_log()

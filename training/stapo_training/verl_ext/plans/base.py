@@ -41,7 +41,6 @@ class Plan(ABC):
         buffer: the current policy's statistics, once a pass has made them.
         old: the old policy's; None where the old-log-prob pass left no entropy. judged: the same where the selector
             judges by them, else None.
-        micro_batches: each micro-batch's own selection, where something asks for it.
         metrics: what is logged of the selection.
         pass_seconds: what the training pass took.
     """
@@ -53,7 +52,6 @@ class Plan(ABC):
         self.buffer = StatisticsBuffer(data, self.selector, get_device_id())
         self.old = self._old_statistics()
         self.judged = self.old if self.selector.policy == "old" else None
-        self.micro_batches = MicroBatchSelections(self.selector, self.buffer, self.judged)
         self.metrics: dict[str, float] = {}
         self.pass_seconds = 0.0
         self._log: TokenLogBuffer | None = None
@@ -86,14 +84,13 @@ class Plan(ABC):
             decide: what each micro-batch keeps; None where `mask` has been called.
             judged: the statistics that the selector judged by; None: those of this pass.
         """
-        s, loss = self.selector, self.loss
+        loss = self.loss
         self._log = self.engine.token_log_buffer(self.data, judged)
-        also = self.micro_batches.select if s.log_agreement and decide != self.micro_batches.select else None
-        recorded = decide is not None or s.log_agreement or self._log is not None
+        recorded = decide is not None or self._log is not None
         if decide is not None:
-            loss = MaskingLoss(self.loss, self.buffer, self._log, also, decide=decide)
+            loss = MaskingLoss(self.loss, self.buffer, self._log, decide=decide)
         elif recorded:
-            loss = RecordingLoss(self.loss, self.buffer, self._log, also)
+            loss = RecordingLoss(self.loss, self.buffer, self._log)
         began = time.perf_counter()
         outputs = self.engine.verl_pass(self.data, loss)
         self.pass_seconds = time.perf_counter() - began
@@ -123,7 +120,7 @@ class Plan(ABC):
 
     # over the ranks
 
-    def select(self, stats: TokenStats, threshold: float | None = None) -> Selection:
+    def select(self, stats: TokenStats) -> Selection:
         """The selection of the mini-batch over all ranks, or, with scope `response`, of each response by itself."""
         if self.selector.scope == "response":
             parts = MicroBatchSelections(self.selector, self.buffer, None)
@@ -131,7 +128,7 @@ class Plan(ABC):
                 index = self.buffer.index(row)
                 parts.select(stats.take(index), index)
             return parts.joined()
-        return self.selector.select(stats, pool=lambda v: gather(v, self.group), threshold=threshold)
+        return self.selector.select(stats, pool=lambda v: gather(v, self.group))
 
     def total(self, values_N: torch.Tensor) -> float:
         """The sum over all tokens of all ranks."""
@@ -163,8 +160,6 @@ class Plan(ABC):
 
     def finish(self, chosen: Selection) -> None:
         """Log what was selected: metrics, and the token log."""
-        if self.selector.log_agreement:
-            self.metrics |= self._agreement()
         self.metrics |= self._counts(chosen)
         if self._log is not None:
             self.engine.log_tokens(self._log, self.data, self.buffer, chosen.keep_N)
@@ -183,21 +178,4 @@ class Plan(ABC):
             logged["threshold"] = chosen.threshold
         if self.selector.log_entropy and b.filled:
             logged["current_entropy"] = self.total(b.entropy_N.double()[b.response_N]) / max(tokens, 1.0)
-        return logged
-
-    def _agreement(self) -> dict[str, float]:
-        """The Jaccard index, over all ranks, of the tokens that each cheaper variant silences with Algorithm 1's."""
-        stats, last, batch = self.buffer.stats(), self.engine.last_threshold, self.engine.batch_threshold
-        variants = {"micro_batch": self.micro_batches.keep_N}
-        if last is not None:
-            variants["last_threshold"] = self.select(stats, last).keep_N
-        if self.old is not None:
-            variants["old"] = self.select(self.old).keep_N
-            if batch is not None:
-                variants["batch"] = self.select(self.old, batch).keep_N
-        silenced_N, logged = stats.response_N & ~self.select(stats).keep_N, {}
-        for name, keep_N in variants.items():
-            other_N = stats.response_N & ~keep_N
-            either = self.total(silenced_N | other_N)
-            logged[f"agreement/{name}"] = self.total(silenced_N & other_N) / either if either else 1.0
         return logged

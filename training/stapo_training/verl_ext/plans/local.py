@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stapo_training.verl_ext.mini_batch import MicroBatchSelections
 from stapo_training.verl_ext.plans.base import Outputs, Plan
 
 
@@ -9,8 +10,9 @@ class LocalPlan(Plan):
     """`scope=micro_batch`: a quantile a micro-batch and rank; one normaliser, the kept tokens of the mini-batch."""
 
     def train(self) -> Outputs:
-        outputs = self.train_pass(self.micro_batches.select, self.judged)
-        chosen = self.micro_batches.joined()
+        micro_batches = MicroBatchSelections(self.selector, self.buffer, self.judged)
+        outputs = self.train_pass(micro_batches.select, self.judged)
+        chosen = micro_batches.joined()
         self.divide(outputs, chosen)
         self.finish(chosen)
         return outputs

@@ -10,7 +10,7 @@ class MaskedPlan(Plan):
 
     def train(self) -> Outputs:
         assert self.judged is not None
-        chosen = self.select(self.judged, self.engine.batch_threshold if self.selector.scope == "batch" else None)
+        chosen = self.select(self.judged)
         self.mask(chosen)
         outputs = self.train_pass(judged=self.judged)
         self.finish(chosen)

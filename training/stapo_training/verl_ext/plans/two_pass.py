@@ -19,7 +19,6 @@ class TwoPassPlan(Plan):
         self.mask(chosen)
         outputs = self.train_pass(judged=judged)
         self.finish(chosen)
-        self.engine.last_threshold = chosen.threshold
         return outputs
 
     def _forward_pass(self) -> None:
