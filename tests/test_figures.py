@@ -130,14 +130,12 @@ def every(mini) -> dict[str, Sketch]:
 
 
 def test_each_family_is_drawn(every):
-    kinds = ("training_curves", "pareto", "forest", "token_entropy", "silenced_share")
-    more = {"miniature_judge", "miniature_lengths", "paper_against_ours_t10", "paper_against_ours_t07"}
-    assert set(every) == more | {f"miniature_{k}" for k in kinds}
-    for name, s in every.items():
-        if not name.startswith("paper_"):
-            assert "(miniature)" in s.title
-            assert s.title.endswith("SYNTHETIC RECORDS")
-            assert "a tiny model on additions, not a result of the paper" in s.caption
+    kinds = ("training_curves", "pareto", "forest", "token_entropy", "silenced_share", "lengths")
+    assert set(every) == {f"miniature_{k}" for k in kinds}
+    for s in every.values():
+        assert "(miniature)" in s.title
+        assert s.title.endswith("SYNTHETIC RECORDS")
+        assert "a tiny model on additions, not a result of the paper" in s.caption
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
@@ -208,43 +206,30 @@ def test_nothing_run_at_all_still_draws_and_every_panel_says_so(tmp_path):
     for name, count in (
         ("miniature_training_curves", 4), ("miniature_pareto", 2), ("miniature_token_entropy", 5),
         ("miniature_silenced_share", 2), ("miniature_forest", 2 * 3 * 4), ("miniature_lengths", 2 * 2 * 5),
-        ("miniature_judge", 2 * 2 * 2 * 5),
     ):  # fmt: skip
         assert texts(found[name]).count("not run") == count, name
-    for setting in ("t10", "t07"):
-        assert texts(found[f"paper_against_ours_{setting}"]).count("ours: not run") == 3
 
 
 def test_lengths_that_records_do_not_have_are_said_to_be_missing(every):
     assert texts(every["miniature_lengths"]).count("by verdict:\nnot recorded") == 4
     assert "20 of 20 records" in every["miniature_lengths"].caption
-    assert texts(every["miniature_judge"]).count("judge not asked") == 2 * 2 * 5
 
 
 def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10", "00"], size="qwen3-8b", rows=30)
-    found = sketched(tmp_path, "forest", "pareto", "against-paper")
+    found = sketched(tmp_path, "forest", "pareto")
     assert not any(name.startswith("miniature") for name in found)
     assert found["qwen3-8b_forest"].title == "STAPO minus the others, Qwen3-8B, SYNTHETIC RECORDS"
-    ours = found["paper_against_ours_t10"]
-    assert "ours: 1 of 28 run" in texts(ours)
-    assert texts(ours).count("ours: not run") == 2
-    assert "Only 2 of 30 problems of AIME24." in ours.caption
-    # the average of six is no average of one
-    assert {m for m in marks(ours) if m.startswith("ours-")} == {"ours-aime24-stapo"}
+    assert "Only 2 of 30 problems of AIME24." in found["qwen3-8b_forest"].caption
     assert texts(found["qwen3-8b_pareto"]).count("not run") == 2
 
 
 def test_a_model_that_was_only_evaluated_has_no_empty_figures(tmp_path):
-    families = "training-curves", "pareto", "token-entropy", "judge", "lengths"
+    families = "training-curves", "pareto", "token-entropy", "lengths"
     synthetic.cell(tmp_path, "external", "aime24", "t1.0", ["10", "00"], size="some-lm", rows=30, step="base")
     found = sketched(tmp_path, *families)
     assert set(found) == {"some-lm_lengths"}
     assert "Base model" not in texts(found["some-lm_lengths"])
-    # a judge that was asked is shown, a method that was trained has its curves
-    judged = {"scored_by": "rule+judge", "judge": "some judge"}
-    synthetic.cell(tmp_path, "external", "aime25", "t1.0", ["10", "00"], size="some-lm", rows=30, step="base", **judged)
-    assert set(sketched(tmp_path, *families)) == {"some-lm_lengths", "some-lm_judge"}
 
 
 def test_the_gallery_page_explains_each_family_once():

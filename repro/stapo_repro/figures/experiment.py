@@ -1,6 +1,6 @@
 """The records of one experiment, ordered into groups, and the few quantities that several figures show.
 
-A group is what stands in one figure: the miniature, one of the paper's sizes, or all three side by side.
+A group is what one figure shows: the miniature, one of the paper's sizes, or another model.
 Quantities come from the tables' own functions, so that a figure and a table never differ.
 """
 
@@ -55,7 +55,7 @@ class Group:
 
     Attributes:
         name: first part of the file's name.
-        label: what the heading calls it, such as "Qwen3-8B"; "" for all of the paper's sizes.
+        label: what the heading calls it, such as "Qwen3-8B".
         methods: in drawing order, without the base model.
         models: the same, behind the base model where that was evaluated or something was trained from it.
         benchmarks: in the table's order.
@@ -76,12 +76,12 @@ class Group:
 
     def heading(self, text: str) -> str:
         """The figure's title: what is not a result of the paper's models says so in it."""
-        where = " (miniature)" if self.miniature else f", {self.label}" if self.label else ""
+        where = " (miniature)" if self.miniature else f", {self.label}"
         return f"{text}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
 
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
-        where = " in the miniature" if self.miniature else f" for {self.label or 'the models of the paper'}"
+        where = " in the miniature" if self.miniature else f" for {self.label}"
         aside = labels.what_it_is(self.sizes[0])
         end = f": {aside}." if aside else "."
         return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
@@ -132,10 +132,6 @@ class Experiment:
             name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
             out.append(self._group(name, labels.size_label(size), kind, (size,)))
         return out
-
-    def paper_group(self) -> Group:
-        """The paper's three sizes, whether there are records or not."""
-        return self._group("paper", "", "paper", tuple(labels.PAPER_SIZES))
 
     def _group(self, name: str, label: str, kind: Kind, sizes: tuple[str, ...]) -> Group:
         cells = [c.record for c in self.cells if c.record.cell.size in sizes]

@@ -25,12 +25,6 @@ def _trained(experiment: Experiment, group: Group) -> bool:
     return group.kind != "other" or any(r.size in group.sizes for r in experiment.runs)
 
 
-def _judged(experiment: Experiment, group: Group) -> bool:
-    """The same of a judge that was asked about none of another model's samples."""
-    judged = (c.record.cell.size for c in experiment.cells if c.record.scored_by == "rule+judge")
-    return group.kind != "other" or any(size in group.sizes for size in judged)
-
-
 def _each(
     figure: Callable[[Experiment, Group], Sketch | None],
     where: Callable[[Experiment, Group], bool] = lambda experiment, group: True,
@@ -57,13 +51,11 @@ FAMILIES: dict[str, Draw] = {
     "training-curves": _each(training.training_curves, _trained),
     "pareto": _each(pareto.pareto, _trained),
     "forest": _each(comparisons.forest),
-    "against-paper": comparisons.against_paper,
     "token-entropy": _each(token_entropy.token_entropy, _trained),
     "silenced-share": _each(training.silenced_share),
     "sensitivity": _each(sensitivity.sensitivity),
     "tokens": _tokens,
     "planted": _each(planted_figure.planted_words),
-    "judge": _each(evaluations.judge, _judged),
     "lengths": _each(evaluations.length),
 }
 OF_TESTBED: dict[str, Callable[[Testbed], list[Sketch]]] = {
@@ -125,10 +117,10 @@ def gallery(main: Sequence[Drawn], testbed: Sequence[Drawn]) -> str:
     def starting(*prefixes: str) -> list[Drawn]:
         return [d for d in main if d.name.startswith(tuple(f"{p}_" for p in prefixes))]
 
-    papers, mini = starting("paper", *labels.PAPER_SIZES), starting("miniature")
+    papers, mini = starting(*labels.PAPER_SIZES), starting("miniature")
     rest = [d for d in main if d not in (*papers, *mini)]
     gone = [label for size, label in labels.PAPER_SIZES.items() if not starting(size)]
-    later = "Every other figure of the miniature is drawn for a size with its first record."
+    later = "Every figure of the miniature is drawn for a size with its first record."
     lines: list[str] = []
     for title, drawn in (
         ("The miniature", mini),
@@ -136,7 +128,7 @@ def gallery(main: Sequence[Drawn], testbed: Sequence[Drawn]) -> str:
         ("The paper's models", papers),
         ("Other models", rest),
     ):
-        if drawn:
+        if drawn or (drawn is papers and gone):
             lines += [f"## {title}", "", *(x for d in drawn for x in (f"### {d.title}", "", d.block("."), ""))]
         if drawn is papers and gone:
             lines += [f"**Not run:** {', '.join(gone)}. {later}", ""]
