@@ -185,3 +185,11 @@ def test_a_call_with_nothing_to_do_puts_the_record_back(tmp_path: Path) -> None:
         run.restore()
         assert run.record == run.previous
     assert (tmp_path / runs.RECORD).read_bytes() == before
+
+
+def test_variables_that_choose_instructions_are_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in provenance.ARITHMETIC:
+        monkeypatch.delenv(name, raising=False)
+    assert "arithmetic" not in provenance.hardware()
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert provenance.hardware()["arithmetic"] == {"MKL_CBWR": "COMPATIBLE"}

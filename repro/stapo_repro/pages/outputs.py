@@ -18,7 +18,7 @@ from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import arithmetic, verified
+from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.records.reading import (
     APART,
@@ -135,7 +135,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
         generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
         generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
-        generated.renew(files, docs / "reproduction.md", "arithmetic", arithmetic.page_block(_RECORDS))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
