@@ -193,6 +193,11 @@ def test_extraction_by_preset() -> None:
         (("5",), r"\boxed{4}, \boxed{5}"),
         (("1", "-1", "7", "-7"), r"\boxed{\pm 1} and \boxed{\pm 7}"),
         (("(1,8)", "(2,7)"), r"\boxed{(1,8)} and \boxed{(2,7)}"),
+        ("(2,3)", r"\boxed{x=2} and \boxed{y=3}"),
+        (r"(-\infty,1)\cup(2,\infty)", r"\boxed{x<1} or \boxed{x>2}"),
+        ("[1,2)", r"\boxed{x \ge 1} and \boxed{x<2}"),
+        ("(2,3)", r"\boxed{n=1} and \boxed{(x,y)=(2,3)}"),
+        ("(2,\\infty)", r"\boxed{x<5} and \boxed{x>2}"),
         (r"\{1\pm\sqrt{5},-2\}", r"\boxed{1+\sqrt5}, \boxed{1-\sqrt5} and \boxed{-2}"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stapo_eval.grading.rules import Gold, Options, check_preset, full, in_one, justrl, library, quick
 from stapo_eval.grading.rules.text.cleaning import is_whole, key, number, same_whole
-from stapo_eval.grading.rules.verdict import listed
+from stapo_eval.grading.rules.verdict import are_parts, listed
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 
@@ -25,8 +25,9 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     answer = last_boxed(response)
     if answer is None:
         return answer_line(response) if use_answer_line else None
-    if preset == "ours" and len(boxes := final_boxes(response)) > 1 and listed(gold) > listed(answer):
-        return ", ".join(boxes)
+    if preset == "ours" and len(boxes := final_boxes(response)) > 1:
+        if listed(gold) > listed(answer) or are_parts(boxes, gold):
+            return ", ".join(boxes)
     return answer
 
 

@@ -12,7 +12,8 @@ from typing import Literal, get_args
 from stapo_eval.grading.rules.compare.forms import members, same
 from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both
 from stapo_eval.grading.rules.forms.reading import read
-from stapo_eval.grading.rules.forms.types import Collection, Form, Scalar, Words
+from stapo_eval.grading.rules.forms.relations import MINUS_INFINITY
+from stapo_eval.grading.rules.forms.types import INFINITY, Collection, Form, Relation, Scalar, Sequence, Words
 from stapo_eval.grading.rules.text.cleaning import clean, is_whole, joined, key, number, same_whole
 from stapo_eval.grading.rules.text.tokens import LONGEST, Meaningless, Unreadable
 from stapo_eval.grading.rules.text.units import QUALIFIERS, parse_unit
@@ -107,6 +108,11 @@ _LABEL = re.compile(
     rf"{_TEXT}\(?([A-Ja-j])\s*[).:]\s*\}}?\s*(?!{_TEXT}(?:and|or)\b)(?=[^\s+\-*/^=<>])(.*)",
     re.S,
 )
+# behind a choice: another one, or that it is wrong
+_OTHER_CHOICE = re.compile(
+    r"(?<![A-Za-z\\])(?:[A-J]|\([a-j]\)|^[a-j]$|(?i:not|no|never|wrong|false|incorrect|untrue|excluded|rejected"
+    r"|eliminated|except|neither|nor))(?![A-Za-z])"
+)
 _WORD = re.compile(r"(?<![\\A-Za-z])(?:[A-Za-z]{4,}|not)")
 _LETTER = re.compile(r"\(?[A-J]\)?")
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
@@ -153,6 +159,19 @@ def listed(text: Gold) -> int:
     return max((len(members(f)) for f in lists), default=1 if isinstance(text, str) else len(text))
 
 
+def are_parts(boxes: list[str], gold: Gold) -> bool:
+    """Whether boxes are equations of values, x = 2 and y = 3, or bounds, x > 1 and x < 2, of which each is a part of
+    a gold of several: a point, an interval with two bounds, a union."""
+    golds = [f for f in _gold_readings(gold, Options()) if isinstance(f, Sequence | Collection)]
+    if not any(len(f.items) > 1 and not {INFINITY, MINUS_INFINITY} & set(f.items) for f in golds):
+        return False
+    forms = [next(iter(_readings(box)[0]), None) for box in boxes]
+    equations = (
+        isinstance(f, Relation) and set(f.operators) == {"="} and isinstance(f.sides[-1], Scalar) for f in forms
+    )
+    return all(equations) or all(isinstance(f, Sequence) and f.source is not None for f in forms)
+
+
 def _terms(options: Options) -> Terms:
     unit = options.unit.strip().strip("$").strip()
     percent = "%" in unit or "percent" in unit
@@ -197,7 +216,8 @@ def _written_otherwise(gold: str, answer: str, options: Options) -> bool:
     if m := _LABEL.fullmatch(clean(answer)):
         if _LETTER.fullmatch(g):  # an equation or a list behind it says more than the choice
             forms = _readings(m[2])[0]
-            return m[1].upper() == g.strip("()") and bool(forms) and all(isinstance(f, Scalar | Words) for f in forms)
+            said = all(isinstance(f, Scalar | Words) for f in forms) and not _OTHER_CHOICE.search(clean(m[2]))
+            return m[1].upper() == g.strip("()") and bool(forms) and said
         return bool(_compared(gold, m[2], options))
     return False
 
@@ -209,7 +229,7 @@ def _changes_meaning(gold: str, answer: str) -> bool:
     """
     g, a = clean(gold), clean(answer)
     words, golds = ([w.lower() for w in _WORD.findall(text)] for text in (a, g))
-    if not a or (words and words != golds) or ("mod" in a and "mod" not in g):
+    if not a or (words and words != golds) or ("mod" in a and "mod" not in g) or ("..." in a) != ("..." in g):
         return True
     changing = [w for w in golds if w in QUALIFIERS]
     return bool(changing) and words != golds  # "5 or more" is not 5
@@ -237,7 +257,7 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
     return library.verify(whole, answer, options.unit)
 
 
-_RULES = 2  # one more with every change of the rules or of the boxes that are read, since a verdict may change
+_RULES = 3  # one more with every change of the rules or of the boxes that are read, since a verdict may change
 
 
 def grader_version() -> str:

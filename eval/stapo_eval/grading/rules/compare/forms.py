@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
+from functools import reduce
 
-from stapo_eval.grading.rules.compare.scalars import Terms, assigned, both, is_quotient, ratios, scalars
+from stapo_eval.grading.rules.compare.scalars import VARIABLES, Terms, assigned, both, is_quotient, ratios, scalars
 from stapo_eval.grading.rules.forms.relations import FLIPPED, flipped, is_range
 from stapo_eval.grading.rules.forms.types import (
     MOST_ITEMS,
@@ -27,7 +29,8 @@ from stapo_eval.grading.rules.values import identity
 from stapo_eval.grading.rules.values.trees import Tree, exact, substituted, symbols
 
 # dy/dx, a dot over y, y'
-_DERIVATIVE = re.compile(r"d(\S+)/d\S+|accent:d?dot:(\S+)|([^']+)'+")
+_DERIVATIVE = re.compile(r"d(\S+)/d(\S+)|accent:d?dot:(\S+)|([^']+)'+")
+_MARK = re.compile(r"\^[sdSD]")
 _VARIABLE = re.compile(
     r"[A-Za-z](?:_\w+)?'*|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|xi|rho|sigma|tau|phi|psi|omega"
 )
@@ -109,8 +112,10 @@ def _collections(gold: Form, answer: Form, terms: Terms) -> bool | None:
                 return False  # a point or an interval for two values without names
             items = tuple(map(_unnamed, other.items))
             return _each(one.items, items, terms) if one is gold else _each(items, one.items, terms)
-    if isinstance(gold, Scalar) and len(answers := members(answer)) == 2 and answers[0] == Words(("yes",)):
-        return same(gold, answers[1], terms)  # "Yes, n = 4"
+    if isinstance(answer, Collection) and answer.commas and answer.items[0] == Words(("yes",)):
+        value = _unnamed(answer.items[-1])  # "Yes, n = 4"
+        if len(answer.items) == 2 and isinstance(gold, Scalar) and isinstance(value, Scalar) and not value.percent:
+            return scalars(gold, value, terms)
     golds, answers = members(gold), members(answer)
     if not isinstance(gold, Collection) and isinstance(answer, Collection) and answer.either:
         return both([same(gold, x, terms) for x in answer.items])  # one answer in several ways: "3/4 or 0.75"
@@ -162,7 +167,8 @@ def _distinct(items: list[Form], terms: Terms) -> list[Form]:
 def _unnamed(form: Form) -> Form:
     """What a relation says its left side is: the last side of x = ... = 5; other forms as they are."""
     if isinstance(form, Relation) and set(form.operators) == {"="} and form.names[0]:
-        return form.sides[-1]
+        # a bare value behind x^s is what the power is
+        return form if _MARK.search(form.names[0]) and not _variables(form.sides[-1]) else form.sides[-1]
     return form
 
 
@@ -180,17 +186,19 @@ def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
     if isinstance(bare_gold, Relation) or isinstance(bare_answer, Relation):
         return False
     result = same(bare_gold, bare_answer, terms)
-    if result is False and isinstance(gold, Scalar) and isinstance(answer, Relation) and answer.names[0] in ("y", "Y"):
-        return _in_other_case(gold, bare_answer, terms)
+    if result is False and isinstance(gold, Scalar) and isinstance(answer, Relation) and answer.names[0] == "Y":
+        return _in_capitals(gold, bare_answer, terms)
     return result
 
 
-def _in_other_case(gold: Scalar, answer: Form, terms: Terms) -> bool | None:
-    """Whether a function of one letter, given as y = ..., is the gold but for the case of that letter."""
+def _in_capitals(gold: Scalar, answer: Form, terms: Terms) -> bool | None:
+    """Whether a function that is written in capitals, Y = 2P, is the gold 2p; 3M and 2R may be other quantities."""
     names = symbols(answer.tree) if isinstance(answer, Scalar) else frozenset()
-    if not isinstance(answer, Scalar) or len(names) != 1 or symbols(gold.tree) != {n.swapcase() for n in names}:
+    if not isinstance(answer, Scalar) or len(names) != 1 or not names <= set("PQX"):
         return False
-    renamed = substituted(answer.tree, {n: ("sym", n.swapcase()) for n in names})
+    if symbols(gold.tree) != {n.lower() for n in names}:
+        return False
+    renamed = substituted(answer.tree, {n: ("sym", n.lower()) for n in names})
     return scalars(gold, replace(answer, tree=renamed), terms)
 
 
@@ -248,7 +256,21 @@ def _equations(gold: Relation, answer: Relation) -> bool | None:
     if symbols(g) != symbols(a) or not symbols(g):
         return False
     rates = [m for m in map(_DERIVATIVE.fullmatch, symbols(g)) if m]
-    given = symbols(g) - {name for m in rates for name in (m[0], m[m.lastindex or 0])} if rates else ()
-    # a factor may hold the given letters of a differential equation, which are not zero, but not its unknowns
-    points = ({n: exact(identity.coordinate(n, k, "positive")) for n in given} for k in range(3 if rates else 1))
-    return both([identity.proportional(substituted(g, p), substituted(a, p)) for p in points])
+    if not rates:
+        return identity.proportional(g, a)
+    # of y' and a dot nothing says by which letter; neither that nor an unknown may be in a factor
+    own = {name for m in rates for name in (m[0], *m.groups())}
+    given = sorted(symbols(g) - own - (frozenset() if all(m[2] for m in rates) else VARIABLES))
+    points: list[dict[str, Fraction]] = [dict.fromkeys(given, Fraction(1))]
+    for k in range(8):  # with all signs of three letters
+        points.append({n: (-1) ** (k >> i % 3) * identity.coordinate(n, k, "positive") for i, n in enumerate(given)})
+    points.append({n: points[1][n] * points[2][n] for n in given})
+    at = [tuple(substituted(t, {n: exact(x) for n, x in p.items()}) for t in (g, a)) for p in points]
+    # of monomials f(p q) f(1) = f(p) f(q), and only these are nowhere zero, where no given letter is
+    (g_1, a_1), (g_p, a_p), (g_q, a_q), (g_pq, a_pq) = at[0], at[1], at[2], at[-1]
+    factor = identity.equal(_product(a_pq, a_1, g_p, g_q), _product(g_pq, g_1, a_p, a_q))
+    return both([*(identity.proportional(*trees) for trees in at), factor])
+
+
+def _product(*trees: Tree) -> Tree:
+    return reduce(lambda x, y: ("*", x, y), trees)

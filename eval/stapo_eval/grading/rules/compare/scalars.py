@@ -15,7 +15,8 @@ from stapo_eval.grading.rules.values.trees import Tree, exact, substituted, symb
 
 _HUNDRED = exact(100)
 _CONSTANT = re.compile(r"c(?:_\d)?", re.I)
-_VARIABLES = frozenset(("r", "s", "t", "u", "v", "w", "x", "y", "z", "theta"))
+VARIABLES = frozenset(("r", "s", "t", "u", "v", "w", "x", "y", "z", "theta"))
+"""Letters by which a derivative may be taken."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,39 @@ def _is_infinite(tree: Tree) -> int:
 def _in_case_of(gold: Tree, answer: Tree) -> Tree | None:
     """The answer with its constants of integration, c or C_1, in the gold's case; None where they may be others.
 
-    A curve of one variable is linear in them, beside a part without them: C e^x + x, and neither x + C nor a + C.
+    A curve in x or t is linear in them, beside a part without them. What shows that it is one, and no formula of
+    quantities, is that they are numbered, or a factor of one: C e^x + x, and neither C x + x^2 nor x + C.
     """
     names = {n for n in symbols(gold) if _CONSTANT.fullmatch(n)}
     others: dict[str, Tree] = {n.swapcase(): ("sym", n) for n in names}
     variable = symbols(gold) - names
-    if not names or len(variable) != 1 or not variable <= _VARIABLES or symbols(answer) != variable | set(others):
+    if not names or len(variable) != 1 or not variable <= {"x", "t"} or symbols(answer) != variable | set(others):
+        return None
+    if not all("_" in n for n in names) and not _has_curve_beside(gold, names, variable):
         return None
     values = [substituted(gold, dict.fromkeys(names, exact(k))) for k in range(3)]
     points = [substituted(values[1], dict.fromkeys(variable, exact(k))) for k in (1, 2, 3)]
     if identity.equal(values[0], exact(0)) is not False or not _even(values) or _even(points) is not False:
         return None
     return substituted(answer, others)
+
+
+def _has_curve_beside(tree: Tree, constants: set[str], variable: frozenset[str]) -> bool:
+    """Whether a constant has a factor that is a function of the variable, an exponential or a negative power."""
+    parts = [t for t in tree[1:] if isinstance(t, tuple)]
+    if tree[0] in ("*", "/") and len(parts) == 2:
+        for one, other in (parts, parts[::-1]):
+            if symbols(one) & constants and _is_curve(other, variable):
+                return True
+    return any(_has_curve_beside(t, constants, variable) for t in parts)
+
+
+def _is_curve(tree: Tree, variable: frozenset[str]) -> bool:
+    if tree[0] == "fn" and symbols(tree) & variable:
+        return True
+    if tree[0] == "^" and (symbols(tree[2]) & variable or (tree[2][0] == "neg" and symbols(tree[1]) & variable)):
+        return True
+    return any(_is_curve(t, variable) for t in tree[1:] if isinstance(t, tuple))
 
 
 def _even(trees: list[Tree]) -> bool | None:

@@ -18,10 +18,14 @@ from stapo_eval.grading.rules.forms.types import (
     Words,
 )
 from stapo_eval.grading.rules.text.tokens import Meaningless, Token, Unreadable, tokenize
-from stapo_eval.grading.rules.text.units import QUALIFIERS
 from stapo_eval.grading.rules.text.vocabulary import words
 
 _LEADS = words("the answer is final equals approximately about value so thus are solution solutions hence")
+# what may name a value before a colon; other words may change it ("dozen: 12", "upper bound: 12")
+_NAMES = words("""
+    area volume perimeter circumference length width height radius diameter distance time speed cost price age mass
+    value sum product total probability answer result number ways of the
+""")
 _QUANTIFIERS = words("all every any each some")
 _MATRICES = words("matrix pmatrix bmatrix vmatrix Bmatrix Vmatrix array smallmatrix")
 _ROWS = words("aligned cases align gathered align*")  # environments that only set equations under one another
@@ -75,6 +79,7 @@ class _Reader:
     def __init__(self, tight: bool):
         self.tight = tight
         self.depth = 0  # of items within items
+        self.several = False  # whether the item is one of a list
 
     def answer(self, tokens: list[Token]) -> Form:
         """A whole answer: one item or a list without brackets."""
@@ -92,7 +97,9 @@ class _Reader:
             return forms[0]
         if not forms:
             raise Meaningless("nothing")
-        return conjoined(forms, between) or Collection(forms, either=set(between) == {"or"})
+        return conjoined(forms, between) or Collection(
+            forms, either=set(between) == {"or"}, commas=set(between) == {","}
+        )
 
     def items(self, parts: list[list[Token]]) -> tuple[Form, ...]:
         """The forms of the parts of a list; a part with a plus-minus sign is several."""
@@ -101,6 +108,7 @@ class _Reader:
             raise Meaningless("too many items")
         parts = [p for p in parts if not _is_domain(p)] or parts
         expanded = [variant for p in parts for variant in sign_variants(p)]
+        self.several = len(parts) > 1
         return tuple(self.item(p) for p in expanded)
 
     def item(self, tokens: list[Token]) -> Form:
@@ -123,12 +131,18 @@ class _Reader:
         if len(parts) == 2:
             return self.without(self.item(parts[0]), self.item(parts[1]))
         parts, _ = split(tokens, "colon")
-        named = [t.value.lower() for t in parts[0] if t.kind == "word"]
-        if len(parts) == 2 and named and name_of(parts[0]) and QUALIFIERS.isdisjoint(named):
+        if len(parts) == 2 and self.is_name(parts[0]):
             return self.relation(parts, ["="])  # "Area: 12"
         if len(parts) > 1:
             return Ratio(tuple(self.item(p) for p in parts))
         return self.bracketed(tokens) or quantity(tokens, tight=self.tight)
+
+    def is_name(self, tokens: list[Token]) -> bool:
+        """Whether what stands before a colon only names a value: "Area of ABC"; of several values "Ann"."""
+        named = [t.value for t in tokens if t.kind == "word"]
+        if self.several and len(named) == len(tokens) == 1 and named[0].istitle():
+            return True
+        return bool(named) and bool(name_of(tokens)) and {w.lower() for w in named} <= _NAMES
 
     def without(self, whole_set: Form, taken: Form) -> Form:
         """The real line without a point, as a union of intervals."""

@@ -43,12 +43,13 @@ class Sequence:
 @dataclass(frozen=True)
 class Collection:
     """Items whose order does not count. braces: a set, in which a repeated item counts once. union: of sets. either:
-    they stand between "or"s. variable: what inequalities say is in the union."""
+    they stand between "or"s. commas: between nothing else. variable: what inequalities say is in the union."""
 
     items: tuple[Form, ...]
     braces: bool = False
     union: bool = False
     either: bool = False
+    commas: bool = field(default=False, compare=False)
     variable: str = field(default="", compare=False)
 
 

@@ -84,6 +84,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
     (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
     (r"\\neq(?![A-Za-z])", r"\\ne "),
+    (r"\\[lcd]?dots[a-z]?(?![A-Za-z])|\.(?:\s?\.)+", "..."),  # digits or items that go on
     (_TIME_OF_DAY, lambda m: f"{m[1]} {m[2].lower()}m"),
     (_RESIDUE, r" \\mod \1"),
     (r"\s+", " "),
@@ -92,7 +93,7 @@ _LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this ord
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
 _MARKDOWN = re.compile(r"(\*\*|`)([^*`]+)\1")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
-_END = re.compile(r"[\s.,;:]+$")
+_END = re.compile(r"(?:[\s,;:]|(?<![.\\])\.)+$")
 
 
 def unify(text: str) -> str:
@@ -131,7 +132,7 @@ def clean(text: str) -> str:
     for pattern, to in _LATEX:
         text = pattern.sub(to, text)
     text = text.strip().rstrip("\\").rstrip()  # a line break
-    return _END.sub("", text) if not text.endswith(("...", "\\.")) else text
+    return _END.sub("", text)
 
 
 _FONTS = re.compile(

@@ -42,7 +42,7 @@ _OPEN_BRACE = re.compile(r"\s*\{")
 _BLACKBOARD = re.compile(r"\s*\{?\s*([A-Z])\s*\}?")
 _MATH_LETTER = re.compile(r"[eid]\}")
 _LEXEME = re.compile(
-    r"(?P<space>\s+)|(?P<num>\d[\d\ue000]*(?:\.\d*)?(?:[eE][+-]?\d{1,4}(?![\d.]))?|\.\d+(?:[eE][+-]?\d{1,4}(?!\d))?)"
+    r"(?P<space>\s+)|(?P<num>\d[\d\ue000]*(?:\.(?!\.)\d*)?(?:[eE][+-]?\d{1,4}(?![\d.]))?|\.\d+(?:[eE][+-]?\d{1,4}(?!\d))?)"
     r"|\\(?P<command>[A-Za-z]+)\*?|(?P<letters>[^\W\d_]+)|(?P<dots>\.{2,})|(?P<sign>\\\\|\\.|.)",
     re.S,
 )
