@@ -154,19 +154,39 @@ def test_no_secret_reaches_a_record() -> None:
 
 
 @pytest.mark.parametrize("name", ["api_key", "WANDB_API_KEY", "HF_TOKEN", "token", "db_password", "client-secret",
-                                  "AWS_SECRET_ACCESS_KEY", "Authorization", "apikey", "key"])  # fmt: skip
+                                  "AWS_SECRET_ACCESS_KEY", "Authorization", "apikey", "key", "wandb_key",
+                                  "hf_tokens", "keys", "accessToken", "clientSecret"])  # fmt: skip
 def test_a_value_under_a_secrets_name_is_in_no_record(name: str) -> None:
-    config = {"env": {name: "s3cret"}, "list": [{name: 31337}, {name: ["s3cret"]}]}
+    config = {"env": {name: "s3cret"}, "list": [{name: b"s3cret"}, {name: ["s3cret"]}, {name: {"value": "s3cret"}}]}
     command = ["x", f"--{name}", "s3cret", f"++a.{name}=s3cret", f"env={{A:1,{name}:s3cret,B:2}}", "n=3"]
     made = provenance.new_run("train", config, seeds={}, deterministic=True)
-    assert not [x for x in ("s3cret", "31337") if x in json.dumps([made.config, provenance.redact_command(command)])]
+    assert "s3cret" not in json.dumps([made.config, provenance.redact_command(command)])
     assert provenance.redact_command(command)[-2:] == [f"env={{A:1,{name}:(redacted),B:2}}", "n=3"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "shown"),
+    [
+        ("Authorization: Bearer S", "Authorization: (redacted)"),
+        ("--header=Authorization: Bearer S", "--header=Authorization: (redacted)"),
+        ('{"api_key": "S, S", "n": 1}', '{"api_key": (redacted), "n": 1}'),
+        ("extra={'token': 'S', 'n': 1}", "extra={'token': (redacted), 'n': 1}"),
+        ("env={api_key:S S,B:2}", "env={api_key:(redacted),B:2}"),
+        ("--url=https://user:S@host/v1", "--url=https://(redacted)@host/v1"),
+        ("https://host/v1?api_key=S&n=2", "https://host/v1?api_key=(redacted)&n=2"),
+        ("a.password=S, S", "a.password=(redacted)"),
+    ],
+)
+def test_a_secret_within_an_argument_is_hidden_whole(argument: str, shown: str) -> None:
+    assert provenance.redact_command(["x", argument]) == ["x", shown]
 
 
 def test_what_only_sounds_like_a_secret_is_recorded() -> None:
     config = {"key_variable": "MY_KEY", "prompt_key": "prompt", "tokenization_sanity_check_mode": "strict",
-              "max_tokens": 5, "tokenizer": "t", "token": False, "keys": ["a"]}  # fmt: skip
-    command = ["x", "--key-variable", "MY_KEY", "data.prompt_key=prompt", "--max-tokens", "5"]
+              "max_tokens": 5, "tokenizer": "t", "token": False, "token_ids": ["a"], "eos_token": "</s>",
+              "teacher_key": "t", "api_key": 31337}  # fmt: skip
+    command = ["x", "--key-variable", "MY_KEY", "data.prompt_key=prompt", "--max-tokens", "5", "f={image_key: a, b: 2}",
+               "--url=https://host/v1?n=2"]  # fmt: skip
     assert provenance.redact(config) == config
     assert provenance.redact_command(command) == command
 

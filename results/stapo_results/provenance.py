@@ -26,11 +26,18 @@ _PACKAGES = (
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
 REDACTED = "(redacted)"
-_NAME = (
-    r"(?:[\w.+-]*[_.+-])?(?:(?:api|access|secret|private|auth)[_-]?key|token|secret|password|passwd|passphrase"
-    r"|authorization|credentials?|cookie)|(?:[\w.+-]*\.)?key"
+_SECRET = re.compile(
+    r"\w*(?:keys?|tokens?|secrets?|passwords?|passwd|pwd|passphrases?|authorization|bearer|credentials?|cookies?)"
 )
-_SECRET, _INLINE = re.compile(rf"[-+~]*(?:{_NAME})", re.I), re.compile(rf"(\b(?:{_NAME})\s*:\s*)[^,}}\s]+", re.I)
+_HARMLESS = {
+    *(f"{x}_key" for x in ("prompt", "image", "video", "audio", "response", "reward_fn", "teacher")),
+    *("tokens", *(f"{x}_tokens" for x in ("max", "max_new", "max_completion", "prompt", "response", "batch"))),
+    *("max_num_batched_tokens", "num_speculative_tokens", "speculative_num_draft_tokens"),
+    *(f"{x}_token" for x in ("bos", "eos", "pad", "unk", "stop")),
+}
+_NAMED = re.compile(r"([\w.+~-]+)(?:\\*[\"'])?\s*[:=]\s*")  # also a quoted name
+_VALUE = re.compile(r"""\\".*?\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*|[^,}&\])]*""", re.S)
+_USER = re.compile(r"://[^/\s]*@")
 
 
 def now() -> str:
@@ -110,29 +117,48 @@ def hardware() -> dict[str, Any]:
     return found | ({"arithmetic": chosen} if chosen else {})
 
 
-def redact(value: Any) -> Any:
-    """The same value with everything under the name of a secret replaced.
+def _is_secret(name: str) -> bool:
+    """By its last word: `hf_tokens` and `accessToken` are, `key_variable` and the names of `_HARMLESS` are not."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+~"))
+    last = words.rpartition(".")[2].replace("-", "_").lower()
+    return _SECRET.fullmatch(last) is not None and last not in _HARMLESS
 
-    A name is a secret's by its last words: `hf_token` is, `max_tokens`, `prompt_key` and `key_variable` are not.
+
+def redact(value: Any, *, secret: bool = False) -> Any:
+    """The same value with all texts and lists under the name of a secret replaced; numbers stay.
+
+    Args:
+        secret: the value stands under such a name.
     """
     if isinstance(value, dict):
-        return {
-            k: REDACTED if _SECRET.fullmatch(str(k)) and v and not isinstance(v, (bool, dict)) else redact(v)
-            for k, v in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [redact(v) for v in value]
-    return value
+        return {k: redact(v, secret=secret or _is_secret(str(k))) for k, v in value.items()}
+    if secret and value and isinstance(value, (str, bytes, list, tuple)):
+        return REDACTED
+    return [redact(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _scrubbed(text: str) -> str:
+    """A text without the values of secret names in dictionaries, headers and addresses, and without an address's user.
+
+    A value goes to its closing quote, else to a comma, bracket or ampersand, or to the end: "Authorization: Bearer x".
+    """
+    out, at = [], 0
+    for m in _NAMED.finditer(text):
+        value = _VALUE.match(text, m.end())
+        if m.start() >= at and value is not None and _is_secret(m[1]):
+            out += [text[at : m.end()], REDACTED]
+            at = value.end()
+    return _USER.sub(f"://{REDACTED}@", "".join([*out, text[at:]]))
 
 
 def redact_command(argv: list[str]) -> list[str]:
-    """A command line without the values of options, and of keys of a dictionary, that have a secret's name."""
+    """A command line without the values of options that have a secret's name, and without what `_scrubbed` finds."""
     out, hide = [], False
     for a in argv:
-        name, eq, value = a.partition("=")
-        shown = REDACTED if _SECRET.fullmatch(name) else _INLINE.sub(rf"\1{REDACTED}", value)
-        out.append(REDACTED if hide else f"{name}={shown}" if eq else a)
-        hide = a.startswith("--") and not eq and _SECRET.fullmatch(a) is not None
+        name, eq, _ = a.partition("=")
+        secret = re.fullmatch(r"[\w.+~-]+", name) is not None and _is_secret(name)
+        out.append(REDACTED if hide else f"{name}={REDACTED}" if eq and secret else _scrubbed(a))
+        hide = a.startswith("-") and not eq and secret
     return out
 
 

@@ -25,9 +25,9 @@ def extract(response: str, gold: Gold, preset: str = "ours", *, use_answer_line:
     answer = last_boxed(response)
     if answer is None:
         return answer_line(response) if use_answer_line else None
-    if preset == "ours" and len(boxes := final_boxes(response)) > 1:
-        if listed(gold) > listed(answer) or are_parts(boxes, gold):
-            return ", ".join(boxes)
+    boxes = final_boxes(response) if preset == "ours" else []
+    if len(boxes) > 1 and (listed(gold) > listed(answer) or are_parts(boxes, gold)):
+        return ", ".join(boxes)
     return answer
 
 
