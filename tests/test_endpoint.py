@@ -17,7 +17,7 @@ from forked import forked
 from stapo_eval.decoding import Decoding, prompt
 from stapo_eval.engines import EngineOptions, Finished, Request, make_engine
 from stapo_eval.engines import endpoint as module
-from stapo_eval.engines.endpoint import EndpointEngine
+from stapo_eval.engines.endpoint import EndpointEngine, context_of
 from stapo_eval.engines.hf import HfEngine
 from stapo_eval.models import endpoint_model, find_model
 from stapo_eval.options import RunOptions
@@ -205,6 +205,32 @@ def test_a_response_may_have_what_the_context_leaves(server: Server, model: HfEn
     assert left == 29
     assert {b["max_tokens"] for b in server.asked} == {1, 40, 29}
     assert {f.prompt_tokens for f in ends.values()} == {512 - left}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "context"),
+    [
+        ("This model's maximum context length is 4096 tokens. However, you requested 5000", 4096),
+        ("the model's context length is only 4096 tokens", 4096),
+        ("maximum context length is 1,048,576 tokens", 1_048_576),
+        ("maximum context length is 32K tokens", 32_768),
+        ("the request exceeds the available context size (8192 tokens)", 8192),
+        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096),
+        ("context window exceeds limit", 2_000_000),
+        ("context length is 3,000,000", 2_000_000),  # the address says less itself
+        ("max_tokens (20480) must be less than or equal to 8192", None),
+    ],
+)
+def test_the_context_that_a_refusal_names(refusal: str, context: int | None) -> None:
+    assert context_of(refusal, 2_000_000) == context
+
+
+def test_a_prompt_that_leaves_no_token_is_refused(server: Server) -> None:
+    engine = _engine(server)
+    said = "This model's maximum context length is 3 tokens"
+    server.fault = lambda number, body: (400, said) if body["max_tokens"] > 1 else None
+    assert {f.finish_reason for f in _all(engine, _requests(engine, 2)).values()} == {"error"}
+    assert {b["max_tokens"] for b in server.asked[1:]} == {1, 12}
 
 
 BOXES_OF_NINE_BYTES = r"\boxed{3}" * 9  # each is one token

@@ -18,6 +18,7 @@ from stapo_eval import run as running
 from stapo_eval import sampling
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
+from stapo_eval.engines import make_engine
 from stapo_eval.engines.options import EngineOptions, copies_of, visible_gpus
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
@@ -361,11 +362,20 @@ def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
 
 @pytest.mark.parametrize(
     ("chosen", "count"),
-    [(None, 8), ("0,1,2", 3), ("5", 1), ("", 0), ("-1", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2)],
+    [(None, 8), ("0,1,2", 3), ("5", 1), ("", 0), ("-1", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2), ("0,0", 1), ("1,0,1,2", 2)],
 )
 def test_visible_gpus_are_counted_as_cuda_counts_them(chosen: str | None, count: int) -> None:
     assert visible_gpus(chosen, 8) == count
     assert visible_gpus(chosen, 0) == 0
+
+
+def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("stapo_eval.engines.ray._connect", lambda address: started.append(address) or True)
+    monkeypatch.setattr("stapo_eval.engines.ray.RayEngine._start", lambda *_: None)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    make_engine("hf", find_model(str(world / "external")), options=EngineOptions(replicas=1))
+    assert started == [""]  # which Ray reads from the environment
 
 
 def test_the_copies_on_all_visible_gpus_are_recorded(

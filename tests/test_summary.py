@@ -151,6 +151,12 @@ def test_samples_that_are_one_text_alarm_where_their_probability_does_not_explai
     assert len(notes([record], samples)) == alarm
 
 
+def test_an_endpoints_log_probabilities_that_explain_less_are_no_alarm() -> None:
+    record, samples = _cell([["same"] * 4] * 10, -15.0)
+    (said,) = notes([record.model_copy(update={"engine": "openai tiny"})], samples)
+    assert not said.startswith("ALARM")
+
+
 def test_an_older_record_and_single_samples_say_nothing_of_identical_texts() -> None:
     record, _ = _cell([["a"], ["b"], ["c"]], -50.0)
     assert record.identical_problems == 0

@@ -124,7 +124,11 @@ def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]
     for r in records:
         if looks_repeated(r):
             same = f"{r.identical_problems} of {len(r.problems)} problems of {r.cell.id} have one text for all samples"
-            out.insert(0, f"ALARM: {same}; their log-probabilities explain {r.identical_by_chance:g}")
+            explained = f"{same}; their log-probabilities explain {r.identical_by_chance:g}"
+            if r.engine.startswith("openai"):
+                out.append(f"{explained}, if they are those of the sampler (vLLM: --logprobs-mode processed_logprobs)")
+            else:
+                out.insert(0, f"ALARM: {explained}")
         if r.variant:
             out.append(f"{r.cell.benchmark}: {r.variant}")
         if r.text_variants:
@@ -140,8 +144,8 @@ def looks_repeated(record: CellRecord) -> bool:
     One text is no fault where the model is sure: a small trained model at t0.7 answers most problems so. The text's own
     probability p says how often that happens: the other N - 1 samples equal it with c = p^(N-1). What counts is the
     excess of such problems over the sum of their c. In a true sampler a problem adds at most c (1 - c) <= 1/4 to it on
-    average, whatever the model; the alarm is at half of the problems and one more. Where an endpoint gives no
-    log-probabilities nothing is explained, and a sure model alarms too. A public harness's "ten repeats" were one text
+    average, whatever the model; the alarm is at half of the problems and one more. An endpoint may give no
+    log-probabilities, or those before temperature and top-p: they explain less, so that there it is a note. A public harness's "ten repeats" were one text
     each, with a standard error of 0.0.
     """
     excess = (record.identical_problems or 0) - record.identical_by_chance

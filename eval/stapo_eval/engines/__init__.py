@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 
@@ -40,7 +41,8 @@ def make_engine(
         options = replace(options, replicas=copies_of(kind, options))
         if kind == "vllm" and options.replicas:
             print(f"vllm: {options.replicas} x {options.tensor_parallel} GPUs (--replicas)", file=sys.stderr)
-        if options.replicas > 1 or (options.replicas and options.ray_address):
+        named = options.ray_address or os.environ.get("RAY_ADDRESS")
+        if options.replicas > 1 or (options.replicas and named):
             from stapo_eval.engines.ray import RayEngine
 
             return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)

@@ -40,11 +40,21 @@ _TRY_AGAIN = {408, 409, 425, 429}
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
-_CONTEXT = re.compile(r"context (?:length|size|window)(?: (?:is|of) (?:only )?(\d+))?", re.I)
+_CONTEXT = re.compile(
+    r"context (?:length|size|window)(?:(?: (?:is|of))?(?: only)? \(?(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k)\b)?)?", re.I
+)
 _SAID_WITHOUT = {
     "logprobs": "the endpoint gives no log-probabilities: logprob_sum is null",
     "seed": "the endpoint refuses seeds: its samples cannot be made again",
 }
+
+
+def context_of(refusal: str, known: int) -> int | None:
+    """The context in tokens that a refusal names, at most the `known` one; None where it is of something else."""
+    m = _CONTEXT.search(refusal)
+    if m is None:
+        return None
+    return min(known, int((m[1] or str(known)).replace(",", "")) * (1024 if m[2] else 1))
 
 
 class Refused(Exception):
@@ -110,7 +120,8 @@ class EndpointEngine:
         self.name = f"openai {self.model}"
         self.sends = set(_OPTIONS)  # those options that every address takes
         self.limit = dict.fromkeys(found, "max_tokens")  # the name of the longest response at an address
-        self.room: dict[tuple[int, ...], int] = {}  # prompt -> tokens that the context leaves, where it is the limit
+        # (address, prompt) -> tokens that the context leaves, where it is the limit
+        self.room: dict[tuple[str, tuple[int, ...]], int] = {}
         for a in self.addresses:
             self._try_out(a.url)
         self.refused = sorted(_OPTIONS - self.sends)
@@ -186,17 +197,19 @@ class EndpointEngine:
             "messages": [{"role": "user", "content": bytes(request.prompt).decode("utf-8")}],
             "temperature": d.temperature,
             "top_p": d.top_p,
-            limit: min(d.max_tokens, self.room.get(request.prompt, d.max_tokens)),
+            limit: min(d.max_tokens, self.room.get((url, request.prompt), d.max_tokens)),
         }
         body |= {k: v for k, v in {"seed": request.seed, "logprobs": True, **NEUTRAL}.items() if k in self.sends}
         response = self._post(url, body)
-        said = _CONTEXT.search(response.text) if response.status_code == 400 else None
-        if said and (context := int(said[1] or self.context)) < _UNLIMITED:
+        context = context_of(response.text, self.context) if response.status_code == 400 else None
+        if context is not None and context < _UNLIMITED:
             # prompt and longest response together exceed it; a response of one token says how long the prompt is
-            response = self._post(url, body | {limit: 1})
+            refusal, response = response, self._post(url, body | {limit: 1})
             if response.status_code == 200:
                 left = context - _parsed(request, response, 0.0).prompt_length
-                self.room[request.prompt] = body[limit] = min(left, d.max_tokens)
+                if left < 1:
+                    raise Refused(f"status 400: {self._clean(refusal.text)}")
+                self.room[url, request.prompt] = body[limit] = min(left, d.max_tokens)
                 response = self._post(url, body)
         status = response.status_code
         if status == 200:

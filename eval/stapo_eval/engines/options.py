@@ -35,7 +35,7 @@ class EngineOptions:
     """Environment variable with the endpoint's key; the key stands in no record."""
     replicas: int = 0
     """Copies of the engine as actors on Ray, which share one queue; if 0, with vllm as many as the visible GPUs hold,
-    else one. One copy needs no Ray, unless --ray-address names where."""
+    else one. One copy needs no Ray, unless --ray-address or $RAY_ADDRESS names where."""
     ray_address: str = ""
     """Ray cluster, HOST:PORT or auto; if empty, $RAY_ADDRESS, else one of its own on this machine."""
     tensor_parallel: int = 1
@@ -72,12 +72,14 @@ def visible_gpus(chosen: str | None, listed: int) -> int:
     """How many GPUs this process may use.
 
     Args:
-        chosen: CUDA_VISIBLE_DEVICES, which CUDA reads up to the first number that is no card's; None if it is not set.
+        chosen: CUDA_VISIBLE_DEVICES, read as CUDA does up to the first name that is no card's or a second time there;
+            None if it is not set.
         listed: how many cards the driver lists.
     """
     names = [str(i) for i in range(listed)] if chosen is None else [x.strip() for x in chosen.split(",")]
     valid = takewhile(lambda x: x.startswith(("GPU-", "MIG-")) or (x.isdigit() and int(x) < listed), names)
-    return len(list(valid)) if listed else 0
+    once = takewhile(lambda pair: pair[1] not in names[: pair[0]], enumerate(valid))
+    return len(list(once)) if listed else 0
 
 
 def copies_of(kind: str, options: EngineOptions, gpus: int | None = None) -> int:
