@@ -362,7 +362,18 @@ def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
 
 @pytest.mark.parametrize(
     ("chosen", "count"),
-    [(None, 8), ("0,1,2", 3), ("5", 1), ("", 0), ("-1", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2), ("0,0", 1), ("1,0,1,2", 2)],
+    [
+        (None, 8),
+        ("0,1,2", 3),
+        ("5", 1),
+        ("", 0),
+        ("-1", 0),
+        ("0,-1,2", 1),
+        ("0,8,1", 1),
+        ("GPU-aa, MIG-bb", 2),
+        ("0,0", 1),
+        ("1,0,1,2", 2),
+    ],
 )
 def test_visible_gpus_are_counted_as_cuda_counts_them(chosen: str | None, count: int) -> None:
     assert visible_gpus(chosen, 8) == count

@@ -185,21 +185,7 @@ def _relations(gold: Form, answer: Form, terms: Terms) -> bool | None:
         return both([same(gold, side, terms) for side in answer.sides])
     if isinstance(bare_gold, Relation) or isinstance(bare_answer, Relation):
         return False
-    result = same(bare_gold, bare_answer, terms)
-    if result is False and isinstance(gold, Scalar) and isinstance(answer, Relation) and answer.names[0] == "Y":
-        return _in_capitals(gold, bare_answer, terms)
-    return result
-
-
-def _in_capitals(gold: Scalar, answer: Form, terms: Terms) -> bool | None:
-    """Whether a function that is written in capitals, Y = 2P, is the gold 2p; 3M and 2R may be other quantities."""
-    names = symbols(answer.tree) if isinstance(answer, Scalar) else frozenset()
-    if not isinstance(answer, Scalar) or len(names) != 1 or not names <= set("PQX"):
-        return False
-    if symbols(gold.tree) != {n.lower() for n in names}:
-        return False
-    renamed = substituted(answer.tree, {n: ("sym", n.lower()) for n in names})
-    return scalars(gold, replace(answer, tree=renamed), terms)
+    return same(bare_gold, bare_answer, terms)
 
 
 def _variables(form: Form) -> bool:
