@@ -3,13 +3,16 @@
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from stapo_results import provenance, runs
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_training.run import launch
+from stapo_training.run.configuration import compose
 
 
 def record(**alarms: object) -> Run:
@@ -59,6 +62,23 @@ def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_recor
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(BadInput):
         runs.previous_of(tmp_path, record(), "run.out", foreign=launch.foreign)
+
+
+def test_a_run_from_before_a_setting_goes_on(tmp_path: Path) -> None:
+    """A committed record, which names no validation setting and keeps all checkpoints."""
+    found = Path(__file__).parents[1] / "results/records/miniature/train/stapo-s0/run.json"
+    text = found.read_text().replace("RUN/", f"{tmp_path}/").replace('"RAY/', '"/tmp/ray/')
+    (tmp_path / "run.json").write_text(text)
+    old = Run.model_validate_json(text)
+    now: Any = OmegaConf.to_container(compose(old.command[2:]), resolve=True)
+    new = old.model_copy(update={"config": now})
+    assert runs.previous_of(tmp_path, new, "run.out", **launch.RULES) == old
+    ray = {**now["ray_kwargs"]["ray_init"], "runtime_env": {"env_vars": {"OMP_NUM_THREADS": 2}}}
+    before, after = (changed(new, "ray_kwargs", ray_init=r) for r in (ray | {"runtime_env": {}}, ray))
+    assert runs.differences(before, after, launch.may_differ) == []  # `hardware=8gpu` had no variables
+    both = changed(new, "run", validation_settings=["t1.0", "t0.7"])
+    with pytest.raises(BadInput, match="validation_settings"):
+        runs.previous_of(tmp_path, both, "run.out", **launch.RULES)
 
 
 def test_the_resume_command_works_from_any_folder_and_holds_no_secret() -> None:

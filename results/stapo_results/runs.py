@@ -119,6 +119,7 @@ def previous_of(
     foreign: Callable[[str], bool] = lambda name: True,
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
     resumes: bool = True,
+    older: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
 ) -> Run | None:
     """The record of a folder that holds the same run; None for a new folder. Writes nothing.
 
@@ -128,6 +129,7 @@ def previous_of(
         foreign: which names must not stand in a folder that has no record yet.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
         resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
+        older: the folder's configuration with what an older record leaves out.
 
     Raises:
         BadInput: it holds another run, or files without a record.
@@ -145,7 +147,9 @@ def previous_of(
             )
         return None
     previous = store.read_json(path / RECORD, Run)
-    differing = differences(previous, new, may_differ, defaults or {})
+    config = older(previous.config) if previous.kind == new.kind else previous.config
+    there = previous.model_copy(update={"config": config})
+    differing = differences(there, new, may_differ, defaults or {})
     if differing and not resumes and previous.kind == new.kind and previous.status != "done":
         return None
     if differing:
@@ -184,7 +188,8 @@ def differences(
 
 
 def _differing(key: str, there: Any, here: Any) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(there, dict) and isinstance(here, dict):
+    if {dict} <= {type(there), type(here)} <= {dict, type(None)}:  # a missing block is an empty one
+        there, here = there or {}, here or {}
         for k in sorted(there.keys() | here.keys()):
             yield from _differing(f"{key}.{k}" if key else k, there.get(k), here.get(k))
     elif there not in (here, REDACTED):  # an older record hides more values than a new one

@@ -6,13 +6,13 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance, runs, store
-from stapo_results.schema import Run
+from stapo_results.schema import SETTINGS, Run
 from stapo_training.artifacts import weights
 from stapo_training.run.configuration import absolute, compose, last_choices
 from stapo_training.run.folder import TrainingFolder, first_line
@@ -25,10 +25,12 @@ from stapo_training.selection import own
 _MAY_DIFFER = (
     *("alarms.", "run.silenced_share_reference", "trainer.logger", "run.card", "run.check_memory"),
     *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
-    "ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS",
+    *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
+    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
     "actor_rollout_ref.selector.log_agreement",  # removed; older runs' records name it
 )
-"""What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores."""
+"""What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
+many checkpoints are kept, how data and weights travel."""
 
 
 def run(overrides: list[str], *, dry_run: bool = False, config_only: bool = False) -> int:
@@ -88,7 +90,7 @@ def _dry_run(config: Any, overrides: Sequence[str], found: Preflight) -> int:
         registered = checks.attempt("veRL", lambda: validate(config, ask_worker=True))
     if not checks.problems:
         record = new_record(config, found.files)
-        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", may_differ, foreign=foreign))
+        checks.attempt("folder", lambda: runs.previous_of(out, record, "run.out", **RULES))
     dry.show(config, found, registered or {}, resume_command(overrides))
     checks.refuse()
     print("\nAll checks passed; nothing was started (--dry-run).")
@@ -129,11 +131,20 @@ def foreign(name: str) -> bool:
     return name in ("metrics.jsonl", "checkpoints")
 
 
+def older(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of an earlier run; without `run.validation_settings` it validated at its val_kwargs alone."""
+    used = config["actor_rollout_ref"]["rollout"]["val_kwargs"]
+    settings = [k for k, s in SETTINGS.items() if s[:2] == (used["temperature"], used["top_p"])]
+    return {**config, "run": {"validation_settings": settings, **config["run"]}}
+
+
+RULES: dict[str, Any] = {"may_differ": may_differ, "foreign": foreign, "older": older}
+"""How a run's folder is compared with a command (`runs.previous_of`)."""
+
+
 def _open_and_train(config: Any, command: str, files: Sequence[Path]) -> int:
     out = Path(config.run.out)
-    with runs.opened(
-        out, new_record(config, files), flag="run.out", may_differ=may_differ, foreign=foreign
-    ) as open_run:
+    with runs.opened(out, new_record(config, files), flag="run.out", **RULES) as open_run:
         if open_run.finished:
             print(f"{out}: this run is finished ({config.trainer.total_training_steps} steps)")
             return 0
