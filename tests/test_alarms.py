@@ -86,6 +86,18 @@ def test_a_mismatch_that_grows_over_ten_times_its_beginning_is_an_alarm() -> Non
     assert begun([{"rollout_kl": v} for v in series]) == [(5, "rollout_mismatch")]
 
 
+def test_a_rollout_may_be_broken_by_a_resume() -> None:
+    for resumed_at, since in ((100, 1), (98, 3)):  # the first steps are two
+        _, found = observe(Watch(), LIMITS, 101, {DIFFERENCE: 0.4}, resumed_at=resumed_at)
+        assert ("rollout_broken" in [a.kind for a in found]) == (since <= 2)
+    watch, _ = observe(Watch(), LIMITS, 2, {DIFFERENCE: 0.4}, resumed_at=100)  # of an earlier process
+    assert watch.on == {"rollout_mismatch"}
+
+
+def test_one_odd_batch_is_no_growth() -> None:
+    assert begun([{"rollout_kl": v} for v in (1e-3, 1e-3, 1e-3, 1e-3, 0.06, 1e-3)], AlarmConfig(window=5)) == []
+
+
 def test_rounding_alone_is_no_growth() -> None:
     """Where rollout and trainer compute alike the estimate is rounding, of either sign."""
     assert begun([{"rollout_kl": v, DIFFERENCE: 1e-8} for v in (-7e-9, 0.0, 1e-6, 9e-4, 9e-4)]) == []

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,15 @@ def test_a_save_that_failed_for_another_reason_than_the_disk_asks_for_no_space(t
         for error in (OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "i/o"), RuntimeError("NCCL error"))
     ]
     assert asks == [True, False, False]
+
+
+def test_a_first_save_that_was_larger_than_the_disk_asks_for_space(tmp_path: Path) -> None:
+    """torch's writer names no errno; the file is sparse."""
+    folder = TrainingFolder(tmp_path)
+    with open(save(folder, 2) / "actor" / "model.pt", "r+b") as f:
+        f.truncate(shutil.disk_usage(tmp_path).free + 2**34)
+    assert folder.save_failed(2, RuntimeError("PytorchStreamWriter failed writing file")).expected is not None
+    assert not list(folder.checkpoints.iterdir())
 
 
 def test_an_alarm_is_written_once_over_interruptions(tmp_path: Path) -> None:

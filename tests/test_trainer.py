@@ -90,10 +90,15 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
 
     trainer = _trainer()
     trainer.folder, trainer._silenced_reference = TrainingFolder(tmp_path), None
-    trainer._watch, trainer._limits = alarms.Watch(), alarms.AlarmConfig()
+    trainer._watch, trainer._limits, trainer._resumed_at = alarms.Watch(), alarms.AlarmConfig(), 0
     numbers = step_metrics.split({"training/rollout_probs_diff_mean": 0.03})
     _, begun = trainer._observe(1, numbers)
     assert [a.kind for a in begun] == ["rollout_mismatch"]
+    trainer.folder.log_step(1, numbers.values, numbers.times)
+    trainer._resumed_at = 1
+    trainer._remember()  # the alarm is on, and does not begin again
+    _, begun = trainer._observe(2, numbers)
+    assert begun == []
 
 
 def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(

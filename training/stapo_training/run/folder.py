@@ -60,6 +60,12 @@ class TrainingFolder:
         """The steps on disk in order, each in its last attempt."""
         return [self._logged[step] for step in sorted(self._logged)]
 
+    def times(self) -> dict[int, dict[str, float]]:
+        """A step's timings on disk, of its last attempt."""
+        return (
+            {m.step: m.values for m in store.read(self.timings_file, StepMetrics)} if self.timings_file.exists() else {}
+        )
+
     def log_alarms(self, alarms: list[Alarm]) -> None:
         """Append alarms; one that an interrupted run had written for the same step is not written twice."""
         known = {(a.step, a.kind) for a in self.alarms}
@@ -155,9 +161,11 @@ class TrainingFolder:
     def save_failed(self, step: int, error: BaseException) -> RunFailed:
         """The error to raise when the checkpoint of `step` could not be written; what was written of it is deleted."""
         free, whole = shutil.disk_usage(self.path).free, self.whole_checkpoints()
+        written = (f.stat().st_size for f in (self.checkpoints / f"global_step_{step}").rglob("*") if f.is_file())
+        needed = whole[-1].bytes if whole else sum(written)
         self.discard_incomplete_checkpoints(others_may_write=True)
         # torch's writer reports a full disk as a RuntimeError without a number
-        full = getattr(_cause(error), "errno", None) in _NO_SPACE or (whole and free < whole[-1].bytes)
+        full = getattr(_cause(error), "errno", None) in _NO_SPACE or free < needed
         last = whole[-1].path.name if whole else "the start; there is no earlier checkpoint"
         again = f"run the same command: it goes on from {last}"
         return RunFailed(

@@ -60,7 +60,7 @@ class StapoTrainer(PPOTrainerSync):
         self.folder = TrainingFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
-        self._watch = alarms.Watch()
+        self._watch, self._resumed_at = alarms.Watch(), 0
         self._silenced_reference = alarms.silenced_reference(
             config.actor_rollout_ref.selector.name, config.run.silenced_share_reference
         )
@@ -113,19 +113,29 @@ class StapoTrainer(PPOTrainerSync):
     def on_train_begin(self) -> None:
         super().on_train_begin()
         self._stops = stop_tokens(self.tokenizer, self.config.actor_rollout_ref.model.path)
-        resumed_at = self.global_steps - 1
-        discard_after(self.folder.path / token_log.FOLDER, resumed_at)
-        for done in self.folder.steps:  # the alarms' memory of an earlier attempt
-            if 0 < done.step <= resumed_at:
-                self._watch, _ = alarms.observe(
-                    self._watch, self._limits, done.step, done.values, silenced_reference=self._silenced_reference
-                )
+        self._resumed_at = self.global_steps - 1
+        discard_after(self.folder.path / token_log.FOLDER, self._resumed_at)
+        self._remember()
         self._write_status()
         self.stop.catch(
             lambda: f"step {self.global_steps} is finished and saved first; once more stops at once, without it"
         )
         settle()
         self._step_began = time.perf_counter()
+
+    def _remember(self) -> None:
+        """The alarms' memory of earlier attempts."""
+        times = self.folder.times()
+        for done in self.folder.steps:
+            if 0 < done.step <= self._resumed_at:
+                self._watch, _ = alarms.observe(
+                    self._watch,
+                    self._limits,
+                    done.step,
+                    done.values | times.get(done.step, {}),
+                    resumed_at=self._resumed_at,
+                    silenced_reference=self._silenced_reference,
+                )
 
     def fit(self, agent_loop_manager: Any) -> None:
         """veRL's loop; Ctrl-C and SIGTERM end it between two steps."""
@@ -264,6 +274,7 @@ class StapoTrainer(PPOTrainerSync):
             self._limits,
             step,
             numbers.values | numbers.times,
+            resumed_at=self._resumed_at,
             not_finite=numbers.not_finite,
             silenced_reference=self._silenced_reference,
             disk_free=shutil.disk_usage(self.folder.path).free,

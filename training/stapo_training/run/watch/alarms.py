@@ -45,7 +45,7 @@ class AlarmConfig(BaseModel):
     entropy_collapse, entropy_explosion: factors on the mean entropy of the run's first `window` steps.
     silenced_share: factor on `run.silenced_share_reference`. truncation: rise of the truncated share over the mean of
     the first `window` steps, absolute. rollout_mismatch: mean difference of a token's probability between rollout and
-    trainer. rollout_broken: the same in the first `window` steps. rollout_growth: factor on the median `rollout_kl` of
+    trainer. rollout_broken: the same in the first `window` steps after a start. rollout_growth: factor on the median `rollout_kl` of
     the first `window` steps. disk: checkpoints that must still fit. stop: kinds that end the run.
     """
 
@@ -105,6 +105,7 @@ def observe(
     step: int,
     values: Mapping[str, float],
     *,
+    resumed_at: int = 0,
     not_finite: Sequence[str] = (),
     silenced_reference: float | None = None,
     disk_free: int | None = None,
@@ -116,6 +117,7 @@ def observe(
         watch: the state before the step.
         values: the step's metrics by their short names (entropy, truncated_share, silenced_share), and veRL's
             `training/rollout_probs_diff_mean`.
+        resumed_at: the step that this process started from; only after it a rollout can be broken.
         not_finite: names whose value was NaN or infinite.
         silenced_reference: the usual silenced share of this model size; None where the share has no reference.
         disk_free, checkpoint_bytes: bytes; None while no checkpoint has been written.
@@ -127,7 +129,7 @@ def observe(
     new = {k: (values[k],) if k in values else () for k in _REMEMBERED}
     first, last = ({k: old[k] + new[k] for k in _REMEMBERED} for old in (watch.first, watch.last))
     watch = Watch({k: v[:n] for k, v in first.items()}, {k: v[-n:] for k, v in last.items()}, watch.on)
-    lines = _entropy_lines(watch, limits) | _rollout_lines(watch, limits, step, values.get(_DIFFERENCE))
+    lines = _entropy_lines(watch, limits) | _rollout_lines(watch, limits, step - resumed_at, values.get(_DIFFERENCE))
     if not_finite:
         more = f" and {len(not_finite) - 3} more" if len(not_finite) > 3 else ""
         lines["not_finite"] = f"not finite: {', '.join(not_finite[:3])}{more}"
@@ -155,20 +157,21 @@ def observe(
     return replace(watch, on=frozenset(lines)), begun
 
 
-def _rollout_lines(watch: Watch, limits: AlarmConfig, step: int, difference: float | None) -> dict[Kind, str]:
+def _rollout_lines(watch: Watch, limits: AlarmConfig, since: int, difference: float | None) -> dict[Kind, str]:
+    """`since`: steps of this process, not positive for those of an earlier one."""
     lines: dict[Kind, str] = {}
     first = watch.first["rollout_kl"]
     if len(first) == limits.window:
-        reference, recent = median(first), fmean(watch.last["rollout_kl"])
+        reference, recent = median(first), median(watch.last["rollout_kl"])
         if recent > max(_LEAST_KL, limits.rollout_growth * reference):
             lines["rollout_mismatch"] = (
-                f"KL of rollout and trainer {recent:.2g} nats a token (last {limits.window} steps), over "
+                f"median KL of rollout and trainer {recent:.2g} nats a token (last {limits.window} steps), over "
                 f"{limits.rollout_growth:g} times the {reference:.2g} of the first {limits.window} steps"
             )
     if difference is not None and difference > limits.rollout_mismatch:
         text = f"rollout and trainer differ by {difference:.3f} in a token's probability (mean), over {{:g}}"
         lines["rollout_mismatch"] = text.format(limits.rollout_mismatch)
-        if step <= limits.window and difference > limits.rollout_broken:
+        if 0 < since <= limits.window and difference > limits.rollout_broken:
             lines["rollout_broken"] = text.format(limits.rollout_broken)
     return lines
 
