@@ -195,11 +195,16 @@ def test_a_missing_shard_is_refused(run_folder: Path, tmp_path: Path) -> None:
         export(copy, tmp_path / "model")
 
 
-def test_an_export_again_is_left_and_another_type_is_refused(run_folder: Path, tmp_path: Path) -> None:
+def test_an_export_again_is_left_and_another_type_is_refused(
+    run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stapo_training.artifacts import export as module
+
     export(run_folder, tmp_path / "model")
     before = (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns
     export(run_folder, tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").stat().st_mtime_ns == before
+    monkeypatch.setattr(module, "write_weights", None)  # refused before the merge
     with pytest.raises(BadInput, match="something else"):
         export(run_folder, tmp_path / "model", "bf16")
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -136,8 +136,9 @@ def test_every_node_of_a_cluster_has_the_slots_of_its_ranks_and_storage_units() 
     with pytest.raises(BadInput) as e:
         machine.check_cores(config, [*nodes[:7], Node("b", (), 64, cpus=25)])
     assert ("b: 25" in str(e.value.found), "--num-cpus=26" in e.value.next_step) == (True, True)
-    with pytest.raises(BadInput, match="too few CPU slots"):  # a storage unit is meant for each node
+    with pytest.raises(BadInput, match="too few CPU slots") as e:  # a storage unit is meant for each node
         machine.check_cores(config, [*nodes, Node("head", (), 64, cpus=0)])
+    assert "--num-cpus=26 on each node with ranks, 1 on another" in e.value.next_step
 
 
 def test_an_address_where_no_cluster_answers() -> None:

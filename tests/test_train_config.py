@@ -67,6 +67,16 @@ def test_the_papers_runs_validate_at_both_settings_and_the_first_one_is_verls() 
     }
 
 
+def test_decoding_that_contradicts_the_named_setting_is_refused() -> None:
+    key = "actor_rollout_ref.rollout.val_kwargs.temperature"
+    with pytest.raises(BadInput) as e:
+        compose(["run.base=base", "run.out=out", f"{key}=0.6"])
+    assert (e.value.found, e.value.expected) == (
+        {"temperature": 0.6, "top_p": 1.0},
+        {"temperature": 1.0, "top_p": 1.0},
+    )
+
+
 @pytest.mark.parametrize("given", ["[t0.8]", "[]", "t1.0", "[t1.0,t1.0]"])
 def test_a_wrong_list_of_settings_is_bad_input(given: str) -> None:
     with pytest.raises(BadInput) as e:

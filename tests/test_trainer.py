@@ -101,6 +101,20 @@ def test_the_trainer_judges_the_difference_that_it_logs_among_the_times(tmp_path
     assert begun == []
 
 
+def test_a_run_that_is_stopped_says_where_it_goes_on() -> None:
+    from stapo_training.run.watch.alarms import Alarm
+    from stapo_training.verl_ext.trainer import stopped_by
+
+    broken, collapse = (Alarm(step=2, kind=kind, line="") for kind in ("rollout_broken", "entropy_collapse"))
+    for fatal, checkpoint, place, another in (
+        ([broken], None, "from the start", True),
+        ([collapse, broken], Path("global_step_1"), "from global_step_1", True),
+        ([collapse], Path("global_step_2"), "from this step", False),
+    ):
+        advice = str(stopped_by(fatal, checkpoint).next_step)
+        assert (place in advice, "another run.out" in advice) == (True, another)
+
+
 def test_a_checkpoint_that_lacks_a_ranks_file_names_the_shared_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

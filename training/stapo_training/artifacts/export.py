@@ -164,7 +164,10 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
         f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
     )
     old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
-    if out.exists() and (old is None or old.model_copy(update={"weights_sha256": ""}) != labels):
+    there = json.loads((out / "config.json").read_text())["dtype"] if old else None
+    if out.exists() and (
+        old is None or (old.model_copy(update={"weights_sha256": ""}), there) != (labels, name_of_type)
+    ):
         raise other  # before minutes of merging
     shards = find_shards(actor)
     config = json.loads((actor / "huggingface" / "config.json").read_text())

@@ -14,6 +14,7 @@ from typing import Any
 
 from stapo_results import provenance
 from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS
 from stapo_training.run import resolvers
 from stapo_training.selection import own
 
@@ -215,4 +216,12 @@ def _check_numbers(config: Any) -> None:
             found=config.trainer.total_training_steps,
             expected=config.run.steps,
             next_step="name run.steps=N alone",
+        )
+    used, names = config.actor_rollout_ref.rollout.val_kwargs, ("temperature", "top_p")
+    if (found := {k: used[k] for k in names}) != (first := {k: resolvers.validation(k, _root_=config) for k in names}):
+        raise BadInput(
+            "rollout.val_kwargs contradict the first of run.validation_settings, whose name the numbers would have",
+            found=found,
+            expected=first,
+            next_step=f"name run.validation_settings=[...] alone: one or more of {', '.join(SETTINGS)}",
         )

@@ -33,7 +33,8 @@ def engine_parameters(rollout: str) -> dict[str, Any]:
     """Sampling parameters of one rollout engine alone.
 
     veRL's vLLM server hands them to vLLM's SamplingParams and reads token ids and log-probabilities of the last answer;
-    by default vLLM decodes the text and wakes the server at every token.
+    by default vLLM decodes the text and wakes the server at every token. veRL counts a request as admitted at its first
+    answer, here the only one: an abort would wait for it, up to 60 s. The synchronous trainer aborts none.
     """
     if rollout != "vllm":
         return {}

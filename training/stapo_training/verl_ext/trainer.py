@@ -265,7 +265,7 @@ class StapoTrainer(PPOTrainerSync):
         if fatal:
             self.actor_rollout_wg.flush_log()
             self.logger.log(data=metrics, step=global_steps)  # veRL's loop would do it after this call
-            raise stopped_by(fatal)
+            raise stopped_by(fatal, self.folder.last_checkpoint())
 
     def _observe(self, step: int, numbers: step_metrics.StepNumbers) -> tuple[alarms.Watch, list[alarms.Alarm]]:
         whole = self.folder.whole_checkpoints()
@@ -309,12 +309,14 @@ class StapoTrainer(PPOTrainerSync):
         )
 
 
-def stopped_by(fatal: list[alarms.Alarm]) -> RunFailed:
-    """The error that ends a run whose configuration stops at these alarms."""
-    kept = not any(a.kind in alarms.UNSAVED for a in fatal)
+def stopped_by(fatal: list[alarms.Alarm], checkpoint: Path | None) -> RunFailed:
+    """The error that ends a run whose configuration stops at these alarms; `checkpoint` is its last one."""
+    kinds, place = {a.kind for a in fatal}, checkpoint.name if checkpoint else "the start"
+    runner = "; VLLM_USE_V2_MODEL_RUNNER=0 (docs/training.md) needs another run.out"
     return RunFailed(
         f"step {fatal[0].step} stopped the run by its alarm {fatal[0].kind}: {fatal[0].line}",
         next_step="read STATUS.md; the same command goes on from "
-        + ("this step" if kept else "the last checkpoint, since this step was not saved")
-        + ", with alarms.stop=[] past every alarm",
+        + (f"{place}, since this step was not saved" if kinds & alarms.UNSAVED else "this step")
+        + ", with alarms.stop=[] past every alarm"
+        + (runner if "rollout_broken" in kinds else ""),
     )

@@ -236,14 +236,12 @@ def check_cores(config: Any, nodes: Sequence[Node]) -> str | None:
     on_any = -(-units // (len(nodes) or 1))  # a node without ranks has its storage units
     each = f"{needed} slots: 3 for each of {ranks} rank(s), {on_any} storage unit(s), a controller"
     if sum(s >= needed for s in slots) < asked or min(slots, default=0) < on_any:
-        command = "ray start ... --num-cpus={}   on each node: a slot is a number" if ray.get("address") else (
-            "ray_kwargs.ray_init.num_cpus={}"
-        )  # fmt: skip
+        start = f"ray start ... --num-cpus={needed} on each node with ranks, {on_any} on another: a slot is a number"
         raise BadInput(
             "too few CPU slots: veRL would wait for ever",
             found=", ".join(f"{n.host}: {s}" for n, s in zip(nodes, slots, strict=True)) or "no node",
             expected=f"{asked} node(s) with {each}",
-            next_step=command.format(needed),
+            next_step=start if ray.get("address") else f"ray_kwargs.ray_init.num_cpus={needed}",
         )
     if config.trainer.device == "cpu" or ray.get("address") or nodes[0].cpus >= needed:
         return None

@@ -45,8 +45,8 @@ class AlarmConfig(BaseModel):
     entropy_collapse, entropy_explosion: factors on the mean entropy of the run's first `window` steps.
     silenced_share: factor on `run.silenced_share_reference`. truncation: rise of the truncated share over the mean of
     the first `window` steps, absolute. rollout_mismatch: mean difference of a token's probability between rollout and
-    trainer. rollout_broken: the same in the first `window` steps after a start. rollout_growth: factor on the median `rollout_kl` of
-    the first `window` steps. disk: checkpoints that must still fit. stop: kinds that end the run.
+    trainer. rollout_broken: the same in the first `window` steps after a start. rollout_growth: factor on the median
+    `rollout_kl` of the first `window` steps. disk: checkpoints that must still fit. stop: kinds that end the run.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
