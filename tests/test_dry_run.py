@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from stapo_results import throughput
 from stapo_results.errors import BadInput
@@ -30,8 +31,15 @@ def test_seconds_a_step_from_records(tmp_path: Path) -> None:
     assert dry_run.recorded(config, tmp_path) == 6.0
     config.run.method = "gspo"  # none of its own: all four, 2, 5, 6 and 10 s a step
     assert dry_run.recorded(config, tmp_path) == 5.5
-    config.trainer.n_gpus_per_node = 2
-    assert dry_run.recorded(config, tmp_path) is None
+    for key, value in (
+        ("trainer.n_gpus_per_node", 2),
+        ("trainer.test_freq", 5),
+        ("run.validation_settings", ["t1.0", "t0.7"]),
+        ("actor_rollout_ref.selector.form", "two_pass"),
+    ):
+        other = OmegaConf.merge(config)
+        OmegaConf.update(other, key, value)
+        assert dry_run.recorded(other, tmp_path) is None
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
     s = BUDGET.settings
     for name, machine in MACHINES.items():
         for size in labels.PAPER_SIZES:
-            for method in labels.METHODS:
+            for method in (*labels.METHODS, "stapo-per-response"):
                 c = compose([f"method={method}", f"size={size}", f"hardware={name}", "run.data=D", "run.out=O"])
                 rollout, actor = c.actor_rollout_ref.rollout, c.actor_rollout_ref.actor
                 assert (c.run.steps, c.trainer.save_freq) == (s.steps.value, s.checkpoint_every.value)
@@ -70,7 +70,8 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
                 assert rollout.max_num_seqs == 256  # Sampling.places
                 selector = selector_from(c.actor_rollout_ref.selector)
                 assert (selector.selects and selector.plan == "two_pass") == machine.own_pass(method)
-                assert (c.trainer.test_freq, 30 * rollout.val_kwargs.n) == (5, VALIDATION)
+                validation = len(c.run.validation_settings), c.trainer.test_freq, 30 * rollout.val_kwargs.n
+                assert validation == (Step.passes, Step.every, VALIDATION)
                 assert c.trainer.max_actor_ckpt_to_keep == estimates.KEPT
 
 

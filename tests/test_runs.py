@@ -193,3 +193,9 @@ def test_variables_that_choose_instructions_are_on_record(monkeypatch: pytest.Mo
     assert "arithmetic" not in provenance.hardware()
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     assert provenance.hardware()["arithmetic"] == {"MKL_CBWR": "COMPATIBLE"}
+
+
+@pytest.mark.parametrize(("cpu_max", "cores"), [("200000 100000\n", 2), ("150000 100000\n", 2), ("50000 100000\n", 1)])
+def test_a_containers_quota_is_whole_cores(cpu_max: str, cores: int) -> None:
+    assert provenance.cores_of(cpu_max) == cores
+    assert provenance.cores_of("max 100000\n") > 10_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -97,11 +98,19 @@ ARITHMETIC = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_CBWR")
 
 
 def usable_cores() -> int:
-    """The logical cores that this process may use."""
+    """The logical cores that this process may use: by its affinity, and by its container's quota."""
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    return min(cores, cores_of(quota.read_text()) if quota.exists() else cores)
+
+
+def cores_of(cpu_max: str) -> int:
+    """The cores that a control group's `cpu.max` allows: "QUOTA PERIOD" in microseconds, QUOTA "max" for no limit."""
+    quota, period = cpu_max.split()
+    return sys.maxsize if quota == "max" else math.ceil(int(quota) / int(period))
 
 
 def hardware() -> dict[str, Any]:

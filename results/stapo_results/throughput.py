@@ -1,7 +1,7 @@
 """How long GPUs take for a step of training and for sampling: one formula for the trainer's dry run and the planner.
 
 Arithmetic from a model's shape and the lengths of its responses. Nothing of it was measured with this suite; what is
-assumed has a name in capitals. The one published time it can be held against is JustRL's (tests/test_throughput.py).
+assumed has a name in capitals. The one published time, JustRL's, is without its mean length (tests/test_throughput.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ CARDS = {
 EFFICIENCY = 0.5  # share of the TFLOP/s that matrix products and attention reach
 BANDWIDTH = 0.65  # share of the TB/s that decoding and the elementwise kernels of training reach
 LAUNCH = 3.5e-3  # seconds of a decoding step beside its reading: launches, scheduling, sampling
-SEQUENCE = 20e-6  # seconds of a decoding step for each sequence in it: sampling with a seed of its own, detokenizing
-LOGIT_BYTES = 220  # read and written for each logit in fp32, from the old log-probabilities to the gradient
+SEQUENCE = 20e-6  # seconds of a decoding step for each sequence in it: the host's work for it, assumed
+LOGIT_BYTES = 132  # read and written for each logit in fp32, in the training pass with its gradient
+LOGIT_PASS = 88  # the same in each forward pass beside it: old log-probabilities, reference, a selector's own
 TOUCHES = 12  # times that an activation kept for the backward pass is read or written, recomputation included
 OTHER = 16.0  # seconds of a step: weight transfer, sleeping and waking, host, data, writing
-UNCERTAINTY = 0.35  # of a planned time, either way, where the lengths are those assumed
+UNCERTAINTY = "between half and twice this"  # a guess: nothing was measured, and lengths are assumed
 PROMPT = 150  # tokens of a problem with its instruction
 SHARE = 1 / 8  # mean response as a share of the limit
 TRUNCATED = 0.03  # share of the responses that reach the limit
@@ -93,9 +94,14 @@ class Update:
     own_pass: bool = False
 
     @property
+    def forwards(self) -> int:
+        """Forward passes beside the training pass."""
+        return 1 + self.reference + self.own_pass
+
+    @property
     def passes(self) -> int:
         """Multiples of P a token."""
-        return (8 if self.checkpointing else 6) + 2 + 2 * self.reference + 2 * self.own_pass
+        return (8 if self.checkpointing else 6) + 2 * self.forwards
 
     @property
     def tokens(self) -> float:
@@ -105,7 +111,8 @@ class Update:
         s = self.shape
         attention = s.layers * s.q * self.sequences * self.lengths.mean_square
         flops = self.passes * (multiplied(s) * self.tokens + attention)
-        moved = self.tokens * (LOGIT_BYTES * s.vocab + TOUCHES * s.layers * s.saved_bytes_per_token(2))
+        logits = (LOGIT_BYTES + LOGIT_PASS * self.forwards) * s.vocab
+        moved = self.tokens * (logits + TOUCHES * s.layers * s.saved_bytes_per_token(2))
         return (flops / (card.tflops * EFFICIENCY) + moved / (card.terabytes * BANDWIDTH)) / (gpus * 1e12)
 
 
@@ -175,5 +182,5 @@ class Step:
         parts = " + ".join(f"{name} {value:.0f} s" for name, value in self.parts(CARDS[card], gpus).items())
         return (
             f"{parts}, at {self.update.passes} x P a token, mean response {n.mean:,.0f}, {n.truncated:.0%} at "
-            f"{n.limit:,}; +-{UNCERTAINTY:.0%}, and more where responses are longer"
+            f"{n.limit:,}; {UNCERTAINTY}"
         )

@@ -211,7 +211,7 @@ def assumptions(card: str) -> list[str]:
         f"{throughput.EFFICIENCY:.0%} of the one, decoding {throughput.BANDWIDTH:.0%} of the other (assumed)",
         f"mean response {throughput.SHARE:g} of the limit, {throughput.TRUNCATED:.0%} at the limit, prompt "
         f"{throughput.PROMPT} tokens, {throughput.LAUNCH * 1e3:g} ms a decoding step beside its reading (assumed)",
-        f"validation at both settings; times are +-{throughput.UNCERTAINTY:.0%}, and longer where responses are longer",
+        f"validation at both settings; a time is {throughput.UNCERTAINTY}",
         f"work: {stated}; values from {load().source}",
         "P: parameters of the model, from its config.json; GPU hours: wall hours of all GPUs of the machine",
     ]

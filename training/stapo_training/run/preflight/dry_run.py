@@ -79,7 +79,10 @@ def time_line(config: Any, shape: Shape | None, card: str | None, validation: in
     Args:
         card: a key of throughput.CARDS, or None. validation: samples of a validation.
     """
-    seconds, basis = recorded(config, RECORDS), "measured: committed records of this size, ranks and batch"
+    seconds, basis = (
+        recorded(config, RECORDS),
+        "measured: committed records of this size, ranks, batch, validation and selector form",
+    )
     if seconds is None and shape and card:
         step, gpus = planned_step(config, shape, validation), memory.ranks(config)
         seconds = step.seconds(throughput.CARDS[card], gpus)
@@ -90,7 +93,7 @@ def time_line(config: Any, shape: Shape | None, card: str | None, validation: in
 
 
 def recorded(config: Any, records: Path) -> float | None:
-    """Seconds a step, in the median, of the finished runs of this size, ranks and batch; of its method, if any."""
+    """Seconds a step, in the median, of the finished runs that compute as much; of its method, if any."""
     same: list[Run] = []
     for file in sorted(records.glob("**/run.json")):
         if json.loads(file.read_text(encoding="utf-8")).get("kind") == "train":
@@ -104,8 +107,9 @@ def recorded(config: Any, records: Path) -> float | None:
 
 def _what_takes_time(config: Any) -> tuple[Any, ...]:
     a, trainer, data = config["actor_rollout_ref"], config["trainer"], config["data"]
+    passes = len(config["run"].get("validation_settings") or ("one",))  # an older record names none
     return (
-        config["run"]["size"],
+        *(config["run"]["size"], passes, trainer["test_freq"], a["selector"]["form"]),
         *(trainer["device"], trainer["nnodes"], trainer["n_gpus_per_node"]),
         *(data["train_batch_size"], data["max_response_length"], a["rollout"]["n"]),
     )
