@@ -25,7 +25,11 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands(r: Request) -> dict[str, str]:
-    return {s.name: " ".join(s.command) for s in make_stages(r)}
+    return {s.name: " ".join(s.command).replace(f"{Path.cwd()}/", "") for s in make_stages(r)}
+
+
+def test_a_relative_folder_and_the_absolute_one_give_the_same_stages():
+    assert make_stages(cpu_run(Path("o"))) == make_stages(cpu_run(Path("o").absolute()))
 
 
 def begin(r: Request) -> None:
@@ -133,7 +137,7 @@ def test_commands_of_the_testbed():
 
 def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
     pilot = of_testbed(part="pilot", worlds="mixed", arms="stapo")
-    assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot"), [100, 101, 102])
+    assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot").resolve(), [100, 101, 102])
     assert not {"tables", "figures"} & set(commands(pilot))
     by = commands(of_testbed(part="long", seeds="0"))
     trained = ["justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x"]
@@ -150,7 +154,7 @@ def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("run: {method: another}")
     r = of_testbed(method=str(file))
-    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine"), "mine", {10, 11, 12})
+    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine").resolve(), "mine", {10, 11, 12})
     assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
     assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s10"]
 

@@ -131,6 +131,20 @@ def test_an_unfinished_stage_that_changed_is_made_anew(out: Path, name: str, rea
     assert (out / "set-aside" / f"{name}.1" / "a").read_text() == "x\n"
 
 
+def test_an_unfinished_stage_goes_on_in_another_environment(out: Path) -> None:
+    folder, text = out / "one", f"mkdir -p {out}/one; echo x >> {out}/one/a; test -e {out}/go"
+    record = new_run("repro", {"experiment": "a test"}, seeds={}, deterministic=True)
+    here, there = ([stages.Stage("one", (program, "-c", text), folder, (folder / "a",))]
+                   for program in ("/bin/sh", f"{out.parent}/sh"))  # fmt: skip
+    (out.parent / "sh").symlink_to("/bin/sh")
+    with pytest.raises(RunFailed):
+        execute(out, record, here)
+    (out / "go").touch()
+    execute(out, record, there)
+    assert (folder / "a").read_text() == "x\nx\n"
+    assert not (out / "set-aside").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_ends_every_process_and_exits_130(out, number):
     driver = start(out)

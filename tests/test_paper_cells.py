@@ -22,7 +22,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands(r: Request) -> dict[str, str]:
-    return {s.name: " ".join(s.command) for s in make_stages(r)}
+    return {s.name: " ".join(s.command).replace(f"{Path.cwd()}/", "") for s in make_stages(r)}
 
 
 # names

@@ -141,7 +141,7 @@ def test_the_miniatures_dry_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stapo_repro.cli", "run", "stapo/mini", "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    stage = "run.base=runs/miniature/base run.out=runs/miniature/train/stapo-s0\n     about "
+    stage = "{0}/base run.out={0}/train/stapo-s0\n     about ".format(tmp_path / "runs/miniature")
     assert done.stdout.partition(stage)[2].splitlines()[0].endswith(" (measured)")  # of the committed record
     for part in ("Still to do: 8 of 8 stages", readiness.FILLING):
         assert part in done.stdout

@@ -16,7 +16,7 @@ import psutil
 from stapo_repro import labels
 from stapo_repro.calibration import published
 from stapo_repro.driver.request import Request
-from stapo_repro.driver.stages import Stage, StageEvent, last_event
+from stapo_repro.driver.stages import Stage, StageEvent, last_event, without_folder
 from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
@@ -254,7 +254,7 @@ def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
     last = last_event(ledger, stage.name)
     if last is None:
         return "to do"
-    if last.command != list(stage.command):
+    if without_folder(last.command) != without_folder(stage.command):
         return "to do again: its command changed"
     if last.event != "done":
         return "begun: goes on"

@@ -68,6 +68,8 @@ class Request:
         rebuild_base: train the miniature's base model anew instead of taking the carried weights.
         noise: standard deviation of noise on its weights.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
+
+    `out` and `data_dir` are made absolute, so that a relative path and the absolute one give the same commands.
     """
 
     experiment: Experiment
@@ -88,6 +90,10 @@ class Request:
     part: Part = "main"
     standing: str = ""
     standing_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out", self.out.resolve())
+        object.__setattr__(self, "data_dir", self.data_dir and self.data_dir.resolve())
 
     @property
     def evaluates(self) -> bool:
@@ -127,7 +133,7 @@ class Request:
     def config(self) -> dict[str, Any]:
         """What all calls on one output folder have to agree in.
 
-        Programs' paths are part of it: a training whose command changed would be made anew, and takes days.
+        Of the paper's cells the programs are part of it: one run takes one environment.
         """
         same = {"experiment": self.experiment, "quick": self.quick, "steps": self.steps}
         if self.experiment == "small":  # further methods and seeds may be added to its folder
@@ -142,7 +148,7 @@ class Request:
             return same | ({} if self.hardware == "cpu" else {"hardware": self.hardware})
         _, evaluate, repro = self.programs()
         same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
-        same["data_dir"] = str(self.data_dir.resolve()) if self.data_dir else ""
+        same["data_dir"] = str(self.data_dir or "")
         return same | {"programs": [console_script("stapo-train", self.train_env), evaluate, repro]}
 
 

@@ -68,7 +68,7 @@ Result = Literal["done", "failed", "interrupted"]
 
 
 class StageEvent(Record):
-    """A line of stages.jsonl. Hashes are empty until a stage is done; `seconds` and `peak_mib` are of this attempt."""
+    """A line of stages.jsonl. `outputs` is empty until a stage is done; `seconds` and `peak_mib` are of this attempt."""
 
     stage: str
     event: Literal["start", "done", "failed", "interrupted"]
@@ -88,6 +88,11 @@ def read_ledger(out: Path) -> list[StageEvent]:
     ledger = out / LEDGER
     whole = ledger.read_bytes().split(b"\n")[:-1] if ledger.exists() else []
     return [store.parse(line, StageEvent, f"{ledger}:{n}", n) for n, line in enumerate(whole, 1)]
+
+
+def without_folder(command: Sequence[str]) -> list[str]:
+    """The command as it is compared: the same program of another environment is the same command."""
+    return [Path(command[0]).name, *command[1:]]
 
 
 def last_event(events: Sequence[StageEvent], stage: str) -> StageEvent | None:
@@ -168,7 +173,7 @@ class Engine:
 
     def _stale(self, stage: Stage, last: StageEvent) -> str:
         """Why the stage is made anew; "" where it is kept, or, if it is not finished, goes on."""
-        if last.command != list(stage.command):
+        if without_folder(last.command) != without_folder(stage.command):
             return "its command changed"
         if last.inputs != self._inputs(stage):
             return "what it reads changed"
