@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from driving import asked, environment, with_cards
 
 from stapo_repro.driver import readiness
 from stapo_repro.driver.chain import make_stages
+from stapo_repro.driver.readiness import State
 from stapo_repro.driver.request import cpu_run
 from stapo_repro.driver.run import main
 from stapo_results.errors import BadInput
@@ -40,7 +42,7 @@ def test_gpus_are_counted_as_far_as_they_are_visible(tmp_path: Path, monkeypatch
 def test_another_system_than_linux_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request = cpu_run(tmp_path / "o")
     monkeypatch.setattr(readiness.sys, "platform", "darwin")
-    problems = readiness.make_checks(request, [], {}).problems
+    problems = readiness.make_checks(request, {}, {}).problems
     assert ("darwin", "linux") in [(p.found, p.expected) for p in problems]
 
 
@@ -67,7 +69,7 @@ def test_too_little_disk_is_refused_with_its_cure(tmp_path: Path, need: float, l
 def test_the_evaluation_wing_is_asked_for_the_prompt_of_this_judge(tmp_path: Path) -> None:
     program = environment(tmp_path / "a", {}) / "bin" / "stapo-eval"
     program.write_text('#!/bin/sh\necho "$@"\n')
-    checks = readiness.make_checks(asked("stapo/qwen3-8b", eval_env=tmp_path / "a", judge="my-judge"), [], {})
+    checks = readiness.make_checks(asked("stapo/qwen3-8b", eval_env=tmp_path / "a", judge="my-judge"), {}, {})
     (said,) = [c.found for c in checks.made if c.name == "judge's prompt"]
     assert said == "prompt --judge my-judge"
 
@@ -85,30 +87,37 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch: p
 
 
 def test_a_finished_run_on_a_cpu_asks_for_nothing(tmp_path: Path) -> None:
-    asked_for = [c.name for c in readiness.make_checks(cpu_run(tmp_path / "out"), [], {}).made]
+    asked_for = [c.name for c in readiness.make_checks(cpu_run(tmp_path / "out"), {}, {}).made]
     assert asked_for == ["system", "output folder"]
 
 
-def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path: Path) -> None:
-    """3 GiB, and 4 a training: of 7 GiB 2 are there."""
+@pytest.mark.parametrize(("kind", "needed"), [("begun", 5.0), ("again", 7.0)])
+def test_what_a_begun_stage_has_written_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Literal["begun", "again"], needed: float
+) -> None:
+    """3 GiB, and 4 a training: of 7 GiB 2 are there. What will be set aside stays on the disk."""
+    asked_for = []
+    monkeypatch.setattr(readiness, "check_disk", lambda out, need, least: asked_for.append(need))
     r = cpu_run(tmp_path / "out", methods="justrl", size="smollm2-135m")
-    stages = [s for s in make_stages(r) if s.kind == "train"]
-    stages[0].folder.mkdir(parents=True)
-    with (stages[0].folder / "weights").open("wb") as file:
+    (training,) = (s for s in make_stages(r) if s.kind == "train")
+    training.folder.mkdir(parents=True)
+    with (training.folder / "weights").open("wb") as file:
         file.truncate(2 << 30)  # without blocks on the disk
-    (disk,) = (c for c in readiness.make_checks(r, stages, {}).made if c.name == "disk")
-    assert "5 needed" in disk.found
+    readiness.make_checks(r, {training: State(kind, "")}, {})
+    assert asked_for == [needed]
 
 
 def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     r = cpu_run(tmp_path / "out", methods="justrl", size="smollm2-135m")
     stages = make_stages(r)
-    checks = readiness.make_checks(r, stages, {})
+    states = dict.fromkeys(stages, State("to do", ""))
+    checks = readiness.make_checks(r, states, {})
     (fetched,) = (c for c in checks.made if c.name == "fetched model")
     assert fetched.problem is not None
     assert fetched.problem.next_step.startswith("stapo-train fetch smollm2-135m")
     (tmp_path / "stapo" / "smollm2-135m" / "model").mkdir(parents=True)
-    assert all(c.problem is None for c in readiness.make_checks(r, stages, {}).made if c.name == "fetched model")
+    assert all(c.problem is None for c in readiness.make_checks(r, states, {}).made if c.name == "fetched model")
     # what has its base model needs no other
-    assert "fetched model" not in {c.name for c in readiness.make_checks(r, stages[1:], {}).made}
+    states[stages[0]] = State("there", "")
+    assert "fetched model" not in {c.name for c in readiness.make_checks(r, states, {}).made}

@@ -9,14 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from stapo_repro import labels
 from stapo_repro.calibration import published
 from stapo_repro.driver.request import Request
-from stapo_repro.driver.stages import Stage, StageEvent, last_event, without_folder
+from stapo_repro.driver.stages import Stage, StageEvent, hash_inputs, last_event, without_folder
 from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
@@ -70,9 +72,10 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
     return found
 
 
-def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> Checks:
-    """Look at everything. `stages`: those still to be made; `costs`: by stage, where something is known."""
-    checks = Checks()
+def make_checks(r: Request, states: Mapping[Stage, State], costs: Mapping[str, Estimate]) -> Checks:
+    """Check everything. `states`: of all stages; `costs`: by stage, where something is known."""
+    checks, stages = Checks(), [s for s, x in states.items() if x.kind != "there"]
+    used = {s: _gib(s.folder) if states[s].kind == "begun" else 0.0 for s in stages}  # what is set aside stays
     checks.attempt("system", check_system)
     checks.attempt("output folder", _check_folder, r)
     if r.on_cpu:
@@ -81,7 +84,7 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
             checks.attempt("fetched model", _check_fetched)
         trainings = sum(s.kind == "train" for s in stages)
         disk = SMALL_DISK_GIB + estimates.SMALL_TRAINING_GIB * trainings if small else MINIATURE_DISK_GIB
-        disk = max(0.0, disk - sum(_gib(s.folder) for s in stages))
+        disk = max(0.0, disk - sum(used.values()))
         if stages:
             checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
             checks.attempt("disk", check_disk, r.out, disk, disk)
@@ -94,8 +97,8 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     checks.attempt("evaluation's environment", check_environment, "stapo-eval", Path(evaluate))
     if r.judge != "none":  # days before it is asked
         checks.attempt("judge's prompt", _check_prompt, evaluate, r.judge)
-    left = [(costs[s.name], _gib(s.folder)) for s in stages if s.name in costs]
-    disk, least = (max(0.0, sum(getattr(c, x) - used for c, used in left)) for x in ("disk", "least"))
+    left = [(costs[s.name], there) for s, there in used.items() if s.name in costs]
+    disk, least = (max(0.0, sum(getattr(c, x) - there for c, there in left)) for x in ("disk", "least"))
     checks.attempt("disk", check_disk, r.out, disk, least)
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
         checks.attempt("GPUs", check_gpus, r)
@@ -249,21 +252,42 @@ def _check_configuration(command: Sequence[str]) -> str:
     return "composes; selector, sizes, alarms and veRL's own validation pass"
 
 
-def state(stage: Stage, ledger: Sequence[StageEvent]) -> str:
-    """What is there of a stage, without reading its outputs; "" where it is finished."""
-    last = last_event(ledger, stage.name)
+@dataclass(frozen=True)
+class State:
+    """What is there of a stage. `kind`: "again" where what is there will be set aside; `words`: as it is shown."""
+
+    kind: Literal["there", "to do", "begun", "again"]
+    words: str
+
+
+def states(stages: Sequence[Stage], ledger: Sequence[StageEvent]) -> dict[Stage, State]:
+    """What is there of each stage, in their order, without reading outputs."""
+    found: dict[Stage, State] = {}
+    there: dict[str, str] = {}  # hashes of outputs
+    for stage in stages:
+        found[stage] = _state(stage, last_event(ledger, stage.name), there)
+        if found[stage].kind == "there":
+            there[stage.name] = next(e.outputs for e in reversed(ledger) if e.stage == stage.name)
+    return found
+
+
+def _state(stage: Stage, last: StageEvent | None, there: Mapping[str, str]) -> State:
     if last is None:
-        return "to do"
+        return State("to do", "to do")
     if without_folder(last.command) != without_folder(stage.command):
-        return "to do again: its command changed"
+        return State("again", "to do again: its command changed")
+    if first := [n for n in stage.needs if n not in there]:
+        return State("again", f"to do again, unless {first[0]} is what it was when this stage read it")
+    if last.inputs != hash_inputs(stage.needs, there):
+        return State("again", "to do again: what it reads changed")
     if last.event != "done":
-        return "begun: goes on"
+        return State("begun", "begun: goes on")
     if missing := [p for p in stage.outputs if not p.exists()]:
-        return f"to do again: {missing[0]} is not there"
-    return ""
+        return State("again", f"to do again: {missing[0]} is not there")
+    return State("there", "there")
 
 
-def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estimate], checks: Checks) -> None:
+def show_plan(r: Request, states: Mapping[Stage, State], costs: Mapping[str, Estimate], checks: Checks) -> None:
     """Print each stage with its command, what is there, hours and disk, and the checks; then refuse what cannot start.
 
     Raises:
@@ -273,11 +297,11 @@ def show_plan(r: Request, states: Mapping[Stage, str], costs: Mapping[str, Estim
     steps = f", {r.steps:,} steps" if r.steps else ""
     print(f"{r.experiment}: {', '.join(r.cells)}{steps}, {r.hardware} of {place}, into {r.out}\n{FILLING}")
     for i, (stage, what) in enumerate(states.items(), 1):
-        print(f"\n{i:>3}. {stage.name}: {what or 'there'}")
-        print(f"     {shlex.join((Path(stage.command[0]).name, *stage.command[1:]))}")
+        print(f"\n{i:>3}. {stage.name}: {what.words}")
+        print(f"     {shlex.join(without_folder(stage.command))}")
         if stage.name in costs:
             print(f"     {cost_text(costs[stage.name])}")
-    left = [s.name for s, what in states.items() if what]
+    left = [s.name for s, what in states.items() if what.kind != "there"]
     hours = total(costs[name].hours for name in left if name in costs)
     print(f"\nStill to do: {len(left)} of {len(states)} stages, {_hours(hours)}\n\nChecks")
     for c in checks.made:

@@ -49,8 +49,8 @@ def main(r: Request, dry: bool = False) -> int:
     """
     began = time.monotonic()
     stages, ledger, costs = make_stages(r), read_ledger(r.out), readiness.stage_costs(r)
-    states = {s: readiness.state(s, ledger) for s in stages}
-    checks = readiness.make_checks(r, [s for s in stages if states[s]], costs)
+    states = readiness.states(stages, ledger)
+    checks = readiness.make_checks(r, states, costs)
     if dry:
         readiness.show_plan(r, states, costs, checks)
         return 0
