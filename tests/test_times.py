@@ -67,7 +67,10 @@ def test_a_stage_that_was_made_again_counts_as_it_was_made_last() -> None:
     cut = [event("tables", "start"), event("tables", "interrupted", 2.0, 300)]
     # of a making that was given up, its command changed
     other = [e.model_copy(update={"command": ["y"]}) for e in cut]
-    for events, seconds, attempts in ((made * 3, 5.0, 1), (made + cut + made, 7.0, 2), (other + made, 5.0, 1)):
+    # or what it reads did
+    read = [e.model_copy(update={"inputs": "i"}) for e in cut]
+    for events, seconds, attempts in ((made * 3, 5.0, 1), (made + cut + made, 7.0, 2), (other + made, 5.0, 1),
+                                      (read + made, 5.0, 1)):  # fmt: skip
         (stage,), unfinished = times.of_ledger(events)
         assert (stage.seconds, stage.attempts, unfinished) == (seconds, attempts, [])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -82,6 +82,11 @@ class StageEvent(Record):
     notes: list[str] = Field(default_factory=list)
     at: str
 
+    @property
+    def asked(self) -> tuple[list[str], str]:
+        """What an attempt goes on with: its command, and the hash of its inputs."""
+        return without_folder(self.command), self.inputs
+
 
 def read_ledger(out: Path) -> list[StageEvent]:
     """The whole lines of a folder's ledger; a half-written last one is what a killed run left, and is left alone."""
@@ -93,6 +98,11 @@ def read_ledger(out: Path) -> list[StageEvent]:
 def without_folder(command: Sequence[str]) -> list[str]:
     """The command as it is compared: the same program of another environment is the same command."""
     return [Path(command[0]).name, *command[1:]]
+
+
+def hash_inputs(needs: Sequence[str], outputs: Mapping[str, str]) -> str:
+    """One hash over the names of the stages that are needed and the hashes of their outputs."""
+    return hashlib.sha256("\n".join(f"{n} {outputs[n]}" for n in needs).encode()).hexdigest()
 
 
 def last_event(events: Sequence[StageEvent], stage: str) -> StageEvent | None:
@@ -154,7 +164,7 @@ class Engine:
             return {s.name for s in stages if self._make(s)}
 
     def _inputs(self, stage: Stage) -> str:
-        return hashlib.sha256("\n".join(f"{n} {self._hashes[n]}" for n in stage.needs).encode()).hexdigest()
+        return hash_inputs(stage.needs, self._hashes)
 
     def _make(self, stage: Stage) -> bool:
         """True when the stage had to run."""

@@ -68,7 +68,7 @@ def of_ledger(ledger: Sequence[StageEvent]) -> tuple[list[StageTime], list[str]]
     by_stage: dict[str, list[StageEvent]] = {}
     for event in ledger:
         mine = by_stage.setdefault(event.stage, [])
-        if mine and (mine[-1].event == "done" or mine[-1].command != event.command):  # it is made again
+        if mine and (mine[-1].event == "done" or mine[-1].asked != event.asked):  # it is made again
             mine.clear()
         mine.append(event)
     done = [
