@@ -64,6 +64,7 @@ def test_the_front_page_counts_the_methods():
     pages = len(list((ROOT / "docs/methods").glob("*.md")))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"(\d+) overlays", text) == [str(overlays)]
+    assert re.findall(r"(\d+) more methods", text) == [str(overlays - 4 - 3)]  # beside four methods, three ablations
     assert re.findall(r"(\d+) pages", text) == [str(pages)]
 
 
