@@ -76,11 +76,12 @@ def test_the_block_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path:
     logs.write(tmp_path / "a", ROWS)
     logs.write(tmp_path / "b", [logs.row()])
     logs.write(tmp_path / "c", [rare(0.9, 0.2, "a")])
-    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("abcd")]
+    logs.write(tmp_path / "d", [logs.row(rare=False, silenced=False)])
+    runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("abcde")]
     _, _, stapo, *others, tis, icepop = mismatch_page.page_block(runs).splitlines()
     assert stapo.startswith("| STAPO, seed 0 (miniature) | 3 | 66.7 % (50.0 to 100.0); by chance ")
     said = [line.split(" | ")[1] for line in others]
-    assert said == ["no sampler's probability", "no token that S2T would silence", "no token log on record"]
+    assert said == ["no sampler's probability", *["no token that S2T would silence"] * 2, "no token log on record"]
     assert [line.split(" | ")[:2] for line in (tis, icepop)] == [["| TIS", "not run"], ["| IcePop", "not run"]]
 
 

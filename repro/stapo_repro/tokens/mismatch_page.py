@@ -67,8 +67,8 @@ def _why_not(log: LoggedRun | None) -> str:
     """Why `measured` has nothing to say of this log, or of a run without one."""
     if log is None:
         return "no token log on record"
-    known = np.isfinite(log.rows["sampler_logprob"][log.rows["rare"]]).any()
-    return "no token that S2T would silence" if known else "no sampler's probability"
+    known = np.isfinite(log.rows["sampler_logprob"][log.rows["rare"]])
+    return "no token that S2T would silence" if known.any() or not known.size else "no sampler's probability"
 
 
 def page_block(runs: Sequence[TrainingRun]) -> str:
