@@ -102,7 +102,8 @@ def _not_committed(result: Theory, records: Path) -> str:
         if run.run_id == result.source_run:
             return ""
         if all(str(of.get(k)) == own.get(k) for k in ("method", "size", "seed")):
-            return f" This is an older run: the committed one is run {run.run_id} (steps {of['steps']})."
+            return (f" This run is of an earlier miniature and is not among the records; theirs is run {run.run_id} "
+                    f"(steps {of['steps']}), of which these numbers say nothing.")  # fmt: skip
     return ""
 
 
