@@ -28,12 +28,12 @@ P = {"qwen3-1.7b": 1_720_574_976, "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768
 EIGHT = MACHINES["8gpu"]
 
 
-def whole(root: Path, method: str, size: str, *, leave_out: int = 0, **changed) -> None:
-    """Records of every benchmark and setting of a model, but for the first so many."""
+def whole(root: Path, method: str, size: str, *, leave_out: int = 0, step: int = 3000, **changed) -> None:
+    """Records of every benchmark and setting of a model at one step, but for the first so many."""
     for benchmark, setting in places("qwen3-8b")[leave_out:]:
         spec = registry()[benchmark]
         verdicts = ["1" * spec.samples] * spec.rows
-        synthetic.cell(root, method, benchmark, setting, verdicts, size=size, **changed)
+        synthetic.cell(root, method, benchmark, setting, verdicts, size=size, step=step, **changed)
 
 
 # what it starts from
@@ -182,12 +182,13 @@ def test_the_miniature_is_planned_from_its_records(tmp_path: Path) -> None:
         assert (estimate.hours, estimate.gpu_hours) == (pytest.approx(median / 3600), 0)
 
 
+@pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("lacking", ["method", "size", "steps"])
-def test_a_training_record_without_a_label_is_named(tmp_path: Path, lacking: str) -> None:
+def test_a_training_record_without_a_label_is_named(tmp_path: Path, lacking: str, empty: bool) -> None:
     _training_record(tmp_path, "qwen3-8b", 900.0)
     path = tmp_path / "qwen3-8b-900.0" / "run.json"
     run = read_json(path, Run)
-    own = {k: v for k, v in run.config["run"].items() if k != lacking}
+    own = {k: v for k, v in run.config["run"].items() if k != lacking} | ({lacking: None} if empty else {})
     write_json(path, run.model_copy(update={"config": run.config | {"run": own}}))
     with pytest.raises(RecordError) as e:
         estimates.recorded([tmp_path])
@@ -225,6 +226,11 @@ def test_a_whole_model_lacks_nothing_and_a_part_is_named(tmp_path: Path) -> None
     assert (grpo.training, grpo.evaluations) == (False, (("aime24", "t1.0"), ("aime24", "t0.7")))
     assert grpo.words() == "2/12 evaluations"
     assert lacks(tmp_path, ("stapo", "qwen3-8b"), seeds=(1,))[0].training  # another seed is another training
+
+
+def test_a_training_whose_earlier_checkpoint_was_evaluated_is_not_done(tmp_path: Path) -> None:
+    whole(tmp_path, "stapo", "qwen3-8b", step=100)
+    assert lacks(tmp_path, ("stapo", "qwen3-8b"))[0].training
 
 
 @pytest.mark.parametrize("verdicts", [["1" * 32] * 29, ["1" * 31 + "-"] * 30, ["1" * 31] * 30])

@@ -202,7 +202,7 @@ def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRu
 def _recorded(path: Path, run: Run, seconds: float, samples: int) -> list[RecordedRun]:
     config, hardware = run.config, run.hardware
     own, needed = (config.get("run") or {}, LABELS | {"steps"}) if run.kind == "train" else (config, LABELS)
-    if lacking := needed - own.keys():
+    if lacking := {k for k in needed if own.get(k) is None}:
         raise RecordError(f"{path}: a finished run without its labels", found=f"no {', '.join(sorted(lacking))}",
                           expected=", ".join(sorted(needed)),
                           next_step="make the run again with this version, or leave its folder out")  # fmt: skip

@@ -61,20 +61,25 @@ def _is_whole(record: CellRecord) -> bool:
     return enough and there and len(record.problems) == record.benchmark_rows
 
 
+def _steps(size: str, asked: int | None) -> int:
+    return asked or estimates.STEPS.get(size) or load().settings.steps.value
+
+
 def lacking(
-    cells: Sequence[Loaded], runs: Sequence[TrainingRun], asked: Sequence[tuple[str, str]], seeds: Sequence[int]
-) -> list[Lacking]:
+    cells: Sequence[Loaded], runs: Sequence[TrainingRun], asked: Sequence[tuple[str, str]], seeds: Sequence[int],
+    steps: int | None = None,
+) -> list[Lacking]:  # fmt: skip
     """What each asked (method, size) lacks, for each training seed (the base model has none and counts once).
 
     Of each model the last evaluated checkpoint counts, as in the table. A training counts as done when its run's record
-    says so, or when its last checkpoint was evaluated.
+    says so, or when its last checkpoint was evaluated: that of `steps`, by default those of its size.
     """
     found, (final, _) = [], final_step(cells)
     for method, size in asked:
         for seed in (0,) if method == labels.BASE else seeds:
             mine = [c.record for c in final if c.record.cell.model[:3] == (method, size, seed)]
             have = {(r.cell.benchmark, r.cell.setting) for r in mine if _is_whole(r)}
-            trained = method == labels.BASE or bool(mine)
+            trained = method == labels.BASE or any(r.cell.step == _steps(size, steps) for r in mine)
             trained |= any((r.method, r.size, r.seed, r.status) == (method, size, seed, "done") for r in runs)
             left = tuple(p for p in places(size) if p not in have)
             found.append(Lacking(method, size, seed, not trained, left))
@@ -148,12 +153,11 @@ def build(
     """
     machine = MACHINES[hardware]
     chosen, known = card or machine.card, estimates.recorded(roots, skip)
-    found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds)
+    found = lacking(load_cells(roots, skip), load_training_runs(roots, skip), asked, seeds, steps)
 
     def estimated(x: Lacking) -> ModelPlan:
         where = (CPU, CPU.card) if has_base(x.size) else (machine, chosen)
-        count = steps or estimates.STEPS.get(x.size) or load().settings.steps.value
-        train = estimates.training(x.method, x.size, *where, count, known) if x.training else None
+        train = estimates.training(x.method, x.size, *where, _steps(x.size, steps), known) if x.training else None
         test = estimates.evaluation(x.method, x.size, x.evaluations, *where, known) if x.evaluations else None
         return ModelPlan(x, train, test)
 
