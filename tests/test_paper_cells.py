@@ -124,7 +124,7 @@ def test_checkpoints_that_are_none(wrong: list[str]) -> None:
         calibration(wrong, Path("o"))
 
 
-@pytest.mark.parametrize("flags", [["--seeds", "0"], ["--seed-count", "3"], ["--steps", "10"]])
+@pytest.mark.parametrize("flags", [["--steps", "10"], ["--seeds", "0"], ["--seed-count", "0"], ["--seeds", ""]])
 def test_options_of_a_training_are_refused_for_a_checkpoint(flags, capsys) -> None:
     with pytest.raises(SystemExit) as e:
         main(["run", "calibration/justrl-deepseek-1.5b", "--dry-run", *flags])
@@ -157,3 +157,13 @@ def test_every_training_command_composes() -> None:
                 config = compose(list(s.command[2:]))
                 assert config.ray_kwargs.ray_init.get("address") == (address or None)
                 assert config.trainer.max_actor_ckpt_to_keep == 2
+
+
+@pytest.mark.parametrize("words", [
+    ["run", "stapo/mini", "--seeds", ""], ["run", "stapo/qwen3-8b", "--seeds", ""], ["plan", "--seeds", ""],
+    ["plan", "--steps", "0"], ["plan", "--price", "-1"],
+])  # fmt: skip
+def test_values_of_the_command_line_are_checked(words, capsys) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(words)
+    assert e.value.code == 2

@@ -65,7 +65,7 @@ class Run:
         options = {name: getattr(self, name) for name in _GPU_OPTIONS}
         if any(c.startswith(f"{labels.CALIBRATION}/") for c in self.cells):
             options |= {"hardware": self.hardware or "8gpu", "quick": self.quick}
-            options |= {"seeds": self.seeds, "seed_count": self.seed_count, "steps": self.steps is not None}
+            options |= {name: getattr(self, name) is not None for name in ("seeds", "seed_count", "steps")}
             return main(request.calibration(self.cells, self.out or Path("runs/calibration"), **options), self.dry_run)
         cells = request.parse_cells(self.cells)
         size = request.size_on_cpu(cells)
@@ -107,18 +107,21 @@ class Plan:
     Default: the committed ones."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import named_or_counted, parse_cells, parse_seeds
+        from stapo_repro.driver.request import at_least, named_or_counted, parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan
         from stapo_repro.records.reading import APART
 
+        seeds = named_or_counted(self.seeds, self.seed_count)
+        if self.price is not None and self.price < 0:
+            raise BadInput("--price is not negative", found=self.price, next_step="--price 2")
         found = plan.build(
             parse_cells(self.cells) if self.cells else plan.all_cells(),
             self.records or (checkout() / "results" / "records",),
             hardware=self.hardware,
             card=self.card,
-            seeds=parse_seeds(named_or_counted(self.seeds, self.seed_count) or "0"),
-            steps=self.steps,
+            seeds=parse_seeds("0" if seeds is None else seeds),
+            steps=None if self.steps is None else at_least("--steps", self.steps, 1),
             skip=() if self.records else APART,
         )
         print(plan.to_text(found, formulas=bool(self.cells)), end="")

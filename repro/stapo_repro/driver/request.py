@@ -242,7 +242,7 @@ def cpu_run(
     names, experiment = QUICK_METHODS if quick else tuple(labels.METHODS), ON_CPU[size]
     names = names if methods is None else names_of("--methods", methods, labels.METHODS)
     count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS[size]
-    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds(seeds or "0") for m in names))
+    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds("0" if seeds is None else seeds) for m in names))
     return Request(experiment, models, at_least("--steps", count, 1), quick, out, hardware,
                    rebuild_base=rebuild_base, noise=noise)  # fmt: skip
 
@@ -274,7 +274,7 @@ def paper_cells(
             next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
             "or tox -e eval-cpu -- --model DIR for a model's evaluation alone",
         )
-    numbers = parse_seeds(seeds or "0")
+    numbers = parse_seeds("0" if seeds is None else seeds)
     count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
     at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
     return Request(
