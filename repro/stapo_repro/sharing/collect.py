@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +117,7 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     if gone := [p for p in there if p.relative_to(out) not in written]:
         raise RecordError(f"{out} has records that {run} no longer has", found=", ".join(map(str, gone[:5])),
                           expected="those of the run alone, in the folders that it has",
-                          next_step=f"rm {' '.join(map(str, gone))}   then the same command")  # fmt: skip
+                          next_step=f"{shlex.join(['rm', *map(str, gone)])}   then run this command again")  # fmt: skip
     for name, data in written.items():
         store.write_atomic(out / name, data)
     return [out / name for name in written]
