@@ -176,3 +176,10 @@ def test_the_training_of_the_check_composes_for_a_gpu_and_fits_12_gb(tmp_path: P
              "head_dim": 32, "intermediate_size": 256, "vocab_size": 128, "tie_word_embeddings": True}  # fmt: skip
     (model / "config.json").write_text(json.dumps(shape | {"model_type": "qwen3"}))
     memory.check(config, find_shape(str(model)), 12.0, 32.0)
+
+
+def test_another_system_than_linux_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(BadInput) as e:
+        check(tmp_path / "o", cpu=True)
+    assert e.value.expected == "linux"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stapo_repro.driver.processes import watched
+from stapo_repro.driver.readiness import check_system
 from stapo_repro.driver.run import interrupt_once
 from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
@@ -29,6 +30,7 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     Raises:
         BadInput: no GPU is here, or the folder holds something.
     """
+    check_system()
     if not cpu and not nvidia_smi("name"):
         raise BadInput(
             "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="stapo-repro gpu-check --cpu"
