@@ -38,6 +38,8 @@ class CompareCommand:
         first, second = load_cells(Path(self.first)), load_cells(Path(self.second))
         known = sorted({name for name, _ in (*first, *second)})
         benchmarks = [meant("benchmark", b, known, "choose of these, or leave out --benchmarks") for b in benchmarks]
+        known = sorted({name for _, name in (*first, *second)})
+        settings = [meant("setting", s, known, "choose of these, or leave out --settings") for s in settings]
         pairs = pair_runs(first, second, settings, benchmarks)
         tables = {title: compare(p) for title, p in pairs.items()}
         print(f"first: {self.first}\nsecond: {self.second}")
