@@ -167,3 +167,16 @@ def test_values_of_the_command_line_are_checked(words, capsys) -> None:
     with pytest.raises(SystemExit) as e:
         main(words)
     assert e.value.code == 2
+
+
+def test_the_miniature_has_a_dry_run(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["miniature", "--dry-run", "--out", str(tmp_path / "o")])
+    assert e.value.code == 0
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_near_name_of_a_cell_is_suggested() -> None:
+    with pytest.raises(BadInput) as e:
+        parse_cells(["STAPO/mini"])
+    assert "stapo is near" in e.value.next_step

@@ -134,13 +134,16 @@ class Miniature:
     """Standard deviation of noise on the base model's weights, such as 1e-6: what hangs on the last digits?"""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
+    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print each stage with its exact command and what is there; make every check; start nothing."""
 
     def run(self) -> int:
         from stapo_repro.driver.request import cpu_run, named_or_counted
         from stapo_repro.driver.run import main
 
         options = {n: getattr(self, n) for n in ("quick", "rebuild_base", "noise")}
-        return main(cpu_run(self.out, seeds=named_or_counted(self.seeds, self.seed_count), **options))
+        seeds = named_or_counted(self.seeds, self.seed_count)
+        return main(cpu_run(self.out, seeds=seeds, **options), self.dry_run)
 
 
 @dataclass(frozen=True)

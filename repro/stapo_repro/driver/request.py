@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -163,12 +164,13 @@ def parse_cells(names: Sequence[str]) -> Named:
         method, _, size = name.partition("/")
         methods = labels.METHODS if size in ON_CPU else labels.METHOD_LABELS
         if size not in sizes or method not in methods:
+            near = difflib.get_close_matches(method.lower(), methods, 1)
             raise BadInput(
                 f"no such cell: {name or 'none was named'}",
                 expected=f"METHOD/{size} with METHOD of {', '.join(methods)}"
                 if size in sizes
                 else f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
-                next_step=f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
+                next_step=f"{near[0]} is near; {_EXAMPLE}" if near and method not in methods else f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
             )
     return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 
