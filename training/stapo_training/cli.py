@@ -212,13 +212,15 @@ class Methods:
 
     method: Annotated[str | None, tyro.conf.Positional] = None
     """An overlay's name: this one alone."""
-    records: Path = Path("results/records")
-    """Folder with records."""
+    records: Path | None = None
+    """Folder with records. Default: results/records, where it is there."""
 
     def __call__(self) -> int:
         from stapo_training.registry import listing
 
-        print(listing(self.records, self.method))
+        if self.records and not self.records.is_dir():
+            raise BadInput("no such folder of records", found=self.records, next_step="leave --records out")
+        print(listing(self.records or Path("results/records"), self.method))
         return 0
 
 

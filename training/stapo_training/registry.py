@@ -164,7 +164,8 @@ def listing(records: Path, method: str | None = None) -> str:
         lines = [f"{name}: {m.title} ({m.paper})", f"  {m.does}"]
         lines += [f"  {k} {v}" for k, v in numbers.items() if k not in m.sources]
         lines += [f"  {number}" for number in _sourced(m)]
-        parts.append("\n".join([*lines, f"  trained here: {', '.join(trained.get(name, [])) or 'not run'}"]))
+        here = [f"  trained here: {', '.join(trained.get(name, [])) or 'not run'}"] if records.is_dir() else []
+        parts.append("\n".join([*lines, *here]))
     return "\n\n".join(parts)
 
 

@@ -51,8 +51,9 @@ class Run:
     """Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub."""
     judge: str | None = None
     """Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B."""
-    keep_checkpoints: int = 0
-    """Keep the newest so many checkpoints of each training, and one more while it is written. Default: 3."""
+    keep_checkpoints: int | None = None
+    """Keep the newest so many checkpoints of each training, at least 1, and one more while it is written. Default:
+    3."""
     train_env: Path | None = None
     """Folder of the environment whose stapo-train is used. Default: this one."""
     eval_env: Path | None = None
@@ -76,7 +77,7 @@ class Run:
             return main(request.paper_cells(cells, self.out or Path("runs/cells"), **same, **options), self.dry_run)
         if self.hardware in request.CPUS:
             same["hardware"] = options.pop("hardware")
-        given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+        given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, "")]
         if given:
             raise BadInput(f"{size} has no such option", found=", ".join(given),
                            expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",

@@ -278,7 +278,10 @@ def paper_cells(
         )
     numbers = parse_seeds("0" if seeds is None else seeds)
     count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings.steps.value
-    at_least("--keep-checkpoints", options.get("keep_checkpoints", 0), 0)
+    if options.get("keep_checkpoints") is None:
+        options["keep_checkpoints"] = 0  # the training's own number
+    else:
+        at_least("--keep-checkpoints", options["keep_checkpoints"], 1)
     return Request(
         experiment="cells",
         models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else numbers)),
