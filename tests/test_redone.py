@@ -15,7 +15,7 @@ def redone(ranks: int, wrong: int, trials: int = 300) -> tuple[int, int]:
     """Percent of an update that all ranks wait for: mean and 90th percentile over mini-batches.
 
     Lengths are exponential but for 3 % at the limit; sequences go, longest first, to the rank with the fewest tokens;
-    wrong tokens stand anywhere, and a sequence is run again up to its last one.
+    wrong tokens are anywhere, and a sequence is run again up to its last one.
     """
     rng, found = np.random.default_rng(0), []
     rest = (MEAN - TRUNCATED * LIMIT) / (1 - TRUNCATED)
