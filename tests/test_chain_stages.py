@@ -154,7 +154,8 @@ def test_a_method_of_ones_own_is_named_after_its_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("run: {method: another}")
     r = of_testbed(method=str(file))
-    assert (r.out, r.standing, {m.seed for m in r.trained}) == (Path("runs/testbed-mine").resolve(), "mine", {10, 11, 12})
+    out = Path("runs/testbed-mine").resolve()
+    assert (r.out, r.standing, {m.seed for m in r.trained}) == (out, "mine", {10, 11, 12})
     assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
     assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s10"]
 

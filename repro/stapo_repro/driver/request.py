@@ -170,7 +170,9 @@ def parse_cells(names: Sequence[str]) -> Named:
                 expected=f"METHOD/{size} with METHOD of {', '.join(methods)}"
                 if size in sizes
                 else f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
-                next_step=f"{near[0]} is near; {_EXAMPLE}" if near and method not in methods else f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
+                next_step=f"{near[0]} is near; {_EXAMPLE}"
+                if near and method not in methods
+                else f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
             )
     return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 
@@ -244,7 +246,8 @@ def cpu_run(
     names, experiment = QUICK_METHODS if quick else tuple(labels.METHODS), ON_CPU[size]
     names = names if methods is None else names_of("--methods", methods, labels.METHODS)
     count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS[size]
-    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in parse_seeds("0" if seeds is None else seeds) for m in names))
+    numbers = parse_seeds("0" if seeds is None else seeds)
+    models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in numbers for m in names))
     return Request(experiment, models, at_least("--steps", count, 1), quick, out, hardware,
                    rebuild_base=rebuild_base, noise=noise)  # fmt: skip
 

@@ -68,7 +68,7 @@ Result = Literal["done", "failed", "interrupted"]
 
 
 class StageEvent(Record):
-    """A line of stages.jsonl. `outputs` is empty until a stage is done; `seconds` and `peak_mib` are of this attempt."""
+    """A line of stages.jsonl. `outputs` is empty until a stage is done; `seconds`, `peak_mib` are of this attempt."""
 
     stage: str
     event: Literal["start", "done", "failed", "interrupted"]
