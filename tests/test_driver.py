@@ -123,7 +123,7 @@ def test_an_unfinished_stage_that_changed_is_made_anew(out: Path, name: str, rea
     with pytest.raises(RunFailed):
         execute(out, record, chain(False))
     (out / "go").touch()
-    states = readiness.states(chain(True), stages.read_ledger(out))
+    states = readiness.states(out, chain(True), stages.read_ledger(out))
     assert [s.kind for s in states.values()] == ["again" if reads else "there", "again"]
     execute(out, record, chain(True))
     assert (folder / "a").read_text() == "x\n"
@@ -142,6 +142,18 @@ def test_an_unfinished_stage_goes_on_in_another_environment(out: Path) -> None:
     execute(out, record, there)
     assert (folder / "a").read_text() == "x\nx\n"
     assert not (out / "set-aside").exists()
+
+
+def test_a_recorded_command_says_nothing_of_where_its_folder_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spelled = [("runs/m", Path("runs/m")), (str(tmp_path / "runs/m"), Path("runs/m")), ("/moved/m", Path("/moved/m"))]
+    found = {
+        tuple(stages.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
+    }
+    assert found == {("x", "run.out=train", "--model", "base")}
+    assert stages.portable(("x", "train"), tmp_path / "m") == ["x", "train"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

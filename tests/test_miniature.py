@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -338,26 +336,6 @@ def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
         build.build_base(tmp_path / "out", world="flat")
     with pytest.raises(BadInput):
         build.build_base(tmp_path / "out", seed=1)
-
-
-@pytest.mark.slow
-def test_noise_moves_every_weight_by_its_standard_deviation(tmp_path):
-    from safetensors.torch import load_file
-
-    for name, noise in (("plain", 0.0), ("noisy", 1e-3), ("again", 1e-3)):
-        build.build_base(tmp_path / name, noise=noise)
-    plain, noisy, again = (load_file(tmp_path / n / "model" / "model.safetensors") for n in ("plain", "noisy", "again"))
-    moved = torch.cat([(noisy[k].double() - plain[k].double()).flatten() for k in plain])
-    # of 386,000 normal draws: the standard error of their mean is 1.6e-6, of their spread 1.1e-6
-    assert abs(moved.mean().item()) < 1e-5
-    assert moved.std().item() == pytest.approx(1e-3, abs=1e-5)
-    assert all(torch.equal(noisy[k], again[k]) for k in plain)
-    assert store.read_json(tmp_path / "noisy" / "run.json", Run).config["noise"] == 1e-3
-    with pytest.raises(BadInput):
-        carried.carry(tmp_path / "noisy", tmp_path / "carried")
-    for wrong in (-1.0, math.nan):
-        with pytest.raises(BadInput):
-            build.build_base(tmp_path / "wrong", noise=wrong)
 
 
 def test_only_a_finished_build_of_seed_0_that_trained_its_model_is_carried(built, tmp_path):

@@ -161,7 +161,7 @@ def test_every_training_command_composes() -> None:
 
 @pytest.mark.parametrize("words", [
     ["run", "stapo/mini", "--seeds", ""], ["run", "stapo/qwen3-8b", "--seeds", ""], ["plan", "--seeds", ""],
-    ["plan", "--steps", "0"], ["plan", "--price", "-1"],
+    ["plan", "--steps", "0"],
     ["run", "stapo/qwen3-8b", "--keep-checkpoints", "0"],
 ])  # fmt: skip
 def test_values_of_the_command_line_are_checked(words, capsys) -> None:

@@ -130,8 +130,6 @@ class Miniature:
     """How many training seeds, from 0 on, in place of their list."""
     rebuild_base: bool = False
     """Train the base model anew (2 minutes) instead of taking the weights that the repository carries."""
-    noise: float = 0.0
-    """Standard deviation of noise on the base model's weights, such as 1e-6: what hangs on the last digits?"""
     out: Path = Path("runs/miniature")
     """Where everything goes."""
     dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -141,7 +139,7 @@ class Miniature:
         from stapo_repro.driver.request import cpu_run, named_or_counted
         from stapo_repro.driver.run import main
 
-        options = {n: getattr(self, n) for n in ("quick", "rebuild_base", "noise")}
+        options = {n: getattr(self, n) for n in ("quick", "rebuild_base")}
         seeds = named_or_counted(self.seeds, self.seed_count)
         return main(cpu_run(self.out, seeds=seeds, **options), self.dry_run)
 

@@ -51,8 +51,6 @@ class Base:
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Train the model anew (about 2 minutes) instead of taking the carried weights."""
-    noise: float = 0.0
-    """Standard deviation of noise on every weight: what hangs on the last digits? A model with noise is not carried."""
     carry: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Make the trained weights those that the repository carries, with their record."""
 
@@ -62,13 +60,13 @@ class Base:
 
         if self.size != "mini":
             mini = {"--world": self.world != "paper", "--rebuild-base": self.rebuild_base, "--carry": self.carry}
-            self._check(mini | {"--noise": self.noise != 0})
+            self._check(mini)
             plan = SmallPlan() if self.warm_up is None else SmallPlan(warm_up=self.warm_up)
             build_base(self.out, self.seed, model=self.model, plan=plan)
             return 0
         self._check({"--model": self.model is not None, "--warm-up": self.warm_up is not None})
         rebuild = self.rebuild_base or self.carry
-        build.build_base(self.out, self.seed, world=self.world, rebuild=rebuild, noise=self.noise)
+        build.build_base(self.out, self.seed, world=self.world, rebuild=rebuild)
         if self.carry:
             carried.carry(self.out)
         return 0

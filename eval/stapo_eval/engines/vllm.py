@@ -62,7 +62,7 @@ class VllmEngine(LocalEngine):
         defaults = self.llm.get_default_sampling_params()
         self.stop = stop_token_ids(self.tokenizer, list(defaults.stop_token_ids or []))
         self.hand: dict[str, tuple[Request, float]] = {}
-        self.refused: list[Finished] = []
+        self.failed: list[Finished] = []
         self.number = 0
         self.closed = threading.Event()
         self._watch()
@@ -106,7 +106,7 @@ class VllmEngine(LocalEngine):
             try:
                 self.llm.llm_engine.add_request(str(self.number), TokensPrompt(prompt_token_ids=list(r.prompt)), params)
             except ValueError as e:  # the engine's own validation: one bad request must not end the run
-                self.refused.append(Finished(r, "", "error", 0, None, 0.0, f"{type(e).__name__}: {e}"))
+                self.failed.append(Finished(r, "", "error", 0, None, 0.0, f"{type(e).__name__}: {e}"))
             else:
                 self.hand[str(self.number)] = r, time.perf_counter()
 
@@ -118,7 +118,7 @@ class VllmEngine(LocalEngine):
         """
         from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found]
 
-        finished, self.refused = self.refused, []
+        finished, self.failed = self.failed, []
         while self.hand and not finished:
             if not self.llm.llm_engine.has_unfinished_requests():
                 raise RunFailed("vLLM stopped with requests unanswered", found=len(self.hand))

@@ -114,8 +114,6 @@ class Plan:
         from stapo_repro.records.reading import APART
 
         seeds = named_or_counted(self.seeds, self.seed_count)
-        if self.price is not None and self.price < 0:
-            raise BadInput("--price is not negative", found=self.price, next_step="--price 2")
         found = plan.build(
             parse_cells(self.cells) if self.cells else plan.all_cells(),
             self.records or (checkout() / "results" / "records",),

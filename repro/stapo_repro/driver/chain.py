@@ -79,7 +79,6 @@ def _inputs(r: Request, train: str, evaluate: str) -> list[Stage]:
             of = ("--size", size) if size == SMALL else ()
             of = ("--world", str(world_of(size))) if r.experiment == "testbed" else of
             anew = ("--rebuild-base",) if r.rebuild_base else ()
-            anew += ("--noise", f"{r.noise}") if r.noise else ()
             command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of, *anew)
             stages.append(Stage(base.name, command, base, (base / "model", base / "data", base / "benchmarks")))
         return stages

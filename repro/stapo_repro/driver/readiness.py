@@ -18,7 +18,7 @@ import psutil
 from stapo_repro import labels
 from stapo_repro.calibration import published
 from stapo_repro.driver.request import Request
-from stapo_repro.driver.stages import Stage, StageEvent, hash_inputs, last_event, without_folder
+from stapo_repro.driver.stages import Stage, StageEvent, hash_inputs, last_event, portable
 from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
@@ -260,21 +260,21 @@ class State:
     words: str
 
 
-def states(stages: Sequence[Stage], ledger: Sequence[StageEvent]) -> dict[Stage, State]:
+def states(out: Path, stages: Sequence[Stage], ledger: Sequence[StageEvent]) -> dict[Stage, State]:
     """What is there of each stage, in their order, without reading outputs."""
     found: dict[Stage, State] = {}
     there: dict[str, str] = {}  # hashes of outputs
     for stage in stages:
-        found[stage] = _state(stage, last_event(ledger, stage.name), there)
+        found[stage] = _state(out, stage, last_event(ledger, stage.name), there)
         if found[stage].kind == "there":
             there[stage.name] = next(e.outputs for e in reversed(ledger) if e.stage == stage.name)
     return found
 
 
-def _state(stage: Stage, last: StageEvent | None, there: Mapping[str, str]) -> State:
+def _state(out: Path, stage: Stage, last: StageEvent | None, there: Mapping[str, str]) -> State:
     if last is None:
         return State("to do", "to do")
-    if without_folder(last.command) != without_folder(stage.command):
+    if portable(last.command, out) != portable(stage.command, out):
         return State("again", "to do again: its command changed")
     if first := [n for n in stage.needs if n not in there]:
         return State("again", f"to do again, unless {first[0]} is what it was when this stage read it")
@@ -298,7 +298,7 @@ def show_plan(r: Request, states: Mapping[Stage, State], costs: Mapping[str, Est
     print(f"{r.experiment}: {', '.join(r.cells)}{steps}, {r.hardware} of {place}, into {r.out}\n{FILLING}")
     for i, (stage, what) in enumerate(states.items(), 1):
         print(f"\n{i:>3}. {stage.name}: {what.words}")
-        print(f"     {shlex.join(without_folder(stage.command))}")
+        print(f"     {shlex.join([Path(stage.command[0]).name, *stage.command[1:]])}")
         if stage.name in costs:
             print(f"     {cost_text(costs[stage.name])}")
     left = [s.name for s, what in states.items() if what.kind != "there"]

@@ -67,7 +67,6 @@ class Request:
         part: of the testbed. standing: a method of one's own, to be shown beside the testbed's committed arms;
             its hash is that of its files, so that a changed one is another run.
         rebuild_base: train the miniature's base model anew instead of taking the carried weights.
-        noise: standard deviation of noise on its weights.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
 
     `out` and `data_dir` are made absolute, so that a relative path and the absolute one give the same commands.
@@ -80,7 +79,6 @@ class Request:
     out: Path
     hardware: str = "cpu"
     rebuild_base: bool = False
-    noise: float = 0.0
     data_dir: Path | None = None
     ray_address: str = ""
     source: str = ""
@@ -145,7 +143,6 @@ class Request:
             methods, seeds = zip(*((m.method, m.seed) for m in self.trained), strict=True)
             same |= {"methods": list(dict.fromkeys(methods)), "seeds": list(dict.fromkeys(seeds))}
             same |= {"rebuild_base": True} if self.rebuild_base else {}
-            same |= {"noise": self.noise} if self.noise else {}
             return same | ({} if self.hardware == "cpu" else {"hardware": self.hardware})
         _, evaluate, repro = self.programs()
         same |= {n: getattr(self, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
@@ -229,7 +226,7 @@ def at_least(flag: str, value: int, least: int) -> int:
 
 def cpu_run(
     out: Path, *, quick: bool = False, seeds: str | None = None, methods: str | None = None, steps: int | None = None,
-    hardware: str = "cpu", rebuild_base: bool = False, noise: float = 0.0, size: str = MINI,
+    hardware: str = "cpu", rebuild_base: bool = False, size: str = MINI,
 ) -> Request:  # fmt: skip
     """The miniature, or the same with the small model in its place; None takes the default.
 
@@ -237,8 +234,8 @@ def cpu_run(
         BadInput: an unknown method or one twice, a seed that is no number, fewer than one step; an option that the
             small model does not have.
     """
-    if size != MINI and (given := [k for k, v in (("--rebuild-base", rebuild_base), ("--noise", noise)) if v]):
-        raise BadInput("only the miniature's base model is carried by the repository", found=", ".join(given),
+    if size != MINI and rebuild_base:
+        raise BadInput("only the miniature's base model is carried by the repository", found="--rebuild-base",
                        expected=f"no such option with {size}", next_step="leave it out")  # fmt: skip
     if size != MINI and hardware != "cpu":
         raise BadInput(f"{size} is trained on one machine's CPU here", found=f"--hardware {hardware}",
@@ -249,7 +246,7 @@ def cpu_run(
     numbers = parse_seeds("0" if seeds is None else seeds)
     models = (Model(labels.BASE, size, 0), *(Model(m, size, s) for s in numbers for m in names))
     return Request(experiment, models, at_least("--steps", count, 1), quick, out, hardware,
-                   rebuild_base=rebuild_base, noise=noise)  # fmt: skip
+                   rebuild_base=rebuild_base)  # fmt: skip
 
 
 def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def main(r: Request, dry: bool = False) -> int:
     """
     began = time.monotonic()
     stages, ledger, costs = make_stages(r), read_ledger(r.out), readiness.stage_costs(r)
-    states = readiness.states(stages, ledger)
+    states = readiness.states(r.out, stages, ledger)
     checks = readiness.make_checks(r, states, costs)
     if dry:
         readiness.show_plan(r, states, costs, checks)
@@ -166,7 +166,7 @@ def show_summary(r: Request, wall_seconds: float) -> None:
     name, records = "main_table", r.out.name
     if r.experiment == "testbed":
         name, records = "testbed", plan.FOLDER if r.part == "main" else f"{plan.FOLDER}/{r.part}"
-    elif r.experiment == "miniature" and (r.noise or any(v in os.environ for v in ARITHMETIC_VARIABLES)):
+    elif r.experiment == "miniature" and any(v in os.environ for v in ARITHMETIC_VARIABLES):
         records = f"{ARITHMETIC}/{records}"  # beside the committed runs, with whose cells they share their ids
     lines = [f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB."]
     if (r.out / "tables").exists():

@@ -85,7 +85,7 @@ class StageEvent(Record):
     @property
     def asked(self) -> tuple[list[str], str]:
         """What an attempt goes on with: its command, and the hash of its inputs."""
-        return without_folder(self.command), self.inputs
+        return self.command, self.inputs
 
 
 def read_ledger(out: Path) -> list[StageEvent]:
@@ -95,9 +95,18 @@ def read_ledger(out: Path) -> list[StageEvent]:
     return [store.parse(line, StageEvent, f"{ledger}:{n}", n) for n, line in enumerate(whole, 1)]
 
 
-def without_folder(command: Sequence[str]) -> list[str]:
-    """The command as it is compared: the same program of another environment is the same command."""
-    return [Path(command[0]).name, *command[1:]]
+def portable(command: Sequence[str], out: Path) -> list[str]:
+    """The command as it is recorded and compared: the program's name, and paths below `out` from there.
+
+    A run folder may so be named in another way, moved, or continued by the programs of another environment.
+    """
+    here = out.resolve()
+    words = []
+    for word in command[1:]:
+        key, equals, value = word.rpartition("=")
+        path = Path(value).resolve()
+        words.append(f"{key}{equals}{path.relative_to(here)}" if path.is_relative_to(here) else word)
+    return [Path(command[0]).name, *words]
 
 
 def hash_inputs(needs: Sequence[str], outputs: Mapping[str, str]) -> str:
@@ -183,7 +192,7 @@ class Engine:
 
     def _stale(self, stage: Stage, last: StageEvent) -> str:
         """Why the stage is made anew; "" where it is kept, or, if it is not finished, goes on."""
-        if without_folder(last.command) != without_folder(stage.command):
+        if portable(last.command, self.out) != portable(stage.command, self.out):
             return "its command changed"
         if last.inputs != self._inputs(stage):
             return "what it reads changed"
@@ -207,8 +216,8 @@ class Engine:
         self.say(f"  what was there is now {target}")
 
     def _record(self, stage: Stage, event: str, **values: object) -> None:
-        known = {"stage": stage.name, "event": event, "command": list(stage.command), "code": code_text(), "at": now()}
-        line = StageEvent.model_validate({**known, "inputs": self._inputs(stage), **values})
+        known = {"stage": stage.name, "event": event, "command": portable(stage.command, self.out), "code": code_text()}
+        line = StageEvent.model_validate({**known, "inputs": self._inputs(stage), "at": now(), **values})
         store.append(self.out / LEDGER, [line])
         self.events.append(line)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,7 +120,6 @@ def build_base(
     *,
     world: str = "paper",
     rebuild: bool = False,
-    noise: float = 0.0,
     plan: BasePlan | None = None,
     recipe: Recipe | None = None,
 ) -> None:
@@ -134,16 +132,12 @@ def build_base(
     Args:
         out: new or empty folder, or one of an earlier build.
         seed: everything random derives from it.
-        noise: standard deviation of normal noise on every weight, to see what hangs on the last digits.
 
     Raises:
-        BadInput: where `out` holds something else, the world is unknown, the noise is no number from 0 on, or the
-            carried weights do not fit.
+        BadInput: where `out` holds something else, the world is unknown, or the carried weights do not fit.
     """
     if world not in WORLDS:
         raise BadInput("unknown world", found=world, expected=" | ".join(WORLDS), next_step="--world paper")
-    if not 0 <= noise < math.inf:
-        raise BadInput("the noise is a standard deviation", found=noise, expected="0 or more", next_step="--noise 1e-6")
     rebuild = rebuild or plan is not None or recipe is not None
     if seed and not rebuild:
         raise BadInput("the carried base models are those of seed 0", found=f"seed {seed}", expected=0,
@@ -153,8 +147,7 @@ def build_base(
     # lists instead of tuples, as a record gives them back
     config: dict[str, Any] = json.loads(json.dumps({k: dataclasses.asdict(v) for k, v in made_of.items()}))
     weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
-    noisy = {"noise": noise} if noise else {}
-    run = provenance.new_run("base", config | {"weights": sha256} | noisy, seeds={"base": seed}, deterministic=True)
+    run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
             print(f"base model: {out} is finished already")
@@ -178,8 +171,6 @@ def build_base(
                 from safetensors.torch import load_model
 
                 load_model(model, weights)
-            if noise:
-                _add_noise(model, noise, seed)
             _write_model(out / "model", model, tokenizer, labels)
     how = "trained" if weights is None else f"carried by the repository, sha256 {sha256[:16]}"
     print(f"base model ({how}): {out}, {duration(folder.record.wall_seconds)}")
@@ -188,15 +179,6 @@ def build_base(
 def _untrained(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
     weights_seed = derive_seed("miniature", seed, "weights")
     return build_model(recipe, len(tokenizer), weights_seed, tokenizer.eos_token_id, tokenizer.pad_token_id)
-
-
-def _add_noise(model: Any, sd: float, seed: int) -> None:
-    import torch
-
-    generator = torch.Generator().manual_seed(derive_seed("miniature", seed, "noise"))
-    with torch.no_grad():
-        for weights in model.parameters():  # tied ones once
-            weights += sd * torch.randn(weights.shape, generator=generator)
 
 
 def _write_model(folder: Path, model: Any, tokenizer: Any, labels: Labels) -> None:
