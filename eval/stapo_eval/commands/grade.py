@@ -6,14 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-_REASONS = {
-    "no_answer": "without an answer",
-    "timeout": "out of CPU time",
-    "wall_timeout": "out of wall time",
-    "memory": "out of memory",
-    "error": "failed",
-}
-
 
 @dataclass(frozen=True)
 class GradeCommand:
@@ -61,7 +53,7 @@ class GradeCommand:
             )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("nothing was written; the same command starts again") from None
-        others = [f"{reasons[reason]} {text}" for reason, text in _REASONS.items() if reasons[reason]]
+        others = [f"{n} {reason.replace('_', ' ')}" for reason, n in reasons.items() if "match" not in reason]
         more = f" ({', '.join(others)})" if others else ""
         spent = duration(time.perf_counter() - began)
         print(f"{reasons['match']} of {reasons.total()} correct by rule{more}, {spent}: {self.output}")

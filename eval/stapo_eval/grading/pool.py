@@ -45,8 +45,7 @@ class Item:
 class Outcome:
     """`extracted` is the answer as it was read.
 
-    `seconds` is the wall time of the one grading that all equal items share. Where a time limit ended it, `seconds` is
-    that limit.
+    seconds: wall time of the one grading that all equal items share; where a limit ended it, that limit.
     """
 
     rule: bool
