@@ -343,7 +343,6 @@ def test_what_is_wrong_with_a_base_is_said_before_anything_is_copied(folder: Pat
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
-        (["--size", SMALL, "--noise", "1e-6"], "--noise"),
         (["--size", SMALL, "--world", "mixed", "--carry"], "--world --carry"),
         (["--size", SMALL, "--rebuild-base"], "--rebuild-base"),
         (["--warm-up", "0"], "--warm-up"),
