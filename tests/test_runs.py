@@ -87,7 +87,7 @@ def test_keys_that_decide_no_number_may_differ_and_older_records_have_defaults(t
     finish(tmp_path)
     new = record(config={"lr": 0.2, "later": "off"})
     assert refusal(tmp_path, new, may_differ={"lr"}.__contains__).found == "later: None there, 'off' now"
-    with runs.opened(tmp_path, new, may_differ={"lr"}.__contains__, defaults={"later": "off"}) as run:
+    with runs.opened(tmp_path, new, may_differ={"lr"}.__contains__, older=lambda c: {"later": "off"} | c) as run:
         assert run.finished
 
 

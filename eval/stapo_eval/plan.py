@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -225,7 +224,7 @@ def _threads(asked: int, model: ModelFiles) -> int:
         return asked
     if sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES:
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return provenance.usable_cores()
 
 
 def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:

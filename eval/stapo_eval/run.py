@@ -62,7 +62,11 @@ def run(
         raise BadInput(f"{plan.out} already holds a run", next_step="leave out --no-resume, or give another --out")
 
     with runs.opened(
-        plan.out, plan.run, may_differ=may_differ, defaults=DEFAULTS, foreign=lambda name: name == "samples.jsonl"
+        plan.out,
+        plan.run,
+        may_differ=may_differ,
+        older=lambda c: {**DEFAULTS, **c},
+        foreign=lambda name: name == "samples.jsonl",
     ) as folder:
         set_aside_damaged(plan.out)
         failed = drop_errors(plan) if options.retry_errors else 0

@@ -73,5 +73,10 @@ def meant(kind: str, written: str, names: Collection[str], next_step: str) -> st
     found = [n for n in names if n == written] or [n for n in names if plain[n] == plain[written]]
     if len(found) == 1:
         return found[0]
-    near = "".join(f"{n} is near; " for n in difflib.get_close_matches(written.lower(), names, 1))
-    raise BadInput(f"unknown {kind}", found=written, expected=", ".join(names), next_step=near + next_step)
+    next_step = near_name(written, names) + next_step
+    raise BadInput(f"unknown {kind}", found=written, expected=", ".join(names), next_step=next_step)
+
+
+def near_name(written: str, names: Collection[str]) -> str:
+    """ "NAME is near; " of the nearest other name, "" where none is."""
+    return "".join(f"{n} is near; " for n in difflib.get_close_matches(written.lower(), names, 1) if n != written)

@@ -115,7 +115,6 @@ def previous_of(
     new: Run,
     flag: str,
     may_differ: Callable[[str], bool] = lambda key: False,
-    defaults: Mapping[str, Any] | None = None,
     foreign: Callable[[str], bool] = lambda name: True,
     advice: Callable[[Run, list[str]], str] = lambda previous, differing: "",
     resumes: bool = True,
@@ -125,11 +124,10 @@ def previous_of(
 
     Args:
         may_differ: keys, as `differences` names them, that decide no number.
-        defaults: what an option had been before it existed, for records older than it.
         foreign: which names must not stand in a folder that has no record yet.
         advice: a next step for a folder of another run that is better than another folder; "" where there is none.
         resumes: False for a command that makes an unfinished run anew, whatever that one was asked for.
-        older: the folder's configuration with what an older record leaves out.
+        older: the folder's configuration with what was so before a record could say it.
 
     Raises:
         BadInput: it holds another run, or files without a record.
@@ -149,7 +147,7 @@ def previous_of(
     previous = store.read_json(path / RECORD, Run)
     config = older(previous.config) if previous.kind == new.kind else previous.config
     there = previous.model_copy(update={"config": config})
-    differing = differences(there, new, may_differ, defaults or {})
+    differing = differences(there, new, may_differ)
     if differing and not resumes and previous.kind == new.kind and previous.status != "done":
         return None
     if differing:
@@ -162,9 +160,7 @@ def previous_of(
     return previous
 
 
-def differences(
-    previous: Run, new: Run, may_differ: Callable[[str], bool] = lambda key: False, defaults: Mapping[str, Any] = {}
-) -> list[str]:
+def differences(previous: Run, new: Run, may_differ: Callable[[str], bool] = lambda key: False) -> list[str]:
     """What another run differs in, each as "KEY: X there, Y now"; keys of nested values are joined by dots.
 
     Compares kind, configuration, seeds and revisions. The latter two are named "seed KEY" and "revision KEY". Keys with
@@ -173,7 +169,7 @@ def differences(
     if previous.kind != new.kind:
         return [f"kind: {previous.kind} there, {new.kind} now"]
     pairs = [
-        ({**defaults, **previous.config}, new.config),
+        (previous.config, new.config),
         *(
             ({f"{what} {k}": v for k, v in a.items()}, {f"{what} {k}": v for k, v in b.items()})
             for what, a, b in (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -25,6 +24,7 @@ from stapo_eval.grading import worker
 from stapo_eval.grading.presets import decide_quickly
 from stapo_eval.grading.rules import Gold, Options
 from stapo_results.errors import BadInput, RunFailed
+from stapo_results.provenance import usable_cores
 from stapo_results.schema import Reason
 
 WALL = 60  # wall seconds a CPU second of the limit: what waits for a core on a loaded machine is not ended
@@ -63,8 +63,7 @@ class Limits:
     workers: int = 0
 
     def count(self, jobs: int) -> int:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(self.workers or cores, jobs))
+        return max(1, min(self.workers or usable_cores(), jobs))
 
 
 Progress = Callable[[int, int], None]  # called with (distinct answers decided, distinct answers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from stapo_repro import labels
 from stapo_repro.calibration import published
 from stapo_repro.planner.estimates import MACHINES, STEPS, load
 from stapo_repro.testbed.plan import Part
-from stapo_results.errors import BadInput
+from stapo_results.errors import BadInput, near_name
 from stapo_results.sizes import MINI, SMALL
 
 CPUS = ("cpu", "cpu-2nodes")
@@ -161,15 +160,13 @@ def parse_cells(names: Sequence[str]) -> Named:
         method, _, size = name.partition("/")
         methods = labels.METHODS if size in ON_CPU else labels.METHOD_LABELS
         if size not in sizes or method not in methods:
-            near = difflib.get_close_matches(method.lower(), methods, 1)
             raise BadInput(
                 f"no such cell: {name or 'none was named'}",
                 expected=f"METHOD/{size} with METHOD of {', '.join(methods)}"
                 if size in sizes
                 else f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
-                next_step=f"{near[0]} is near; {_EXAMPLE}"
-                if near and method not in methods
-                else f"{_EXAMPLE}; other methods alone: stapo-train run method=METHOD size=SIZE ...",
+                next_step=f"{near_name(method, methods)}{_EXAMPLE}; other methods alone: stapo-train run method=METHOD "
+                "size=SIZE ...",
             )
     return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 

@@ -19,12 +19,8 @@ from stapo_results.schema import Bench, Run, StepMetrics
 from stapo_results.store import read, read_json
 
 Values = dict[str, float | str]
-# without a GPU: as many processes as hardware=1gpu has by veRL's defaults; hardware=cpu-vllm has one or none of each
-_WORKERS = (
-    "actor_rollout_ref.rollout.agent.num_workers=8",
-    "reward.num_workers=8",
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-)
+# without a GPU: as many processes as hardware=1gpu has by veRL's defaults; hardware=cpu-vllm has one and none
+_WORKERS = ["actor_rollout_ref.rollout.agent.num_workers=8", "reward.num_workers=8"]
 STEPS = 3
 SAMPLES = 2000
 """Of the evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples."""
@@ -50,18 +46,14 @@ class Setting:
     def training(self, name: str, *more: str) -> list[str]:
         """The command of a training: the miniature on the rollout, precision and attention of a GPU run."""
         a, hardware = "actor_rollout_ref", "cpu-vllm" if self.cpu else "1gpu"
-        card = [f"{a}.rollout.gpu_memory_utilization=0.3", f"{a}.rollout.max_model_len=256"]
+        gpu = [f"{a}.rollout.gpu_memory_utilization=0.3", f"{a}.rollout.max_model_len=256"]
+        own = _WORKERS if self.cpu else gpu
         return [
             *(console_script("stapo-train"), "run", "method=stapo", "size=mini", f"hardware={hardware}"),
             *(f"run.base={self.base}", f"run.out={self.out / name}", f"run.steps={STEPS}", "trainer.save_freq=1"),
             *("trainer.val_before_train=false", "trainer.test_freq=-1"),
             # steps so large that a rollout with the weights of the step before is seen through bf16's rounding
-            *(
-                f"{a}.actor.optim.lr=0.0005",
-                f"{a}.actor.optim.lr_warmup_steps=0",
-                *(_WORKERS if self.cpu else card),
-                *more,
-            ),
+            *(f"{a}.actor.optim.lr=0.0005", f"{a}.actor.optim.lr_warmup_steps=0", *own, *more),
         ]
 
 

@@ -148,6 +148,8 @@ def build_base(
     config: dict[str, Any] = json.loads(json.dumps({k: dataclasses.asdict(v) for k, v in made_of.items()}))
     weights, sha256 = (None, "") if rebuild else carried.weights(plan.world, config)
     run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
+    import transformers  # noqa: F401  here: a folder is not begun without it
+
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
             print(f"base model: {out} is finished already")
