@@ -122,7 +122,7 @@ def test_the_papers_budget_is_beside_what_it_states() -> None:
     days = {k: round(v, 1) for k, v in plan.paper_days().items()}
     assert days == {"qwen3-1.7b": 5.4, "qwen3-8b": 11.3, "qwen3-14b": 13.6}
     words = plan.paper_words()
-    for part in ("5 to 7 days", "64 H20", "Qwen3-1.7B 5.4, Qwen3-8B 11.3, Qwen3-14B 13.6 days, 10.1 in the mean"):
+    for part in ("5 to 7", "5.4", "11.3", "13.6", "10.1"):
         assert part in words
 
 

@@ -145,10 +145,8 @@ def looks_repeated(record: CellRecord) -> bool:
     probability p says how often that happens: the other N - 1 samples equal it with c = p^(N-1). What counts is the
     excess of such problems over the sum of their c. In a true sampler a problem adds at most c (1 - c) <= 1/4 to it on
     average, whatever the model; the alarm is at half of the problems and one more. An endpoint may give no
-    log-probabilities, or those before temperature and top-p: they explain less, so that there it is a note.
-
-    A public harness's "ten repeats" were one text
-    each, with a standard error of 0.0.
+    log-probabilities, or those before temperature and top-p: they explain less, so that there it is a note. A public
+    harness's "ten repeats" were one text each, with a standard error of 0.0.
     """
     excess = (record.identical_problems or 0) - record.identical_by_chance
     return excess >= len(record.problems) / 2 + 1
