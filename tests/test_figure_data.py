@@ -9,7 +9,7 @@ import pytest
 import synthetic_records as synthetic
 
 from stapo_repro import labels, paper, tables
-from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.read import load_cells, load_training_runs
 from stapo_results.schema import StepMetrics, VerdictLengths
 
 pytest.importorskip("matplotlib")

@@ -13,7 +13,7 @@ import pytest
 import synthetic_records as synthetic
 
 from stapo_repro import labels, paper
-from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.read import load_cells, load_training_runs
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append

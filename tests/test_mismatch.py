@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro.records.reading import TrainingRun
+from stapo_repro.read import TrainingRun
 from stapo_repro.tokens import mismatch_page, page
 from stapo_repro.tokens.logged_run import load
 from stapo_repro.tokens.mismatch import Mismatch, measured

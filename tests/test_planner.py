@@ -13,7 +13,7 @@ import yaml
 from stapo_repro import labels
 from stapo_repro.planner import estimates, plan
 from stapo_repro.planner.estimates import CPU, MACHINES, places
-from stapo_repro.records.reading import APART, load_cells, load_training_runs
+from stapo_repro.read import APART, load_cells, load_training_runs
 from stapo_results.benchmarks import registry
 from stapo_results.errors import RecordError
 from stapo_results.schema import Run

@@ -11,7 +11,7 @@ import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
 from stapo_repro.pages import outputs
-from stapo_repro.records.reading import load_training_runs
+from stapo_repro.read import load_training_runs
 from stapo_repro.tokens import planted_page
 from stapo_results.errors import RecordError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import TrainingRun
-from stapo_repro.tables.render.markdown import model_text
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import model_text
 from stapo_repro.tokens import rare_page
 from stapo_results.sizes import SMALL
 

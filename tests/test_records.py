@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stapo_repro import paper, tables
-from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.testbed import build, claims
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics

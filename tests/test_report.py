@@ -20,11 +20,11 @@ from stapo_repro import labels, paper, report, tables
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import APART, load_cells, load_training_runs
+from stapo_repro.read import APART, load_cells, load_training_runs
 from stapo_repro.report import responses, runs, state
 from stapo_repro.report.cells import anchors
 from stapo_repro.tables.render.view import main_grid
-from stapo_repro.templating import visible
+from stapo_repro.text import visible
 from stapo_results import store
 from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, ContextLimit, ProblemResult, Resumption, Run, Verdict

@@ -24,7 +24,7 @@ from selenium.webdriver.common.keys import Keys
 from stapo_repro import labels, paper
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
-from stapo_repro.templating import visible
+from stapo_repro.text import visible
 
 pytestmark = tools.needs("chromium", "chromedriver")
 WIDE, PHONE = (1280, 900), (375, 812)

@@ -17,7 +17,7 @@ import tools
 
 from stapo_repro import paper, tables
 from stapo_repro.pages import outputs
-from stapo_repro.records.reading import load_cells
+from stapo_repro.read import load_cells
 from stapo_repro.tables import render
 from stapo_repro.tables.render import latex
 from stapo_repro.tables.render.view import all_grids, main_grid

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import labels, paper, tables
-from stapo_repro.records.reading import load_cells
-from stapo_repro.tables import model, render
+from stapo_repro import labels, paper, tables, text
+from stapo_repro.read import load_cells
+from stapo_repro.tables import render
 from stapo_results.schema import SETTINGS, CellRecord
 from stapo_results.store import read_json, write_json
 
@@ -213,20 +213,20 @@ def test_gain_of_14b_over_justrl_is_within_noise():
 
 
 @pytest.mark.parametrize(
-    ("number", "text", "with_sign"),
+    ("number", "plain", "with_sign"),
     [
         (53.125, "53.12", "+53.12"), (53.135, "53.14", "+53.14"), (0.005, "0.00", "0.00"), (-0.005, "0.00", "0.00"),
         (-0.015, "-0.02", "-0.02"), (-0.0, "0.00", "0.00"), (99.995, "100.00", "+100.00"), (None, "n/a", "n/a"),
     ],
 )  # fmt: skip
-def test_rounding_at_the_edges(number, text, with_sign):
-    assert model.shown(number) == text
-    assert model.signed(number) == with_sign
+def test_rounding_at_the_edges(number, plain, with_sign):
+    assert text.shown(number) == plain
+    assert text.signed(number) == with_sign
 
 
 def test_p_values_are_never_printed_as_zero():
     shown = {0.00001: "<0.001", 0.001: "0.001", 0.0125: "0.012", 1.0: "1.000", None: "n/a"}
-    assert {p: model.p_shown(p) for p in shown} == shown
+    assert {p: text.p_shown(p) for p in shown} == shown
 
 
 def test_one_verdict_changes_exactly_the_cells_that_it_should(tmp_path):

@@ -12,7 +12,7 @@ import synthetic_records as synthetic
 
 from stapo_repro import paper, tables
 from stapo_repro.cli import main
-from stapo_repro.records.reading import load_cells
+from stapo_repro.read import load_cells
 from stapo_repro.tables import render
 from stapo_results import generated
 from stapo_results.errors import BadInput, RecordError

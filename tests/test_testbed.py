@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro.records.reading import load_cells, load_training_runs
+from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.testbed import build, claims, evidence, long_runs, render
 from stapo_repro.testbed.claims import Claim, Judged
 from stapo_repro.testbed.evidence import Evidence, collapse_step, quantity, run_values

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from stapo_repro.tables.render import grid as markdown_grid
-from stapo_repro.tables.render.markdown import escape
+from stapo_repro.text import escape
+from stapo_repro.text import grid as markdown_grid
 
 NOTE = (
     "Computed from the printed numbers alone. A finding states what the numbers say and what could innocently explain "

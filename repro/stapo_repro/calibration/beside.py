@@ -11,7 +11,7 @@ from typing import Any
 from stapo_repro import labels
 from stapo_repro.calibration.judging import Difference, at, judged, mean, measured, obstacle, other_problems, scores
 from stapo_repro.calibration.published import Published, load, plain
-from stapo_repro.records.reading import Loaded, load_cells
+from stapo_repro.read import Loaded, load_cells
 from stapo_results.errors import BadInput
 from stapo_results.schema import CellRecord
 from stapo_results.statistics import problem_means

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from stapo_repro.calibration.judging import Difference, at, judged, mean, measured, obstacle, other_problems, scores
 from stapo_repro.calibration.published import Published
 from stapo_repro.calibration.regrade import Means, Responses, responses
-from stapo_repro.records.reading import Loaded
+from stapo_repro.read import Loaded
 from stapo_results.schema import CellRecord
 from stapo_results.statistics.fixed import Fixed, against_printed, by_sample, first_samples, noise
 

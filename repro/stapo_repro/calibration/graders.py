@@ -20,8 +20,8 @@ from stapo_repro.calibration.causes import PRESETS
 from stapo_repro.calibration.judging import at
 from stapo_repro.calibration.regrade import FILE as RESPONSES
 from stapo_repro.calibration.regrade import Means, grade, responses
-from stapo_repro.records.reading import Loaded
-from stapo_repro.tables.render.markdown import grid, model_text
+from stapo_repro.read import Loaded
+from stapo_repro.text import grid, model_text
 from stapo_results import provenance, store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Record

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stapo_repro.tables.model import p_shown, percent
+from stapo_repro.text import p_shown, percent
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Cell, CellRecord
 from stapo_results.statistics import holm, parse_verdicts

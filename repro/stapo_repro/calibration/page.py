@@ -14,8 +14,7 @@ from stapo_repro.calibration.causes import Change, cause_of
 from stapo_repro.calibration.judging import MARGIN, Difference, rule
 from stapo_repro.calibration.published import Published, Set
 from stapo_repro.calibration.two_runs import Pair, apart_in_words, pairs
-from stapo_repro.tables.model import p_shown, shown, signed
-from stapo_repro.tables.render.markdown import escape, grid
+from stapo_repro.text import escape, grid, p_shown, shown, signed
 
 
 class Sheet(NamedTuple):

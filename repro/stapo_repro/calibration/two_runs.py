@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stapo_repro.calibration.judging import Difference, at, judged, mean, measured, obstacle, scores
-from stapo_repro.records.reading import Loaded
+from stapo_repro.read import Loaded
 from stapo_results.errors import BadInput, short_hashes
 from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics.fixed import by_sample, independent

@@ -111,7 +111,7 @@ class Plan:
         from stapo_repro.driver.request import at_least, named_or_counted, parse_cells, parse_seeds
         from stapo_repro.paper import checkout
         from stapo_repro.planner import plan
-        from stapo_repro.records.reading import APART
+        from stapo_repro.read import APART
 
         seeds = named_or_counted(self.seeds, self.seed_count)
         found = plan.build(

@@ -23,7 +23,7 @@ from stapo_repro.paper import checkout
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, GIB, MACHINES, Estimate, places
 from stapo_repro.planner.plan import number, total
-from stapo_repro.records.reading import APART
+from stapo_repro.read import APART
 from stapo_results import runs, store
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput

@@ -31,7 +31,7 @@ from stapo_repro.driver.display import StageDisplay
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Engine, Stage, read_ledger
 from stapo_repro.driver.times import committed_seconds, of_ledger
-from stapo_repro.records.reading import ARITHMETIC
+from stapo_repro.read import ARITHMETIC
 from stapo_repro.testbed import plan
 from stapo_repro.testbed.evidence import EARLY
 from stapo_results import runs
@@ -136,7 +136,7 @@ def _tables(r: Request) -> Iterator[Table | str]:
 def _standing(r: Request) -> Iterator[Table]:
     """The method beside the committed arms, world by world."""
     from stapo_repro.paper import checkout
-    from stapo_repro.records.reading import load_cells, load_training_runs
+    from stapo_repro.read import load_cells, load_training_runs
     from stapo_repro.testbed import build, evidence, standing
 
     mine = [r.out / "eval", r.out / "train"]

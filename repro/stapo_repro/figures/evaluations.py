@@ -24,7 +24,7 @@ from stapo_repro.figures.canvas import (
     sheet,
 )
 from stapo_repro.figures.experiment import Experiment, Group
-from stapo_repro.records.reading import Loaded
+from stapo_repro.read import Loaded
 from stapo_results.schema import SETTINGS
 
 _PITCH = 0.17  # inches a method

@@ -16,7 +16,7 @@ from typing import Literal
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.records.reading import Loaded, TrainingRun, final_step
+from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.tables.comparisons import difference
 from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
 from stapo_results.sizes import SMALL

@@ -16,7 +16,7 @@ from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, KEY, Sketch, handle, legend, method_style, nothing, sheet
 from stapo_repro.figures.experiment import Experiment, Group
 from stapo_repro.figures.training import MOST_POINTS, Panel, curve, describe_runs
-from stapo_repro.records.reading import TrainingRun
+from stapo_repro.read import TrainingRun
 
 QUANTILES = (5, 25, 50, 75, 95, 99)
 FLOOR = 1e-5  # nats: entropies of a sure token are 0 or rounding, which a logarithmic axis cannot show

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stapo_repro import labels
 from stapo_repro.figures.canvas import GREY, Sketch, handle, legend, method_style, nothing, sheet
 from stapo_repro.figures.experiment import Experiment, Group
-from stapo_repro.records.reading import TrainingRun
+from stapo_repro.read import TrainingRun
 from stapo_results.errors import BadInput
 
 MOST_POINTS = 300

@@ -14,7 +14,7 @@ from stapo_repro.driver.run import interrupt_once
 from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
 from stapo_repro.sharing.collect import without_paths
-from stapo_repro.tables.render import grid
+from stapo_repro.text import grid
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, StapoError
 from stapo_results.provenance import nvidia_smi

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stapo_repro.tables.render import grid
+from stapo_repro.text import grid
 from stapo_results.schema import Bench, Run
 from stapo_results.store import read_json
 

@@ -20,7 +20,7 @@ from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
-from stapo_repro.records.reading import (
+from stapo_repro.read import (
     APART,
     CAUSES,
     LABELS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from stapo_repro.tables.render import grid
+from stapo_repro.text import grid
 from stapo_results.errors import RecordError
 from stapo_results.store import read_json
 from stapo_results.walks import FOLDER, Walked, Walks

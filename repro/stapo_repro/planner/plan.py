@@ -14,7 +14,7 @@ from stapo_repro import labels
 from stapo_repro.paper import load_hyperparameters
 from stapo_repro.planner import estimates
 from stapo_repro.planner.estimates import CPU, MACHINES, Estimate, Machine, Place, load, places
-from stapo_repro.records.reading import Loaded, TrainingRun, final_step, load_cells, load_training_runs
+from stapo_repro.read import Loaded, TrainingRun, final_step, load_cells, load_training_runs
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import CellRecord

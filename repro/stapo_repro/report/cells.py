@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro import labels
-from stapo_repro.records.reading import Loaded
-from stapo_repro.tables import percent, shown
-from stapo_repro.templating import visible
+from stapo_repro.read import Loaded
+from stapo_repro.text import percent, shown, visible
 from stapo_results.schema import SETTINGS, Cell, CellRecord
 from stapo_results.sizes import MINI, SMALL
 from stapo_results.statistics import parse_verdicts, problem_means

@@ -20,19 +20,19 @@ from typing import Any
 
 from markupsafe import Markup
 
-from stapo_repro import labels, paper, tables
+from stapo_repro import labels, paper, tables, text
 from stapo_repro.audit.findings import NOTE, Audit, with_reasons
 from stapo_repro.audit.run import load_and_audit
 from stapo_repro.driver.readiness import FILLING
 from stapo_repro.figures.canvas import Drawn
 from stapo_repro.figures.inline import Glyphs, picture
-from stapo_repro.records.reading import Loaded, TrainingRun
+from stapo_repro.read import Loaded, TrainingRun
 from stapo_repro.report import cells, responses, runs, state
 from stapo_repro.tables.render import view
-from stapo_repro.templating import template, visible
 from stapo_repro.testbed import render as render_testbed
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Judged
+from stapo_repro.text import template, visible
 from stapo_results.sizes import MINI
 
 
@@ -103,8 +103,8 @@ def _claim(j: Judged) -> dict[str, Any]:
         "claim": c.claim,
         "place": c.place,
         "quantity": f"{render_testbed.quantity_words(c)}; claimed {render_testbed.expected(c)}",
-        "value": q.status if q.mean is None else tables.signed(q.mean, digits),
-        "interval": "" if q.low is None else f"{tables.shown(q.low, digits)} to {tables.shown(q.high, digits)}",
+        "value": q.status if q.mean is None else text.signed(q.mean, digits),
+        "interval": "" if q.low is None else f"{text.shown(q.low, digits)} to {text.shown(q.high, digits)}",
         "verdict": j.verdict,
         "holm": j.verdict_holm,
     }

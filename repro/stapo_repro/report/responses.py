@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from stapo_repro.records.reading import Loaded, check_roots
+from stapo_repro.read import Loaded, check_roots
 from stapo_results.errors import RecordError
 from stapo_results.schema import CellRecord, Sample, Verdict
 from stapo_results.store import read, read_json

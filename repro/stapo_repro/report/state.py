@@ -9,7 +9,7 @@ from typing import Any
 
 from stapo_repro import labels
 from stapo_repro.planner import plan as planner
-from stapo_repro.records.reading import TrainingRun
+from stapo_repro.read import TrainingRun
 from stapo_repro.tables import Section, Table
 from stapo_results.schema import SETTINGS
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from stapo_repro.driver.readiness import check_disk
 from stapo_repro.planner.estimates import GIB
-from stapo_repro.records.reading import read_steps
+from stapo_repro.read import read_steps
 from stapo_repro.sharing.pack import LINES, MANIFEST, MAX_FILE, Entry, Manifest, cell_ids, is_plain, model_of
 from stapo_repro.testbed import counts
 from stapo_results import runs, store

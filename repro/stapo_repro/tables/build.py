@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.records.reading import Loaded, final_step, inputs_hash
+from stapo_repro.read import Loaded, final_step, inputs_hash
 from stapo_repro.tables import comparisons, values
 from stapo_repro.tables.model import Section, Table
 from stapo_repro.tables.scores import Score, ScoreKey, score_all

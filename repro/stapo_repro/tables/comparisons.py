@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
-from stapo_repro.tables.model import Difference, Gain, Reading, Section, percent
+from stapo_repro.tables.model import Difference, Gain, Reading, Section
 from stapo_repro.tables.scores import Score, ScoreKey
+from stapo_repro.text import percent
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import Design, difference_se, holm, minimal_detectable, paired_average

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from stapo_repro.records.reading import Loaded
+from stapo_repro.read import Loaded
 from stapo_results.errors import RecordError
 from stapo_results.statistics import (
     Estimate,

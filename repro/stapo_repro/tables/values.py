@@ -9,8 +9,9 @@ from decimal import Decimal
 
 from stapo_repro import labels
 from stapo_repro.paper import COLUMNS, PaperTable
-from stapo_repro.tables.model import AgainstPaper, MethodRow, Value, percent, shown
+from stapo_repro.tables.model import AgainstPaper, MethodRow, Value
 from stapo_repro.tables.scores import Score, ScoreKey, average_score
+from stapo_repro.text import percent, shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import Estimate, bootstrap

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stapo_repro import labels
-from stapo_repro.records.reading import Loaded, TrainingRun, inputs_hash, load_cells, load_training_runs
+from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_training_runs
 from stapo_repro.tables.build import provenance, scoring
 from stapo_repro.testbed import counts, evidence
 from stapo_repro.testbed.claims import Claims, Judged, Power, judge, power

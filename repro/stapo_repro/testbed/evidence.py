@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from stapo_repro import labels
-from stapo_repro.records.reading import Loaded, TrainingRun, final_step
+from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_repro.tokens import planted

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from stapo_repro import labels
-from stapo_repro.records.reading import TrainingRun
-from stapo_repro.tables import shown
-from stapo_repro.tables.render import grid
+from stapo_repro.read import TrainingRun
 from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import judging
 from stapo_repro.testbed.evidence import COLLAPSE, FOR_GOOD, collapse_step, run_values
 from stapo_repro.testbed.plan import RATES, method_and_rate, rate_text
+from stapo_repro.text import grid, shown
 
 LEARNT = 0.9  # accuracy in validation: a training that has never reached it has nothing to lose
 _HEAD = ("Learning rate", "Method", "Seed", "Judges", "Entropy (nats), second quarter", "last quarter",

@@ -8,14 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from stapo_repro import labels
-from stapo_repro.tables import p_shown, shown, signed
-from stapo_repro.tables.render import grid
-from stapo_repro.tables.render.markdown import escape
 from stapo_repro.testbed import long_runs
 from stapo_repro.testbed.build import COLUMNS, Testbed
 from stapo_repro.testbed.claims import VERDICTS, Claim, Judged
 from stapo_repro.testbed.evidence import EARLY, NEAR_BASE, Measure, Quantity
 from stapo_repro.testbed.plan import method_and_rate, rate_text
+from stapo_repro.text import escape, grid, p_shown, shown, signed
 from stapo_repro.tokens import planted
 
 # name in a sentence, unit, digits

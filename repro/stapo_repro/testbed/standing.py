@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stapo_repro import labels
-from stapo_repro.tables import shown, signed
 from stapo_repro.testbed.evidence import Evidence, Measure, Quantity, quantity
 from stapo_repro.testbed.render import MEASURES
+from stapo_repro.text import shown, signed
 
 MEASURED: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 AGAINST = ("justrl", "stapo")

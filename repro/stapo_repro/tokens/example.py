@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stapo_repro.tables.render.markdown import escape
-from stapo_repro.templating import visible
+from stapo_repro.text import escape, visible
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_repro.tokens.numbers import Case, by_probability, case, percent
 

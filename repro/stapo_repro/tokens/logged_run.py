@@ -13,8 +13,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from stapo_repro import labels
-from stapo_repro.records.reading import read_steps
-from stapo_repro.templating import visible
+from stapo_repro.read import read_steps
+from stapo_repro.text import visible
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics

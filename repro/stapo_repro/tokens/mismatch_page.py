@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stapo_repro import labels
-from stapo_repro.records.reading import TrainingRun
-from stapo_repro.tables import percent, shown
-from stapo_repro.tables.render.markdown import escape, grid
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import escape, grid, percent, shown
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_repro.tokens.mismatch import Mismatch, Overlap, measured
 from stapo_repro.tokens.shares import Interval

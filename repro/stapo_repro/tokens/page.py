@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from stapo_repro.figures.canvas import Drawn, save, style
 from stapo_repro.figures.inline import Glyphs, picture
-from stapo_repro.templating import template, visible
+from stapo_repro.text import template, visible
 from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
 from stapo_repro.tokens.logged_run import LoggedRun, marked
 from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, percent

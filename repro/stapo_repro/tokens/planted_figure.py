@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 
 from stapo_repro.figures.canvas import GREY, Sketch, bare, interval, legend, method_style, number, point, sheet
 from stapo_repro.figures.experiment import Experiment, Group
-from stapo_repro.tables import percent, shown
+from stapo_repro.text import percent, shown
 from stapo_repro.tokens import planted
 from stapo_repro.tokens.planted import Measured
 from stapo_repro.tokens.planted_page import SELECTORS, PlantedSection, section

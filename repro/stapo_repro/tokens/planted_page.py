@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stapo_repro import labels
-from stapo_repro.records.reading import TrainingRun
-from stapo_repro.tables import percent, shown, signed
-from stapo_repro.tables.render.markdown import escape, grid
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import escape, grid, percent, shown, signed
 from stapo_repro.tokens import planted
 from stapo_repro.tokens.logged_run import Vocabulary
 from stapo_repro.tokens.shares import Interval, Share

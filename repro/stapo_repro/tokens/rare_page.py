@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from stapo_repro import labels
-from stapo_repro.records.reading import TrainingRun
-from stapo_repro.tables.render.markdown import escape, grid, model_text
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import escape, grid, model_text
 from stapo_repro.tokens.logged_run import LoggedRun, batch_keys, load, marked
 from stapo_repro.tokens.numbers import by_step, case, quadrants
 from stapo_results import token_log

@@ -16,9 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro.tables import shown, signed
-from stapo_repro.tables.render import grid
-from stapo_repro.tables.render.markdown import model_text
+from stapo_repro.text import grid, model_text, shown, signed
 from stapo_repro.tokens import labelling, planted
 from stapo_repro.tokens.labelling import Drawn, Hidden, Shown
 from stapo_repro.tokens.logged_run import marked

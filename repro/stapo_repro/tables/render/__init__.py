@@ -8,12 +8,11 @@ forms     an HTML page of its own, JSON with everything, CSV in long form
 
 from stapo_repro.tables.render.forms import to_csv, to_json, to_page
 from stapo_repro.tables.render.latex import document, to_latex
-from stapo_repro.tables.render.markdown import gains_block, grid, readme_block, to_markdown
+from stapo_repro.tables.render.markdown import gains_block, readme_block, to_markdown
 
 __all__ = [
     "document",
     "gains_block",
-    "grid",
     "readme_block",
     "to_csv",
     "to_json",

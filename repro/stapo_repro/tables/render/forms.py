@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from stapo_repro.tables import Table, Value
 from stapo_repro.tables.render.view import all_grids, introduction, stamp, state_of_paper_cells
-from stapo_repro.templating import template
+from stapo_repro.text import template
 
 
 def to_page(table: Table, links: Mapping[str, str]) -> str:

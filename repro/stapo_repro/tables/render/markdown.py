@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
 from stapo_repro.tables import Section, Table
 from stapo_repro.tables.render.view import (
     Cell,
@@ -17,27 +14,7 @@ from stapo_repro.tables.render.view import (
     stamp,
     state_of_paper_cells,
 )
-from stapo_repro.templating import visible
-
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-
-
-def escape(text: str) -> str:
-    """Text of a record in a cell or a list: it can neither end the cell nor begin a tag, a link or emphasis."""
-    flat = re.sub(r"\s+", " ", text).replace("\\", "\\\\")
-    return re.sub(r"([|\[\]`*])", r"\\\1", _TAG.sub("&lt;", flat))
-
-
-def model_text(text: str) -> str:
-    """A model's text in a cell: besides, no entity, formula, emphasis or invisible mark."""
-    plain = escape(visible(text).replace("&", "&amp;"))
-    return re.sub(r"([$_~])", r"\\\1", plain)
-
-
-def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A Markdown table as lines; all columns but the first `left` ones are centred."""
-    align = [*["---"] * left, *[":---:"] * (len(header) - left)]
-    return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
+from stapo_repro.text import escape, grid
 
 
 def _piece(piece: Piece) -> str:

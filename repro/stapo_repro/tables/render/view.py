@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from stapo_repro import labels
-from stapo_repro.tables import Difference, Gain, MethodRow, Section, Table, Value, p_shown, shown, signed
+from stapo_repro.tables import Difference, Gain, MethodRow, Section, Table, Value
 from stapo_repro.tables.build import SYNTHETIC
 from stapo_repro.tables.model import Reading
+from stapo_repro.text import p_shown, shown, signed
 from stapo_results.schema import SETTINGS
 
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets

@@ -1,1 +1,0 @@
-"""Records as they are read and checked."""

@@ -1,0 +1,88 @@
+"""How numbers and texts are printed, in every table and page: digits, signs, p-values, escaped text, one grid.
+
+Printed numbers are rounded half to even (53.125 prints 53.12, 53.135 prints 53.14), on the decimal value with at most
+eight digits, never on the binary one; what rounds to zero has no sign. One place, so that every form prints the same.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_EVEN, Decimal
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+# C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
+# with them would not show what a grader read
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def percent(fraction: float) -> float | None:
+    """Percent with eight decimals (beyond that two machines may differ); None for NaN."""
+    return None if math.isnan(fraction) else round(100 * fraction, 8) + 0.0
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """The printed number; "n/a" for None."""
+    if value is None:
+        return "n/a"
+    rounded = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_EVEN)
+    return str(rounded if rounded else abs(rounded))
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """The printed number with its sign; zero has none."""
+    text = shown(value, digits)
+    return f"+{text}" if value is not None and Decimal(text) > 0 else text
+
+
+def p_shown(p: float | None) -> str:
+    """A p-value to three digits; "<0.001" below that."""
+    return "<0.001" if p is not None and p < 0.001 else shown(p, 3)
+
+
+def visible(text: str) -> str:
+    """The same text with control characters, marks of direction and lone surrogates written as their code point."""
+    return _UNSEEN.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", text.replace("\r\n", "\n"))
+
+
+def escape(text: str) -> str:
+    """Text of a record in a Markdown cell or list: it can neither end the cell nor begin a tag, a link or emphasis."""
+    flat = re.sub(r"\s+", " ", text).replace("\\", "\\\\")
+    return re.sub(r"([|\[\]`*])", r"\\\1", _TAG.sub("&lt;", flat))
+
+
+def model_text(text: str) -> str:
+    """A model's text in a Markdown cell: besides, no entity, formula, emphasis or invisible mark."""
+    plain = escape(visible(text).replace("&", "&amp;"))
+    return re.sub(r"([$_~])", r"\\\1", plain)
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A Markdown table as lines; all columns but the first `left` ones are centred."""
+    align = [*["---"] * left, *[":---:"] * (len(header) - left)]
+    return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
+
+
+@cache
+def template(package: str, name: str, finalize: Callable[[object], object] | None = None) -> Template:
+    """A page's template below `package`/templates: values are escaped, and a name that is not there is an error.
+
+    Args:
+        finalize: what is written in the place of each value, before it is escaped.
+    """
+    environment = Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
