@@ -1,18 +1,29 @@
-"""The paper's main table and hyperparameters as data: arXiv 2602.15620v4, as printed, transcribed by this project."""
+"""The paper's main table and hyperparameters as data: arXiv 2602.15620v4, as printed, transcribed by this project.
+
+Its gains are held against the smallest difference that its own design (N and row counts) can tell from noise; they use
+what is printed and nothing else. Formulas in `stapo_results.statistics.comparison`.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
+from stapo_results.schema import SETTINGS
+from stapo_results.statistics import Design, difference_se, minimal_detectable
 from stapo_results.store import read_json
 
 Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
+Reading = Literal["above both", "between", "below both"]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
 
 
@@ -57,6 +68,60 @@ class PaperTable(BaseModel):
     def get(self, size: str, method: str, setting: str) -> PaperRow | None:
         """The printed row, or None (the paper prints no base model)."""
         return next((r for r in self.rows if (r.size, r.method, r.setting) == (size, method, setting)), None)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """STAPO's printed value minus a baseline's, in percentage points, beside what its design can tell from noise.
+
+    Attributes:
+        points: exact difference of the two printed values.
+        se_sampling, se_unpaired: standard errors from N and row counts (see `statistics.Bounds`).
+        mde_sampling, mde_unpaired: minimal detectable differences at 80 % power and a two-sided 5 %.
+        reading: where the size of the gain lies beside those two.
+    """
+
+    size: str
+    setting: str
+    benchmark: str
+    baseline: str
+    points: float
+    se_sampling: float
+    se_unpaired: float
+    mde_sampling: float
+    mde_unpaired: float
+    reading: Reading
+
+
+def _gain(paper: PaperTable, size: str, baseline: str, name: str, benchmarks: Sequence[str], setting: str) -> Gain:
+    ours, theirs = paper.get(size, "stapo", setting), paper.get(size, baseline, setting)
+    assert ours is not None  # `PaperTable` is complete
+    assert theirs is not None
+    rows, samples = registry(), paper.samples_per_problem
+    se = difference_se(
+        [
+            Design(float(ours.values[b]) / 100, float(theirs.values[b]) / 100, rows[b].rows, samples[b])
+            for b in benchmarks
+        ]
+    )
+    numbers = (se.sampling, se.unpaired, minimal_detectable(se.sampling), minimal_detectable(se.unpaired))
+    of_sampling, of_unpaired, low, high = (round(100 * x, 8) for x in numbers)
+    points = float(Decimal(ours.values[name]) - Decimal(theirs.values[name]))
+    reading: Reading = "below both" if abs(points) < low else "between" if abs(points) < high else "above both"
+    return Gain(size, setting, name, baseline, points, of_sampling, of_unpaired, low, high, reading)
+
+
+def gains(paper: PaperTable) -> list[Gain]:
+    """STAPO's gains of every size, baseline, column (six benchmarks and their average) and setting."""
+    columns = {**{b: (b,) for b in PAPER_BENCHMARKS}, AVERAGE: tuple(PAPER_BENCHMARKS)}
+    return [
+        _gain(paper, size, baseline, name, benchmarks, setting)
+        for size in PAPER_SIZES
+        for baseline in METHODS
+        if baseline != "stapo"
+        for name, benchmarks in columns.items()
+        for setting in SETTINGS
+    ]
 
 
 def checkout() -> Path:

@@ -1,0 +1,1 @@
+"""The main table: `build` makes its rows from records, `write` its forms."""

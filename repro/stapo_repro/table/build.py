@@ -1,0 +1,355 @@
+"""The main table from all records: one row a printed number, and what a reader must know before believing it.
+
+Layout of the paper's main table: a section a model size, a line a method, a column a benchmark, both decoding settings
+in each cell, the unweighted average last. The miniature has sections of its own. Missing data is a status, never a
+blank or a zero.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal
+
+from stapo_repro import labels, paper
+from stapo_repro.paper import PaperTable
+from stapo_repro.read import Loaded, final_step, inputs_hash
+from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
+from stapo_repro.text import percent, shown
+from stapo_results.benchmarks import registry
+from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.sizes import SMALL
+
+SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
+Within = Literal["within", "outside", "not judged", ""]
+
+
+@dataclass
+class Row:
+    """One number of the table, in percent with up to eight decimals; the CSV's line.
+
+    Attributes:
+        source: whose number: this suite's or the paper's, as printed.
+        benchmark: or "avg".
+        status: "run", "not run", "incomplete" or "paper".
+        shown: the printed text (two decimals, half to even), or what stands in its place.
+        se: sqrt(se_problems^2 + se_seeds^2); with one training seed `se_seeds` is None.
+        se_sampling: the part of `se_problems` that more samples would remove.
+        bootstrap_low, bootstrap_high: percentile interval, problems resampled.
+        seeds: training seed -> score.
+        minus_paper: minus the paper's printed value, in points; None where there is none to compare with.
+        paper_within: whether the paper's value lies in our 95 % interval; "not judged" where samples or problems are
+            missing or other ones.
+        best: the highest complete value of our rows in its column, where at least two can be compared.
+        records: paths of the records that it is made of.
+    """
+
+    section: str
+    size: str
+    method: str
+    source: Literal["ours", "paper"]
+    benchmark: str
+    setting: str
+    status: Literal["run", "not run", "incomplete", "paper"] = "not run"
+    shown: str = ""
+    mean: float | None = None
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
+    se_problems: float | None = None
+    se_seeds: float | None = None
+    se_sampling: float | None = None
+    bootstrap_low: float | None = None
+    bootstrap_high: float | None = None
+    seeds: dict[int, float] = field(default_factory=dict)
+    minus_paper: float | None = None
+    paper_within: Within = ""
+    problems: int = 0
+    rows: int = 0
+    samples: int = 0
+    fewest_samples: int = 0
+    missing: int = 0
+    best: bool = False
+    records: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return self.status == "run" and not self.missing and self.problems == self.rows
+
+
+@dataclass(frozen=True)
+class Section:
+    """A block of the table: the heading, the columns before the average, and its notes."""
+
+    id: str
+    title: str
+    size: str
+    benchmarks: list[str]
+    footnotes: list[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything that the written forms show.
+
+    `synthetic`: a record was made up for a test. `families` says of each family of tests how many there are; `gains`
+    are the paper's own. A difference belongs to the section whose id is its key.
+    """
+
+    schema_version: int
+    inputs_sha256: str
+    synthetic: bool
+    paper: str
+    records: list[dict[str, str]]
+    sections: list[Section]
+    rows: list[Row]
+    differences: dict[str, list[Difference]]
+    families: dict[str, int]
+    gains: list[paper.Gain]
+
+
+def fill(row: Row, found: Score | str) -> None:
+    """Put a score, or the words in the place of one, into its row."""
+    if isinstance(found, str):
+        row.status, row.shown = ("not run", "") if found == "not run" else ("incomplete", found)
+        return
+    e = found.estimate
+    row.mean, row.se, row.low, row.high = map(percent, (e.mean, e.se, e.low, e.high))
+    row.status, row.shown = ("incomplete" if row.mean is None else "run"), shown(row.mean)
+    row.se_problems, row.se_seeds = percent(found.se_problems), percent(found.se_seeds)
+    row.se_sampling = percent(found.se_sampling)
+    row.bootstrap_low, row.bootstrap_high = map(percent, found.bootstrap)
+    row.seeds = {s: v for s, f in sorted(found.seeds.items()) if (v := percent(f)) is not None}
+    row.problems, row.rows, row.missing = e.problems, found.rows, e.missing
+    row.samples, row.fewest_samples = e.samples, found.fewest
+    row.records = sorted(c.path for c in found.cells)
+
+
+def _against_paper(row: Row, printed: str, cells: Sequence[Loaded]) -> None:
+    """Our value beside the paper's; judged only where nothing is missing and the problems are the paper's."""
+    if row.mean is None or row.status != "run":
+        return
+    known = registry()
+    same = all(c.record.benchmark_rows == known[c.record.cell.benchmark].rows and not c.record.variant for c in cells)
+    row.minus_paper, row.paper_within = round(row.mean - float(printed), 8) + 0.0, "not judged"
+    if row.low is not None and row.high is not None and row.complete and same:
+        row.paper_within = "within" if row.low <= float(printed) <= row.high else "outside"
+
+
+def _mark_best(rows: Iterable[Row]) -> None:
+    """Ties are all marked."""
+    columns: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for r in rows:
+        if r.source == "ours" and r.complete:
+            columns[r.benchmark, r.setting].append(r)
+    for column in columns.values():
+        top = max(Decimal(r.shown) for r in column)
+        for r in column:
+            r.best = len(column) > 1 and Decimal(r.shown) == top
+
+
+def _our_rows(
+    section: str, size: str, method: str, benchmarks: Sequence[str], scores: Mapping[ScoreKey, Score],
+    printed: PaperTable | None,
+) -> list[Row]:  # fmt: skip
+    rows = []
+    for name in (*benchmarks, labels.AVERAGE):
+        for s in SETTINGS:
+            parts = [scores.get((size, method, b, s)) for b in (benchmarks if name == labels.AVERAGE else [name])]
+            row = Row(section, size, method, "ours", name, s)
+            fill(row, average(parts) if name == labels.AVERAGE else parts[0] or "not run")
+            if printed is not None and (theirs := printed.get(size, method, s)) is not None:
+                _against_paper(row, theirs.values[name], [c for p in parts if p for c in p.cells])
+            rows.append(row)
+    return rows
+
+
+def _paper_rows(section: str, size: str, method: str, printed: PaperTable) -> list[Row]:
+    rows = []
+    for name in paper.COLUMNS:
+        for s in SETTINGS:
+            if (theirs := printed.get(size, method, s)) is not None:
+                row = Row(section, size, method, "paper", name, s, "paper", theirs.values[name])
+                row.mean, row.best = float(row.shown), name in theirs.best
+                rows.append(row)
+    return rows
+
+
+def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """Sentences in a fixed order, read from the records; empty where nothing was run."""
+    if not scores:
+        return []
+    records = [c.record for s in scores.values() for c in s.cells]
+    return [
+        "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval (t, "
+        "clustered by problem; exact where every problem is all right or all wrong). Rounded half to even.",
+        *_problems(scores),
+        *scoring(records),
+        *_unlike(records),
+        *_models(records),
+        provenance(records),
+    ]
+
+
+def _join(items: set[str]) -> str:
+    return ", ".join(sorted(items))
+
+
+def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """How many problems and samples; then, loudly, which are missing."""
+    shapes: dict[str, set[str]] = defaultdict(set)
+    missing = []
+    for (_, method, benchmark, setting), s in scores.items():
+        part = f" of {s.rows}" if s.estimate.problems != s.rows else ""
+        seeds = f" x {len(s.by_seed)} training seeds" if len(s.by_seed) > 1 else ""
+        samples = s.estimate.samples // len(s.by_seed)
+        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {samples} samples{seeds}")
+        if s.estimate.missing:
+            missing.append(
+                f"MISSING SAMPLES: {labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting} "
+                f"lacks {s.estimate.missing} of {s.estimate.problems * s.estimate.samples} samples; its value is over "
+                "those present and is never marked best."
+            )
+    text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
+    return [f"{text}.", *missing]
+
+
+def scoring(records: list[CellRecord]) -> list[str]:
+    """By rule or by judge, and the notes on the judge."""
+    by = {r.scored_by for r in records}
+    if len(by) > 1:
+        groups = {b: _join({labels.method_label(r.cell.method) for r in records if r.scored_by == b}) for b in by}
+        said = "NOT SCORED ALIKE: " + "; ".join(f"{k}: {v}" for k, v in sorted(groups.items())) + "."
+    else:
+        said = "Scored by the rule" + (" alone." if by == {"rule"} else ", then by the judge where the rule fails.")
+    return [said, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
+
+
+def _unlike(records: list[CellRecord]) -> list[str]:
+    """What differs between records that a reader compares; fields that older records lack are left out."""
+    notes, variants = [], set()
+    copies: dict[str, set[str]] = defaultdict(set)
+    for r in records:
+        name = labels.benchmark_label(r.cell.benchmark)
+        copies[name].add(r.benchmark_sha256)
+        if r.variant:
+            variants.add(f"{name} is a variant: {r.variant}.")
+        if r.text_variants:
+            variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
+    for name, hashes in sorted(copies.items()):
+        if len(hashes) > 1:
+            notes.append(f"NOT THE SAME COPY of {name}: {len(hashes)} sets of gold answers.")
+    for what, found in (
+        ("GRADED", {r.grader for r in records if r.grader}),
+        ("JUDGED", {r.judge for r in records if r.judge and r.scored_by == "rule+judge"}),
+        ("LIMITED", {f"{r.max_tokens} tokens" for r in records}),
+    ):
+        if len(found) > 1:
+            notes.append(f"NOT {what} ALIKE: {'; '.join(sorted(found))}.")
+    return [*notes, *sorted(variants)]
+
+
+def _models(records: list[CellRecord]) -> list[str]:
+    steps: dict[str, set[int]] = defaultdict(set)
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for r in records:
+        if r.cell.step != "base":
+            steps[r.cell.method].add(r.cell.step)
+            seeds[r.cell.method].add(r.cell.train_seed)
+    notes = []
+    if steps:
+        order = dict.fromkeys(m for m in (*labels.METHODS, *sorted(steps)) if m in steps)
+        text = (f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
+        notes.append(f"Evaluated checkpoints: {', '.join(text)}.")
+    if several := [
+        f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in seeds.items() if len(s) > 1
+    ]:
+        notes.append(
+            f"Several training seeds ({', '.join(sorted(several))}): the interval covers the choice of problems and of "
+            "seeds, SE² = SE² over problems + SE² over seeds; both, and each seed's score, stand in the JSON."
+        )
+    if two := {labels.method_label(m) for m, s in seeds.items() if len(s) == 2}:
+        notes.append(
+            f"Two training seeds ({_join(two)}) are few: where their standard error is three to six times that over "
+            "problems, such an interval holds the truth in 88 of 100 simulations, not in 95."
+        )
+    if single := {labels.method_label(m) for m, s in seeds.items() if len(s) == 1}:
+        notes.append(
+            f"One training seed ({_join(single)}): the interval covers the choice of problems and the sampling, not "
+            "the spread between training runs."
+        )
+    return notes
+
+
+def provenance(records: list[CellRecord]) -> str:
+    """Engines and code."""
+    code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
+    engines = _join({r.engine for r in records})
+    bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
+    synthetic = f" {SYNTHETIC}" if any(r.synthetic for r in records) else ""
+    return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{synthetic}"
+
+
+def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
+    """The whole table from all records.
+
+    Raises:
+        RecordError: records that cannot be pooled (see `scores.score`).
+    """
+    final, earlier = final_step(cells)
+    scores = score_all(final)
+    sections: list[Section] = []
+    rows: list[Row] = []
+    compared: list[tuple[str, Difference]] = []
+
+    def add(id: str, title: str, size: str, benchmarks: Sequence[str], all_methods: bool = True) -> None:
+        """`all_methods`: those without a record have rows that say so."""
+        own = {k: v for k, v in scores.items() if k[0] == size and k[2] in benchmarks}
+        found = {k[1] for k in own}
+        methods = [m for m in labels.METHODS if all_methods or m in found]
+        methods += sorted(found - {labels.BASE, *labels.METHODS})
+        theirs = printed if size in labels.PAPER_SIZES else None
+        mine: list[Row] = []
+        if all_methods or labels.BASE in found:
+            mine += _our_rows(id, size, labels.BASE, benchmarks, own, None)
+        for m in methods:
+            if theirs is not None and m in labels.METHODS:
+                mine += _paper_rows(id, size, m, theirs)
+            mine += _our_rows(id, size, m, benchmarks, own, theirs)
+        _mark_best(mine)
+        rows.extend(mine)
+        sections.append(Section(id, title, size, list(benchmarks), footnotes(own)))
+        table = "the paper's three sizes" if theirs is not None else id
+        compared.extend((id, d) for d in differences(own, size, methods, benchmarks, table))
+
+    mini, real = list(labels.MINI_BENCHMARKS), list(labels.PAPER_BENCHMARKS)
+    add("miniature", "Miniature (a tiny model on additions; not a result of the paper)", labels.MINI, mini)
+    if any(k[0] == labels.MINI and k[2] in real for k in scores):
+        title = "Miniature model on the paper's benchmarks (shows that the path works; not a result)"
+        add("miniature-real", title, labels.MINI, real)
+    title = f"{labels.size_label(SMALL)}, a real small model, on sums and word problems (not a result of the paper)"
+    add("small", title, SMALL, list(labels.benchmarks_of(SMALL)))
+    for size, label in labels.PAPER_SIZES.items():
+        add(size, f"RL from the {label} base model", size, real)
+    for size in sorted({k[0] for k in scores} - labels.PAPER_SIZES.keys() - {labels.MINI, SMALL}):
+        add(size, f"Other models: {size}", size, sorted({k[2] for k in scores if k[0] == size}), all_methods=False)
+    if earlier:
+        sections[0].footnotes.append(f"{len(earlier)} records of earlier checkpoints are not in this table.")
+    adjusted, families = adjust([d for _, d in compared])
+    by_section: dict[str, list[Difference]] = defaultdict(list)
+    for (id, _), d in zip(compared, adjusted, strict=True):
+        by_section[id].append(d)
+    return Table(
+        schema_version=3,
+        inputs_sha256=inputs_hash(cells, printed.model_dump_json()),
+        synthetic=any(c.record.synthetic for c in cells),
+        paper=printed.source,
+        records=[{"cell": c.record.cell.id, "path": c.path, "sha256": c.sha256} for c in cells],
+        sections=sections,
+        rows=rows,
+        differences=dict(by_section),
+        families=families,
+        gains=paper.gains(printed),
+    )

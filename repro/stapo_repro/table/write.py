@@ -1,0 +1,316 @@
+"""The table as Markdown, LaTeX, CSV and JSON: one set of grids and rows, so that every form prints the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import get_args
+
+from stapo_repro import labels, paper
+from stapo_repro.scores import Difference
+from stapo_repro.table.build import SYNTHETIC, Row, Section, Table
+from stapo_repro.text import escape, grid, p_shown, shown, signed
+from stapo_results.schema import SETTINGS
+
+FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
+_ABSENT = ("not run", "n/a", "other problems")
+_IN_SMALL = "<br><sub>{}</sub>"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as texts in Markdown: `**` around the column's best and around what must not be overlooked, `<br><sub>`
+    before each line of small print. `id` names it within its file."""
+
+    id: str
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+def _both(first: str, second: str, *small: tuple[str, str]) -> str:
+    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both."""
+    if first == second and first in _ABSENT:
+        return first
+    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(f"{a} ({b})")) for a, b in small)
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """Two ends with one decimal."""
+    return f"{shown(low, 1)} to {shown(high, 1)}"
+
+
+def _number(r: Row) -> str:
+    if r.status == "incomplete":
+        return f"**{r.shown if r.shown != 'n/a' else r.status}**"
+    if r.status == "not run":
+        return r.status
+    text = f"**{r.shown}**" if r.best else r.shown
+    if r.missing:
+        text += f" (**{r.fewest_samples}/{r.samples} samples**)"
+    return text + (f" (**{r.problems}/{r.rows} problems**)" if r.problems < r.rows else "")
+
+
+def _cell(first: Row, second: Row) -> str:
+    ours = "run" in (first.status, second.status)
+    small = [(_interval(first.low, first.high), _interval(second.low, second.high))] if ours else []
+    return _both(_number(first), _number(second), *small)
+
+
+def _minus_paper(first: Row, second: Row) -> str:
+    def points(r: Row) -> str:
+        return signed(r.minus_paper) if r.minus_paper is not None else r.status if r.status == "not run" else "n/a"
+
+    return _both(points(first), points(second), (first.paper_within or "n/a", second.paper_within or "n/a"))
+
+
+def _header(first: str, benchmarks: Sequence[str]) -> list[str]:
+    """Headings of the columns, the average last."""
+    return [first, *(escape(labels.benchmark_label(b)) for b in benchmarks), f"Avg of {len(benchmarks)}"]
+
+
+def main_grid(table: Table, section: Section) -> Grid:
+    """The section in the paper's layout."""
+    found = {(r.method, r.source, r.benchmark, r.setting): r for r in table.rows if r.section == section.id}
+    columns, rows, notes = (*section.benchmarks, labels.AVERAGE), [], list(section.footnotes)
+    beside = False
+    for method, source in dict.fromkeys((m, s) for m, s, _, _ in found):
+        label = escape(labels.method_label(method))
+        pairs = [(found[method, source, b, FIRST], found[method, source, b, SECOND]) for b in columns]
+        rows.append([f"*{label}, paper*" if source == "paper" else label, *(_cell(*p) for p in pairs)])
+        if any(r.minus_paper is not None for p in pairs for r in p):
+            beside = True
+            rows.append([f"{label}, ours minus paper", *(_minus_paper(*p) for p in pairs)])
+    if beside:
+        notes.insert(
+            0,
+            "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our "
+            "95 % interval. Not judged: samples or problems are missing, or other ones.",
+        )
+    return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes)
+
+
+def _difference(first: Difference, second: Difference) -> str:
+    def points(d: Difference) -> str:
+        if d.status != "run":
+            return d.status
+        if d.points is None:
+            return "**samples missing**"
+        return signed(d.points) + (f" (**{d.missing} samples missing**)" if d.missing else "")
+
+    small = []
+    if first.points is not None or second.points is not None:
+        small = [
+            (_interval(first.low, first.high), _interval(second.low, second.high)),
+            (f"p {p_shown(first.p)}", p_shown(second.p)),
+            (f"Holm {p_shown(first.p_holm)}", p_shown(second.p_holm)),
+        ]
+    return _both(points(first), points(second), *small)
+
+
+def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str]:
+    sizes = "; ".join(f"{name}: {families[name]} tests" for name in dict.fromkeys(d.family for d in found if d.family))
+    notes = [
+        "In percentage points, paired by problem, at temperature 1.0, in brackets at 0.7; below it the 95 % t "
+        f"interval, the two-sided p-value, and that p by Holm over its family ({sizes}). p is a sign-flip permutation "
+        "test's: it speaks about these two models, not about another training."
+    ]
+    if several := {d.method: d.seeds for d in found if d.seeds}:
+        which = "; ".join(f"{labels.method_label(m)}: {', '.join(map(str, s))}" for m, s in several.items())
+        notes.append(
+            f"Where both sides have the same several training seeds ({which}) they are paired by seed too, the "
+            "interval covers the choice of problems and of seeds, and p is the t test's with that standard error."
+        )
+    return notes
+
+
+def difference_grid(table: Table, section: Section) -> Grid | None:
+    """Differences of methods; None where no pair was run."""
+    of_section = table.differences.get(section.id, [])
+    found = {(d.method, d.against, d.benchmark, d.setting): d for d in of_section}
+    run = dict.fromkeys((d.method, d.against) for d in of_section if d.status != "not run")
+    if not run:
+        return None
+    rows = [
+        [
+            escape(f"{labels.method_label(method)} minus {labels.method_label(against)}"),
+            *(
+                _difference(found[method, against, b, FIRST], found[method, against, b, SECOND])
+                for b in (*section.benchmarks, labels.AVERAGE)
+            ),
+        ]
+        for method, against in run
+    ]
+    title = f"Differences of methods: {section.title}"
+    head = _header("Difference", section.benchmarks)
+    return Grid(f"{section.id}-differences", title, head, rows, _tests(of_section, table.families))
+
+
+def gains_grid(table: Table) -> Grid:
+    """The paper's gains beside their minimal detectable differences."""
+
+    def text(g: paper.Gain) -> str:
+        number = signed(g.points)
+        return {"above both": f"**{number}**", "between": number, "below both": f"{number}†"}[g.reading]
+
+    def counted(averages: bool) -> str:
+        found = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
+        return ", ".join(f"{found.count(reading)} {reading}" for reading in get_args(paper.Reading))
+
+    found = {(g.size, g.baseline, g.benchmark, g.setting): g for g in table.gains}
+    rows = []
+    for size, baseline in dict.fromkeys((g.size, g.baseline) for g in table.gains):
+        cells = []
+        for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
+            pair = [found[size, baseline, b, s] for s in SETTINGS]
+            bounds = [_interval(g.mde_sampling, g.mde_unpaired) for g in pair]
+            cells.append(_both(text(pair[0]), text(pair[1]), (bounds[0], bounds[1])))
+        rows.append([f"*{labels.PAPER_SIZES[size]}, STAPO minus {labels.method_label(baseline)}*", *cells])
+    notes = [
+        "Printed values of the paper, in percentage points, at temperature 1.0, in brackets at 0.7. Below: the "
+        "minimal detectable difference (80 % power, two-sided 5 %) from the number of problems and samples and the "
+        "printed values alone, once if all problems were equally hard (sampling alone), once if each problem were "
+        "always right or always wrong and the models unpaired. Bold: above both. †: below both, so a true gain of "
+        "that size would be missed more than one time in five even with the smaller standard error. The spread "
+        "between training runs is in neither, and nothing is corrected for the number of comparisons.",
+        f"On averages: {counted(True)}. On single benchmarks: {counted(False)}.",
+    ]
+    title = "The paper's gains beside what its design can tell from noise"
+    return Grid("gains", title, _header("Gain", tuple(labels.PAPER_BENCHMARKS)), rows, notes)
+
+
+def all_grids(table: Table) -> list[Grid]:
+    """Every section with its differences, then the gains."""
+    pairs = [(main_grid(table, s), difference_grid(table, s)) for s in table.sections]
+    return [*(g for pair in pairs for g in pair if g is not None), gains_grid(table)]
+
+
+def stamp(table: Table) -> str:
+    """What the table was made of; the same in every form."""
+    text = f"Generated by stapo-repro tables from {len(table.records)} records, inputs {table.inputs_sha256[:16]}."
+    return f"{SYNTHETIC} {text}" if table.synthetic else text
+
+
+def introduction(table: Table) -> str:
+    """How to read it."""
+    return (
+        f"Italic rows are the paper's printed values ({table.paper}); the others are this suite's own runs. "
+        '"not run" means that no record exists. Bold marks the best complete value of a column.'
+    )
+
+
+def state_of_paper_cells(table: Table) -> str:
+    """One sentence: how many of the paper's models were run."""
+    ours = [r for r in table.rows if r.size in labels.PAPER_SIZES and r.source == "ours" and r.method in labels.METHODS]
+    averages = [r for r in ours if (r.benchmark, r.setting) == (labels.AVERAGE, FIRST)]
+    run = sum(r.status == "run" for r in averages)
+    return f"Of the paper's {len(averages)} models (three sizes, four methods), {run} have been run with this suite."
+
+
+def lines(g: Grid) -> list[str]:
+    """A grid with its notes as lines of Markdown."""
+    return [*grid(g.header, g.rows), *(["", *(f"- {escape(n)}" for n in g.notes)] if g.notes else [])]
+
+
+def to_markdown(table: Table) -> str:
+    """All sections."""
+    out = ["# Main table", "", f"{escape(stamp(table))} {escape(introduction(table))}", ""]
+    for g in all_grids(table):
+        level = "###" if g.id.endswith("-differences") else "##"
+        out += [f"{level} {escape(g.title)}", "", *lines(g), ""]
+    return "\n".join(out)
+
+
+def readme_block(table: Table) -> str:
+    """The README's table: the miniature alone."""
+    g = main_grid(table, table.sections[0])
+    file = "[results/tables/main_table.md](results/tables/main_table.md)"
+    more = f"{state_of_paper_cells(table)} All sections, and the differences of methods with intervals and p: {file}."
+    return "\n".join([f"### {escape(g.title)}", "", *lines(g), "", f"{more} {escape(stamp(table))}", ""])
+
+
+def to_json(table: Table) -> str:
+    """The full data: every value with its interval and the record files that it came from."""
+    return json.dumps(asdict(table), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """One line a number, with the fields of `Row`; the last column has the start of the inputs' SHA-256, or says
+    "synthetic"."""
+    names = [f.name for f in fields(Row) if f.name != "shown"]
+    inputs = "synthetic" if table.synthetic else table.inputs_sha256[:16]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*names, "inputs"])
+    for row in table.rows:
+        values = (getattr(row, n) for n in names)
+        texts = (";".join(map(str, v)) if isinstance(v, dict | list) else int(v) if v is True or v is False else v
+                 for v in values)  # fmt: skip
+        writer.writerow([*("" if t is None else t for t in texts), inputs])
+    return out.getvalue()
+
+
+_LATEX = {c: f"\\{c}" for c in "{}$&#%_"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "²": "$^2$",
+    "†": r"$\dagger$",
+}
+
+
+def latex_text(markdown: str) -> str:
+    """A cell or note of a grid in LaTeX: bold and italics stay, every other character is text."""
+    plain = re.sub(r"&lt;", "<", markdown)
+    plain = re.sub(r"\\(.)", lambda m: m[1] if m[1] not in "*" else "\0", plain)
+    text = "".join(_LATEX.get(c, c) for c in plain)
+    text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
+    return re.sub(r"\*(.+?)\*", r"\\emph{\1}", text).replace("\0", "*")
+
+
+def _latex_rows(row: Sequence[str]) -> list[str]:
+    """A row of a grid; each line of small print is a row of its own."""
+    cells = [re.split("<br>", c) for c in row]
+    out = []
+    for i in range(max(map(len, cells))):
+        parts = [c[i] if i < len(c) else "" for c in cells]
+        texts = [
+            rf"{{\tiny {latex_text(p[5:-6])}}}" if p.startswith("<sub>") else latex_text(p) for p in parts
+        ]  # fmt: skip
+        out.append(" & ".join(texts) + r" \\")
+    return out
+
+
+def to_latex(table: Table) -> str:
+    r"""Every grid as a `table` of its own, with booktabs and graphicx; main_table_document.tex compiles it."""
+    out = [f"% {stamp(table)}", "% Needs booktabs and graphicx."]
+    for g in all_grids(table):
+        out += [
+            r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{{latex_text(escape(g.title))}}}\label{{tab:stapo-{re.sub('[^a-z0-9]+', '-', g.id.lower())}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{@{{}}l{'c' * (len(g.header) - 1)}@{{}}}}\toprule",
+            *_latex_rows(g.header),
+            r"\midrule",
+            *(line for row in g.rows for line in _latex_rows(row)),
+            r"\bottomrule\end{tabular}}",
+            r"\par\begin{minipage}{\linewidth}\tiny\raggedright",
+            *(latex_text(escape(n)) + r"\par" for n in g.notes),
+            r"\end{minipage}\end{table}",
+        ]
+    return "\n".join(out) + "\n"
+
+
+DOCUMENT = (
+    "\\documentclass[10pt]{article}\n\\usepackage[a4paper,landscape,margin=12mm]{geometry}\n"
+    "\\usepackage{booktabs,graphicx}\n\\begin{document}\n\\input{main_table}\n\\end{document}\n"
+)
+"""Compiles main_table.tex from the same folder."""

@@ -1,0 +1,430 @@
+"""The table from records: values by hand, loud gaps, best marks, comparisons, Holm, the paper's values, every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import synthetic_records as synthetic
+
+from stapo_repro import labels, paper, text
+from stapo_repro.cli import main
+from stapo_repro.read import load_cells
+from stapo_repro.scores import Difference
+from stapo_repro.table import write
+from stapo_repro.table.build import Row, Section, Table, build
+from stapo_results import generated
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.store import read_json, write_json
+
+SIZE = "qwen3-1.7b"
+
+
+def table(root: Path) -> Table:
+    return build(load_cells([root]), paper.load())
+
+
+def section(t: Table, name: str = "miniature") -> Section:
+    return next(s for s in t.sections if s.id == name)
+
+
+def value(t: Table, method: str, benchmark: str, setting: str = "t1.0", part: str = "miniature") -> Row:
+    key = (part, method, "ours", benchmark, setting)
+    return next(r for r in t.rows if (r.section, r.method, r.source, r.benchmark, r.setting) == key)
+
+
+def difference(t: Table, method: str, against: str, benchmark: str = "mini-add", part: str = "miniature") -> Difference:
+    key = (method, against, benchmark, "t1.0")
+    return next(d for d in t.differences[part] if (d.method, d.against, d.benchmark, d.setting) == key)
+
+
+def cell(root: Path, method: str, verdicts: list[str], benchmark: str = "mini-add", **changed) -> None:
+    synthetic.cell(root, method, benchmark, "t1.0", verdicts, **changed)
+
+
+def tenths(*means: float) -> list[str]:
+    return ["1" * round(10 * m) + "0" * round(10 - 10 * m) for m in means]
+
+
+def small(root: Path) -> Path:
+    """Two models, two benchmarks of four problems and two samples; worked by hand below."""
+    cell(root, "base", ["10", "00", "00", "10"])
+    cell(root, "base", ["00", "00", "00", "10"], "mini-add-hard")
+    cell(root, "stapo", ["11", "10", "00", "10"])
+    cell(root, "stapo", ["00", "00", "00", "11"], "mini-add-hard")
+    return root
+
+
+def test_values_by_hand(tmp_path):
+    t = table(small(tmp_path))
+    # STAPO on mini-add: problem means 1 .5 0 .5, mean .5, SE sqrt(.5 / 12) = .204124
+    v = value(t, "stapo", "mini-add")
+    assert (v.shown, v.mean, v.se) == ("50.00", 50.0, 20.41241452)
+    # base on mini-add-hard: means 0 0 0 .5, mean .125, SE sqrt((3 * .015625 + .140625) / 12) = .125
+    v = value(t, "base", "mini-add-hard")
+    assert (v.shown, v.se, v.low) == ("12.50", 12.5, 0.0)
+    # average .5 and .25; SE sqrt(.204124^2 + .25^2) / 2 = .161374
+    v = value(t, "stapo", "avg")
+    assert (v.shown, v.se) == ("37.50", 16.13743061)
+    assert value(t, "base", "avg").shown == "18.75"
+
+
+def test_a_model_that_was_only_evaluated_has_no_rows_of_methods_never_run(tmp_path):
+    cell(tmp_path, "external", ["10", "00"], "math500", size="some-lm", step="base", rows=500)
+    rows = [r for r in table(tmp_path).rows if r.size == "some-lm"]
+    assert {r.method for r in rows} == {"external"}
+
+
+def test_missing_is_loud_and_never_zero(tmp_path):
+    t = table(small(tmp_path))
+    assert (value(t, "grpo", "mini-add").status, value(t, "grpo", "mini-add").mean) == ("not run", None)
+    shown = write.to_markdown(t)
+    assert "| GRPO | not run | not run | not run |" in shown
+    assert "50.00** (not run)" in shown
+    cell(tmp_path, "grpo", ["11", "1-", "11", "11"])
+    cell(tmp_path, "justrl", ["11", "11", "--", "11"])  # a problem without any sample
+    cell(tmp_path, "base", ["00", "10"], "aime24", rows=30)
+    t = table(tmp_path)
+    v = value(t, "grpo", "mini-add")
+    assert (v.shown, v.missing, v.fewest_samples, v.best) == ("100.00", 1, 1, False)
+    assert value(t, "stapo", "mini-add").best
+    assert (value(t, "justrl", "mini-add").mean, value(t, "justrl", "mini-add").status) == (None, "incomplete")
+    assert value(t, "base", "avg", part="miniature-real").shown == "1 of 6 run"
+    shown = write.to_markdown(t)
+    assert "100.00 (**1/2 samples**)" in shown
+    assert "25.00 (**2/30 problems**)" in shown
+    assert "MISSING SAMPLES: GRPO on mini-add at t1.0" in shown
+
+
+def test_tiny_model_never_enters_the_papers_sections(tmp_path):
+    cell(tmp_path, "stapo", ["11"] * 30, "aime24", rows=30)
+    t = table(tmp_path)
+    assert value(t, "stapo", "aime24", part="miniature-real").shown == "100.00"
+    assert {value(t, "stapo", "aime24", part=size).status for size in labels.PAPER_SIZES} == {"not run"}
+    assert all(r.minus_paper is None for r in t.rows)
+
+
+def test_best_needs_two_and_ties_share_it(tmp_path):
+    cell(tmp_path, "base", ["10", "10"])
+    assert not value(table(tmp_path), "base", "mini-add").best
+    cell(tmp_path, "stapo", ["11", "00"])
+    t = table(tmp_path)
+    assert value(t, "base", "mini-add").best
+    assert value(t, "stapo", "mini-add").best
+
+
+def test_last_checkpoint_counts(tmp_path):
+    cell(tmp_path, "stapo", ["11", "11"], step=20)
+    cell(tmp_path, "stapo", ["10", "00"], step=40)
+    t = table(tmp_path)
+    assert value(t, "stapo", "mini-add").shown == "25.00"
+    assert "STAPO step 40" in " ".join(section(t).footnotes)
+
+
+def test_unlike_records_are_named(tmp_path):
+    cell(tmp_path, "base", ["10"], variant="31 rows, registered 30", text_variants=15, grader="ours-1")
+    cell(tmp_path, "stapo", ["10"], scored_by="rule+judge", grader="ours-2", benchmark_sha256="1" * 64)
+    notes = " ".join(section(table(tmp_path)).footnotes)
+    for said in ("SCORED ALIKE", "GRADED ALIKE", "SAME COPY of mini-add", "31 rows, registered 30", "15 problems"):
+        assert said in notes
+
+
+def three(root: Path) -> Path:
+    """Six problems: the base model solves none, GRPO all, STAPO the first three."""
+    cell(root, "base", ["00"] * 6)
+    cell(root, "grpo", ["11"] * 6)
+    cell(root, "stapo", ["11"] * 3 + ["00"] * 3)
+    return root
+
+
+def test_methods_are_compared_with_base_and_stapo_with_each_baseline(tmp_path):
+    t = table(three(tmp_path))
+    compared = list(dict.fromkeys((d.method, d.against) for d in t.differences["miniature"]))
+    assert compared == [
+        *((m, "base") for m in ("grpo", "entropy20", "justrl", "stapo")),
+        *(("stapo", b) for b in ("grpo", "entropy20", "justrl")),
+    ]
+    # -1 on three of six problems: mean -.5, SE sqrt(1.5 / 30) = .2236068, t(.975, 5) = 2.5705818
+    d = difference(t, "stapo", "grpo")
+    assert (d.points, d.se) == (-50.0, 22.36067977)
+    assert d.low == pytest.approx(-50 - 57.4797, abs=1e-3)
+    assert difference(t, "stapo", "justrl").status == "not run"
+
+
+def test_holm_by_hand(tmp_path):
+    # exact p: six equal differences 2/64, three 2/8, three 2/8; Holm 3 x .03125, 2 x .25, then not below .5
+    t = table(three(tmp_path))
+    found = [difference(t, *pair) for pair in (("grpo", "base"), ("stapo", "base"), ("stapo", "grpo"))]
+    assert [d.p for d in found] == [0.03125, 0.25, 0.25]
+    assert [d.p_holm for d in found] == [0.09375, 0.5, 0.5]
+    assert t.families == {"miniature, single benchmarks": 3}
+
+
+def test_the_papers_sizes_are_one_family_and_averages_another(tmp_path):
+    for size in ("qwen3-1.7b", "qwen3-8b"):
+        for b in labels.PAPER_BENCHMARKS:
+            cell(tmp_path / size, "base", ["00", "10", "00"], b, size=size)
+            cell(tmp_path / size, "stapo", ["11", "10", "10"], b, size=size)
+    t = table(tmp_path)
+    assert t.families == {"the paper's three sizes, single benchmarks": 12, "the paper's three sizes, averages": 2}
+    d = difference(t, "stapo", "base", "aime24", "qwen3-8b")
+    assert (d.p, d.p_holm) == (0.5, 1.0)
+    # the average of six: twelve differences, 1 and .5 six times each, all above 0: 2 of 2^12 patterns
+    a = difference(t, "stapo", "base", "avg", "qwen3-8b")
+    assert (a.points, a.p, a.p_holm) == (50.0, round(2 / 4096, 8), round(2 * 2 / 4096, 8))
+
+
+def by_hand(root: Path) -> Path:
+    """Two seeds of STAPO, one base model that solves nothing: the matrix of test_crossed."""
+    cell(root, "base", tenths(0, 0, 0))
+    cell(root, "stapo", tenths(0.1, 0.4, 0.7), seed=0)
+    cell(root, "stapo", tenths(0.3, 0.6, 0.9), seed=1)
+    return root
+
+
+def test_two_seeds_have_both_variances(tmp_path):
+    # problem means .2 .5 .8: sqrt(.18 / 6); seed means .4 .6: sqrt(.02 / 2); together sqrt(.03 + .01)
+    t = table(by_hand(tmp_path))
+    v = value(t, "stapo", "mini-add")
+    assert (v.mean, v.se, v.se_problems, v.se_seeds) == (50.0, 20.0, 17.32050808, 10.0)
+    assert v.seeds == {0: 40.0, 1: 60.0}
+    # within: .1 .9 -> .09 each x 10/9 ... seed 0: (.09 + .24 + .21) / 3 x 10/9 = .2, over 30 samples .00666667;
+    # seed 1: (.21 + .24 + .09) the same; mean over two seeds: sqrt(2 x .00666667) / 2 = .0577350
+    assert v.se_sampling == 5.77350269
+    # t = 2.5 at 2.909 degrees of freedom: between 2 (.1296) and 3 (.0877); the sign flip of .2 .5 .8 has 2 of 8
+    d = difference(t, "stapo", "base")
+    assert (d.points, d.se, d.seeds, d.test) == (50.0, 20.0, [0, 1], "t over problems and seeds")
+    assert d.p is not None
+    assert 0.0877 < d.p < 0.1296
+    assert d.p_sign_flip == 0.25
+
+
+def test_seeds_pair_methods(tmp_path):
+    """What a seed does to both methods drops out."""
+    for seed, up in ((0, 0.0), (1, 0.3)):
+        cell(tmp_path, "grpo", tenths(0.1 + up, 0.4 + up, 0.2 + up), seed=seed)
+        cell(tmp_path, "stapo", tenths(0.3 + up, 0.6 + up, 0.4 + up), seed=seed)
+    d = difference(table(tmp_path), "stapo", "grpo")
+    assert (d.points, d.se, d.seeds) == (20.0, 0.0, [0, 1])
+
+
+def test_seeds_of_an_average_are_models(tmp_path):
+    # seed means .4 .6 on one benchmark and .6 .4 on the other: no variance between seeds on average
+    for b, (first, second) in {"mini-add": (0, 1), "mini-add-hard": (1, 0)}.items():
+        cell(tmp_path / "same", "stapo", tenths(0.1, 0.4, 0.7), b, seed=first)
+        cell(tmp_path / "same", "stapo", tenths(0.3, 0.6, 0.9), b, seed=second)
+        cell(tmp_path / "other", "stapo", tenths(0.1, 0.2), b, seed=first)
+    v = value(table(tmp_path / "same"), "stapo", "avg")
+    assert (v.mean, v.se_seeds, v.seeds) == (50.0, 0.0, {0: 50.0, 1: 50.0})
+    assert v.se == v.se_problems == 12.24744871  # sqrt(.03 + .03) / 2
+    v = value(table(tmp_path / "other"), "stapo", "avg")
+    assert (v.status, v.shown, v.mean) == ("incomplete", "seeds differ", None)
+
+
+def test_seeds_with_other_problems_are_refused(tmp_path):
+    cell(tmp_path, "stapo", ["11", "00"], seed=0)
+    cell(tmp_path, "stapo", ["11"], seed=1)
+    with pytest.raises(RecordError, match="different problems"):
+        table(tmp_path)
+
+
+def test_ours_beside_the_paper(tmp_path):
+    # 6 of 30 solved: 20.00, SE sqrt(.16 / 29) = 7.43 points, interval 4.8 to 35.2; the paper prints 18.44
+    cell(tmp_path, "stapo", ["1111"] * 6 + ["0000"] * 24, "aime24", size=SIZE)
+    # all 30 half solved: 50.00 with no spread; the paper prints 7.60
+    cell(tmp_path, "grpo", ["1100"] * 30, "aime24", size=SIZE)
+    t = table(tmp_path)
+    found = [value(t, m, "aime24", part=SIZE) for m in ("stapo", "grpo")]
+    assert [(v.minus_paper, v.paper_within) for v in found] == [(1.56, "within"), (42.4, "outside")]
+    assert value(t, "stapo", "avg", part=SIZE).minus_paper is None
+    assert "| STAPO, ours minus paper | +1.56 (not run)<br><sub>within (n/a)</sub> |" in write.to_markdown(t)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "changed"),
+    [
+        (["11-1"] + ["1100"] * 29, {}),
+        (["1100"] * 30, {"variant": "other gold answers"}),
+        (["1100"] * 31, {}),
+    ],
+)
+def test_paper_is_not_judged_by_what_is_not_comparable(tmp_path, verdicts, changed):
+    cell(tmp_path, "stapo", verdicts, "aime24", size=SIZE, **changed)
+    assert value(table(tmp_path), "stapo", "aime24", part=SIZE).paper_within == "not judged"
+
+
+def test_gain_of_14b_over_justrl_is_within_noise():
+    # 67.80 - 66.71; SE about .7 from sampling alone and 3.3 for unpaired problems; times 2.8016
+    key = ("qwen3-14b", "justrl", "t0.7", "avg")
+    g = next(g for g in paper.gains(paper.load()) if (g.size, g.baseline, g.setting, g.benchmark) == key)
+    assert (g.points, g.reading) == (1.09, "below both")
+    assert (round(g.se_sampling, 2), round(g.se_unpaired, 2)) == (0.71, 3.32)
+    assert (round(g.mde_sampling, 2), round(g.mde_unpaired, 2)) == (1.99, 9.31)
+
+
+@pytest.mark.parametrize(
+    ("number", "plain", "with_sign"),
+    [
+        (53.125, "53.12", "+53.12"), (53.135, "53.14", "+53.14"), (0.005, "0.00", "0.00"), (-0.005, "0.00", "0.00"),
+        (-0.015, "-0.02", "-0.02"), (-0.0, "0.00", "0.00"), (99.995, "100.00", "+100.00"), (None, "n/a", "n/a"),
+    ],
+)  # fmt: skip
+def test_rounding_at_the_edges(number, plain, with_sign):
+    assert (text.shown(number), text.signed(number)) == (plain, with_sign)
+
+
+def test_p_values_are_never_printed_as_zero():
+    printed = {0.00001: "<0.001", 0.001: "0.001", 0.0125: "0.012", 1.0: "1.000", None: "n/a"}
+    assert {p: text.p_shown(p) for p in printed} == printed
+
+
+def test_one_verdict_changes_exactly_the_cells_that_it_should(tmp_path):
+    """STAPO, one problem of mini-add-hard, T=0.7. Holm's p-values may change in all of their family."""
+    for rank, method in enumerate((labels.BASE, *labels.METHODS)):
+        for b, benchmark in enumerate(labels.MINI_BENCHMARKS):
+            for setting in SETTINGS:
+                right = [min(8, (0, 2, 2, 3, 4)[rank] + ((i * i + rank * i * 3 + b) % 7) % 5) for i in range(12)]
+                synthetic.cell(tmp_path, method, benchmark, setting, ["1" * r + "0" * (8 - r) for r in right])
+    before = json.loads(write.to_json(table(tmp_path)))
+    wanted = "stapo/mini/s0/step40/mini-add-hard/t0.7/e0"
+    path = next(c.file for c in load_cells([tmp_path]) if c.record.cell.id == wanted)
+    record = read_json(path, CellRecord)
+    letters = record.problems[1].verdicts
+    flipped = str.translate(letters[0], str.maketrans("01", "10")) + letters[1:]
+    record.problems[1] = record.problems[1].model_copy(update={"verdicts": flipped})
+    write_json(path, record)
+    after = json.loads(write.to_json(table(tmp_path)))
+
+    def pairs(t: dict) -> dict[tuple, dict]:
+        found = t["differences"]["miniature"]
+        return {(d["method"], d["against"], d["benchmark"], d["setting"]): d | {"p_holm": None} for d in found}
+
+    changed = [a for a, b in zip(after["rows"], before["rows"], strict=True) if a != b]
+    assert {(r["method"], r["benchmark"], r["setting"]) for r in changed} == {
+        ("stapo", b, "t0.7") for b in ("mini-add-hard", "avg")
+    }
+    compared = {key for key, d in pairs(before).items() if pairs(after)[key] != d}
+    assert compared == {
+        ("stapo", against, b, "t0.7")
+        for against in ("base", "grpo", "entropy20", "justrl") for b in ("mini-add-hard", "avg")
+    }  # fmt: skip
+    assert after["families"] == {"miniature, single benchmarks": 7 * 4, "miniature, averages": 7 * 2}
+
+
+def test_every_value_traces_to_its_records(tmp_path):
+    synthetic.miniature(tmp_path)
+    t = table(tmp_path)
+    listed = {r["path"]: r["cell"] for r in t.records}
+    for row in (r for r in t.rows if r.section == "miniature"):
+        benchmarks = ["mini-add", "mini-add-hard"] if row.benchmark == "avg" else [row.benchmark]
+        step = "base" if row.method == "base" else "step40"
+        cells = [f"{row.method}/mini/s0/{step}/{b}/{row.setting}/e0" for b in benchmarks]
+        assert sorted(listed[p] for p in row.records) == sorted(cells)
+        letters = ["".join(p.verdicts for p in read_json(tmp_path / f, CellRecord).problems) for f in row.records]
+        assert row.mean == pytest.approx(sum(100 * x.count("1") / len(x) for x in letters) / len(letters))
+
+
+def test_every_form_holds_the_numbers_of_the_rows(tmp_path):
+    """Percent with two decimals, in the rows' order, from a table with seeds, gaps and the paper's rows."""
+    for b, rows in {"aime24": 30, "math500": 500}.items():
+        for seed in (0, 1):
+            cell(tmp_path, "stapo", ["1100"] * rows, b, size=SIZE, seed=seed)
+        cell(tmp_path, "base", ["1000"] * (rows - 1) + ["1--0"], b, size=SIZE)
+    t = table(small(tmp_path))
+    wanted = [r.shown for r in t.rows if r.status in ("run", "paper")]
+    lines = list(csv.DictReader(io.StringIO(write.to_csv(t))))
+    assert [text.shown(float(line["mean"])) for line in lines if line["mean"]] == wanted
+    assert {line["seeds"] for line in lines if line["size"] == SIZE and line["method"] == "stapo" and line["se"]} == {
+        "0;1"
+    }
+    printed = re.findall(r"\d+\.\d\d(?!\d)", "".join(
+        c.split("<br>")[0] for s in t.sections for row in write.main_grid(t, s).rows
+        if not row[0].endswith("ours minus paper") for c in row[1:]
+    ))  # fmt: skip
+    assert printed == wanted
+    latex = " ".join(line for line in write.to_latex(t).splitlines() if line.endswith(r"\\"))
+    cells = " ".join(c for g in write.all_grids(t) for row in g.rows for c in row)
+    assert sorted(re.findall(r"\d+\.\d+", latex)) == sorted(re.findall(r"\d+\.\d+", cells))
+
+
+def test_latex_keeps_marks_and_escapes_the_rest():
+    assert write.latex_text(r"**50.00** (a_b & 5 % #1 $x$ ~^\|{}†)") == (
+        r"\textbf{50.00} (a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}$|$\{\}$\dagger$)"
+    )
+    assert write.latex_text(text.escape("*a* <b> \\")) == r"*a* $<$b$>$ \textbackslash{}"
+
+
+def test_bytes_depend_on_content_alone(tmp_path):
+    for name in ("a", "b"):
+        synthetic.miniature(tmp_path / name)
+    for path in (tmp_path / "b").rglob("*.json"):  # another run of the same command draws another run id
+        path.write_text(path.read_text().replace('"run_id": "synthetic"', '"run_id": "anew"'))
+    first, second = table(tmp_path / "a"), table(tmp_path / "b")
+    for form in (write.to_markdown, write.to_csv, write.to_json, write.to_latex):
+        assert form(first) == form(second)
+
+
+def test_a_hostile_name_stays_text(tmp_path):
+    name = "<script>alert(1)</script> [l](javascript:1) |*"
+    cell(tmp_path, name, ["10"], folder="hostile", judge_note=name)
+    shown = write.to_markdown(table(tmp_path))
+    assert "<script" not in shown
+    row = next(line for line in shown.splitlines() if line.startswith("| &lt;script"))
+    assert len(re.split(r"(?<!\\)\|", row)) == 3 + 3  # the name's bars do not end a cell
+    assert "[l](" not in row
+
+
+def cli(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as e:
+        main(list(map(str, arguments)))
+    return int(e.value.code or 0)
+
+
+def test_command_writes_checks_and_notices_a_change(tmp_path, capsys):
+    records, out = tmp_path / "records", tmp_path / "out"
+    small(records)
+    arguments = ("tables", "--records", records, "--out", out)
+    assert cli(*arguments) == 0
+    assert cli(*arguments, "--check") == 0
+    file = out / "main_table.md"
+    right = file.read_text()
+    file.write_text(right.replace("50.00", "99.00"))
+    assert cli(*arguments, "--check") == 1
+    said = capsys.readouterr().err
+    assert str(file) in said
+    assert "-| STAPO | **99.00" in said
+    assert "99.00" in file.read_text()  # a check writes nothing
+    assert cli(*arguments) == 0
+    assert file.read_text() == right
+
+
+def test_page_without_its_markers_is_refused(tmp_path):
+    page = tmp_path / "README.md"
+    for found in ("no marker\n", "<!-- /generated:table --><!-- generated:table -->"):
+        page.write_text(found)
+        with pytest.raises(BadInput, match=r"README\.md"):
+            generated.renew({}, page, "table", "new")
+
+
+def test_tables_need_neither_torch_nor_matplotlib(tmp_path):
+    small(tmp_path)
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'matplotlib', 'ray', 'verl', 'math_verify'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from stapo_repro.cli import main\n"
+        f"main(['tables', '--records', {str(tmp_path)!r}, '--out', {str(tmp_path / 'out')!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "| STAPO | **50.00**" in (tmp_path / "out" / "main_table.md").read_text()
