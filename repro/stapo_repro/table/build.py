@@ -193,8 +193,12 @@ def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     ]
 
 
-def _join(items: set[str]) -> str:
-    return ", ".join(sorted(items))
+def _join(items: Iterable[object]) -> str:
+    return ", ".join(sorted(map(str, items)))
+
+
+def _methods(methods: Iterable[str]) -> str:
+    return _join({labels.method_label(m) for m in methods})
 
 
 def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
@@ -202,35 +206,36 @@ def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
     shapes: dict[str, set[str]] = defaultdict(set)
     missing = []
     for (_, method, benchmark, setting), s in scores.items():
-        part = f" of {s.rows}" if s.estimate.problems != s.rows else ""
-        seeds = f" x {len(s.by_seed)} training seeds" if len(s.by_seed) > 1 else ""
-        samples = s.estimate.samples // len(s.by_seed)
-        shapes[benchmark].add(f"{s.estimate.problems}{part} problems x {samples} samples{seeds}")
-        if s.estimate.missing:
+        e, seeds = s.estimate, len(s.by_seed)
+        part = f" of {s.rows}" if e.problems != s.rows else ""
+        of = f" x {seeds} training seeds" if seeds > 1 else ""
+        shapes[benchmark].add(f"{e.problems}{part} problems x {e.samples // seeds} samples{of}")
+        if e.missing:
             missing.append(
                 f"MISSING SAMPLES: {labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting} "
-                f"lacks {s.estimate.missing} of {s.estimate.problems * s.estimate.samples} samples; its value is over "
-                "those present and is never marked best."
+                f"lacks {e.missing} of {e.problems * e.samples} samples; its value is over those present and is never "
+                "marked best."
             )
     text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
     return [f"{text}.", *missing]
 
 
-def scoring(records: list[CellRecord]) -> list[str]:
+def scoring(records: Sequence[CellRecord]) -> list[str]:
     """By rule or by judge, and the notes on the judge."""
-    by = {r.scored_by for r in records}
+    by: dict[str, set[str]] = defaultdict(set)
+    for r in records:
+        by[r.scored_by].add(r.cell.method)
     if len(by) > 1:
-        groups = {b: _join({labels.method_label(r.cell.method) for r in records if r.scored_by == b}) for b in by}
-        said = "NOT SCORED ALIKE: " + "; ".join(f"{k}: {v}" for k, v in sorted(groups.items())) + "."
+        said = "NOT SCORED ALIKE: " + "; ".join(f"{k}: {_methods(v)}" for k, v in sorted(by.items())) + "."
     else:
-        said = "Scored by the rule" + (" alone." if by == {"rule"} else ", then by the judge where the rule fails.")
+        said = "Scored by the rule" + (" alone." if "rule" in by else ", then by the judge where the rule fails.")
     return [said, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
 
 
-def _unlike(records: list[CellRecord]) -> list[str]:
+def _unlike(records: Sequence[CellRecord]) -> list[str]:
     """What differs between records that a reader compares; fields that older records lack are left out."""
-    notes, variants = [], set()
     copies: dict[str, set[str]] = defaultdict(set)
+    variants = set()
     for r in records:
         name = labels.benchmark_label(r.cell.benchmark)
         copies[name].add(r.benchmark_sha256)
@@ -238,9 +243,11 @@ def _unlike(records: list[CellRecord]) -> list[str]:
             variants.add(f"{name} is a variant: {r.variant}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
-    for name, hashes in sorted(copies.items()):
-        if len(hashes) > 1:
-            notes.append(f"NOT THE SAME COPY of {name}: {len(hashes)} sets of gold answers.")
+    notes = [
+        f"NOT THE SAME COPY of {name}: {len(hashes)} sets of gold answers."
+        for name, hashes in sorted(copies.items())
+        if len(hashes) > 1
+    ]
     for what, found in (
         ("GRADED", {r.grader for r in records if r.grader}),
         ("JUDGED", {r.judge for r in records if r.judge and r.scored_by == "rule+judge"}),
@@ -251,45 +258,40 @@ def _unlike(records: list[CellRecord]) -> list[str]:
     return [*notes, *sorted(variants)]
 
 
-def _models(records: list[CellRecord]) -> list[str]:
+def _models(records: Sequence[CellRecord]) -> list[str]:
+    """Checkpoints, and what the interval covers: with one training seed, with two, with several."""
     steps: dict[str, set[int]] = defaultdict(set)
     seeds: dict[str, set[int]] = defaultdict(set)
     for r in records:
         if r.cell.step != "base":
             steps[r.cell.method].add(r.cell.step)
             seeds[r.cell.method].add(r.cell.train_seed)
-    notes = []
-    if steps:
-        order = dict.fromkeys(m for m in (*labels.METHODS, *sorted(steps)) if m in steps)
-        text = (f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
-        notes.append(f"Evaluated checkpoints: {', '.join(text)}.")
-    if several := [
-        f"{labels.method_label(m)}: seeds {_join(set(map(str, s)))}" for m, s in seeds.items() if len(s) > 1
-    ]:
-        notes.append(
-            f"Several training seeds ({', '.join(sorted(several))}): the interval covers the choice of problems and of "
-            "seeds, SE² = SE² over problems + SE² over seeds; both, and each seed's score, stand in the JSON."
+    order = [m for m in dict.fromkeys((*labels.METHODS, *sorted(steps))) if m in steps]
+    at = ", ".join(f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
+    several = _join(f"{labels.method_label(m)}: seeds {_join(s)}" for m, s in seeds.items() if len(s) > 1)
+    two, one = (_methods(m for m, s in seeds.items() if len(s) == n) for n in (2, 1))
+    return [
+        said
+        for found, said in (
+            (at, f"Evaluated checkpoints: {at}."),
+            (several, f"Several training seeds ({several}): the interval covers the choice of problems and of seeds, "
+             "SE² = SE² over problems + SE² over seeds; both, and each seed's score, stand in the JSON."),
+            (two, f"Two training seeds ({two}) are few: where their standard error is three to six times that over "
+             "problems, such an interval holds the truth in 88 of 100 simulations, not in 95."),
+            (one, f"One training seed ({one}): the interval covers the choice of problems and the sampling, not the "
+             "spread between training runs."),
         )
-    if two := {labels.method_label(m) for m, s in seeds.items() if len(s) == 2}:
-        notes.append(
-            f"Two training seeds ({_join(two)}) are few: where their standard error is three to six times that over "
-            "problems, such an interval holds the truth in 88 of 100 simulations, not in 95."
-        )
-    if single := {labels.method_label(m) for m, s in seeds.items() if len(s) == 1}:
-        notes.append(
-            f"One training seed ({_join(single)}): the interval covers the choice of problems and the sampling, not "
-            "the spread between training runs."
-        )
-    return notes
+        if found
+    ]  # fmt: skip
 
 
-def provenance(records: list[CellRecord]) -> str:
+def provenance(records: Sequence[CellRecord]) -> str:
     """Engines and code."""
     code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
-    engines = _join({r.engine for r in records})
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
-    synthetic = f" {SYNTHETIC}" if any(r.synthetic for r in records) else ""
-    return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{synthetic}"
+    made_up = f" {SYNTHETIC}" if any(r.synthetic for r in records) else ""
+    engines = _join({r.engine for r in records})
+    return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{made_up}"
 
 
 def build(cells: Sequence[Loaded], printed: PaperTable) -> Table:
