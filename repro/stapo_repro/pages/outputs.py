@@ -1,4 +1,4 @@
-"""Which files the commands `tables`, `figures` and `report` write, as paths and bytes.
+"""Which files the commands `tables` and `figures` write, as paths and bytes.
 
 Two experiments have tables and figures of their own: the main one (all of results/records but the testbed and the
 short runs of further methods) and the testbed (results/records/testbed alone). Their cells share ids: both train JustRL
@@ -7,7 +7,6 @@ and STAPO with seed 0. So they are never read together.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,14 +71,11 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     folder = out or checkout() / "results" / "tables"
     cells = load_cells(*roots(records))
     table = tables.build(cells, paper.load())
-    links = {c.path: Path(os.path.relpath(c.file.resolve(), folder.resolve())).as_posix() for c in cells}
     forms = {
         "main_table.md": render.to_markdown(table),
         "main_table.csv": render.to_csv(table),
         "main_table.json": render.to_json(table),
-        "main_table.html": render.to_page(table, links),
         "main_table.tex": render.to_latex(table),
-        "main_table_document.tex": render.document(),
     }
     files |= {folder / name: text.encode() for name, text in forms.items()}
     if out:
@@ -198,30 +194,3 @@ def _labelled(kinds: Sequence[str]) -> list[Drawn]:
     name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
     what = f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
     return figures.of_probe(folder / "probe", what, kinds)
-
-
-def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None, most: int) -> dict[Path, bytes]:
-    """The report of the records, or of those of the run folders, or else of the committed ones (results/report.html).
-
-    Args:
-        runs: run folders whose single responses are shown.
-        most: responses in all.
-
-    Raises:
-        BadInput, RecordError: as reading the records does.
-    """
-    from stapo_repro import report
-    from stapo_repro.pages import figures
-
-    page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
-    named = list(records) or list(runs)
-    (folders, skip), (cells, trainings) = roots(named), _load(named)
-    drawn = draw(cells, trainings)
-    if not named:
-        drawn += _labelled(("svg",))
-    main = report.ReportedExperiment("Runs" if named else "Main experiment", folders, skip, cells, trainings, drawn)
-    judged = None
-    if not named:
-        value = load_testbed(())
-        judged = report.ReportedTestbed(value, figures.draw(value, kinds=("svg",)))
-    return {page: report.to_html(main, judged, runs, page.parent, most).encode()}

@@ -1,6 +1,6 @@
 """The analysis of a token log as files: all numbers as JSON, the figures, and one HTML page.
 
-The page has no script and loads nothing; its policy allows the one style sheet and no more. Every text passes `visible`
+The page has no script; its policy allows the one style sheet and the figures beside it. Every text passes `visible`
 and the template's escaping on its way.
 """
 
@@ -16,7 +16,6 @@ from importlib import resources
 from markupsafe import Markup
 
 from stapo_repro.figures.canvas import Drawn, save, style
-from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.text import template, visible
 from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
 from stapo_repro.tokens.logged_run import LoggedRun, marked
@@ -77,10 +76,9 @@ def _html(
     drawn: Sequence[Drawn],
     said: str,
 ) -> str:
-    glyphs = Glyphs()
     sheet = "".join(
         resources.files(package).joinpath("templates", name).read_text(encoding="utf-8")
-        for package, name in (("stapo_repro.report", "style.css"), ("stapo_repro.tokens", "tokens.css"))
+        for package, name in (("stapo_repro", "report.css"), ("stapo_repro.tokens", "tokens.css"))
     )
     allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
     return template("stapo_repro.tokens", "tokens.html.jinja", _shown).render(
@@ -90,8 +88,7 @@ def _html(
         q=f"{run.header.q:g}",
         cards=_cards(run, counts),
         statement=said,
-        pictures={d.name: picture(d.name, d.title, d.caption, d.files["svg"], glyphs) for d in drawn},
-        glyphs=glyphs,
+        pictures={d.name: d for d in drawn},
         taxonomy_header=_TAXONOMY,
         taxonomy=[_taxonomy_row(q) for q in quadrants],
         mismatch=[]
@@ -103,7 +100,7 @@ def _html(
         provenance=_provenance(run),
         inputs=sorted(run.inputs.items()),
         style=Markup(sheet),
-        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src 'self' file:; base-uri 'none'",
     )
 
 

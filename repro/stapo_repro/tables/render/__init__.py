@@ -2,21 +2,19 @@
 
 view      which texts stand in which cell, for every form that people read
 markdown  files and the blocks of README and docs
-latex     booktabs, and a document to compile it with
-forms     an HTML page of its own, JSON with everything, CSV in long form
+latex     booktabs
+forms     JSON with everything, CSV in long form
 """
 
-from stapo_repro.tables.render.forms import to_csv, to_json, to_page
-from stapo_repro.tables.render.latex import document, to_latex
+from stapo_repro.tables.render.forms import to_csv, to_json
+from stapo_repro.tables.render.latex import to_latex
 from stapo_repro.tables.render.markdown import gains_block, readme_block, to_markdown
 
 __all__ = [
-    "document",
     "gains_block",
     "readme_block",
     "to_csv",
     "to_json",
     "to_latex",
     "to_markdown",
-    "to_page",
 ]

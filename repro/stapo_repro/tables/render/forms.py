@@ -1,34 +1,13 @@
-"""The main table as HTML (a page of its own, without a script and with nothing from a network), JSON and CSV."""
+"""The main table as JSON and CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from urllib.parse import quote
 
 from stapo_repro.tables import Table, Value
-from stapo_repro.tables.render.view import all_grids, introduction, stamp, state_of_paper_cells
-from stapo_repro.text import template
-
-
-def to_page(table: Table, links: Mapping[str, str]) -> str:
-    """All tables as a page; every class begins with "st-".
-
-    Args:
-        links: a record's path -> the address of its file, relative to the page.
-    """
-    return template("stapo_repro.tables.render", "page.html.jinja").render(
-        grids=all_grids(table),
-        links={path: quote(to, safe="/.-_~") for path, to in links.items()},
-        stamp=stamp(table),
-        inputs=table.inputs_sha256,
-        introduction=introduction(table),
-        state=state_of_paper_cells(table),
-        records=table.records,
-    )
 
 
 def to_json(table: Table) -> str:

@@ -1,0 +1,217 @@
+"""One HTML page of what the records say: the table, what is missing or wrong, responses, and the runs behind them.
+
+The page has no script and opens from disk without a network. Figures, other pages and records are links relative to it.
+Responses are a model's text: the template escapes them, `visible` writes out what is not seen, and the page's policy
+allows no script.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import groupby, islice, zip_longest
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from stapo_repro import labels, paper, tables
+from stapo_repro.read import APART, Loaded, check_roots, load_cells
+from stapo_repro.tables import Table
+from stapo_repro.tables.render import view
+from stapo_repro.text import percent, shown, template, visible
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import CellRecord, Run, Sample, Verdict
+from stapo_results.statistics import parse_verdicts, problem_means
+from stapo_results.store import read, read_json, write_atomic
+
+_ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
+_NOT_SHOWN = {"schema_version", "config", "cell", "problems", "by_verdict"}
+_METHODS = (labels.BASE, *labels.METHODS)
+Key = tuple[str, str, int]  # cell, problem, sample
+Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
+
+
+def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None, most: int = 600) -> Path:
+    """Make the page; the same bytes each time.
+
+    Args:
+        records: folders with records; without any those of `runs`, or else the committed ones.
+        runs: run folders whose single responses are shown.
+        out: the file; by default report.html beside the figures: in the first folder named, or else in results.
+        most: responses in all.
+
+    Raises:
+        BadInput: a folder that does not exist, or a negative number of responses.
+        RecordError: a broken record, or one that contradicts another or its responses.
+    """
+    if most < 0:
+        raise BadInput("--responses is a number", found=most, expected="0 or more", next_step="--responses 600")
+    named = list(records) or list(runs)
+    home = named[0] if named else paper.checkout() / "results"
+    page = out or home / "report.html"
+    roots, skip = (named, ()) if named else ([home / "records"], APART)
+    cells = load_cells(roots, skip)
+    table = tables.build(cells, paper.load())
+    listed = _runs(roots, skip, page)
+    responses = _responses(runs, cells, most)
+    values = [v for s in table.sections for r in s.rows for b in s.benchmarks for v in r.values[b].values()]
+    # as in the table, so that all seeds of a value follow each other; a cell that is not in it comes last
+    place = {path: n for n, path in enumerate(path for v in values for path in v.records)}
+    cells.sort(key=lambda c: (place.get(c.path, len(place)), c.record.cell.id))
+    views = [_cell(c, n, listed, responses, page) for n, c in enumerate(cells)]
+    anchors = {v["path"]: v["anchor"] for v in views}
+    text = template("stapo_repro", "report.html.jinja", _made_visible).render(
+        table=table,
+        view=view,
+        anchors={tuple(v.records): anchors[v.records[0]] for v in values if v.records},
+        methods=[labels.method_label(m) for m in _METHODS],
+        sizes=_state(table),
+        faults=_faults(cells, listed),
+        figures=[(_address(f, page), f.stem.replace("_", " ")) for f in sorted(home.glob("figures/*.svg"))],
+        pages=[(_address(f, page), title) for f, title in _pages(home)],
+        models=[(title, list(group)) for title, group in groupby(views, key=itemgetter("model"))],
+        shown=f"{sum(map(len, responses.values())):,}",
+        runs=listed,
+    )
+    write_atomic(page, text)
+    return page
+
+
+def _made_visible(value: object) -> object:
+    """What the template writes in the place of a value: a text that is no markup yet, made visible."""
+    return visible(value) if type(value) is str else value
+
+
+def _address(file: Path, page: Path) -> str:
+    return quote(Path(os.path.relpath(file.resolve(), page.parent.resolve())).as_posix())
+
+
+def _pages(home: Path) -> list[tuple[Path, str]]:
+    """The pages beside the records, and the documentation's index, each with its title."""
+    pages = [*sorted(home.glob("tables/*.md")), home / "figures" / "README.md", home.parent / "docs" / "README.md"]
+    named = [(f, f.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")) for f in pages if f.is_file()]
+    return named + [(f, f"Tokens of {f.parent.name}") for f in sorted(home.glob("tokens/*/index.html"))]
+
+
+def _state(table: Table) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(size, of each method how much is on record and, where that is not all, the model's name for the driver)."""
+    sizes = []
+    for section in (s for s in table.sections if s.id in ("miniature", "small", *labels.PAPER_SIZES)):
+        models = []
+        for row in (r for r in section.rows if r.source == "ours" and r.method in _METHODS):
+            values = [v for b in section.benchmarks for v in row.values[b].values()]
+            done = sum(v.complete for v in values)
+            text = f"{done} of {len(values)}" if done else "not run"
+            models.append((text, "" if done == len(values) else f"{row.method}/{section.size}"))
+        sizes.append((labels.size_label(section.size), models))
+    return sizes
+
+
+def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
+    """What is wrong with the records themselves."""
+    known, lines = {run["id"] for run in runs}, []
+    for r in (c.record for c in cells):
+        if missing := sum(p.verdicts.count("-") for p in r.problems):
+            lines.append(f"{r.cell.id}: {missing} of {r.n * len(r.problems)} samples are missing")
+        if r.run_id not in known:
+            lines.append(f"{r.cell.id}: its run {r.run_id} has no record here")
+    lines += [f"{run['title']}: {run['status']}" for run in runs if run["status"] != "done"]
+    return lines + [f"{run['title']}: made by code with uncommitted changes" for run in runs if run["dirty"]]
+
+
+def _text(value: object) -> str:
+    """A value of a record on one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_text(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(_text, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _facts(record: Run | CellRecord, root: Path | None = None) -> dict[str, str]:
+    """The record's fields that are not empty, without absolute paths: the page is shown to others."""
+    fields = record.model_dump(exclude=_NOT_SHOWN, exclude_defaults=True)
+    if isinstance(record, Run):
+        fields["command"] = shlex.join(record.command)
+    texts = {k: _text(v) for k, v in fields.items() if v not in ("", [], {})}
+    texts = {k: v.replace(str(root.resolve()), "RUN") for k, v in texts.items()} if root else texts
+    return {k: _ABSOLUTE.sub(r"…/\1", v) for k, v in texts.items()}
+
+
+def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[str, Any]]:
+    """Every run record below the roots, in the order of its path."""
+    found = []
+    for root, path in ((r, p) for r in roots for p in sorted(r.rglob("run.json"))):
+        where = path.relative_to(root).parent
+        if where.parts[:1] and where.parts[0] in skip:
+            continue
+        run = read_json(path, Run)
+        name = {"id": run.run_id, "anchor": f"run-{len(found)}", "title": f"{run.kind}: {where.as_posix()}"}
+        state = {"status": run.status, "dirty": run.code_dirty}
+        found.append({**name, **state, "facts": _facts(run, root), "address": _address(path, page)})
+    return found
+
+
+def _cell(c: Loaded, number: int, runs: list[dict[str, Any]], responses: Responses, page: Path) -> dict[str, Any]:
+    """A cell as the page shows it."""
+    r, of = c.record, c.record.cell
+    means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
+    step = "" if of.step == "base" else f", seed {of.train_seed}, step {of.step}"
+    lines = zip(r.problems, means, strict=True)
+    return {
+        "anchor": f"cell-{number}",
+        "path": c.path,
+        "model": f"{labels.method_label(of.method)}, {labels.size_label(of.size)}",
+        "title": f"{labels.benchmark_label(of.benchmark)} at {of.setting}{step}",
+        "mean": shown(percent(sum(means) / len(means))),
+        "facts": _facts(r),
+        "address": _address(c.file, page),
+        "run": next((run["anchor"] for run in runs if run["id"] == r.run_id), ""),
+        "lines": [f"{p.problem_id:<24} {shown(percent(m)):>6}  {p.verdicts}" for p, m in lines],
+        "responses": responses.get(of.id, ()),
+    }
+
+
+def choose(records: Sequence[CellRecord], most: int) -> dict[Key, str]:
+    """The samples to show -> the letter that the record has for each; no response is looked at.
+
+    Of each cell sample 0 of its problems in their order, then sample 1; the cells take turns until there are `most`.
+    """
+    queues = [
+        [((r.cell.id, p.problem_id, i), p.verdicts[i]) for i in range(r.n) for p in r.problems if p.verdicts[i] != "-"]
+        for r in records
+    ]
+    return dict(islice((x for turn in zip_longest(*queues) for x in turn if x is not None), most))
+
+
+def _key(line: Sample | Verdict) -> Key:
+    return line.cell, line.problem_id, line.sample_index
+
+
+def _responses(folders: Sequence[Path], cells: Sequence[Loaded], most: int) -> Responses:
+    """Responses of those cells that one of the run folders made, each compared with the cell's record."""
+    check_roots(folders)
+    held: dict[str, Path] = {}
+    for folder in (p.parent for f in folders for p in sorted(f.rglob("samples.jsonl"))):
+        for path in sorted(folder.glob("cells/*.json")):
+            held.setdefault(read_json(path, CellRecord).cell.id, folder)
+    wanted = choose([c.record for c in cells if c.record.cell.id in held], most)
+    out: Responses = defaultdict(list)
+    for folder in dict.fromkeys(held[cell] for cell, _, _ in wanted):
+        samples = {k: s for s in read(folder / "samples.jsonl", Sample) if (k := _key(s)) in wanted}
+        verdicts = {k: v for v in read(folder / "verdicts.jsonl", Verdict) if (k := _key(v)) in wanted}
+        for key in (k for k in wanted if held[k[0]] == folder):
+            sample, verdict = samples.get(key), verdicts.get(key)
+            if sample is None or verdict is None or verdict.correct != (wanted[key] == "1"):
+                raise RecordError(
+                    f"{folder / 'verdicts.jsonl'}: it disagrees with the record about {key[1]}, sample {key[2]}",
+                    found=f"correct {verdict.correct}" if sample and verdict else "no response or no verdict",
+                    expected=f"{wanted[key]!r}, as the record of {key[0]} has it",
+                    next_step="name with --records and --runs what belongs together",
+                )
+            out[key[0]].append((sample, verdict))
+    return out
