@@ -11,8 +11,9 @@ import synthetic_records as synthetic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stapo_repro import paper, tables
+from stapo_repro import paper
 from stapo_repro.read import load_cells, load_training_runs
+from stapo_repro.table.build import build as build_table
 from stapo_repro.testbed import build, claims
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
@@ -110,16 +111,16 @@ def test_seeds_with_other_gold_answers_are_refused(tmp_path):
     record(tmp_path, seed=0)
     record(tmp_path, seed=1, benchmark_sha256="1" * 64)
     with pytest.raises(RecordError, match="hold different gold answers"):
-        tables.build(load_cells([tmp_path]), paper.load())
+        build_table(load_cells([tmp_path]), paper.load())
 
 
 def test_methods_with_other_gold_answers_are_not_compared(tmp_path):
     record(tmp_path)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], benchmark_sha256="1" * 64)
-    section = tables.build(load_cells([tmp_path]), paper.load()).sections[0]
-    d = next(d for d in section.differences if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0"))
+    found = build_table(load_cells([tmp_path]), paper.load())
+    d = next(d for d in found.differences["miniature"] if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0"))
     assert (d.status, d.points) == ("other problems", None)
-    assert "NOT THE SAME COPY of mini-add: 2 sets of gold answers." in section.footnotes
+    assert "NOT THE SAME COPY of mini-add: 2 sets of gold answers." in found.sections[0].footnotes
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_records_that_were_made_otherwise_are_compared_and_named(tmp_path, chang
     common = {"grader": "a", "judge": "x", "scored_by": "rule+judge"}
     record(tmp_path, **common)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], **{**common, **changed})
-    assert note in tables.build(load_cells([tmp_path]), paper.load()).sections[0].footnotes
+    assert note in build_table(load_cells([tmp_path]), paper.load()).sections[0].footnotes
 
 
 # The steps of a training.
@@ -219,8 +220,8 @@ def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_byte_never_changes_a_number_silently(tmp_path, data):
     def read() -> tuple[str, list]:
-        t = tables.build(load_cells([tmp_path]), paper.load())
-        means = [v.mean for r in t.sections[0].rows for by in r.values.values() for v in by.values()]
+        t = build_table(load_cells([tmp_path]), paper.load())
+        means = [r.mean for r in t.rows if r.section == "miniature"]
         return t.inputs_sha256, means
 
     damaged(record(tmp_path, ("10", "11", "00")), data, read)

@@ -11,10 +11,11 @@ from urllib.parse import unquote
 import pytest
 import synthetic_records as synthetic
 
-from stapo_repro import labels, paper, report, tables
+from stapo_repro import labels, paper, report
 from stapo_repro.read import APART, load_cells
-from stapo_repro.tables.render import view
-from stapo_repro.text import visible
+from stapo_repro.table.build import build
+from stapo_repro.table.write import all_grids
+from stapo_repro.text import spans, visible
 from stapo_results import store
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, ProblemResult, Run, Sample, Verdict
@@ -129,9 +130,9 @@ def test_the_committed_records_give_the_numbers_of_the_table_and_links_that_lead
     check_links(page, tmp_path)
     pictures = [Path(str(a["src"])).name for tag, a in page.elements if tag == "img"]
     assert pictures == sorted(p.name for p in (results / "figures").glob("*.svg"))
-    table = tables.build(load_cells([results / "records"], APART), paper.load())
-    grids = [g for g in view.all_grids(table) if g.id != "gains"]
-    cells = ["".join([*(p.text for p in c.pieces), *c.small]) for g in grids for r in g.rows for c in r.cells]
+    table = build(load_cells([results / "records"], APART), paper.load())
+    grids = [g for g in all_grids(table) if g.id != "gains"]
+    cells = ["".join(t for t, _ in spans(c)) for g in grids for row in g.rows for c in row[1:]]
     assert len(cells) > 200
     assert page.texts["td"][: len(cells)] == cells
     assert len([x for x in page.links if x.startswith("#run-")]) == len(table.records), "each cell's run is here"

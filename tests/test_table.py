@@ -355,10 +355,11 @@ def test_every_form_holds_the_numbers_of_the_rows(tmp_path):
 
 
 def test_latex_keeps_marks_and_escapes_the_rest():
-    assert write.latex_text(r"**50.00** (a_b & 5 % #1 $x$ ~^\|{}†)") == (
-        r"\textbf{50.00} (a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}$|$\{\}$\dagger$)"
-    )
-    assert write.latex_text(text.escape("*a* <b> \\")) == r"*a* $<$b$>$ \textbackslash{}"
+    assert write.latex(r"**50.00** (a_b & 5 % #1 $x$ ~^\|{}†)<br><sub>1 to 2</sub>") == [
+        r"\textbf{50.00} (a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}$|$\{\}$\dagger$)",
+        r"{\tiny 1 to 2}",
+    ]
+    assert write.latex(f"*{text.escape('**a* <b> <br> ')}*") == [r"\emph{**a* $<$b$>$ $<$br$>$ }"]
 
 
 def test_bytes_depend_on_content_alone(tmp_path):

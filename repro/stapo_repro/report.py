@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from stapo_repro import labels, paper, tables
+from markupsafe import Markup, escape
+
+from stapo_repro import labels, paper
 from stapo_repro.read import APART, Loaded, check_roots, load_cells
-from stapo_repro.tables import Table
-from stapo_repro.tables.render import view
-from stapo_repro.text import percent, shown, template, visible
+from stapo_repro.table import write as forms
+from stapo_repro.table.build import Row, Table, build
+from stapo_repro.text import percent, shown, spans, template, visible
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import parse_verdicts, problem_means
@@ -55,10 +57,10 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     page = out or home / "report.html"
     roots, skip = (named, ()) if named else ([home / "records"], APART)
     cells = load_cells(roots, skip)
-    table = tables.build(cells, paper.load())
+    table = build(cells, paper.load())
     listed = _runs(roots, skip, page)
     responses = _responses(runs, cells, most)
-    values = [v for s in table.sections for r in s.rows for b in s.benchmarks for v in r.values[b].values()]
+    values = [r for r in table.rows if r.benchmark != labels.AVERAGE]
     # as in the table, so that all seeds of a value follow each other; a cell that is not in it comes last
     place = {path: n for n, path in enumerate(path for v in values for path in v.records)}
     cells.sort(key=lambda c: (place.get(c.path, len(place)), c.record.cell.id))
@@ -66,8 +68,8 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     anchors = {v["path"]: v["anchor"] for v in views}
     text = template("stapo_repro", "report.html.jinja", _made_visible).render(
         table=table,
-        view=view,
-        anchors={tuple(v.records): anchors[v.records[0]] for v in values if v.records},
+        forms=forms,
+        cell=lambda text, behind=(): _html(text, [anchors[path] for path in behind]),
         methods=[labels.method_label(m) for m in _METHODS],
         sizes=_state(table),
         faults=_faults(cells, listed),
@@ -97,16 +99,36 @@ def _pages(home: Path) -> list[tuple[Path, str]]:
     return named + [(f, f"Tokens of {f.parent.name}") for f in sorted(home.glob("tokens/*/index.html"))]
 
 
+def _html(cell: str, anchors: Sequence[str] = ()) -> Markup:
+    """A cell or label of a grid; its numbers with two decimals lead to the anchors, in order."""
+    left, out = iter(anchors), Markup()
+    tags = {"bold": "<strong>%s</strong>", "italic": "<em>%s</em>", "small": "<br><small>%s</small>", "plain": "%s"}
+    for text, mark in spans(cell):
+        shown = escape(visible(text))
+        if mark != "small":
+            parts = re.split(r"(\d+\.\d\d)", shown)
+            shown = Markup().join(
+                Markup('<a href="#{}">{}</a>').format(to, Markup(p)) if i % 2 and (to := next(left, "")) else Markup(p)
+                for i, p in enumerate(parts)
+            )
+        out += Markup(tags[mark]) % shown
+    return out
+
+
 def _state(table: Table) -> list[tuple[str, list[tuple[str, str]]]]:
     """(size, of each method how much is on record and, where that is not all, the model's name for the driver)."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for r in table.rows:
+        if r.source == "ours" and r.benchmark != labels.AVERAGE:
+            found[r.section, r.method].append(r)
     sizes = []
     for section in (s for s in table.sections if s.id in ("miniature", "small", *labels.PAPER_SIZES)):
         models = []
-        for row in (r for r in section.rows if r.source == "ours" and r.method in _METHODS):
-            values = [v for b in section.benchmarks for v in row.values[b].values()]
-            done = sum(v.complete for v in values)
-            text = f"{done} of {len(values)}" if done else "not run"
-            models.append((text, "" if done == len(values) else f"{row.method}/{section.size}"))
+        for method in _METHODS:
+            rows = found[section.id, method]
+            done = sum(r.complete for r in rows)
+            text = f"{done} of {len(rows)}" if done else "not run"
+            models.append((text, "" if done == len(rows) else f"{method}/{section.size}"))
         sizes.append((labels.size_label(section.size), models))
     return sizes
 

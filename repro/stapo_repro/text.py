@@ -63,6 +63,17 @@ def model_text(text: str) -> str:
     return re.sub(r"([$_~])", r"\\\1", plain)
 
 
+_SPANS = re.compile(
+    r"<br><sub>(?P<small>.*?)</sub>|\*\*(?P<bold>.+?)\*\*|\*(?P<italic>(?:\\.|[^*])+)\*|(?P<plain>(?:\\.|[^*\\<]|<(?!br>))+)"
+)
+
+
+def spans(markdown: str) -> list[tuple[str, str]]:
+    """A cell or label of a grid as (text, mark) with mark "plain", "bold", "italic" or "small" (a line below)."""
+    found = ((m[m.lastgroup or 0], m.lastgroup or "plain") for m in _SPANS.finditer(markdown))
+    return [(re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<"), mark) for text, mark in found]
+
+
 def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """A Markdown table as lines; all columns but the first `left` ones are centred."""
     align = [*["---"] * left, *[":---:"] * (len(header) - left)]

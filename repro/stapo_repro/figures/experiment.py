@@ -17,8 +17,7 @@ from typing import Literal
 from stapo_repro import labels
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, TrainingRun, final_step
-from stapo_repro.tables.comparisons import difference
-from stapo_repro.tables.scores import Score, ScoreKey, average_score, score_all
+from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
 from stapo_results.sizes import SMALL
 
 ExperimentName = Literal["main", "testbed"]
@@ -161,14 +160,12 @@ class Experiment:
 
     def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        parts = [s for s in self._parts(size, method, benchmarks, setting) if s is not None]
-        found = average_score(parts) if parts and len(parts) == len(benchmarks) else None
-        if found is None or math.isnan(found[0].mean):
+        found = average(self._parts(size, method, benchmarks, setting))
+        if isinstance(found, str):
             return None
-        e = found[0]
+        e = found.estimate
         ends = (None, None) if math.isnan(e.low) else (100 * e.low, 100 * e.high)
-        seeds = tuple(100 * math.fsum(p.seeds[s] for p in parts) / len(parts) for s in sorted(parts[0].seeds))
-        return Value(100 * e.mean, *ends, seeds)
+        return Value(100 * e.mean, *ends, tuple(100 * x for x in found.seeds.values()))
 
     def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""

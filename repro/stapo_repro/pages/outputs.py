@@ -64,29 +64,27 @@ def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
 
 def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
     """Adds the main table in every form; without `out` also the README's blocks, the gains' and the bench's."""
-    from stapo_repro import tables
     from stapo_repro.pages import bench
-    from stapo_repro.tables import render
+    from stapo_repro.table import build, write
 
     folder = out or checkout() / "results" / "tables"
     cells = load_cells(*roots(records))
-    table = tables.build(cells, paper.load())
+    table = build.build(cells, paper.load())
     forms = {
-        "main_table.md": render.to_markdown(table),
-        "main_table.csv": render.to_csv(table),
-        "main_table.json": render.to_json(table),
-        "main_table.tex": render.to_latex(table),
+        "main_table.md": write.to_markdown(table),
+        "main_table.csv": write.to_csv(table),
+        "main_table.json": write.to_json(table),
+        "main_table.tex": write.to_latex(table),
     }
     files |= {folder / name: text.encode() for name, text in forms.items()}
     if out:
         return
     readme, docs = checkout() / "README.md", checkout() / "docs"
-    generated.renew(files, readme, "table", render.readme_block(table))
+    generated.renew(files, readme, "table", write.readme_block(table))
     generated.renew(files, readme, "times", times.page_block(_RECORDS, "miniature", "miniature"))
     of_small = times.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
     generated.renew(files, docs / "small-model.md", "small-times", of_small)
     generated.renew(files, readme, "example", example.example_block(_RECORDS))
-    generated.renew(files, docs / "statistics.md", "gains", render.gains_block(table))
     generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 

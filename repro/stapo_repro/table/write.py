@@ -7,13 +7,14 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import get_args
 
 from stapo_repro import labels, paper
 from stapo_repro.scores import Difference
 from stapo_repro.table.build import SYNTHETIC, Row, Section, Table
-from stapo_repro.text import escape, grid, p_shown, shown, signed
+from stapo_repro.text import escape, grid, p_shown, shown, signed, spans
 from stapo_results.schema import SETTINGS
 
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
@@ -24,13 +25,18 @@ _IN_SMALL = "<br><sub>{}</sub>"
 @dataclass(frozen=True)
 class Grid:
     """A table as texts in Markdown: `**` around the column's best and around what must not be overlooked, `<br><sub>`
-    before each line of small print. `id` names it within its file."""
+    before each line of small print. `id` names it within its file.
+
+    Attributes:
+        behind: by (row, column), the first record of each number of that cell which comes from records.
+    """
 
     id: str
     title: str
     header: list[str]
     rows: list[list[str]]
     notes: list[str]
+    behind: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
 
 def _both(first: str, second: str, *small: tuple[str, str]) -> str:
@@ -78,10 +84,14 @@ def main_grid(table: Table, section: Section) -> Grid:
     """The section in the paper's layout."""
     found = {(r.method, r.source, r.benchmark, r.setting): r for r in table.rows if r.section == section.id}
     columns, rows, notes = (*section.benchmarks, labels.AVERAGE), [], list(section.footnotes)
-    beside = False
+    beside, behind = False, {}
     for method, source in dict.fromkeys((m, s) for m, s, _, _ in found):
         label = escape(labels.method_label(method))
         pairs = [(found[method, source, b, FIRST], found[method, source, b, SECOND]) for b in columns]
+        behind |= {
+            (len(rows), i): [r.records[0] for r in p if r.records and r.mean is not None]
+            for i, p in enumerate(pairs[:-1], 1)
+        }
         rows.append([f"*{label}, paper*" if source == "paper" else label, *(_cell(*p) for p in pairs)])
         if any(r.minus_paper is not None for p in pairs for r in p):
             beside = True
@@ -92,7 +102,7 @@ def main_grid(table: Table, section: Section) -> Grid:
             "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our "
             "95 % interval. Not judged: samples or problems are missing, or other ones.",
         )
-    return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes)
+    return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes, behind)
 
 
 def _difference(first: Difference, second: Difference) -> str:
@@ -267,35 +277,29 @@ _LATEX = {c: f"\\{c}" for c in "{}$&#%_"} | {
 }
 
 
-def latex_text(markdown: str) -> str:
-    """A cell or note of a grid in LaTeX: bold and italics stay, every other character is text."""
-    plain = re.sub(r"&lt;", "<", markdown)
-    plain = re.sub(r"\\(.)", lambda m: m[1] if m[1] not in "*" else "\0", plain)
-    text = "".join(_LATEX.get(c, c) for c in plain)
-    text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
-    return re.sub(r"\*(.+?)\*", r"\\emph{\1}", text).replace("\0", "*")
+def latex(markdown: str) -> list[str]:
+    """A cell, label or note of a grid as lines of LaTeX: the marks stay, every other character is text."""
+    marks = {"bold": r"\textbf{%s}", "italic": r"\emph{%s}", "small": r"{\tiny %s}"}
+    lines = [""]
+    for text, mark in spans(markdown):
+        lines += [""] if mark == "small" else []
+        lines[-1] += marks.get(mark, "%s") % "".join(_LATEX.get(c, c) for c in text)
+    return lines
 
 
 def _latex_rows(row: Sequence[str]) -> list[str]:
     """A row of a grid; each line of small print is a row of its own."""
-    cells = [re.split("<br>", c) for c in row]
-    out = []
-    for i in range(max(map(len, cells))):
-        parts = [c[i] if i < len(c) else "" for c in cells]
-        texts = [
-            rf"{{\tiny {latex_text(p[5:-6])}}}" if p.startswith("<sub>") else latex_text(p) for p in parts
-        ]  # fmt: skip
-        out.append(" & ".join(texts) + r" \\")
-    return out
+    columns = zip_longest(*map(latex, row), fillvalue="")
+    return [" & ".join(cells) + r" \\" for cells in columns]
 
 
 def to_latex(table: Table) -> str:
-    r"""Every grid as a `table` of its own, with booktabs and graphicx; main_table_document.tex compiles it."""
+    r"""Every grid as a `table` of its own, with booktabs and graphicx."""
     out = [f"% {stamp(table)}", "% Needs booktabs and graphicx."]
     for g in all_grids(table):
         out += [
             r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{latex_text(escape(g.title))}}}\label{{tab:stapo-{re.sub('[^a-z0-9]+', '-', g.id.lower())}}}",
+            rf"\caption{{{latex(escape(g.title))[0]}}}\label{{tab:stapo-{re.sub('[^a-z0-9]+', '-', g.id.lower())}}}",
             r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{@{{}}l{'c' * (len(g.header) - 1)}@{{}}}}\toprule",
             *_latex_rows(g.header),
@@ -303,14 +307,7 @@ def to_latex(table: Table) -> str:
             *(line for row in g.rows for line in _latex_rows(row)),
             r"\bottomrule\end{tabular}}",
             r"\par\begin{minipage}{\linewidth}\tiny\raggedright",
-            *(latex_text(escape(n)) + r"\par" for n in g.notes),
+            *(latex(escape(n))[0] + r"\par" for n in g.notes),
             r"\end{minipage}\end{table}",
         ]
     return "\n".join(out) + "\n"
-
-
-DOCUMENT = (
-    "\\documentclass[10pt]{article}\n\\usepackage[a4paper,landscape,margin=12mm]{geometry}\n"
-    "\\usepackage{booktabs,graphicx}\n\\begin{document}\n\\input{main_table}\n\\end{document}\n"
-)
-"""Compiles main_table.tex from the same folder."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_training_runs
-from stapo_repro.tables.build import provenance, scoring
+from stapo_repro.table.build import provenance, scoring
 from stapo_repro.testbed import counts, evidence
 from stapo_repro.testbed.claims import Claims, Judged, Power, judge, power
 from stapo_repro.testbed.evidence import MASK_OF, Evidence, Measure, Quantity, gather, quantity
