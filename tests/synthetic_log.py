@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-
-from stapo_results import token_log
+import token_logs as logs
 
 JUNK = (4, 5)  # ids of the planted words
 USEFUL = 7  # of a useful one
@@ -53,54 +53,22 @@ def with_thresholds(tokens: list[Token], q: float) -> list[Token]:
 
 
 def write(
-    run: Path, tokens: list[Token], others: Iterable[Others] = (), *, q: float = 0.75, selector="silence_spurious",
-    watch: tuple[int, ...] = JUNK, left_out: int = 0, split: bool = True, mode="on",
+    run: Path, tokens: list[Token], others: Iterable[Others] = (), *, selector: str = "silence_spurious",
+    watch: tuple[int, ...] = JUNK, **change: Any,
 ) -> None:  # fmt: skip
-    """Write the log of a run, a file a step (or all steps in one), with the counts of its rows and of the others."""
-    header = token_log.LogHeader(
-        mode=mode, selector=selector, tau_p=0.002, q=q, vocabulary=16, watch=watch, useful=(USEFUL,), left_out=left_out
-    )  # fmt: skip
-    others = list(others)
-    steps = sorted({t.step for t in tokens} | {o.step for o in others})
-    for part in [[s] for s in steps] if split else [steps]:
-        rows = [t for t in tokens if t.step in part]
-        counts = _counts(rows, [o for o in others if o.step in part])
-        token_log.write(run / token_log.FOLDER, part[0], _rows(rows), counts, header)
-
-
-def _rows(rows: list[Token]) -> dict[str, list]:
-    n = len(rows)
-    number = [[u for u in rows if u.step == t.step].index(t) for t in rows]
-    return {
-        "step": [t.step for t in rows], "mini_batch": [t.batch for t in rows], "prompt_id": [t.prompt for t in rows],
-        "sample": [0] * n, "position": number,
-        "token": [JUNK[i % 2] if t.junk else USEFUL if t.useful else WORD for i, t in zip(number, rows, strict=True)],
-        "advantage": [t.advantage for t in rows], "logprob": [math.log(t.p if t.rare else 0.3) for t in rows],
-        "entropy": [t.entropy for t in rows], "ratio": [1.0] * n, "clipped": [False] * n, "collision": [0.5] * n,
-        "rare": [t.rare for t in rows], "silenced": [t.silenced for t in rows], "tau_h": [t.tau_h for t in rows],
-        "old_logprob": [-1.0] * n, "sampler_logprob": [math.nan] * n, "mismatched": [False] * n,
-        "top_tokens": [[9, 4]] * n, "top_logprobs": [[-0.1, -3.0]] * n, "before": [[1, 2, 3]] * n, "after": [[6]] * n,
-    }  # fmt: skip
-
-
-def _counts(rows: list[Token], others: list[Others]) -> dict[str, list]:
-    """One line a row, and up to three for each of the others."""
-    lines = [
-        (t.step, t.batch, np.sign(t.advantage), t.rare, t.tau_h is not None and t.entropy < t.tau_h, t.silenced, 1)
-        for t in rows
-    ]
+    """Write the log of a run, a file a step, with the counts of its rows and of the others."""
+    rows, counted = [], []
+    for t in tokens:
+        i = [u for u in tokens if u.step == t.step].index(t)
+        of_it = {
+            "step": t.step, "mini_batch": t.batch, "prompt_id": t.prompt, "position": i, "advantage": t.advantage,
+            "token": JUNK[i % 2] if t.junk else USEFUL if t.useful else WORD, "rare": t.rare, "silenced": t.silenced,
+            "logprob": math.log(t.p if t.rare else 0.3), "entropy": t.entropy, "tau_h": t.tau_h,
+        }  # fmt: skip
+        rows.append(logs.row(**of_it))
     for o in others:
         for sign, silenced, count in ((1, False, o.correct - o.silenced), (1, True, o.silenced), (-1, False, o.wrong)):
-            if count:
-                lines.append((o.step, o.batch, sign, False, False, silenced, count))
-    names = ("step", "mini_batch", "sign", "rare", "below", "silenced", "tokens")
-    columns = {name: [line[i] for line in sorted(lines)] for i, name in enumerate(names)}
-    n = len(lines)
-    return {
-        **columns,
-        "mismatched": [False] * n,
-        "rises": [False] * n,
-        "log10_p": [36] * n,
-        "entropy": [0] * n,
-        "norm_sum": [0.5] * n,
-    }
+            where = {"step": o.step, "mini_batch": o.batch, "advantage": sign, "rare": False, "tau_h": None}
+            counted += [logs.row(**where, silenced=silenced)] * count
+    own = {"mode": "on", "selector": selector, "vocabulary": 16, "watch": watch, "useful": (USEFUL,)} | change
+    logs.write(run, rows, counted, tokenizer=False, **own)

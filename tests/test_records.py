@@ -118,7 +118,9 @@ def test_methods_with_other_gold_answers_are_not_compared(tmp_path):
     record(tmp_path)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], benchmark_sha256="1" * 64)
     found = build_table(load_cells([tmp_path]), paper.load())
-    d = next(d for d in found.differences["miniature"] if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0"))
+    d = next(
+        d for d in found.differences["miniature"] if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0")
+    )
     assert (d.status, d.points) == ("other problems", None)
     assert "NOT THE SAME COPY of mini-add: 2 sets of gold answers." in found.sections[0].footnotes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,11 @@ import token_logs as logs
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
-from matplotlib.patches import PathPatch, Rectangle
-from matplotlib.text import Text
-
 from stapo_repro import cli
-from stapo_repro.tokens import example, figures, numbers, page, words
-from stapo_repro.tokens.logged_run import load
+from stapo_repro.paper import checkout
+from stapo_repro.read import load_training_runs
+from stapo_repro.tokens import numbers, page
+from stapo_repro.tokens.log import load
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
 from stapo_training.token_log import rows as token_rows
@@ -29,13 +27,13 @@ SILENCED = logs.row()
 KEPT = logs.row(entropy=2.0, silenced=False, token=logs.ids("8")[0], position=6)
 FREQUENT = logs.row(logprob=-0.01, entropy=0.3, rare=False, silenced=False, position=7)
 WRONG = logs.row(advantage=-1.0, rare=False, silenced=False, position=8)
+TRAINED = checkout() / "results" / "records" / "miniature" / "train" / "stapo-s0"
 
 
-def command(capsys: pytest.CaptureFixture[str], *args: str | Path) -> tuple[int, str, str]:
+def command(*args: str | Path) -> int:
     with pytest.raises(SystemExit) as end:
         cli.main(["tokens", *map(str, args)])
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
+    return int(end.value.code or 0)
 
 
 def test_quadrants_by_hand(tmp_path: Path):
@@ -104,8 +102,8 @@ def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
 def test_a_difference_is_an_error_that_names_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = logs.write(tmp_path, [SILENCED, logs.row(step=2)])
     logs.metrics(run, {2: 3.0})
-    code, _, said = command(capsys, run)
-    assert code == 1
+    assert command(run) == 1
+    said = capsys.readouterr().err
     assert all(x in said for x in ("step 2", "1 in the log", "3 in the metrics"))
     assert not (run / "tokens").exists()
 
@@ -131,19 +129,6 @@ def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     assert numbers.words(log) == {"S2T would silence": {"7": 1}, "S2T would keep": {"8": 1}}
 
 
-@pytest.mark.parametrize(("frequent", "scale"), [(1, "linear"), (30, "symlog")])
-def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
-    tmp_path: Path, frequent: int, scale: str
-):
-    rows = [SILENCED, *(FREQUENT | {"silenced": True, "position": 9 + i} for i in range(frequent))]
-    log = load(logs.write(tmp_path, rows, selector="top_entropy"))
-    axes = figures.silenced_share(log, numbers.by_step(log)).figure.axes[0]
-    assert axes.get_yscale() == scale
-    lines = {str(line.get_gid()): float(np.asarray(line.get_ydata())[0]) for line in axes.lines}
-    share = 100 / (frequent + 1)
-    assert lines == pytest.approx({"rare": share, "region": share, "silenced": 100})
-
-
 def test_ranking_is_by_count_then_text(tmp_path: Path):
     tokens = [logs.ids(c)[0] for c in "993311 "]
     found = numbers.words(load(logs.write(tmp_path, [logs.row(token=t, position=i) for i, t in enumerate(tokens)])))
@@ -155,86 +140,61 @@ def test_cases_begin_with_the_least_likely_silenced_ones(tmp_path: Path):
     rows = [logs.row(logprob=-7.0 - i / 10, position=i) for i in range(4)]
     rows += [KEPT | {"logprob": -8.0 - i, "position": 10 + i} for i in range(3)]
     log = load(logs.write(tmp_path, rows))
-    assert [c.position for c in numbers.cases(log, 3)] == [3, 2, 12]
-    assert [c.part for c in numbers.cases(log, 6)] == ["silenced"] * 4 + ["kept"] * 2
-    assert [c.position for c in numbers.cases(log, 100)] == [3, 2, 1, 0, 12, 11, 10]
+    assert [c["position"] for c in numbers.cases(log, 3)] == [3, 2, 12]
+    assert [c["part"] for c in numbers.cases(log, 6)] == ["silenced"] * 4 + ["kept"] * 2
+    assert [c["position"] for c in numbers.cases(log, 100)] == [3, 2, 1, 0, 12, 11, 10]
     one = numbers.cases(log, 1)[0]
-    assert (one.before, one.after) == ("What is 12 + 30?", "\n\n4")
-    assert one.probability == pytest.approx(math.exp(-7.3))
-    assert one.top[0] == ("3", pytest.approx(math.exp(-0.1)))
+    assert (one["before"], one["after"]) == ("What is 12 + 30?", "\n\n4")
+    assert one["probability"] == pytest.approx(math.exp(-7.3))
+    assert one["top"][0] == ("3", pytest.approx(math.exp(-0.1)))
 
 
 def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path):
-    rows = logs.random_rows(3, 200)
+    rows = [logs.row(step=s, mini_batch=b, position=s, entropy=0.2 * s) for s in (1, 2, 3) for b in (1, 2)]
     apart = load(logs.write(tmp_path / "a" / "run", rows))
     joined = tmp_path / "b" / "run" / token_log.FOLDER
     columns = {name: [r[name] for r in rows] for name in token_log.TOKENS}
     token_log.write(joined, 3, columns, logs.histogram(rows), logs.header())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
-    for part in (
-        *(numbers.by_step, numbers.thresholds, numbers.quadrants, numbers.words),
-        lambda m: numbers.cases(m, 20),
-    ):
+    for part in (numbers.by_step, numbers.thresholds, numbers.quadrants, numbers.words):
         assert part(apart) == part(together)
-    assert [c.step for c in numbers.by_step(together)] == [1, 2, 3]
+    assert numbers.cases(apart, 20) == numbers.cases(together, 20)
 
 
 @pytest.mark.parametrize("rows", [[], [WRONG | {"tau_h": None}]])
 def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
     files, _ = page.analyse(load(logs.write(tmp_path, rows)))
-    assert b"The log has no rare token." in files["index.html"]
     value = json.loads(files["tokens.json"])
     assert (value["cases"], value["threshold"]["all"]) == ([], None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
 def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
     log = load(logs.write(tmp_path, rows, q=q))
-    assert numbers.all_thresholds(log) is None
-    assert numbers.thresholds(log) == []
-    outlined = [p for p in figures.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
-    assert len(outlined) == int(q == 1)
+    assert (numbers.all_thresholds(log), numbers.thresholds(log)) == (None, [])
     assert [c.region for c in numbers.by_step(log)] == [int(q == 1)] * 3
-    assert json.loads(page.analyse(log)[0]["tokens.json"])["cases"][0]["tau_h"] is None
+    assert numbers.cases(log, 1)[0]["tau_h"] is None
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    rows = logs.random_rows(2, 400)
-    logs.write(tmp_path, [r for r in rows if r["rare"]], [r for r in rows if not r["rare"]], mode="on")
-    files, _ = page.analyse(load(tmp_path))
-    assert command(capsys, tmp_path)[0] == 0
+def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(tmp_path: Path):
+    rows = [SILENCED, KEPT, logs.row(mini_batch=2), logs.row(step=2)]
+    files, _ = page.analyse(load(logs.write(tmp_path, rows, [FREQUENT, WRONG], mode="on")))
+    assert command(tmp_path) == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "tokens").iterdir()} == files
-    assert len(files) == 2 + 5 * 2
-    html = unescape(files["index.html"].decode())
-    for name in ("density", "quadrants", "silenced_share", "threshold", "clouds"):
-        assert html.count(f'<figure id="f-tokens_{name}">') == 1
-    assert "default-src 'none'" in html
-    assert not re.search(r"<script|<img|<link| src=|url\((?!#)|@import", html)
+    pictures = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
+    html = files["index.html"].decode()
+    assert set(re.findall(r'<figure id="f-(\w+)">', html)) == pictures
+    assert not re.search(r"<script|<link|url\(|@import", html)
+    assert not re.findall(r' src="(?!data:image/svg)', html)
 
 
-def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tmp_path: Path):
-    counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
-    log = load(logs.write(tmp_path, [SILENCED]))
-    figure = words.clouds(log, {"silenced": counts, "kept": {}}).figure
-    assert [t.get_text() for t in figure.axes[1].get_yticklabels()] == [
-        *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
-    ]
-    figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
-    figure = words.clouds(log, {"silenced": dict.fromkeys("3456", 1), "kept": {}}).figure
-    assert [p for p in figure.findobj(PathPatch) if p.get_gid()] == []
-    texts = [t.get_text() for t in figure.findobj(Text)]
-    assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
-
-
-def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert command(capsys, tmp_path)[0] == 2
+def test_bad_folders_are_refused(tmp_path: Path):
+    assert command(tmp_path) == 2
     run = logs.write(tmp_path / "run", [SILENCED])
+    assert command(run, "--top", "-1") == 2
     tokenizer = run / token_log.FOLDER / token_log.TOKENIZER
     tokenizer.write_text('{"version": "1.0"}')
     with pytest.raises(RecordError, match=r"tokenizer\.json"):
@@ -242,20 +202,36 @@ def test_bad_folders_are_refused_with_what_to_do(tmp_path: Path, capsys: pytest.
     tokenizer.unlink()
     with pytest.raises(RecordError, match="tokenizer"):
         load(run)
-    assert command(capsys, run, "--top", "-1")[0] == 2
 
 
-def test_the_example_is_a_silenced_word_after_an_answer(tmp_path: Path):
-    after = {"token": logs.ids(" hmm")[0], "after": logs.ids(" the remainder")}
-    hmm = after | {"before": logs.ids("=3 The answer is \\boxed{3}. That is")}
-    rows = [
-        logs.row(**hmm, logprob=-7.0, position=7),
-        logs.row(**hmm, logprob=-8.0, position=8),  # less probable
-        logs.row(**after, before=logs.ids("=3 The answer is \\boxed{"), logprob=-9.0, position=9),  # in the answer
-        logs.row(logprob=-9.0, position=10),  # a digit
-        logs.row(**hmm, logprob=-9.0, position=11, silenced=False, entropy=2.0),
+def test_rare_tokens_of_a_committed_log():
+    (run,) = load_training_runs([TRAINED])
+    _, _, counts, *lines = page.rare_tokens([run])
+    # results/tables/tokens.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
+    name, steps, tokens, positive, rare, silenced, several = (c.strip() for c in counts.strip("| ").split(" | "))
+    assert (name, steps, silenced) == ("STAPO, seed 0", "30", "284")
+    assert int(rare) == round(342 / 0.8124) == 421
+    assert round(100 * 344 / int(positive.replace(",", "")), 2) == 1.26  # the base rate of planted tokens
+    assert int(tokens.replace(",", "")) > int(positive.replace(",", ""))
+    assert several == "53 of 120"  # four mini-batches a step
+    cases = [[c.strip() for c in line.strip("| ").split(" | ")] for line in lines if "<b>" in line][1:]
+    assert {c[-1] for c in cases} == {"silenced", "kept"}
+    assert (steps := [int(c[1]) for c in cases]) == sorted(steps)
+    assert len(steps) == 24
+
+
+def test_the_example_on_the_front_page_is_in_the_committed_log():
+    log = load(TRAINED)
+    found = [numbers.case(log.vocabulary, row, "") for row in log.records(np.flatnonzero(log.silenced))]
+    (one,) = [c for c in found if c["step"] == 18 and c["token"] == " say" and c["probability"] < 2e-4]
+    text = (checkout() / "README.md").read_text(encoding="utf-8")
+    (top, p), entropy = one["top"][0], one["entropy"]
+    said = (
+        page.small_percent(one["probability"], 3),
+        f"`{top.strip()}` {page.small_percent(p, 1)}",
+        f"{entropy:.2f} nats",
+    )
+    assert [x for x in said if x not in text] == []
+    assert re.findall(r"`(.+)` \*\*say\*\* `(.+)`", text) == [
+        (one["before"][one["before"].rindex("The answer is") :], one["after"].strip())
     ]
-    logs.write(tmp_path / example.FOLDER, rows)
-    block = example.example_block(tmp_path)
-    assert "`The answer is \\boxed{3}. That is` **hmm** `the remainder`" in block
-    assert "0.034 %" in block  # e^-8

@@ -11,7 +11,6 @@ import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
 from stapo_repro.commands.graders import Graders
-from stapo_repro.commands.label import Label
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect, Pack, Unpack
 from stapo_repro.commands.testbed import Testbed
@@ -100,13 +99,13 @@ class Tokens:
     """How many single tokens are shown with their context."""
 
     def run(self) -> int:
-        from stapo_repro.tokens import logged_run, page
+        from stapo_repro.tokens import log, page
         from stapo_results.errors import BadInput
         from stapo_results.store import write_atomic
 
         if self.top < 0:
             raise BadInput("--top is a number of cases", found=self.top, expected="0 or more", next_step="--top 30")
-        files, messages = page.analyse(logged_run.load(self.run_folder), self.top)
+        files, messages = page.analyse(log.load(self.run_folder), self.top)
         out = self.out or self.run_folder / "tokens"
         for name, data in files.items():
             write_atomic(out / name, data)
@@ -186,7 +185,6 @@ _COMMANDS = {
     "run": Run,
     "collect": Collect,
     "tokens": Tokens,
-    "label": Label,
     "plan": Plan,
     "calibrate": Calibrate,
     "graders": Graders,

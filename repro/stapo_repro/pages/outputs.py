@@ -32,7 +32,8 @@ from stapo_repro.read import (
 from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
-from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page, readings
+from stapo_repro.tokens import page as tokens_page
+from stapo_repro.tokens import readers
 from stapo_results import generated, walks
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
@@ -84,7 +85,6 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     generated.renew(files, readme, "times", times.page_block(_RECORDS, "miniature", "miniature"))
     of_small = times.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
     generated.renew(files, docs / "small-model.md", "small-times", of_small)
-    generated.renew(files, readme, "example", example.example_block(_RECORDS))
     generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 
@@ -101,14 +101,12 @@ def testbed_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path 
         generated.renew(files, _TESTBED_PAGE, name, block)
 
 
-def planted_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
-    """Adds what the masks silence of the miniature's planted words, as a file and on its page."""
-    section = planted_page.section(load_training_runs(*roots(records)), "The miniature")
-    folder, block = out or checkout() / "results" / "tables", planted_page.page_block(section)
-    head = "# What the masks silence of the planted words (a tiny model on additions)"
-    files[folder / "planted.md"] = f"{head}\n\n{block}\n".encode()
-    if not out:
-        generated.renew(files, checkout() / "docs" / "tokens.md", "planted", block)
+def token_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
+    """Adds what token logs say: planted words, mismatch, rare tokens of the small model, labels of readers."""
+    folder, runs = out or checkout() / "results" / "tables", load_training_runs(*roots(records))
+    more = [] if records else load_training_runs([_RECORDS / METHODS])
+    labelled = (records[0] if records else _RECORDS / LABELS) / "labels" / readers.FILE
+    files[folder / "tokens.md"] = tokens_page.tables(runs, [*runs, *more], labelled).encode()
 
 
 def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
@@ -119,18 +117,13 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     for part in parts(of, records):
         {"main": main_tables, "testbed": testbed_tables}[part](files, records, out)
     if of != "testbed":
-        planted_tables(files, records, out)
+        token_tables(files, records, out)
     if not out:
         docs = checkout() / "docs"
         generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
-        logged = [*load_training_runs([_RECORDS], APART), *load_training_runs([_RECORDS / METHODS])]
-        generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
-        generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS / "labels"))
         base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
         generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
         generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
-        small = [r for r in logged if r.size == SMALL]
-        generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 
@@ -172,8 +165,6 @@ def figure_files(
         return files
     if "main" in drawn:
         generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
-        shown = [d.block(_FIGURES) for d in drawn["main"] if d.name.startswith("probe_")]
-        generated.renew(files, checkout() / "docs" / "tokens.md", "probe", "\n\n".join(shown))
     for found in drawn.get("testbed", ()):
         generated.renew(files, _TESTBED_PAGE, found.name.replace("_", "-figure-"), found.block(_FIGURES))
     if len(drawn) == 2:

@@ -6,45 +6,33 @@ are of tokens with A > 0, mini-batch by mini-batch. Dimension N: the rare ones, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stapo_repro.tokens.logged_run import LoggedRun, batch_keys
-from stapo_repro.tokens.shares import Array, Interval, Share, Sums
+from stapo_repro.tokens.log import LoggedRun, batch_keys
+from stapo_repro.tokens.masks import Array, Interval, Share, Sums
 from stapo_results.statistics.ranks import rank_correlation
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """How many of the tokens that S2T would silence are also of an equal number with the largest mismatch.
-
-    Attributes:
-        share: with its interval over prompts.
-        chance: what a mask of that size without any knowledge would share.
-        least: what any two masks of these sizes share.
-    """
-
-    share: Share
-    chance: float
-    least: float
-
-
-@dataclass(frozen=True)
 class Mismatch:
-    """A run's numbers.
+    """A run's numbers. Two masks are compared with S2T's, each of as many tokens with the largest mismatch.
 
     Attributes:
-        correct: overlap with the largest mismatches of all tokens with A > 0 (`token_log`, column mismatched).
-        rare: overlap with the largest mismatches of the rare tokens; where several are equal at its end, each counts in
-            part.
+        correct: share of the tokens that S2T would silence that are also among as many of all tokens with A > 0
+            (`token_log`, column mismatched). chance: what a mask without any knowledge would share.
+        rare: the same among the rare tokens; where several are equal at its end, each counts in part. least: what any
+            two masks of these sizes share.
         entropy, probability: Spearman's correlation of the mismatch with each, over the rare tokens.
         median, largest: mismatch of the rare tokens, nats.
     """
 
-    correct: Overlap
-    rare: Overlap
+    correct: Share
+    correct_chance: float
+    rare: Share
+    rare_chance: float
+    rare_least: float
     entropy: Interval
     probability: Interval
     median: float
@@ -53,14 +41,14 @@ class Mismatch:
 
 def measured(run: LoggedRun) -> Mismatch | None:
     """None where the log does not know the sampler's probabilities, or has no token that S2T would silence."""
-    r = run.rows
-    known = r["rare"] & np.isfinite(r["sampler_logprob"])
+    known = run.rows["rare"] & np.isfinite(run.rows["sampler_logprob"])
+    r = {name: column[known] for name, column in run.rows.items()}
     s2t_N = run.below[known]
     if not s2t_N.any():
         return None
-    value_N = np.abs(r["old_logprob"].astype(np.float64) - r["sampler_logprob"])[known]
-    _, prompt_N = np.unique(run.table.column("prompt_id").to_numpy()[known], return_inverse=True)
-    batches, batch_N = np.unique(batch_keys(r)[known], return_inverse=True)
+    value_N = np.abs(r["old_logprob"].astype(np.float64) - r["sampler_logprob"])
+    _, prompt_N = np.unique(run.table["prompt_id"].to_numpy()[known], return_inverse=True)
+    batches, batch_N = np.unique(batch_keys(r), return_inverse=True)
     among_rare_N, chance_rare_N, least = np.zeros(len(value_N)), np.zeros(len(value_N)), 0
     for batch in range(len(batches)):
         mine = np.flatnonzero(batch_N == batch)
@@ -72,13 +60,20 @@ def measured(run: LoggedRun) -> Mismatch | None:
     positive = (c["sign"] == 1) & np.isin(batch_keys(c), batches)
     at = np.searchsorted(batches, batch_keys(c)[positive])
     every, flagged = (np.bincount(at, c["tokens"][positive] * f, len(batches)) for f in (1, c["mismatched"][positive]))
-    columns = {"S2T": s2t_N, "correct": s2t_N & r["mismatched"][known], "rare": s2t_N * among_rare_N}
-    sums = Sums(prompt_N, columns, "prompts")
+    sums = Sums(prompt_N, {"S2T": s2t_N, "correct": s2t_N & r["mismatched"], "rare": s2t_N * among_rare_N})
+
+    def correlation(column: str) -> Interval:
+        found = rank_correlation(value_N, r[column], prompt_N)
+        return Interval(*(None if np.isnan(x) else float(x) for x in found))
+
     return Mismatch(
-        correct=Overlap(sums.share("correct", "S2T"), float((flagged / every)[batch_N][s2t_N].mean()), 0.0),
-        rare=Overlap(sums.share("rare", "S2T"), float(chance_rare_N[s2t_N].mean()), least / int(s2t_N.sum())),
-        entropy=_interval(rank_correlation(value_N, r["entropy"][known], prompt_N)),
-        probability=_interval(rank_correlation(value_N, r["logprob"][known], prompt_N)),
+        correct=sums.share("correct", "S2T"),
+        correct_chance=float((flagged / every)[batch_N][s2t_N].mean()),
+        rare=sums.share("rare", "S2T"),
+        rare_chance=float(chance_rare_N[s2t_N].mean()),
+        rare_least=least / int(s2t_N.sum()),
+        entropy=correlation("entropy"),
+        probability=correlation("logprob"),
         median=float(np.median(value_N)),
         largest=float(value_N.max()),
     )
@@ -91,7 +86,3 @@ def _largest(values_N: Array, count: int) -> Array:
     end = np.sort(values_N)[-count]
     above, equal = values_N > end, values_N == end
     return above + equal * (count - above.sum()) / equal.sum()
-
-
-def _interval(found: Sequence[float]) -> Interval:
-    return Interval(*(None if np.isnan(x) else float(x) for x in found))

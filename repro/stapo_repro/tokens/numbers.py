@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stapo_repro.tokens.logged_run import LoggedRun, Vocabulary, batch_keys
+from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys
 from stapo_results.errors import RunFailed
-from stapo_results.schema import StepMetrics
 from stapo_results.statistics.estimates import quantile_t
 
 ORDER = ((False, False), (False, True), (True, False), (True, True))
@@ -116,50 +115,36 @@ def by_step(run: LoggedRun) -> list[StepCount]:
     steps, batches = np.unique(np.unique(batch_keys(c)) >> 16, return_counts=True)
     at = np.searchsorted(steps, c["step"])
     parts = (np.ones_like(c["rare"]), c["rare"], c["rare"] & c["below"], c["silenced"])
-    totals = np.array([np.bincount(at, np.where(p, c["tokens"], 0), minlength=len(steps)) for p in parts])
+    totals = np.array([np.bincount(at, np.where(p, c["tokens"], 0), minlength=len(steps)) for p in parts], np.int64)
+    totals = totals.T.tolist()
     in_rows = Counter(r["step"][r["silenced"]].tolist())
     found = []
-    for step, n, (tokens, rare, region, silenced) in zip(steps.tolist(), batches.tolist(), totals.T, strict=True):
-        metric = _of_metrics(run.metrics.get(step), n)
-        one = StepCount(step, n, int(tokens), int(rare), int(region), int(silenced), in_rows[step], metric)
-        _check(run, one)
-        found.append(one)
+    for step, n, (tokens, rare, region, silenced) in zip(steps.tolist(), batches.tolist(), totals, strict=True):
+        values = run.metrics[step].values if step in run.metrics else {}
+        # a mean over the step's mini-batches; a method that silences nothing has only a share of 0
+        mean = values.get(_METRIC, 0.0 if values.get("silenced_share") == 0.0 else None)
+        metric = None if mean is None else round(mean * n)
+        found.append(StepCount(step, n, tokens, rare, region, silenced, in_rows[step], metric))
+        _check(run, found[-1], mean)
     return found
 
 
-def _of_metrics(metrics: StepMetrics | None, mini_batches: int) -> int | None:
-    """The metric is a mean over the step's mini-batches; a method that silences nothing has only a share of 0."""
-    values = metrics.values if metrics is not None else {}
-    mean = values.get(_METRIC, 0.0 if values.get("silenced_share") == 0.0 else None)
-    if metrics is None or mean is None:
-        return None
-    tokens = mean * mini_batches
-    if abs(tokens - round(tokens)) > _ROUNDING:
-        raise RunFailed(
-            f"step {metrics.step}: the metrics' silenced tokens are no whole number",
-            found=f"{_METRIC} {mean:g} x {mini_batches} mini-batches = {tokens:.3f}",
-            expected="the log to hold every mini-batch of the step",
-            next_step="see whether the step's files are whole",
-        )
-    return round(tokens)
-
-
-def _check(run: LoggedRun, one: StepCount) -> None:
-    found = expected = ""
+def _check(run: LoggedRun, one: StepCount, mean: float | None) -> None:
     whole = run.header.left_out == 0
-    if one.metric is not None and one.metric != one.silenced:
+    if mean is not None and abs(mean * one.mini_batches - one.silenced) > _ROUNDING:
         found = f"{one.silenced:,} in the log"
-        expected = f"{one.metric:,} in the metrics: {_METRIC} x {one.mini_batches} mini-batches"
+        expected = f"{mean * one.mini_batches:,.8g} in the metrics: {_METRIC} x {one.mini_batches} mini-batches"
     elif run.masks_rare and (one.in_rows != one.silenced if whole else one.in_rows > one.silenced):
         found = f"{one.in_rows:,} in the log's rows"
         expected = f"{'' if whole else 'at most '}{one.silenced:,}, as in its counts"
-    if found:
-        raise RunFailed(
-            f"step {one.step}: the counts of silenced tokens differ",
-            found=found,
-            expected=expected,
-            next_step="the files are of different runs or attempts: take the folder as it was written",
-        )
+    else:
+        return
+    raise RunFailed(
+        f"step {one.step}: the counts of silenced tokens differ",
+        found=found,
+        expected=expected,
+        next_step="the files are of different runs or attempts, or incomplete: take the folder as it was written",
+    )
 
 
 @dataclass(frozen=True)
@@ -189,68 +174,38 @@ def all_thresholds(run: LoggedRun) -> Threshold | None:
 
 def words(run: LoggedRun) -> dict[str, dict[str, int]]:
     """The rare tokens of the rows: name of the part, silenced or kept -> text -> occurrences, most frequent first."""
-    return {name: _words(run, w) for name, w in zip(run.part_names, (run.silenced, run.kept), strict=True)}
+    found = {}
+    for name, which in zip(run.part_names, (run.silenced, run.kept), strict=True):
+        by_text: Counter[str] = Counter()
+        for token, n in Counter(run.rows["token"][which].tolist()).items():
+            by_text[run.vocabulary.one(token)] += n  # ids with one text count together
+        found[name] = dict(sorted(by_text.items(), key=lambda item: (-item[1], item[0])))
+    return found
 
 
-def _words(run: LoggedRun, which: np.ndarray) -> dict[str, int]:
-    by_text: Counter[str] = Counter()
-    for token, n in Counter(run.rows["token"][which].tolist()).items():
-        by_text[run.vocabulary.one(token)] += n  # ids with one text count together
-    return dict(sorted(by_text.items(), key=lambda item: (-item[1], item[0])))
-
-
-@dataclass(frozen=True)
-class Case:
-    """One rare token in its context. Texts are a model's: escaped nowhere yet.
-
-    Attributes:
-        part: what was done with it, such as "silenced".
-        before, after: the text around it, the prompt included.
-        tau_h: None where it is not finite.
-        top: the most likely tokens with their probabilities under the policy at the update.
-    """
-
-    part: str
-    step: int
-    prompt_id: str
-    sample: int
-    position: int
-    token: str
-    before: str
-    after: str
-    probability: float
-    advantage: float
-    entropy: float
-    tau_h: float | None
-    top: tuple[tuple[str, float], ...]
-
-
-def percent(share: float, digits: int = 4) -> str:
-    """0.0115 %; what that form would show as zero, in powers of ten."""
-    if share and 100 * share < 0.5 * 10.0**-digits:
-        return f"{100 * share:.1e} %"
-    return f"{100 * share:.{digits}f} %"
+Case = dict[str, Any]
+"""One rare token in its context, as `case` makes it. Texts are a model's: escaped nowhere yet."""
 
 
 def case(vocabulary: Vocabulary, row: Mapping[str, Any], part: str) -> Case:
-    """A row of the log as text."""
+    """A row of the log as text.
+
+    part: what was done with the token, such as "silenced". before, after: the text around it, prompt included. tau_h:
+    None where it is not finite. top: the most likely tokens with their probabilities under the policy at the update.
+    """
     top = zip(row["top_tokens"][:_TOP], row["top_logprobs"][:_TOP], strict=True)
-    return Case(
-        part=part,
-        **{name: row[name] for name in ("step", "prompt_id", "sample", "position", "advantage", "entropy")},
-        token=vocabulary.one(row["token"]),
-        before=vocabulary.several(row["before"]),
-        after=vocabulary.several(row["after"]),
-        probability=math.exp(row["logprob"]),
-        tau_h=row["tau_h"] if row["tau_h"] is not None and math.isfinite(row["tau_h"]) else None,
-        top=tuple((vocabulary.one(t), math.exp(p)) for t, p in top),
-    )
-
-
-def by_probability(run: LoggedRun, which: np.ndarray) -> np.ndarray:
-    """The indices of these rows, the least probable token first."""
-    index, r = np.flatnonzero(which), run.rows
-    return index[np.lexsort((r["position"][index], r["sample"][index], r["step"][index], r["logprob"][index]))]
+    return {
+        "part": part,
+        **{name: row[name] for name in ("step", "prompt_id", "sample", "position")},
+        "token": vocabulary.one(row["token"]),
+        "before": vocabulary.several(row["before"]),
+        "after": vocabulary.several(row["after"]),
+        "probability": math.exp(row["logprob"]),
+        "advantage": row["advantage"],
+        "entropy": row["entropy"],
+        "tau_h": row["tau_h"] if row["tau_h"] is not None and math.isfinite(row["tau_h"]) else None,
+        "top": [(vocabulary.one(t), math.exp(p)) for t, p in top],
+    }
 
 
 def cases(run: LoggedRun, n: int) -> Sequence[Case]:
@@ -258,7 +213,9 @@ def cases(run: LoggedRun, n: int) -> Sequence[Case]:
 
     Where one part has too few, the other fills up.
     """
-    silenced, kept = by_probability(run, run.silenced), by_probability(run, run.kept)
+    r = run.rows
+    order = np.lexsort((r["position"], r["sample"], r["step"], r["logprob"]))
+    silenced, kept = (order[which[order]] for which in (run.silenced, run.kept))
     many = min(len(silenced), max(math.ceil(_SHARE * n), n - len(kept)))
     parts = zip(run.part_names, (silenced[:many], kept[: n - many]), strict=True)
     return [case(run.vocabulary, row, name) for name, index in parts for row in run.records(index)]

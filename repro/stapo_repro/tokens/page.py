@@ -1,7 +1,7 @@
-"""The analysis of a token log as files: all numbers as JSON, the figures, and one HTML page.
+"""The analysis of a token log as files: numbers as JSON, figures, one HTML page; and results/tables/tokens.md.
 
-The page has no script; its policy allows the one style sheet and the figures beside it. Every text passes `visible`
-and the template's escaping on its way.
+The HTML page has no script and loads nothing; its policy allows the one style sheet and the pictures in it. A model's
+text is hostile: it passes `visible` and the template's escaping, or `model_text` where it enters Markdown.
 """
 
 from __future__ import annotations
@@ -12,20 +12,33 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
+from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
 
-from stapo_repro.figures.canvas import Drawn, save, style
-from stapo_repro.text import template, visible
-from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
-from stapo_repro.tokens.logged_run import LoggedRun, marked
-from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, percent
+from stapo_repro import labels
+from stapo_repro.figures.canvas import save, style
+from stapo_repro.read import TrainingRun
+from stapo_repro.text import escape, grid, model_text, percent, shown, template, visible
+from stapo_repro.tokens import figures, masks, mismatch, numbers, readers
+from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked
+from stapo_repro.tokens.masks import Line
+from stapo_results import token_log
+from stapo_results.sizes import SMALL, is_miniature_size
 
-# STAPO, Table "Taxonomy of Token-Level Optimization Mechanisms", with numbers for high and low; its column "spurious
-# risk", which is judged by reading, is left out, and tokens and their share are added
-_TAXONOMY = ("Advantage", "Token prob.", "Entropy", "Gradient norm", "Entropy change", "Tokens", "Share")
-_CASE_HEADER = ("Token", "Probability", "Advantage", "Entropy", "Top 5")
 _MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
+_MISMATCHED = ("stapo", "tis", "icepop")  # methods whose runs are asked about sampler and trainer
+_CASES, _AROUND = 24, 40  # rare tokens of the table, and characters on each side of each
+_NO_RUN = "Not run: the records hold no such token log."
+_MISMATCH = (
+    "S2T's tokens",
+    "Of them with the largest mismatch of all tokens, A > 0",
+    "Of them with the largest mismatch of the rare tokens",
+    "Rank correlation with entropy",
+    "Rank correlation with probability",
+    "Mismatch of the rare tokens, nats: median (largest)",
+)
 
 
 def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]:
@@ -40,15 +53,17 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
     with style():
         drawn = [save(sketch) for sketch in figures.sketches(run)]
-    steps, spread, said = numbers.thresholds(run), numbers.all_thresholds(run), _statement(run, counts)
-    disagreement = mismatch.measured(run)
+    spread, disagreement, notices = numbers.all_thresholds(run), mismatch.measured(run), _notices(run, counts)
     found = {
-        "schema_version": 4,
+        "schema_version": 5,
         "run_id": run.record.run_id if run.record is not None else None,
         "inputs": dict(sorted(run.inputs.items())),
         "facts": run.header.model_dump(mode="json"),
-        "comparison": said,
-        "threshold": {"all": asdict(spread) if spread else None, "steps": [asdict(t) for t in steps]},
+        "comparison": notices[0],
+        "threshold": {
+            "all": asdict(spread) if spread else None,
+            "steps": [asdict(t) for t in numbers.thresholds(run)],
+        },
         "taxonomy": [asdict(q) for q in quadrants],
         "silenced": [asdict(c) for c in counts],
         "mismatch": None if disagreement is None else asdict(disagreement),
@@ -56,129 +71,198 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
             part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
             for part, w in numbers.words(run).items()
         },
-        "cases": [asdict(c) for c in cases],
+        "cases": cases,
     }
-    texts = {
-        "index.html": _html(run, counts, quadrants, cases, disagreement, drawn, said),
-        "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n",
-    }
-    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    files |= {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
-    return files, [said, *mismatch_page.lines(disagreement), *_notices(run, counts)]
-
-
-def _html(
-    run: LoggedRun,
-    counts: Sequence[StepCount],
-    quadrants: Sequence[Quadrant],
-    cases: Sequence[Case],
-    disagreement: mismatch.Mismatch | None,
-    drawn: Sequence[Drawn],
-    said: str,
-) -> str:
-    sheet = "".join(
-        resources.files(package).joinpath("templates", name).read_text(encoding="utf-8")
-        for package, name in (("stapo_repro", "report.css"), ("stapo_repro.tokens", "tokens.css"))
-    )
+    sheet = resources.files("stapo_repro.tokens").joinpath("templates", "tokens.css").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    return template("stapo_repro.tokens", "tokens.html.jinja", _shown).render(
+    page = template("stapo_repro.tokens", "tokens.html.jinja", _visible).render(
         title=run.heading("Tokens"),
-        notices=_notices(run, counts),
-        tau_p=f"{run.header.tau_p:g}",
-        q=f"{run.header.q:g}",
-        cards=_cards(run, counts),
-        statement=said,
-        pictures={d.name: d for d in drawn},
-        taxonomy_header=_TAXONOMY,
-        taxonomy=[_taxonomy_row(q) for q in quadrants],
-        mismatch=[]
-        if disagreement is None
-        else zip(mismatch_page.HEAD, mismatch_page.cells(disagreement), strict=True),
-        cases=[(c, marked(c.token), _case_cells(c), _case_place(c)) for c in cases],
-        case_header=_CASE_HEADER,
-        parts=run.part_names,
-        provenance=_provenance(run),
-        inputs=sorted(run.inputs.items()),
+        notices=notices,
+        run=run,
+        done=sum(c.silenced if run.masks_rare else c.region for c in counts),
+        counts=counts,
+        pictures={d.name: (d, base64.b64encode(d.files["svg"]).decode()) for d in drawn},
+        quadrants=quadrants,
+        mismatch=list(zip(_MISMATCH, _mismatch_cells(disagreement), strict=True)) if disagreement else [],
+        cases=cases,
+        marked=marked,
+        percent=small_percent,
         style=Markup(sheet),
-        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src 'self' file:; base-uri 'none'",
+        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src data:; base-uri 'none'; form-action 'none'",
     )
+    texts = {"index.html": page, "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"}
+    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, notices
 
 
-def _shown(value: object) -> object:
+def _visible(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _statement(run: LoggedRun, counts: Sequence[StepCount]) -> str:
-    """The comparison of log and metrics in words; where they differ `by_step` raises."""
-    compared = sum(c.metric is not None for c in counts)
+def small_percent(share: float, digits: int = 4) -> str:
+    """0.0115 %; what that form would show as zero, in powers of ten."""
+    if share and 100 * share < 0.5 * 10.0**-digits:
+        return f"{100 * share:.1e} %"
+    return f"{100 * share:.{digits}f} %"
+
+
+def _notices(run: LoggedRun, counts: Sequence[numbers.StepCount]) -> list[str]:
+    """The comparison of log and metrics, which `by_step` has made, and what else a reader has to know first."""
+    header, compared = run.header, sum(c.metric is not None for c in counts)
     said = f"silenced: {sum(c.silenced for c in counts):,} in the log"
     said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
-    return said + (f"; {run.header.left_out:,} rows left out at the log's bound" if run.header.left_out else "")
-
-
-def _notices(run: LoggedRun, counts: Sequence[StepCount]) -> list[str]:
-    """What a reader has to know first."""
-    said = []
-    if not any(c.tokens for c in counts):
-        said.append("The log is empty: no response token was counted.")
-    elif not any(c.rare for c in counts):
-        said.append("No token of the log is rare: there is nothing that S2T could silence.")
+    notices = [said + (f"; {header.left_out:,} rows left out at the log's bound" if header.left_out else "")]
     if run.is_probe:
-        said.append("A probe: a model was asked about responses that exist; nothing was trained, and nothing silenced.")
-    if run.header.loss != "vanilla":
-        said.append(f"Gradient norms are without the clip of the loss {run.header.loss}, which the log does not know.")
-    if lost := run.header.not_finite:
-        said.append(f"{lost:,} tokens have statistics that are not finite; they are in no number here.")
+        notices.append("A probe: a model was asked about responses that exist. Nothing was trained or silenced.")
+    if header.loss != "vanilla":
+        notices.append(f"Gradient norms are without the clip of the loss {header.loss}, which the log does not know.")
+    if header.not_finite:
+        notices.append(f"{header.not_finite:,} tokens have statistics that are not finite; they are in no number here.")
     if not run.masks_rare:
-        said.append(
-            f"The selector {run.header.selector} is no known mask over rare tokens. Shown is what S2T would "
-            "silence: rare tokens with an entropy below the threshold."
+        notices.append(
+            f"The selector {header.selector} is no known mask over rare tokens. Shown is what S2T would silence: rare "
+            "tokens with an entropy below the threshold."
         )
-    return said
+    return notices
 
 
-def _cards(run: LoggedRun, counts: Sequence[StepCount]) -> list[tuple[str, str]]:
-    tokens, rare = sum(c.tokens for c in counts), sum(c.rare for c in counts)
-    done = sum(c.silenced if run.masks_rare else c.region for c in counts)
+def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun], labelled: Path) -> str:
+    """results/tables/tokens.md.
+
+    Args:
+        runs: of the main experiment, whose planted words are counted.
+        logged: all runs that may have a token log.
+        labelled: the readers' labels.json; it may be missing.
+
+    Raises:
+        RecordError: a log or record is damaged, lacks rows, or two logs have other planted words.
+        RunFailed: a log contradicts itself or its run's metrics.
+    """
+    small = [r for r in logged if r.size == SMALL]
+    sections = {
+        "What the masks silence of the planted words (a tiny model on additions)": planted(runs),
+        "Mismatch of sampler and trainer": mismatches(logged),
+        "Rare tokens of the small model": rare_tokens(small),
+        "Rare tokens labelled by two readers": readers.section(labelled) if labelled.exists() else [_NO_RUN],
+    }
+    lines = ["# Tokens", "", "How each section is made, and what it says: `docs/tokens.md`, `docs/small-model.md`."]
+    for title, text in sections.items():
+        lines += ["", f"## {title}", "", *text]
+    return "\n".join(lines) + "\n"
+
+
+def planted(runs: Sequence[TrainingRun]) -> list[str]:
+    """Precision and recall of every mask against the planted words of the miniature; `masks.parts` says of which."""
+    logged = masks.planted_logs(runs)
+    if not logged:
+        return [_NO_RUN]
+    (first, log), parts = logged[0], masks.parts(logged)
+    file = first.folder / token_log.FOLDER / token_log.TOKENIZER
+    one = Vocabulary.read(file).one if file.exists() else "id {}".format
+    steps = {f"{s.min()} to {s.max()}" for s in (log.histogram["step"].to_numpy() for _, log in logged)}
+    synthetic = "SYNTHETIC RECORDS. " if any(run.synthetic for run, _ in logged) else ""
+    lines = [
+        f"{synthetic}Planted: {', '.join(escape(one(i).strip()) for i in log.header.watch)}.",
+        "",
+        f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}. Intervals are 95 %: "
+        "bootstrap over prompts, 10,000 draws; † over mini-batches, where the log has no row for each token. Below "
+        '"As trained" is what each mask would silence of the same tokens, mini-batch by mini-batch '
+        f"(tau_p = {log.header.tau_p:g}, q = {log.header.q:g}); of the random mask the expectation over its draws. "
+        "Differences are in percentage points, paired over the draws of prompts.",
+    ]
+    head = ("Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced")
+    head = ("Mask", *head, "Rare planted tokens silenced", "Base rate: planted among all (among rare)")
+    for part in parts:
+        lines += ["", f"### {escape(part.title)}", "", *grid(head, [_planted_row(line) for line in part.lines])]
+        if part.differences:
+            rows = [[f"S2T minus {masks.NAMES[name]}", *(d.text(2, 100, sign=True) for d in both)]
+                    for name, both in part.differences.items()]  # fmt: skip
+            lines += ["", *grid(("Difference", "Precision", "Recall"), rows)]
+    return lines
+
+
+def _planted_row(line: Line) -> list[str]:
+    m, base = line.measured, [shown(None if b is None else percent(b)) for b in line.base]
+    texts = []
+    for share in (m.precision, m.recall, m.rare_recall):
+        unit = " %" if share.over == "prompts" else " % †"
+        counts = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
+        texts.append(f"{share.text(2, 100, unit)}; {counts}" if m.precision.whole else counts)
+    name = masks.SELECTORS.get(line.selector, line.selector)
+    label = line.label if line.label == name else f"{line.label}: {name}"
+    return [escape(label), _tokens(m.precision.whole), *texts, f"{base[0]} % ({base[1]} %)"]
+
+
+def _tokens(count: float) -> str:
+    return f"{count:,.0f}" if abs(count - round(count)) < 1e-6 else f"{count:,.1f}"  # sums of fractions
+
+
+def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
+    """Whether S2T's tokens are those on which sampler and trainer disagree (`mismatch`), a line a run."""
+    rows = []
+    for method in _MISMATCHED:
+        of_method = sorted((r for r in runs if r.method == method), key=lambda r: (r.size, r.seed))
+        for run in of_method:
+            log = _log_of(run)
+            found = mismatch.measured(log) if log else None
+            why = "no sampler's probability, or no token that S2T would silence" if log else "no token log on record"
+            model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
+            note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
+            cells = _mismatch_cells(found) if found else [why, *[""] * (len(_MISMATCH) - 1)]
+            rows.append([escape(f"{labels.method_label(method)}, seed {run.seed}{note}"), *cells])
+        if not of_method:
+            rows.append([escape(labels.method_label(method)), "not run", *[""] * (len(_MISMATCH) - 1)])
+    return grid(("Run", *_MISMATCH), rows)
+
+
+def _mismatch_cells(m: mismatch.Mismatch) -> list[str]:
+    """A run's texts, in the order of _MISMATCH."""
+    least = f", at least {shown(100 * m.rare_least, 1)} %" if m.rare_least else ""
     return [
-        (f"{len(counts):,}", "steps in the log"),
-        (f"{tokens:,}", "response tokens"),
-        (f"{rare:,}", "rare tokens of correct responses"),
-        (f"{done:,}", run.part_names[0]),
-        (f"{100 * done / tokens:.3g} %" if tokens else "no token", "of all response tokens"),
+        f"{m.correct.whole:,.0f}",
+        f"{m.correct.text(1, 100, ' %')}; by chance {shown(100 * m.correct_chance, 1)} %",
+        f"{m.rare.text(1, 100, ' %')}; by chance {shown(100 * m.rare_chance, 1)} %{least}",
+        m.entropy.text(2),
+        m.probability.text(2),
+        f"{m.median:.1e} ({m.largest:.1e})",
     ]
 
 
-def _taxonomy_row(q: Quadrant) -> tuple[str, ...]:
-    """A quadrant's texts, in the order of _TAXONOMY."""
-    sides = "A > 0", f"p {'<' if q.rare else '≥'} τp", f"H {'<' if q.below else '≥'} τh"
-    if q.norm is None or q.entropy_rises is None or q.share is None:
-        return *sides, "no token", "no token", "0", "no token"
-    ends = "" if q.norm.low is None or q.norm.high is None else f" [{q.norm.low:.4g}, {q.norm.high:.4g}]"
-    rises = q.entropy_rises
-    change = f"↑ at {100 * rises:.4g} %" if rises > 0.5 else f"↓ at {100 * (1 - rises):.4g} %"
-    return *sides, f"{q.norm.mean:.4g}{ends}", change, f"{q.tokens:,}", f"{100 * q.share:.4g} %"
+def _log_of(run: TrainingRun) -> LoggedRun | None:
+    return load(run.folder) if (run.folder / token_log.FOLDER).is_dir() else None
 
 
-def _case_cells(c: Case) -> tuple[str, ...]:
-    """A case's numbers, in the order of _CASE_HEADER."""
-    top = " · ".join(f"{marked(text)} {percent(p, 2)}" for text, p in c.top)
-    return marked(c.token), percent(c.probability), f"{c.advantage:.2f}", f"{c.entropy:.4g} nats", top
+def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
+    """How many tokens are rare, a line a run; then the rare tokens of the first run, in the order of the training."""
+    # STAPO's own tokens first, else those that it would silence of JustRL
+    order = sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed))
+    logs = {f"{labels.method_label(r.method)}, seed {r.seed}": _log_of(r) for r in order}
+    head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
+    rows, found = [], []
+    for name, log in logs.items():
+        if log is None:
+            rows.append([escape(name), "no token log", *[""] * (len(head) - 2)])
+            continue
+        steps, rare = numbers.by_step(log), log.counts["rare"]
+        _, in_batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
+        several = int((np.bincount(in_batch, log.counts["tokens"][rare]) > 1).sum())
+        positive = sum(q.tokens for q in numbers.quadrants(log))
+        sums = sum(s.tokens for s in steps), positive, sum(s.rare for s in steps), sum(s.region for s in steps)
+        batches = f"{several} of {sum(s.mini_batches for s in steps)}"
+        rows.append([escape(name), f"{len(steps)}", *(f"{n:,}" for n in sums), batches])
+        found = found or ["", f"The rare tokens of {name}, the first {_CASES} at most:", "", *_first_cases(log)]
+    return [*grid(head, rows), *found] if rows else [_NO_RUN]
 
 
-def _case_place(c: Case) -> str:
-    tau = "" if c.tau_h is None else f", threshold {c.tau_h:.4g} nats"
-    return f"step {c.step}, prompt {c.prompt_id}, sample {c.sample}, position {c.position}{tau}"
-
-
-def _provenance(run: LoggedRun) -> dict[str, str]:
-    """Where the numbers come from."""
-    record, header = run.record, run.header
-    changed = " (changed)" if record and record.code_dirty else ""
-    return {
-        "Run": f"{record.run_id} ({record.kind}, {record.status})" if record else "no run.json beside the log",
-        "Folder": run.name,
-        "Selector": f"{header.selector}, τp = {header.tau_p:g}, q = {header.q:g}",
-        "Log": f"mode {header.mode}, {len(run.rows['step']):,} rows, {header.left_out:,} left out at its bound",
-        "Code of the run": f"{record.code_commit}{changed}" if record else "not on record",
-    }
+def _first_cases(log: LoggedRun) -> list[str]:
+    rows = []
+    index = log.rows["rare"].nonzero()[0][:_CASES]
+    for silenced, row in zip(log.silenced[index], log.records(index), strict=True):
+        one = numbers.case(log.vocabulary, row, log.part_names[0 if silenced else 1])
+        top = "".join(f"{marked(text)} ({p:.2f})" for text, p in one["top"][:1])
+        # `position` ids of the response come before the token, the rest of the log's context is the prompt's
+        own = log.vocabulary.several(row["before"][max(0, len(row["before"]) - row["position"]) :])
+        text = in_text(own[-_AROUND:], one["token"], one["after"][:_AROUND])
+        numbers_of_it = (str(row["step"]), f"{one['probability']:.1e}", f"{row['entropy']:.2f}")
+        rows.append([text, *numbers_of_it, model_text(top), one["part"]])
+    return grid(("Response, <b>the token</b>", "Step", "p", "Entropy (nats)", "Most likely", ""), rows)

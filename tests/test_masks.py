@@ -1,17 +1,21 @@
-"""Precision and recall against planted words, worked out by hand; the masks against the trainer's selectors."""
+"""Precision and recall against planted words, by hand; the masks against the trainer's selectors; their table."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import synthetic_records as synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_log import Others, Token, with_thresholds, write
+from tokenizers import Tokenizer, models
 
-from stapo_repro.tokens import planted
-from stapo_repro.tokens.planted import FULL, HIGH, RANDOM, S2T
+from stapo_repro.read import load_training_runs
+from stapo_repro.tokens import masks, page
+from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
 from stapo_results.errors import RecordError
 
@@ -37,40 +41,38 @@ def read(folder, tokens, others=(), **more) -> token_log.TokenLog:
     return log
 
 
-def parts(measured: planted.Measured) -> list[tuple[float, float]]:
+def parts(measured: masks.Measured) -> list[tuple[float, float]]:
     return [(s.part, s.whole) for s in (measured.precision, measured.recall, measured.rare_recall)]
 
 
 def test_every_mask_on_the_hand_worked_tokens(tmp_path):
-    tokens = planted.tokens_of(read(tmp_path, HAND, [Others(correct=14), Others(correct=80, batch=2)]))
-    masks = planted.compare(tokens, 0.75).masks
-    assert parts(masks[S2T]) == [(1, 3), (1, 4), (1, 3)]  # 0.1, 0.2, 0.3; a token alone is kept
-    assert parts(masks[FULL]) == [(3, 5), (3, 4), (3, 3)]
-    assert parts(masks[HIGH]) == [(1, 3), (1, 4), (1, 3)]  # 0.2, 0.3, 0.4
-    assert parts(masks[RANDOM]) == [(1.5, 3), (1.5, 4), (1.5, 3)]  # floor(3) of 4: 3/4 each; floor(0.75) of 1: none
-    base = planted.base_rates(tokens)
-    assert (base.correct.part, base.correct.whole, base.correct.over) == (4, 100, "mini-batches")
-    assert (base.rare.part, base.rare.whole, base.rare.over) == (3, 5, "prompts")
+    tokens = masks.tokens_of(read(tmp_path, HAND, [Others(correct=14), Others(correct=80, batch=2)]))
+    found, _ = masks.compare(tokens, 0.75)
+    assert parts(found[S2T]) == [(1, 3), (1, 4), (1, 3)]  # 0.1, 0.2, 0.3; a token alone is kept
+    assert parts(found[FULL]) == [(3, 5), (3, 4), (3, 3)]
+    assert parts(found[HIGH]) == [(1, 3), (1, 4), (1, 3)]  # 0.2, 0.3, 0.4
+    assert parts(found[RANDOM]) == [(1.5, 3), (1.5, 4), (1.5, 3)]  # floor(3) of 4: 3/4 each; floor(0.75) of 1: none
+    assert masks.base_rates(tokens) == (4 / 100, 3 / 5)
 
 
 def test_intervals_of_two_prompts_are_those_of_their_four_draws(tmp_path):
     """Draws aa, ab, ba, bb. FullMask's precision: 2/2, 3/5, 1/3. S2T minus random: 1 - 1, 1/3 - 1/2, 0 - 0."""
-    compared = planted.compare(planted.tokens_of(read(tmp_path, HAND)), 0.75)
-    full = compared.masks[FULL].precision
+    found, differences = masks.compare(masks.tokens_of(read(tmp_path, HAND)), 0.75)
+    full = found[FULL].precision
     assert (full.value, full.low, full.high, full.clusters) == (0.6, pytest.approx(1 / 3), 1.0, 2)
-    d = compared.precision[RANDOM]
+    d = differences[RANDOM][0]
     np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 6, -1 / 6, 0], atol=1e-15)
     # recall of S2T 1/4 (a: 1 of 3, b: 0 of 1), of random 1.5/4 (a: 1.5 of 3, b: 0 of 1): -1/6, -1/8, 0
-    d = compared.recall[RANDOM]
+    d = differences[RANDOM][1]
     np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 8, -1 / 6, 0], atol=1e-15)
 
 
 def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
     tokens = [Token(p, junk=True, entropy=e) for p, e in zip("abc", (0.1, 0.2, 0.3), strict=True)]
-    full = planted.compare(planted.tokens_of(read(tmp_path, tokens)), 0.75).masks[FULL].precision
+    full = masks.compare(masks.tokens_of(read(tmp_path, tokens)), 0.75)[0][FULL].precision
     assert full.value == full.high == 1.0
     assert full.low == pytest.approx(0.025 ** (1 / 3))  # 0.2924
-    one = planted.compare(planted.tokens_of(read(tmp_path / "one", tokens[:1])), 0.75).masks[FULL].precision
+    one = masks.compare(masks.tokens_of(read(tmp_path / "one", tokens[:1])), 0.75)[0][FULL].precision
     assert (one.value, one.low, one.high) == (1.0, None, None)
 
 
@@ -79,10 +81,10 @@ def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
     tokens = [replace(t, silenced=t.junk and t.batch == 1 and t.rare) for t in HAND]
     tokens.append(Token("c", junk=True, rare=False, advantage=-1.0, silenced=True))
     others = [Others(correct=60, silenced=40, wrong=30), Others(correct=30, silenced=20, batch=2)]
-    own = planted.as_trained(planted.tokens_of(read(tmp_path / "s2t", HAND, [Others(correct=94, wrong=50)])))
+    own = masks.as_trained(masks.tokens_of(read(tmp_path / "s2t", HAND, [Others(correct=94, wrong=50)])))
     assert parts(own) == [(1, 3), (1, 4), (1, 3)]
     assert own.precision.over == "prompts"
-    own = planted.as_trained(planted.tokens_of(read(tmp_path, tokens, others, selector="top_entropy", mode="full")))
+    own = masks.as_trained(masks.tokens_of(read(tmp_path, tokens, others, selector="top_entropy", mode="full")))
     assert parts(own) == [(2, 62), (2, 4), (2, 3)]
     assert (own.precision.over, own.recall.over) == ("mini-batches", "prompts")
     # batch 1: 2 of 42, batch 2: 0 of 20
@@ -90,23 +92,22 @@ def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
 
 
 def test_a_log_without_any_token_of_interest(tmp_path):
-    tokens = planted.tokens_of(read(tmp_path, [], [Others(correct=10)]))
-    assert [s.value for s in (planted.base_rates(tokens).correct, planted.base_rates(tokens).rare)] == [0.0, None]
-    assert planted.compare(tokens, 0.75).precision[RANDOM].value is None
+    tokens = masks.tokens_of(read(tmp_path, [], [Others(correct=10)]))
+    assert masks.base_rates(tokens) == (0.0, None)
+    assert masks.compare(tokens, 0.75)[1][RANDOM][0].value is None
 
 
 def test_a_log_that_lacks_rows_is_refused(tmp_path):
-    with pytest.raises(RecordError, match=r"3 rows left out[\s\S]*larger token_log\.most_rows"):
-        planted.tokens_of(read(tmp_path / "left", HAND, left_out=3))
+    with pytest.raises(RecordError, match="3 rows left out"):
+        masks.tokens_of(read(tmp_path / "left", HAND, left_out=3))
     write(tmp_path / "whole", HAND)
     write(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
-    rows, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)
+    _, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)
     counts.write_bytes(token_log.shard_files(tmp_path / "whole" / "token_log", 1)[1].read_bytes())
-    assert rows.exists()
     log = token_log.read(tmp_path / "short")
     assert log is not None
     with pytest.raises(RecordError, match="step 1, mini-batch 1: 3 rows of 4 rare tokens"):
-        planted.tokens_of(log)
+        masks.tokens_of(log)
 
 
 entropies = st.lists(st.integers(0, 6).map(lambda k: k / 8), min_size=1, max_size=12)
@@ -136,36 +137,60 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
         expected[S2T][at] = ~selectors.silence_spurious(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[HIGH][at] = ~selectors.silence_high_entropy(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[RANDOM][at] = (~selectors.silence_random(stats, tau_p=0.002, q=q).keep_N.numpy()).sum() / m
-    tokens = planted.Tokens(
+    tokens = masks.Tokens(
         yes.astype(int), batch, np.zeros(n, int), yes, ~yes, yes, yes, entropy, np.full(n, -9.0), np.ones(1), np.ones(1)
     )
-    found = planted.weights(tokens, q)
+    found = masks.weights(tokens, q)
     for name, want in expected.items():
         np.testing.assert_allclose(found[name], want, atol=1e-12, err_msg=name)
-
-
-def test_the_closed_form_of_the_random_mask_is_the_mean_of_its_draws(tmp_path):
-    rng = np.random.default_rng(7)
-    made = [
-        Token(f"p{rng.integers(9)}", junk=bool(rng.random() < 0.4), entropy=float(rng.random()), batch=b)
-        for b, size in ((1, 7), (2, 3), (3, 11))
-        for _ in range(size)
-    ]
-    tokens = planted.tokens_of(read(tmp_path, with_thresholds(made, 0.75)))
-    expected = planted.compare(tokens, 0.75).masks[RANDOM].precision
-    hits, silenced = [], 5 + 2 + 8
-    for _ in range(20_000):
-        chosen = [rng.permutation(np.flatnonzero(tokens.batch == b))[:k] for b, k in ((0, 5), (1, 2), (2, 8))]
-        hits.append(tokens.junk[np.concatenate(chosen)].sum())
-    assert expected.whole == pytest.approx(silenced)
-    # the mean of 20,000 draws, to five of its standard errors
-    assert abs(expected.part - np.mean(hits)) < 5 * np.std(hits) / np.sqrt(len(hits))
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(len(HAND))), st.booleans())
 def test_neither_the_order_of_rows_nor_an_empty_prompt_changes_a_number(tmp_path_factory, order, more):
-    first = planted.compare(planted.tokens_of(read(tmp_path_factory.mktemp("a"), HAND)), 0.75)
+    first = masks.compare(masks.tokens_of(read(tmp_path_factory.mktemp("a"), HAND)), 0.75)
     rows = [HAND[i] for i in order] + [Token("z", rare=False, entropy=0.2)] * more
-    other = planted.compare(planted.tokens_of(read(tmp_path_factory.mktemp("b"), rows, mode="full")), 0.75)
+    other = masks.compare(masks.tokens_of(read(tmp_path_factory.mktemp("b"), rows, mode="full")), 0.75)
     assert first == other
+
+
+STEPS = [*HAND[:-1], replace(HAND[-1], prompt="c", batch=1, step=2)]
+OTHERS = [Others(correct=14), Others(correct=80, step=2)]
+
+
+def records(root: Path) -> Path:
+    """JustRL and STAPO with logs, 20-Entropy with frequent silenced tokens and a tokenizer, GRPO without a log."""
+    for method in ("grpo", "justrl", "stapo", "entropy20"):
+        synthetic.training_run(root, method, steps=2)
+    write(root / "stapo-s0", STEPS, OTHERS)
+    none = [replace(t, silenced=False) for t in STEPS]
+    write(root / "justrl-s0", none, OTHERS, selector="keep_all")
+    write(root / "entropy20-s0", none, [replace(o, silenced=10) for o in OTHERS], selector="top_entropy")
+    words = {f"w{i}": i for i in range(16) if i not in (4, 5)} | {"<b>|`": 4, "*hmm": 5}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(root / "entropy20-s0" / "token_log" / "tokenizer.json"))
+    return root
+
+
+def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
+    lines = page.planted(load_training_runs([records(tmp_path)]))
+    assert lines[0] == "SYNTHETIC RECORDS. Planted: &lt;b>\\|\\`, \\*hmm."
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")]
+    assert rows[2] == [
+        *("20-Entropy, seed 0: all but the top entropies", "20", "0.00 % † (0.00 to 84.19); 0 of 20"),
+        *("0.00 % (0.00 to 84.19); 0 of 4", "0.00 % (0.00 to 84.19); 0 of 3", "4.00 % (60.00 %)"),
+    ]  # 1 - sqrt(0.025) = 0.8419: two mini-batches, two prompts
+    assert rows[3] == ["JustRL, seed 0: none", "0", "n/a", "0 of 4", "0 of 3", "4.00 % (60.00 %)"]
+    assert rows[4][:3] == ["STAPO, seed 0: S2T", "3", "33.33 % (0.00 to 100.00); 1 of 3"]
+    assert [r[2].rpartition("; ")[2] for r in rows if r[0] == "random"] == ["1.5 of 3", "1.5 of 3"]
+    assert [r[1].split()[0] for r in rows if r[0] == "S2T minus random"] == ["-16.67", "-16.67"]
+    assert [line for line in lines if line.startswith("### ")][2] == "### Base model: step 1 of JustRL, seed 0"
+
+
+def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_one(tmp_path):
+    root = records(tmp_path)
+    write(root / "stapo-s0", STEPS, watch=())  # a log of a real model
+    assert "STAPO" not in "".join(page.planted(load_training_runs([root])))
+    assert masks.planted_logs(load_training_runs([root / "stapo-s0"])) == []
+    write(root / "stapo-s0", STEPS, watch=(4, 6, 7))
+    with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
+        masks.planted_logs(load_training_runs([root]))

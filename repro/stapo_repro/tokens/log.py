@@ -1,0 +1,203 @@
+"""A token log with what stands beside it: the run's record, its metrics, the tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from stapo_repro import labels
+from stapo_repro.read import read_steps
+from stapo_repro.text import model_text, visible
+from stapo_results import store, token_log
+from stapo_results.errors import BadInput, RecordError
+from stapo_results.schema import Run, StepMetrics
+from stapo_results.sizes import is_miniature_size
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Columns = Mapping[str, np.ndarray]
+_NOT_SCALAR = ("prompt_id", "top_tokens", "top_logprobs", "before", "after")
+_MARKS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
+_OTHER_SPACE = re.compile(r"[^\S \n\t]")
+
+
+class Vocabulary:
+    """A tokenizer's vocabulary as text. A token that is a part of a character is shown as U+FFFD."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._known: dict[int, str] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Raises: RecordError when there is no such file, or it is no tokenizer."""
+        next_step = "copy the model's tokenizer.json there: its ids cannot be read without it"
+        if not path.is_file():
+            raise RecordError("the token log has no tokenizer", found=f"no {path}", next_step=next_step)
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as e:  # noqa: BLE001  the library raises no narrower class
+            raise RecordError(f"{path}: not a tokenizer", found=str(e)[:200], next_step=next_step) from None
+
+    def one(self, token: int) -> str:
+        """The token alone; an id without a token as its number."""
+        if token not in self._known:
+            known = token >= 0 and self._tokenizer.id_to_token(token) is not None
+            text = self._tokenizer.decode([token], skip_special_tokens=False) if known else f"⟨id {token}⟩"
+            self._known[token] = text
+        return self._known[token]
+
+    def several(self, tokens: Sequence[int]) -> str:
+        """Consecutive tokens. A character that begins or ends outside of them is U+FFFD."""
+        if any(self.one(t) == f"⟨id {t}⟩" for t in tokens):
+            return "".join(map(self.one, tokens))
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+
+def marked(text: str) -> str:
+    """A text on one line with a mark for all white space: ␣ a space, ⏎ a line's end, ⇥ a tab, others their code."""
+    shown = _OTHER_SPACE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", visible(text))
+    return shown.translate(_MARKS) or "(empty)"
+
+
+def in_text(before: str, token: str, after: str) -> str:
+    """A token in its text, in bold, as a Markdown cell."""
+    return f"{model_text(before)}<b>{model_text(marked(token))}</b>{model_text(after)}"
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A token log of R rows and B counts, with its run.
+
+    Attributes:
+        name: the run folder's own name.
+        record: the run's own, None where there is none.
+        metrics: by step, the last attempt of each; empty for a probe.
+        table: the logged tokens, `token_log.TOKENS`.
+        rows: its scalar columns, (R,) each; `tau_h` is NaN where the mini-batch has no rare token.
+        counts: the columns of `token_log.HISTOGRAM`, which counts all tokens, (B,) each.
+        inputs: file -> SHA-256 of everything that was read.
+    """
+
+    name: str
+    record: Run | None
+    metrics: dict[int, StepMetrics]
+    table: pa.Table
+    rows: Columns
+    counts: Columns
+    header: token_log.LogHeader
+    vocabulary: Vocabulary
+    inputs: dict[str, str]
+
+    @property
+    def method(self) -> str:
+        return self._label("method") or self.header.selector
+
+    @property
+    def size(self) -> str:
+        return self._label("size")
+
+    def _label(self, name: str) -> str:
+        own = self.record.config.get("run") if self.record is not None else None
+        return str(own.get(name) or "") if isinstance(own, dict) else ""
+
+    @property
+    def masks_rare(self) -> bool:
+        """Whether the method is a mask over rare tokens; of others it is shown what S2T would silence."""
+        return self.header.selector in token_log.RARE_SELECTORS
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether nothing was trained: a model was asked about responses, and a step is a mini-batch of them."""
+        return self.record is not None and self.record.kind == "probe"
+
+    @property
+    def part_names(self) -> tuple[str, str]:
+        """What the two parts of the rare tokens are called: those silenced, those kept."""
+        did = self.masks_rare and not self.is_probe
+        return ("silenced", "kept") if did else ("S2T would silence", "S2T would keep")
+
+    @cached_property
+    def below(self) -> np.ndarray:
+        """(R,) whether the entropy is below the mini-batch's tau_h; False where there is none."""
+        return self.rows["entropy"].astype(np.float64) < self.rows["tau_h"]
+
+    @cached_property
+    def silenced(self) -> np.ndarray:
+        """(R,) rare tokens that are silenced; those S2T would silence where the method is no mask over them."""
+        return self.rows["rare"] & (self.rows["silenced"] if self.masks_rare else self.below)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """(R,) the other rare tokens."""
+        return self.rows["rare"] & ~self.silenced
+
+    @cached_property
+    def thresholds(self) -> dict[tuple[int, int], float]:
+        """(step, mini-batch) -> tau_h in nats, infinite where q is 0 or 1, of the mini-batches with a rare token."""
+        tau, known = self.rows["tau_h"], ~np.isnan(self.rows["tau_h"])
+        keys, first = np.unique(batch_keys(self.rows)[known], return_index=True)
+        of_batch = zip(keys.tolist(), tau[known][first].tolist(), strict=True)
+        return {(key >> 16, key & 0xFFFF): value for key, value in of_batch}
+
+    def heading(self, text: str) -> str:
+        """A figure's title; a miniature says so in it, a probe that it is one."""
+        if self.is_probe:
+            return f"{text}: a probe"
+        size = f", {labels.size_label(self.size)}" if self.size else ""
+        size = " (miniature)" if is_miniature_size(self.size) else size
+        return f"{text}: {labels.method_label(self.method)}{size}"
+
+    @property
+    def caption_opening(self) -> str:
+        """What a caption says of a model that is none of the paper's."""
+        aside = labels.what_it_is(self.size)
+        return f"{aside[0].upper()}{aside[1:]}. " if aside else ""
+
+    def records(self, index: np.ndarray) -> list[dict[str, Any]]:
+        """Rows of the log with all columns, in the order of `index`."""
+        return self.table.take(index).to_pylist()
+
+
+def batch_keys(columns: Columns) -> np.ndarray:
+    """One number for each row's step and mini-batch, in their order."""
+    return columns["step"].astype(np.int64) << 16 | columns["mini_batch"].astype(np.int64)
+
+
+def load(folder: Path) -> LoggedRun:
+    """Read a run folder.
+
+    Raises:
+        BadInput: no token log there.
+        RecordError: a damaged file (`token_log.read`), run record or line of the metrics.
+    """
+    log = token_log.read(folder)
+    if log is None:
+        raise BadInput(
+            f"{folder} has no token log",
+            found=f"no {token_log.FOLDER}/*.parquet there",
+            expected="a training run that logged its tokens, a collected record of one, or the folder of a probe",
+            next_step="name such a folder, or score responses with stapo-train probe",
+        )
+    own, run_file, metrics_file = folder / token_log.FOLDER, folder / "run.json", folder / "metrics.jsonl"
+    read = [file for part in token_log.shards(own) for file in part]
+    read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
+    return LoggedRun(
+        name=folder.resolve().name,
+        record=store.read_json(run_file, Run) if run_file.is_file() else None,
+        metrics={m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
+        table=log.tokens,
+        rows={name: log.tokens[name].to_numpy() for name in token_log.TOKENS if name not in _NOT_SCALAR},
+        counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},
+        header=log.header,
+        vocabulary=Vocabulary.read(own / token_log.TOKENIZER),
+        inputs={p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
+    )
