@@ -119,7 +119,7 @@ def planted_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path 
 
 def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """The tables of one or both experiments, and, unless they go elsewhere, the blocks of the pages that show them."""
-    from stapo_repro.audit import findings, run
+    from stapo_repro.audit import page
 
     files: dict[Path, bytes] = {}
     for part in parts(of, records):
@@ -128,7 +128,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         planted_tables(files, records, out)
     if not out:
         docs = checkout() / "docs"
-        generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
+        files[checkout() / "results" / "tables" / "audit.md"] = page.page(page.load_and_audit()).encode()
         logged = [*load_training_runs([_RECORDS], APART), *load_training_runs([_RECORDS / METHODS])]
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS / "labels"))

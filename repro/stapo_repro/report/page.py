@@ -21,8 +21,8 @@ from typing import Any
 from markupsafe import Markup
 
 from stapo_repro import labels, paper, tables, text
-from stapo_repro.audit.findings import NOTE, Audit, with_reasons
-from stapo_repro.audit.run import load_and_audit
+from stapo_repro.audit.checks import REASONS
+from stapo_repro.audit.page import NOTE, Audit, load_and_audit
 from stapo_repro.driver.readiness import FILLING
 from stapo_repro.figures.canvas import Drawn
 from stapo_repro.figures.inline import Glyphs, picture
@@ -214,6 +214,6 @@ def to_html(
         methods=(labels.method_label(labels.BASE), *labels.METHODS.values()),
         audit_note=NOTE,
         filling=FILLING,
-        with_reasons=with_reasons,
+        with_reasons=lambda findings: [(f, REASONS[f.kind]) for f in findings],
         bars=_bars,
     )
