@@ -171,7 +171,7 @@ class GpuCheck:
     """A new folder for everything."""
 
     def run(self) -> int:
-        from stapo_repro.gpu_check.run import check
+        from stapo_repro.gpu_check import check
 
         return check(self.out, self.cpu)
 

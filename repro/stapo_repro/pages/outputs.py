@@ -18,7 +18,6 @@ from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
     APART,
@@ -34,7 +33,7 @@ from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import example, mismatch_page, planted_page, rare_page, readings
-from stapo_results import generated, walks
+from stapo_results import generated
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
@@ -137,7 +136,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))
-        generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 
 
