@@ -63,9 +63,8 @@ def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
 
 
 def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
-    """Adds the main table in every form; without `out` also the README's blocks, the gains' and the bench's."""
+    """Adds the main table in every form; without `out` also the README's blocks and the gains'."""
     from stapo_repro import tables
-    from stapo_repro.pages import bench
     from stapo_repro.tables import render
 
     folder = out or checkout() / "results" / "tables"
@@ -90,7 +89,6 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     generated.renew(files, docs / "small-model.md", "small-times", of_small)
     generated.renew(files, readme, "example", example.example_block(_RECORDS))
     generated.renew(files, docs / "statistics.md", "gains", render.gains_block(table))
-    generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 
 def testbed_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
