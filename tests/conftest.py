@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["walking"]
-
 # a limit of wall time a case would test the machine's load, not the code
 settings.register_profile("suite", deadline=None)
 settings.load_profile("suite")

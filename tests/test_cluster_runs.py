@@ -59,7 +59,6 @@ def one_node(nodes: Nodes) -> Path:
     return out
 
 
-@pytest.mark.path("nodes-2", "ranks-2", "node-lost", "rollout-hf", "resume-bytes", "export")
 def test_a_node_that_dies_ends_the_training_and_a_new_one_finishes_it(nodes: Nodes, one_node: Path) -> None:
     out = nodes.folder / "runs" / "stapo"
     command = TRAIN + " cpu.train_threads=1"
@@ -88,7 +87,6 @@ def test_a_node_that_dies_ends_the_training_and_a_new_one_finishes_it(nodes: Nod
     assert weights(out, nodes.folder / "two") == weights(one_node, nodes.folder / "one")
 
 
-@pytest.mark.path("engine-replicas", "nodes-2")
 def test_replicas_on_both_nodes_give_what_one_process_gives(nodes: Nodes) -> None:
     """Each node has one slot, so two replicas are on two nodes."""
     command, out = printed("stapo-eval run --model /shared/base/model"), nodes.folder / "runs" / "eval"
@@ -106,7 +104,6 @@ def without_seconds(line: bytes) -> str:
     return json.dumps({k: v for k, v in json.loads(line).items() if k != "seconds"}, sort_keys=True)
 
 
-@pytest.mark.path("nodes-2", "mini")
 def test_a_cell_of_the_miniature_on_the_cluster(nodes: Nodes) -> None:
     out = nodes.folder / "runs" / "cell"
     ok(nodes.run("first", TOKEN, printed("stapo-repro run stapo/mini --hardware cpu-2nodes") + " --quick"))

@@ -80,7 +80,6 @@ def accepted_by_verl(config: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.path("qwen3-1.7b", "qwen3-8b", "qwen3-14b", "gpus-8", "gpus-64", "train-bf16", "offload", level="composed")
 def test_every_method_on_every_size_and_machine_is_accepted() -> None:
     """Over 400 configurations, under five minutes of one core; and the tables' two assumptions hold for all of them."""
     began = time.process_time()

@@ -160,7 +160,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 
 
 @pytest.mark.slow
-@pytest.mark.path("export-large")
 def test_memory_of_a_large_export_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """6.4 GB of two ranks, the largest tensor 1.6 GB: the peak is less than two files."""
     (actor := tmp_path / "actor").mkdir()

@@ -92,7 +92,6 @@ def _question(s: Sample, said: Verdict | Judgement) -> tuple[str, str | None, st
     return s.problem_id, said.extracted, s.response if alone else None
 
 
-@pytest.mark.path("judge-hf")
 def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) -> None:
     samples = list(store.read(judged / "samples.jsonl", Sample))
     verdicts = {(v.cell, v.problem_id, v.sample_index): v for v in store.read(judged / "verdicts.jsonl", Verdict)}
@@ -270,7 +269,6 @@ def test_cut_anywhere_and_judged_again_it_ends_in_the_same_bytes(world: Path, ju
     assert _files(folder) == _files(judged)
 
 
-@pytest.mark.path("judge-server")
 def test_a_judge_at_an_endpoint_says_what_it_says_here(
     world: Path, unjudged: Path, judged: Path, tmp_path: Path
 ) -> None:

@@ -86,7 +86,6 @@ def test_a_killed_replicas_work_is_done_by_the_others(folder: Path, capsys) -> N
         engine.close()
 
 
-@pytest.mark.path("engine-replicas", "engine-hf")
 def test_two_replicas_give_the_files_of_one_engine(folder: Path, tmp_path: Path) -> None:
     eval_model.benchmarks(tmp_path / "data")
     options = {

@@ -25,7 +25,6 @@ except PackageNotFoundError:
     LACKS = "vllm is not installed"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.path("rollout-vllm", "mini", "attention-packed"),
     pytest.mark.skipif(bool(LACKS), reason=f"{LACKS}: tox -e rollout-vllm has it"),
 ]
 
@@ -84,14 +83,7 @@ def runs(untied_base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return made
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param("one rank", marks=pytest.mark.path("transfer-untied", "fp32")),
-        pytest.param("two replicas", marks=pytest.mark.path("transfer-untied", "ranks-2", "replicas-2")),
-        pytest.param("tensor parallel", marks=pytest.mark.path("transfer-untied", "ranks-2", "tensor-parallel-2")),
-    ],
-)
+@pytest.mark.parametrize("layout", ["one rank", "two replicas", "tensor parallel"])
 def test_the_rollout_has_the_trainers_weights_after_every_transfer(runs: dict[str, Path], layout: str) -> None:
     out = runs[layout]
     metrics = steps(out)
@@ -109,7 +101,6 @@ def test_every_layout_samples_the_same_first_step(runs: dict[str, Path]) -> None
     assert first["tensor parallel"] == first["one rank"]
 
 
-@pytest.mark.path("transfer-tied", "resume")
 def test_a_killed_run_goes_on(skilled_base: Path, tmp_path: Path) -> None:
     """With tied embeddings, one of which is all that a transfer sends."""
     out = tmp_path / "run"
@@ -152,7 +143,6 @@ def test_a_gpu_runs_numbers_of_workers_train_alike(runs: dict[str, Path], untied
     assert survivors(out, patience=30) == []
 
 
-@pytest.mark.path("rollout-bf16")
 def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     bf16 = ("actor_rollout_ref.rollout.dtype=bfloat16", "actor_rollout_ref.token_log.mode=full")
@@ -165,7 +155,6 @@ def test_a_rollout_in_bf16_shows_its_mismatch(skilled_base: Path, tmp_path: Path
     assert abs(old - sampler).max() > 100 * LARGEST
 
 
-@pytest.mark.path("transfer-failed")
 def test_a_transfer_that_the_rollout_cannot_load_ends_the_run(skilled_base: Path, tmp_path: Path) -> None:
     """With oneDNN vLLM gives its weights away, and the second transfer has nowhere to go (verl_ext/vllm_cpu.py)."""
     out = tmp_path / "run"

@@ -21,7 +21,7 @@ from stapo_results.schema import Run, StepMetrics
 from stapo_training.registry import methods
 from stapo_training.run.watch.alarms import Alarm
 
-pytestmark = [pytest.mark.slow, pytest.mark.path("rollout-hf", "mini", "fp32", "attention-padded")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,6 @@ def test_a_finished_run_returns_at_once_and_another_configuration_is_refused(ski
     assert "run.seed" in other.stderr
 
 
-@pytest.mark.path("resume-bytes", "export", "speculative")
 @pytest.mark.parametrize("step", [1, 3])
 def test_kill_9_and_the_same_command_end_in_the_same_bytes(
     skilled_base: Path, whole, tmp_path: Path, step: int
@@ -207,7 +206,6 @@ def test_an_alarm_stops_the_run_and_the_same_command_goes_on_past_it(skilled_bas
     assert all("silenced_share" in line["data"] for line in logged[1:])
 
 
-@pytest.mark.path("transfer-failed")
 def test_weights_that_do_not_arrive_end_the_run_with_an_error_and_no_process(
     skilled_base: Path, whole, tmp_path: Path
 ) -> None:
@@ -221,7 +219,6 @@ def test_weights_that_do_not_arrive_end_the_run_with_an_error_and_no_process(
     assert weights(out, tmp_path / "model") == whole[1]
 
 
-@pytest.mark.path("ranks-2", "resume-bytes")
 def test_two_ranks_end_in_the_same_bytes_after_an_interruption_and_close_to_one_rank(
     skilled_base: Path, whole, tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from stapo_results import store
 from stapo_results.schema import Run, Sample
 
 pytestmark = [
-    pytest.mark.path("engine-vllm"),
     pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm"),
 ]
 

@@ -142,21 +142,18 @@ class Miniature:
 
 @dataclass(frozen=True)
 class Audit:
-    """Check the numbers of a printed table against each other: the paper's, or any table given as JSON."""
+    """Check the numbers of the paper's main table against each other, and against the claims of its text."""
 
     table: Path | None = None
-    """A table in the form of docs/statistics.md. Default: results/paper/main_table.json with the paper's claims."""
-    claims: Path | None = None
-    """Claims about the table, in the form of results/paper/claims.json."""
+    """Another version of the table, in the form of results/paper/main_table.json."""
 
     def run(self) -> int:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        from stapo_repro.audit import findings, run
+        from stapo_repro.audit import page
 
-        audit = run.load_and_audit(self.table, self.claims)
-        Console().print(Markdown(findings.page_block(audit, "stapo-repro audit")))
+        Console().print(Markdown(page.page(page.load_and_audit(self.table), "stapo-repro audit")))
         return 0
 
 
@@ -170,7 +167,7 @@ class GpuCheck:
     """A new folder for everything."""
 
     def run(self) -> int:
-        from stapo_repro.gpu_check.run import check
+        from stapo_repro.gpu_check import check
 
         return check(self.out, self.cpu)
 

@@ -17,7 +17,6 @@ from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
-from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
     APART,
@@ -34,7 +33,7 @@ from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import page as tokens_page
 from stapo_repro.tokens import readers
-from stapo_results import generated, walks
+from stapo_results import generated
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
@@ -64,8 +63,7 @@ def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
 
 
 def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
-    """Adds the main table in every form; without `out` also the README's blocks, the gains' and the bench's."""
-    from stapo_repro.pages import bench
+    """Adds the main table in every form; without `out` also the README's blocks."""
     from stapo_repro.table import build, write
 
     folder = out or checkout() / "results" / "tables"
@@ -85,7 +83,6 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
     generated.renew(files, readme, "times", times.page_block(_RECORDS, "miniature", "miniature"))
     of_small = times.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
     generated.renew(files, docs / "small-model.md", "small-times", of_small)
-    generated.renew(files, docs / "evaluation.md", "bench", bench.page_block(_RECORDS / "bench"))
 
 
 def testbed_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
@@ -111,7 +108,7 @@ def token_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | 
 
 def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
     """The tables of one or both experiments, and, unless they go elsewhere, the blocks of the pages that show them."""
-    from stapo_repro.audit import findings, run
+    from stapo_repro.audit import page
 
     files: dict[Path, bytes] = {}
     for part in parts(of, records):
@@ -120,11 +117,10 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         token_tables(files, records, out)
     if not out:
         docs = checkout() / "docs"
-        generated.renew(files, docs / "statistics.md", "audit", findings.page_block(run.load_and_audit()))
+        files[checkout() / "results" / "tables" / "audit.md"] = page.page(page.load_and_audit()).encode()
         base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
         generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
         generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
-        generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
     return files
 
 

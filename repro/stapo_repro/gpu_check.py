@@ -1,0 +1,329 @@
+"""`stapo-repro gpu-check`: the suite's own commands on this machine's GPU, small, and a record of what came of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import traceback
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from stapo_repro.driver import processes
+from stapo_repro.driver.readiness import check_system
+from stapo_repro.driver.request import console_script
+from stapo_repro.driver.run import interrupt_once
+from stapo_repro.driver.stages import CHILD_ENVIRONMENT
+from stapo_repro.sharing.collect import without_paths
+from stapo_repro.text import grid
+from stapo_results import provenance, runs, store
+from stapo_results.errors import BadInput, RunFailed, StapoError
+from stapo_results.schema import Bench, CheckedStep, MachineCheck, Run, StepMetrics
+
+RECORD, PAGE = "check.json", "check.md"
+STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples
+ROUNDING = {"cpu": 1e-6, "gpu": 0.005}
+"""Mean absolute difference of a token's probability between rollout and trainer that fp32 and bf16 explain. A transfer
+that failed, or attention across a sequence's end, is far above."""
+HARDWARE = {
+    # as many processes as hardware=1gpu has by veRL's defaults; hardware=cpu-vllm has one and none
+    "cpu": "hardware=cpu-vllm actor_rollout_ref.rollout.agent.num_workers=8 reward.num_workers=8",
+    "gpu": "hardware=1gpu actor_rollout_ref.rollout.gpu_memory_utilization=0.3 "
+    "actor_rollout_ref.rollout.max_model_len=256",
+}
+# steps so large that a rollout with the weights of the step before is seen through bf16's rounding
+TRAIN = (
+    f"stapo-train run method=stapo size=mini run.base={{out}}/base run.steps={STEPS} trainer.save_freq=1 "
+    "trainer.val_before_train=false trainer.test_freq=-1 actor_rollout_ref.actor.optim.lr=0.0005 "
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0 "
+)
+EVALUATE = (
+    "stapo-eval run --model {out}/model --benchmarks mini-add,mini-add-hard --settings both --limit 50 --n 10 "
+    "--max-tokens 128 --data-dir {out}/base/benchmarks "
+)
+SERVE = {
+    "cpu": "--no-enable-chunked-prefill --max-num-batched-tokens 8192 --dtype float32",
+    "gpu": "--gpu-memory-utilization 0.5",
+}
+Values = Mapping[str, float | str]
+
+
+class Machine:
+    """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands.
+
+    `peak`: the largest GiB of the step, "host_gib", and with a card "gpu_gib" above what was in use before.
+    """
+
+    def __init__(self, out: Path, card: str):
+        self.out, self.card, self.mark = out, card, processes.new_mark(out)
+        self.device, self.peak = "gpu" if card else "cpu", dict[str, float]()
+        self._in_use, self._started = 0.0, 0
+
+    def about_card(self, fields: str) -> list[str]:
+        """nvidia-smi's values of the card, [] without one."""
+        rows = [line.split(", ") for line in provenance.nvidia_smi(f"index,uuid,{fields}").splitlines()]
+        return next((r[2:] for r in rows if self.card and (r[0] == self.card or r[1].startswith(self.card))), [])
+
+    def sample(self) -> None:
+        """Look at the memory once. What the card has in use when a step begins is none of the step's."""
+        now = {"host_gib": 0.0}
+        for p in processes.Family(self.mark).members():
+            with suppress(psutil.Error):
+                now["host_gib"] += (p.memory_info().rss - p.memory_info().shared) / 2**30
+        if used := self.about_card("memory.used"):
+            self._in_use = float(used[0]) if not self.peak else self._in_use
+            now["gpu_gib"] = (float(used[0]) - self._in_use) / 1024
+        self.peak = {k: round(max(v, self.peak.get(k, 0.0)), 2) for k, v in now.items()}
+
+    @contextmanager
+    def started(self, name: str, command: str, grace: float = 20) -> Iterator[subprocess.Popen]:
+        """A command as it is typed, {out} for the folder of the check, in a session of its own and with a log; at the
+        end all that it started is gone."""
+        program, *arguments = command.split()
+        words = [console_script(program), *(a.replace("{out}", str(self.out)) for a in arguments)]
+        self._started += 1
+        mark, log = f"{self.mark}.{self._started:03d}", self.out / "logs" / f"{name}.log"
+        environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
+        if not self.card:
+            environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+        process = processes.start(words, log, mark, environment, self.out)
+        try:
+            yield process
+        finally:
+            processes.end_all(processes.Family(mark), process, grace)
+
+    def wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
+        """Wait until `there()`, and look at the memory once a second meanwhile.
+
+        Raises:
+            RunFailed: the process ended before that, or the limit has passed; with the end of its log.
+        """
+        began, looked = time.monotonic(), time.monotonic()
+        while True:
+            code = process.poll()
+            if there():
+                return
+            if code is not None or time.monotonic() > began + limit_s:
+                log = self.out / "logs" / f"{name}.log"
+                tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
+                found = f"exit code {code}" if code is not None else f"none within {limit_s:.0f} s"
+                raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
+            if time.monotonic() > looked + 1:
+                self.sample()
+                looked = time.monotonic()
+            time.sleep(0.02)
+
+    def run(self, name: str, command: str, limit_s: float = 600) -> float:
+        """Run a command to its end; returns its seconds. Raises as `wait`."""
+        began = time.perf_counter()
+        with self.started(name, command, grace=5) as process:
+            self.wait(name, process, lambda: process.returncode == 0, limit_s)
+            return time.perf_counter() - began
+
+    def train(self, name: str, more: str = "") -> str:
+        """The command of a training: the miniature on the rollout, precision and attention of a GPU run."""
+        return f"{TRAIN}{HARDWARE[self.device]} run.out={{out}}/{name} {more}"
+
+
+def _require(true: bool, what: str, found: object, expected: object) -> None:
+    if not true:
+        raise RunFailed(what, found=found, expected=expected, next_step="read logs/ in the folder of the check")
+
+
+def _machine(m: Machine) -> Values:
+    about = m.about_card("name,driver_version,memory.total")
+    _require(bool(about or not m.card), "the chosen card is not there", m.card, "one that nvidia-smi lists")
+    packages, names = provenance.package_versions(), ("python", "torch", "verl", "vllm", "transformers", "ray")
+    return {n: packages[n] for n in names if n in packages} | dict(zip(("card", "driver", "mib"), about, strict=False))
+
+
+def _base(m: Machine) -> Values:
+    m.run("base", "stapo-train base --out {out}/base")
+    m.run("plan", m.train("speculative", "--dry-run"))
+    return {}
+
+
+def _scores(m: Machine) -> Values:
+    m.run("scores", "stapo-train bench --part tokens --out {out}/scores " + ("--repeats 3" if m.card else "--quick"))
+    rows = {r.name: r for r in store.read_json(m.out / "scores" / "bench.json", Bench).rows}
+    ours, verl = rows["ours: score_tokens"], rows["veRL: logprobs_from_logits, entropy_from_logits"]
+    off = max(ours.values["logprob_off"], ours.values["entropy_off"])
+    _require(off < 1e-3, "token scores are not those of float64", off, "below 1e-3")
+    return {"largest_distance": off, "seconds": ours.seconds, "seconds_of_verl": verl.seconds}
+
+
+def _trained(m: Machine, name: str) -> Values:
+    """Values and times of a training's steps, checked."""
+    found = {s.step: dict(s.values) for s in store.read(m.out / name / "metrics.jsonl", StepMetrics)}
+    for s in store.read(m.out / name / "timings.jsonl", StepMetrics):
+        found[s.step] |= s.values
+    _require(len(found) == STEPS, "the training is not whole", [*found], f"{STEPS} steps")
+    values, probs = list(found.values()), "training/rollout_probs_diff"
+    norms = [v["grad_norm"] for v in values]
+    _require(min(norms) > 0, "a step has no gradient", norms, "above 0")
+    off, most = max(v[f"{probs}_mean"] for v in values), ROUNDING[m.device]
+    _require(off < most, "rollout and trainer disagree about the policy", off, f"below {most}")
+    return {
+        "seconds_of_the_last_step": round(values[-1]["seconds"], 2),
+        "mean_probability_difference": off,
+        "largest_probability_difference": max(v[f"{probs}_max"] for v in values),
+        "silenced_share": sum(v["silenced_share"] for v in values) / STEPS,
+        "redone_share": max(v.get("redone_share", 0.0) for v in values),
+    }
+
+
+def _speculative(m: Machine) -> Values:
+    first = m.out / "speculative" / "checkpoints" / "global_step_1" / "COMPLETE.json"
+    with m.started("speculative", m.train("speculative"), grace=0) as process:
+        m.wait("speculative", process, first.exists, limit_s=600)
+        process.kill()
+    m.run("resumed", m.train("speculative"))
+    resumed = len(store.read_json(m.out / "speculative" / "run.json", Run).resumptions)
+    _require(resumed == 1, "the run does not say that it was resumed", resumed, 1)
+    return _trained(m, "speculative")
+
+
+def _two_pass(m: Machine) -> Values:
+    m.run("two_pass", m.train("two_pass", "actor_rollout_ref.selector.form=two_pass"))
+    return _trained(m, "two_pass")
+
+
+def _export(m: Machine) -> Values:
+    m.run("export", "stapo-train export --checkpoint {out}/speculative --out {out}/model")
+    return {}
+
+
+def _evaluate(m: Machine, name: str, engine: str) -> Values:
+    seconds = m.run(name, f"{EVALUATE} --out {{out}}/{name} {engine}")
+    missing = sum(c["missing"] for c in json.loads((m.out / name / "summary.json").read_text())["cells"])
+    lines = (m.out / name / "samples.jsonl").read_bytes().count(b"\n")
+    _require(lines == SAMPLES and missing == 0, "samples are missing", f"{lines}, {missing} missing", SAMPLES)
+    return {"samples": float(lines), "samples_a_second": round(lines / seconds, 1)}
+
+
+def _judge(m: Machine, name: str, how: str) -> Values:
+    m.run(f"judge-{name}", f"stapo-eval judge --run {{out}}/{name} {how}")
+    lines = (m.out / name / "judgements.jsonl").read_bytes().count(b"\n")
+    _require(lines > 0, "the judge was asked nothing", lines, "at least one question")
+    return {"questions": float(lines)}
+
+
+def _server(m: Machine) -> Values:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def answers() -> bool:
+        with suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+            return True
+        return False
+
+    named = "--served-model-name check --logprobs-mode processed_logprobs"
+    serve = f"vllm serve {{out}}/model --host 127.0.0.1 --port {port} {named} {SERVE[m.device]}"
+    with m.started("server", serve) as process:
+        m.wait("server", process, answers, limit_s=300)
+        engine = f"--engine openai --url http://127.0.0.1:{port}/v1"
+        found = _evaluate(m, "eval-server", f"{engine} --served-model check")
+        return {**found, **_judge(m, "eval-server", f"{engine} --judge {{out}}/model")}
+
+
+class Step(NamedTuple):
+    """One step; `needs` is the step that has to have passed before it."""
+
+    name: str
+    title: str
+    work: Callable[[Machine], Values]
+    needs: str = ""
+
+
+CHECK = (
+    Step("machine", "versions, card and driver", _machine),
+    Step("base", "base model, and the training's preflight", _base, "machine"),
+    Step("scores", "token scores against float64", _scores, "machine"),
+    Step("speculative", "three steps, killed and resumed", _speculative, "base"),
+    Step("two-pass", "the same in two passes", _two_pass, "base"),
+    Step("export", "export", _export, "speculative"),
+    Step("evaluation", "2,000 samples, vLLM in the process",
+         lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
+    Step("server", "2,000 samples and a judge, vLLM's server", _server, "export"),
+    # the base model in the judge's place: what it says is nonsense, and counted as such
+    Step("judge", "a judge by vLLM",
+         lambda m: _judge(m, "eval", "--engine vllm --judge {out}/base/model"), "evaluation"),
+)  # fmt: skip
+
+
+def _done(step: Step, m: Machine, passed: set[str]) -> CheckedStep:
+    if step.needs and step.needs not in passed:
+        print(f"{step.title}: left out, it needs {step.needs}", flush=True)
+        return CheckedStep(name=step.name, outcome="left_out", seconds=0.0, error=f"needs {step.needs}")
+    print(f"{step.title} ...", flush=True)
+    began, error, values, m.peak = time.perf_counter(), "", {}, {}
+    m.sample()
+    try:
+        values = step.work(m)
+    except StapoError as e:
+        print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
+        error = without_paths(": ".join([e.what, *str(e.found or "").splitlines()[:1]]))
+    except Exception as e:  # noqa: BLE001  # a step that breaks has failed, and the next ones are run all the same
+        traceback.print_exc()
+        error = type(e).__name__
+    seconds, outcome = round(time.perf_counter() - began, 1), "failed" if error else "passed"
+    print(f"  {outcome} after {seconds:.0f} s", flush=True)
+    return CheckedStep(name=step.name, outcome=outcome, seconds=seconds, values={**values, **m.peak}, error=error)
+
+
+def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
+    """Run the steps one after the other, whatever comes of them; returns 0 when every one passed, else 1.
+
+    Raises:
+        BadInput: another system than Linux, no GPU is here, or the folder holds something.
+    """
+    check_system()
+    if not cpu and not provenance.nvidia_smi("name"):
+        next_step = "stapo-repro gpu-check --cpu"
+        raise BadInput("this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step=next_step)
+    if out.exists() and any(out.iterdir()):
+        next_step = f"--out {out}-2, or remove it: the check is short, and is made anew each time"
+        raise BadInput(f"{out} is not empty", expected="a new folder", next_step=next_step)
+    out, done = out.resolve(), list[CheckedStep]()
+    m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
+    code, dirty = provenance.code_version()
+    with runs.one_writer(out, "--out"), interrupt_once(), processes.watched(m.mark):
+        for step in steps:
+            done.append(_done(step, m, {s.name for s in done if s.outcome == "passed"}))
+            record = MachineCheck(
+                command="tox -e gpu-check" + (" -- --cpu" if cpu else ""), device="cpu" if cpu else "gpu",
+                at=provenance.now(), code_commit=code, code_dirty=dirty, packages=provenance.package_versions(),
+                hardware=provenance.hardware(), walked=done,
+            )  # fmt: skip
+            store.write_json(out / RECORD, record)  # after each step: what ends the check ends the rest of it only
+            store.write_atomic(out / PAGE, page(record, {s.name: s.title for s in steps}))
+    print(f"\n{(out / PAGE).read_text()}\npage:   {out / PAGE}\nrecord: {out / RECORD}")
+    return 0 if all(s.outcome == "passed" for s in done) else 1
+
+
+def page(record: MachineCheck, titles: dict[str, str]) -> str:
+    """What passed and what did not and why, times and memory, and every number."""
+    hardware, rows = record.hardware, []
+    for s in record.walked:
+        values = {k.replace("_", " "): v for k, v in s.values.items() if not k.endswith("_gib")}
+        found = [f"{k} {v}" if isinstance(v, str) else f"{k} {v:.4g}" for k, v in values.items()]
+        memory = [f"{s.values[k]:.1f}" if k in s.values else "" for k in ("gpu_gib", "host_gib")]
+        said = "; ".join([*found, *filter(None, [s.error.replace("|", " ")])])
+        outcome = s.outcome.replace("_", " ").replace("failed", "FAILED")
+        rows.append([titles[s.name], outcome, f"{s.seconds:.0f}", *memory, said])
+    count = {o: sum(s.outcome == o for s in record.walked) for o in ("passed", "failed", "left_out")}
+    place = ", ".join(hardware["gpus"]) if record.device == "gpu" else f"{hardware['cores']} cores of {hardware['cpu']}"
+    code = record.code_commit[:12] + (" with changes" if record.code_dirty else "")
+    heading = f"{count['passed']} steps passed, {count['failed']} failed, {count['left_out']} left out"
+    lines = [f"# The suite on this machine: {heading}", "", f"`{record.command}` on {place}, {record.at}, code {code}."]
+    table = grid(["Step", "", "Seconds", "GPU GiB", "Host GiB", "What it found; what each command said: logs/"], rows)
+    return "\n".join([*lines, "", *table, ""])
