@@ -355,8 +355,8 @@ def test_every_form_holds_the_numbers_of_the_rows(tmp_path):
 
 
 def test_latex_keeps_marks_and_escapes_the_rest():
-    assert write.latex(r"**50.00** (a_b & 5 % #1 $x$ ~^\|{}†)<br><sub>1 to 2</sub>") == [
-        r"\textbf{50.00} (a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}$|$\{\}$\dagger$)",
+    assert write.latex(r"**-50.00** (a_b & 5 % #1 $x$ ~^\|{}†)<br><sub>1 to 2</sub>") == [
+        r"\textbf{$-$50.00} (a\_b \& 5 \% \#1 \$x\$ \textasciitilde{}\textasciicircum{}$|$\{\}$\dagger$)",
         r"{\tiny 1 to 2}",
     ]
     assert write.latex(f"*{text.escape('**a* <b> <br> ')}*") == [r"\emph{**a* $<$b$>$ $<$br$>$ }"]

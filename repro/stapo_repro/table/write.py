@@ -283,7 +283,8 @@ def latex(markdown: str) -> list[str]:
     lines = [""]
     for text, mark in spans(markdown):
         lines += [""] if mark == "small" else []
-        lines[-1] += marks.get(mark, "%s") % "".join(_LATEX.get(c, c) for c in text)
+        escaped = "".join(_LATEX.get(c, c) for c in text)
+        lines[-1] += marks.get(mark, "%s") % re.sub(r"(?<![\w.])([+-])(?=\d)", r"$\1$", escaped)
     return lines
 
 
