@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stapo_repro import paper, tables
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_repro.testbed import build, claims
+from stapo_repro.testbed import claims, pages
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
@@ -210,7 +210,7 @@ def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
     def read() -> tuple[str, list]:
         (run,) = runs = load_training_runs([tmp_path])
         parts: dict = {"main": ([], runs), "pilot": ([], []), "long": ([], [])}
-        return build.build(parts, claims.load()).inputs_sha256, run.steps
+        return pages.Testbed(parts, claims.load()).inputs_sha256, run.steps
 
     damaged(training(tmp_path, step(1), step(2, 0, 0.25), step(2, 1, 0.75), step(3)), data, read)
 

@@ -29,9 +29,9 @@ from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.read import Loaded, TrainingRun
 from stapo_repro.report import cells, responses, runs, state
 from stapo_repro.tables.render import view
-from stapo_repro.testbed import render as render_testbed
-from stapo_repro.testbed.build import Testbed
+from stapo_repro.testbed import pages as render_testbed
 from stapo_repro.testbed.claims import Judged
+from stapo_repro.testbed.pages import Testbed
 from stapo_repro.text import template, visible
 from stapo_results.sizes import MINI
 
