@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
-from stapo_repro.testbed.evidence import MEASURES, Evidence, Measure, Quantity, no_spread, p_value, quantity, rounded
+from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity, rounded
 from stapo_repro.testbed.plan import SEEDS, Part
 from stapo_results.statistics import holm
 from stapo_results.statistics.comparison import ALPHA
@@ -42,7 +42,7 @@ class Claim(BaseModel):
     claim: str
     world: Literal["paper", "mixed", "inverted"]
     part: Part
-    measure: Measure
+    measure: str = Field(pattern=f"^({'|'.join(MEASURES)})$")
     first: str
     second: str
     direction: Literal["above", "below", "within"]

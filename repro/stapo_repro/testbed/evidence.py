@@ -32,15 +32,8 @@ COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewe
 LEARNT = 0.9  # of accuracy in validation
 METRICS = {"useful": "useful_rate", "spurious": "spurious_rate", "entropy": "entropy", "reward": "reward"}
 
-Measure = Literal[
-    "tokens", "precision", "recall", "useful_silenced", "accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "useful_early",
-    "reward_early", "useful_late", "spurious_late", "entropy_late", "reward_late", "entropy_growth", "spurious_growth",
-    "collapse_step",
-]  # fmt: skip
-MASKED: tuple[Measure, ...] = ("tokens", "precision", "recall", "useful_silenced")
-"""Of the mask that an arm trains with, on the tokens of JustRL; all others are of the arm's own runs."""
 _WORDS = "words per 100 responses"
-MEASURES: dict[Measure, tuple[str, str, int, float]] = {
+MEASURES: dict[str, tuple[str, str, int, float]] = {
     "tokens": ("tokens silenced", "tokens", 0, 1),
     "precision": ("precision for spurious tokens", "points", 1, 100),
     "recall": ("rare spurious tokens silenced", "points", 1, 100),
@@ -59,6 +52,8 @@ MEASURES: dict[Measure, tuple[str, str, int, float]] = {
     "collapse_step": ("step of collapse", "steps", 0, 1),
 }
 """Name in a sentence, printed unit, digits, and the factor from a record's unit to the printed one."""
+MASKED = ("tokens", "precision", "recall", "useful_silenced")
+"""Of the mask that an arm trains with, on the tokens of JustRL; all others are of the arm's own runs."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +226,7 @@ def _whole(value: Any) -> bool:
 
 
 def quantity(
-    e: Evidence, world: str, measure: Measure, terms: Sequence[tuple[float, str]], reference: float = 0.0
+    e: Evidence, world: str, measure: str, terms: Sequence[tuple[float, str]], reference: float = 0.0
 ) -> Quantity:
     """A sum of one measure over arms, averaged over seeds (and problems).
 

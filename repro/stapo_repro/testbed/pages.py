@@ -14,17 +14,17 @@ from stapo_repro.read import Loaded, TrainingRun, inputs_hash, load_cells, load_
 from stapo_repro.tables.build import provenance, scoring
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.claims import Claim, Claims, Verdict, judge, judging
-from stapo_repro.testbed.evidence import MASKED, MEASURES, Evidence, Measure, Quantity, gather, quantity, run_values
+from stapo_repro.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
 from stapo_repro.testbed.plan import PARTS, RATES, SEEDS, Part, method_and_rate, rate_text
 from stapo_repro.text import escape, grid, p_shown, shown, signed
 from stapo_repro.tokens import planted
 from stapo_results.store import to_line
 
-COLUMNS: tuple[Measure, ...] = (
+COLUMNS = (
     "accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "reward_early", "useful_early", "useful_late", "spurious_late",
     "entropy_late",
 )  # fmt: skip
-BESIDE: tuple[Measure, ...] = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
+BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""
 MASKS = {method: planted.NAMES[mask] for mask, method in planted.METHODS.items()}
 Records = tuple[Sequence[Loaded], Sequence[TrainingRun]]
@@ -78,7 +78,7 @@ def _stamp(run: TrainingRun) -> str:
     return hashlib.sha256(text.encode() + (file.read_bytes() if file.is_file() else b"")).hexdigest()
 
 
-def _row(e: Evidence, world: str, arm: str, columns: Sequence[Measure]) -> dict[str, Any]:
+def _row(e: Evidence, world: str, arm: str, columns: Sequence[str]) -> dict[str, Any]:
     values = {m: quantity(e, world, m, [(1.0, arm)]) for m in columns}
     if arm == labels.BASE:  # it has no training, and with fewer than 8 samples no pass@8
         values = {m: q for m, q in values.items() if q.status == "run"}
@@ -146,7 +146,7 @@ def headline(t: Testbed) -> str:
     return " ".join(parts)
 
 
-def _cell(q: Quantity, measure: Measure, printed: Callable[..., str] = shown) -> str:
+def _cell(q: Quantity, measure: str, printed: Callable[..., str] = shown) -> str:
     """Mean over its interval, with what is missing of it; a status where there is none."""
     digits = MEASURES[measure][2]
     cell = q.status if q.mean is None else printed(q.mean, digits)
@@ -154,7 +154,7 @@ def _cell(q: Quantity, measure: Measure, printed: Callable[..., str] = shown) ->
     return cell + (f"<br><sub>missing: {'; '.join(q.missing)}</sub>" if q.status == "incomplete" else "")
 
 
-def _table(rows: Sequence[dict[str, Any]], columns: Sequence[Measure]) -> list[str]:
+def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> list[str]:
     lines = []
     for r in rows:
         absent = "n/a" if r["values"] else "not run"
