@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stapo_repro import paper
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_repro.table.build import build as build_table
-from stapo_repro.testbed import build, claims
+from stapo_repro.table.build import build
+from stapo_repro.testbed import claims, pages
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.store import append
@@ -111,13 +111,13 @@ def test_seeds_with_other_gold_answers_are_refused(tmp_path):
     record(tmp_path, seed=0)
     record(tmp_path, seed=1, benchmark_sha256="1" * 64)
     with pytest.raises(RecordError, match="hold different gold answers"):
-        build_table(load_cells([tmp_path]), paper.load())
+        build(load_cells([tmp_path]), paper.load())
 
 
 def test_methods_with_other_gold_answers_are_not_compared(tmp_path):
     record(tmp_path)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], benchmark_sha256="1" * 64)
-    found = build_table(load_cells([tmp_path]), paper.load())
+    found = build(load_cells([tmp_path]), paper.load())
     d = next(
         d for d in found.differences["miniature"] if (d.method, d.benchmark, d.setting) == ("stapo", "mini-add", "t1.0")
     )
@@ -137,7 +137,7 @@ def test_records_that_were_made_otherwise_are_compared_and_named(tmp_path, chang
     common = {"grader": "a", "judge": "x", "scored_by": "rule+judge"}
     record(tmp_path, **common)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00"], **{**common, **changed})
-    assert note in build_table(load_cells([tmp_path]), paper.load()).sections[0].footnotes
+    assert note in build(load_cells([tmp_path]), paper.load()).sections[0].footnotes
 
 
 # The steps of a training.
@@ -213,7 +213,7 @@ def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
     def read() -> tuple[str, list]:
         (run,) = runs = load_training_runs([tmp_path])
         parts: dict = {"main": ([], runs), "pilot": ([], []), "long": ([], [])}
-        return build.build(parts, claims.load()).inputs_sha256, run.steps
+        return pages.Testbed(parts, claims.load()).inputs_sha256, run.steps
 
     damaged(training(tmp_path, step(1), step(2, 0, 0.25), step(2, 1, 0.75), step(3)), data, read)
 
@@ -222,7 +222,7 @@ def test_a_damaged_byte_never_changes_a_curve_silently(tmp_path, data):
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_byte_never_changes_a_number_silently(tmp_path, data):
     def read() -> tuple[str, list]:
-        t = build_table(load_cells([tmp_path]), paper.load())
+        t = build(load_cells([tmp_path]), paper.load())
         means = [r.mean for r in t.rows if r.section == "miniature"]
         return t.inputs_sha256, means
 

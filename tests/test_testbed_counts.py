@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
+from stapo_repro.sharing.collect import collect
 from stapo_repro.testbed import counts
-from stapo_repro.tokens.planted import FULL, HIGH, RANDOM, S2T
+from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
 from stapo_results.errors import RecordError
-from stapo_results.store import write_json
+from stapo_results.schema import Run
+from stapo_results.store import read_json, write_json
 
 # Step 1: rare tokens with entropies 0.1 (spurious) 0.2 0.3 (useful) 0.4 (spurious); a frequent spurious one.
 # Step 2: one rare token, useful. Rarer than 0.0002 are the first and the third of step 1.
@@ -62,36 +65,40 @@ def test_what_a_run_silenced_beyond_rare_tokens_counts_as_other(tmp_path):
     assert found.own == [(3.0, 0.0, 40.0), NONE]
 
 
-def test_a_log_of_a_smaller_tau_p_has_no_counts_of_a_larger(tmp_path):
-    folder = tmp_path / "run"
-    write(folder, [replace(t, rare=t.rare and t.p < 0.0002) for t in TOKENS])
-    log = token_log.read(folder)
-    assert log is not None
-    narrow = token_log.TokenLog(log.tokens, log.histogram, log.header.model_copy(update={"tau_p": 0.0002}))
-    assert [c.tau_p for c in counts.of_log(narrow).rare] == [0.0002]
-
-
-def test_a_record_with_a_mask_too_few_or_more_than_all_rare_tokens_is_refused(tmp_path):
-    masks = counted(tmp_path, TOKENS).model_dump()["masks"]
-    more = {**masks[0], "tokens": [(2.0, 1.5, 0.0), NONE]}  # of 2 spurious and 1 useful
-    for wrong, said in (
-        (masks[1:], "not each of 3 q once"),
-        ([*masks, masks[0]], "once"),
-        ([more, *masks[1:]], "more"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            counts.PlantedCounts.model_validate(counted(tmp_path, TOKENS).model_dump() | {"masks": wrong})
-
-
-def test_a_record_stands_for_the_log_and_is_checked(tmp_path):
+def test_a_record_is_read_for_the_log_and_refused_where_it_contradicts_itself(tmp_path):
     found = counted(tmp_path / "log", TOKENS)
     write_json(tmp_path / "record" / counts.FILE, found)
     assert counts.of_run(tmp_path / "record") == found
-    with pytest.raises(ValueError, match="2 steps"):
-        counts.PlantedCounts.model_validate(found.model_dump() | {"spurious": [3.0]})
-    with pytest.raises(RecordError, match="another run"):
-        counts.of_run(tmp_path / "record", "xyz")
     assert counts.of_run(tmp_path) is None
+    with pytest.raises(RecordError):  # of another run
+        counts.of_run(tmp_path / "record", "xyz")
     write(tmp_path / "left", TOKENS, left_out=3)
     with pytest.raises(RecordError):
         counts.of_run(tmp_path / "left")
+    masks = found.model_dump()["masks"]
+    more = {**masks[0], "tokens": [(2.0, 1.5, 0.0), NONE]}  # of 2 spurious and 1 useful
+    for wrong in (masks[1:], [*masks, masks[0]], [more, *masks[1:]]):
+        with pytest.raises(ValueError, match=r"mask|more"):
+            counts.PlantedCounts.model_validate(found.model_dump() | {"masks": wrong})
+
+
+def test_a_log_of_a_smaller_tau_p_has_no_counts_of_a_larger(tmp_path):
+    write(tmp_path, [replace(t, rare=t.rare and t.p < 0.0002) for t in TOKENS])
+    log = token_log.read(tmp_path)
+    assert log is not None
+    narrow = replace(log, header=log.header.model_copy(update={"tau_p": 0.0002}))
+    assert [c.tau_p for c in counts.of_log(narrow).rare] == [0.0002]
+
+
+def test_collected_records_of_a_testbed_have_counts_and_no_token_log(tmp_path):
+    run = tmp_path / "run"
+    folder = synthetic.training_run(run / "train", "stapo", steps=1)
+    write(folder, [Token("a", junk=True), Token("b", useful=True)])
+    own, config = read_json(folder / "run.json", Run), {"experiment": "testbed", "quick": False}
+    write_json(run / "run.json", own.model_copy(update={"kind": "repro", "config": config}))
+    collect(run, tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    found = counts.of_run(tmp_path / "out" / "train" / "stapo-s0")
+    assert found is not None
+    assert found == counts.of_run(folder, "synthetic")
+    assert found.rare[1].tokens == [(1.0, 1.0, 0.0)]

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from types import FrameType
@@ -137,13 +136,13 @@ def _standing(r: Request) -> Iterator[Table]:
     """The method beside the committed arms, world by world."""
     from stapo_repro.paper import checkout
     from stapo_repro.read import load_cells, load_training_runs
-    from stapo_repro.testbed import build, evidence, standing
+    from stapo_repro.testbed import evidence, pages
 
     mine = [r.out / "eval", r.out / "train"]
     own = evidence.gather(load_cells(mine), load_training_runs(mine))
-    records = build.read(checkout() / "results" / "records" / plan.FOLDER)["main"]
+    records = pages.read(checkout() / "results" / "records" / plan.FOLDER)["main"]
     committed = evidence.gather(*records)
-    for world, lines in groupby(standing.standing(own, committed, r.standing), key=lambda s: s.world):
+    for world, lines in pages.standing(own, committed, r.standing).items():
         # 80 columns hold it, and nothing is cut: a name that is cut names nothing
         shown = Table(title=f"{world}: {labels.method_label(r.standing)} beside the committed arms", box=SIMPLE_HEAD,
                       padding=(0, 1, 0, 0), title_justify="left", caption_justify="left",
@@ -151,7 +150,7 @@ def _standing(r: Request) -> Iterator[Table]:
         shown.add_column(no_wrap=True)
         for name in ("T=1.0", "T=0.7", f"Reward 1-{EARLY}", f"Useful 1-{EARLY}", "Spurious, late"):
             shown.add_column(name, overflow="fold")
-        for name, *cells in standing.rows(list(lines)):
+        for name, *cells in lines:
             shown.add_row(*map(Text, (fill(name, 15, break_on_hyphens=False), *cells)))
         yield shown
 

@@ -12,10 +12,10 @@ from stapo_repro import labels
 from stapo_repro.figures import canvas
 from stapo_repro.figures.canvas import GREY, Sketch
 from stapo_repro.figures.training import Panel, curve, line
-from stapo_repro.testbed.build import Testbed
 from stapo_repro.testbed.claims import Claim, Judged, judging
+from stapo_repro.testbed.evidence import MEASURES
+from stapo_repro.testbed.pages import MASKS, Testbed
 from stapo_repro.testbed.plan import LONG_ARMS, STEPS, method_and_rate, rate_text
-from stapo_repro.testbed.render import MASKS, MEASURES
 
 _PANELS = (
     Panel("useful_rate", "Useful words", "useful, per 100 responses", 100.0),

@@ -10,7 +10,7 @@ from stapo_repro import labels
 from stapo_repro.figures import comparisons, evaluations, pareto, sensitivity, testbed, token_entropy, training
 from stapo_repro.figures.canvas import KINDS, Drawn, Sketch, save, style
 from stapo_repro.figures.experiment import Experiment, Group
-from stapo_repro.testbed.build import Testbed
+from stapo_repro.testbed.pages import Testbed
 from stapo_repro.tokens import figures as token_figures
 from stapo_repro.tokens import planted_figure
 from stapo_repro.tokens.logged_run import load as load_token_log

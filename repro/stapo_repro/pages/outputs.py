@@ -28,8 +28,8 @@ from stapo_repro.read import (
     load_cells,
     load_training_runs,
 )
-from stapo_repro.testbed import build as testbed
 from stapo_repro.testbed import claims as testbed_claims
+from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import page as tokens_page
 from stapo_repro.tokens import readers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stapo_repro.figures.canvas import Drawn
 
 _RECORDS = checkout() / "results" / "records"
-_TESTBED_PAGE, _FIGURES = checkout() / "docs" / "testbed.md", "../results/figures"
+_FIGURES = "../results/figures"
 
 
 def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
@@ -59,7 +59,7 @@ def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
 
 def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
     """The testbed of the committed records, or of folders of main runs alone."""
-    return testbed.build(testbed.read(_RECORDS / FOLDER, records), testbed_claims.load())
+    return testbed.Testbed(testbed.read(_RECORDS / FOLDER, records), testbed_claims.load())
 
 
 def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
@@ -86,16 +86,12 @@ def main_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | N
 
 
 def testbed_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
-    """Adds the testbed's tables and judged claims in two forms; without `out` also the blocks of its page."""
-    from stapo_repro.testbed import render
-
+    """Adds the testbed's tables and judged claims in two forms."""
     folder, value = out or checkout() / "results" / "tables", load_testbed(records)
     files |= {
-        folder / "testbed.md": render.to_markdown(value).encode(),
-        folder / "testbed.json": render.to_json(value).encode(),
+        folder / "testbed.md": testbed.to_markdown(value).encode(),
+        folder / "testbed.json": testbed.to_json(value).encode(),
     }
-    for name, block in render.blocks(value).items() if not out else ():
-        generated.renew(files, _TESTBED_PAGE, name, block)
 
 
 def token_tables(files: dict[Path, bytes], records: Sequence[Path], out: Path | None) -> None:
@@ -161,8 +157,6 @@ def figure_files(
         return files
     if "main" in drawn:
         generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
-    for found in drawn.get("testbed", ()):
-        generated.renew(files, _TESTBED_PAGE, found.name.replace("_", "-figure-"), found.block(_FIGURES))
     if len(drawn) == 2:
         page = checkout() / "results" / "figures" / "README.md"
         generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["testbed"]))

@@ -1,32 +1,24 @@
 """The testbed's claims as data, the rule that judges them, and what the seeds run could have found.
 
-The claims and the rule stand in results/paper/claims_testbed.json, written before the runs that judge them.
+The claims and the rule are in results/paper/claims_testbed.json, written before the runs that judge them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
-from stapo_repro.testbed.evidence import FACTOR, Evidence, Measure, Quantity, no_spread, quantity, rounded, two_sided_p
+from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity, rounded
 from stapo_repro.testbed.plan import SEEDS, Part
 from stapo_results.statistics import holm
 from stapo_results.statistics.comparison import ALPHA
 from stapo_results.statistics.power import detectable, runs_for_equivalence, runs_needed, tost_p
 
 Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not run"]
-VERDICTS: dict[Verdict, str] = {
-    "holds": "Holds",
-    "equivalent": "Equivalent",
-    "opposite": "Opposite",
-    "not distinguishable": "Not distinguishable",
-    "not run": "Not run",
-}
 
 
 class Claim(BaseModel):
@@ -50,7 +42,7 @@ class Claim(BaseModel):
     claim: str
     world: Literal["paper", "mixed", "inverted"]
     part: Part
-    measure: Measure
+    measure: str = Field(pattern=f"^({'|'.join(MEASURES)})$")
     first: str
     second: str
     direction: Literal["above", "below", "within"]
@@ -81,6 +73,9 @@ class Judged:
     Attributes:
         p: of the claim's test; `p_holm` after Holm's correction over all claims, and `verdict_holm` by it.
         detectable: the smallest true difference from the reference that these seeds find with 80 % power at 5 %.
+        pilot: the quantity in the pilot, for the spread between its seeds; of an optimum that of the pair named first.
+        needed: seeds for 80 % power at the claim's smallest difference with that spread, two-sided at 5 % / claims
+            (Bonferroni for Holm); None without a spread, or where it takes more than 10,000.
     """
 
     claim: Claim
@@ -90,22 +85,8 @@ class Judged:
     p_holm: float | None
     verdict_holm: Verdict
     detectable: float | None
-
-
-@dataclass(frozen=True)
-class Power:
-    """What a pilot says of one claim: the spread of its paired difference between seeds, and the seeds that it takes.
-
-    Attributes:
-        sd: in the measure's unit. needed: None where it is more than 10,000.
-        run: the seeds that judge the claim.
-    """
-
-    claim: Claim
-    pilot_seeds: int
-    sd: float | None
+    pilot: Quantity
     needed: int | None
-    run: int
 
 
 def judging(claims: Sequence[Claim], arm: str, seed: int) -> bool:
@@ -113,24 +94,27 @@ def judging(claims: Sequence[Claim], arm: str, seed: int) -> bool:
     return seed in SEEDS["long"] and any(arm in (c.first, c.second) for c in claims if c.part == "long")
 
 
-def verdict_of(claim: Claim, q: Quantity) -> tuple[Verdict, float | None]:
-    """(verdict, p) of a difference or an equivalence."""
+def verdict_of(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]:
+    """(quantity, verdict, p) by the rule of the file, before Holm's correction."""
+    if claim.kind == "optimum":
+        return _optimum(claim, e)
+    q = _difference(claim, e, claim.first, claim.second)
     if q.status != "run" or q.low is None or q.high is None or q.raw is None:
-        return "not run", None
+        return q, "not run", None
     if claim.margin is not None:
-        margin = claim.margin / FACTOR.get(claim.measure, 100.0)
-        beyond = two_sided_p(replace(q.raw, mean=abs(q.raw.mean) - margin))
+        margin = claim.margin / MEASURES[claim.measure][3]
+        beyond = p_value(replace(q.raw, mean=abs(q.raw.mean) - margin))
         if (q.low > claim.margin or q.high < -claim.margin) and beyond < ALPHA:
-            return "opposite", rounded(beyond)
+            return q, "opposite", rounded(beyond)
         p = max(tost_p(q.raw, margin), 2.0 ** -len(q.seeds) if no_spread(q.raw) else 0.0)
-        return "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
+        return q, "equivalent" if p < ALPHA else "not distinguishable", rounded(p)
     if q.low <= claim.reference <= q.high or q.p is None or q.p >= ALPHA:
-        return "not distinguishable", q.p
+        return q, "not distinguishable", q.p
     above = q.low > claim.reference
-    return "holds" if above == (claim.direction == "above") else "opposite", q.p
+    return q, "holds" if above == (claim.direction == "above") else "opposite", q.p
 
 
-def _quantity(claim: Claim, e: Evidence, first: str, second: str) -> Quantity:
+def _difference(claim: Claim, e: Evidence, first: str, second: str) -> Quantity:
     return quantity(e, claim.world, claim.measure, [(1.0, first), (-1.0, second)], claim.reference)
 
 
@@ -139,13 +123,13 @@ def _side(q: Quantity, above: bool) -> float:
     return 1.0 if q.p is None or q.mean is None or (q.mean > 0) != above else q.p
 
 
-def optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]:
+def _optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]:
     """The best arm inside minus the better end, by their means; the verdict and its p look at all pairs.
 
     p is the smaller of the two that the rule names: of "no q inside is above both ends" and of "no end is above every
     q inside".
     """
-    pairs = {(i, end): _quantity(claim, e, i, end) for i in claim.inside for end in claim.ends}
+    pairs = {(i, end): _difference(claim, e, i, end) for i in claim.inside for end in claim.ends}
     missing = list(dict.fromkeys(x for q in pairs.values() for x in q.missing))
     if missing or any(q.status != "run" or q.low is None for q in pairs.values()):
         run = any(q.status != "not run" for q in pairs.values())
@@ -154,63 +138,29 @@ def optimum(claim: Claim, e: Evidence) -> tuple[Quantity, Verdict, float | None]
     ends = min(max(_side(pairs[i, end], above=False) for i in claim.inside) for end in claim.ends)
     p_holds, p_opposite = min(1.0, inside * len(claim.inside)), min(1.0, ends * len(claim.ends))
     verdict: Verdict = "holds" if p_holds < ALPHA else "opposite" if p_opposite < ALPHA else "not distinguishable"
-
-    def least(arm: str) -> float:
-        return min(q.mean or 0.0 for (i, _), q in pairs.items() if i == arm)
-
-    best = max(claim.inside, key=least)
-    shown = min((pairs[best, end] for end in claim.ends), key=lambda q: q.mean or 0.0)
-    return shown, verdict, min(p_holds, p_opposite)
+    worse = [min((pairs[i, end] for end in claim.ends), key=lambda q: q.mean or 0.0) for i in claim.inside]
+    return max(worse, key=lambda q: q.mean or 0.0), verdict, min(p_holds, p_opposite)
 
 
 def judge(claims: Claims, parts: Mapping[Part, Evidence]) -> list[Judged]:
     """All claims in the file's order."""
-    found: list[tuple[Claim, Quantity, Verdict, float | None]] = []
-    for c in claims.claims:
-        e = parts[c.part]
-        if c.kind == "optimum":
-            found.append((c, *optimum(c, e)))
-        else:
-            q = _quantity(c, e, c.first, c.second)
-            found.append((c, q, *verdict_of(c, q)))
+    found = [verdict_of(c, parts[c.part]) for c in claims.claims]
     # what is not run counts as a test all the same: what is run later must not change what was found before
-    adjusted = holm([1.0 if p is None else p for *_, p in found])
-    return [_judged(*row, adjusted[i]) for i, row in enumerate(found)]
+    adjusted = holm([1.0 if p is None else p for _, _, p in found])
+    judged = []
+    for c, (q, verdict, p), p_holm in zip(claims.claims, found, adjusted, strict=True):
+        least = None
+        if q.raw and q.df is not None and p is not None and c.kind == "difference":
+            least = rounded(detectable(q.raw.se, q.raw.df), MEASURES[c.measure][3])
+        after: Verdict = verdict if p is None or p_holm < ALPHA else "not distinguishable"
+        pilot = _difference(c, parts["pilot"], c.first, c.second) if c.part == "main" else Quantity("not run")
+        fewest, size = (runs_needed, c.smallest) if c.margin is None else (runs_for_equivalence, c.margin)
+        needed = None if pilot.sd is None else fewest(size, pilot.sd, alpha=ALPHA / len(found))
+        of_test = (None, None) if p is None else (rounded(p), rounded(p_holm))
+        judged.append(Judged(c, q, verdict, *of_test, after, least, pilot, needed))
+    return judged
 
 
-def _judged(claim: Claim, q: Quantity, verdict: Verdict, p: float | None, p_holm: float) -> Judged:
-    if p is None:
-        return Judged(claim, q, verdict, None, None, verdict, None)
-    known = q.raw is not None and q.raw.df == q.raw.df  # NaN where no seed differs from another
-    plain = known and claim.kind == "difference"  # of the others the t test of one pair says nothing
-    least = detectable(q.raw.se, q.raw.df) * FACTOR.get(claim.measure, 100.0) if plain and q.raw else None
-    after: Verdict = verdict if p_holm < ALPHA else "not distinguishable"
-    return Judged(claim, q, verdict, rounded(p), rounded(p_holm), after, None if least is None else rounded(least))
-
-
-def power(claims: Claims, pilot: Mapping[Part, Evidence], judged: Sequence[Judged]) -> list[Power]:
-    """Seeds for 80 % power at each claim's smallest difference, two-sided, alpha 5 % / claims (Bonferroni for Holm).
-
-    Args:
-        pilot: the records that the spread is taken from, by the part of the claim (a long claim has no pilot).
-    """
-    alpha, out = ALPHA / len(claims.claims), []
-    for c, j in zip(claims.claims, judged, strict=True):
-        e = pilot.get(c.part)
-        q = _quantity(c, e, c.first, c.second) if e else Quantity("not run")
-        sd, needed = q.sd, None
-        if sd is not None and c.margin is not None:
-            needed = runs_for_equivalence(c.margin, sd, alpha=alpha)
-        elif sd is not None:
-            needed = runs_needed(c.smallest, sd, alpha=alpha)
-        out.append(Power(c, len(q.seeds), sd, needed, len(j.quantity.seeds)))
-    return out
-
-
-def load(path: Path | None = None) -> Claims:
-    """The claims of the checkout.
-
-    Raises:
-        RecordError: the file is not there or does not validate.
-    """
-    return transcribed("claims_testbed.json", Claims, path)
+def load() -> Claims:
+    """The claims of the checkout. Raises: RecordError: the file does not validate."""
+    return transcribed("claims_testbed.json", Claims)

@@ -1,11 +1,12 @@
 """What each mask silences of a training's tokens, by class: a pure function of the token log, small enough to commit.
 
 A class is spurious (a planted filler), useful (a planted word that leads to right answers) or other. Only tokens of
-responses with a positive advantage count, as in `stapo_repro.tokens.planted`.
+responses with a positive advantage count, as in `stapo_repro.tokens.masks`.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,11 @@ from stapo_results.token_log import TokenLog
 
 FILE = "planted.json"
 QS, TAUS = (0.25, 0.5, 0.75), (0.0002, 0.002)
+MASKS = (*((mask, q) for q in QS for mask in (planted.S2T, planted.HIGH, planted.RANDOM)), (planted.FULL, 1.0))
+"""(mask, q)"""
+NEAR_BASE = 2
+"""Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
+the second's end the policy is the base model's, or three small updates away."""
 Count = Annotated[float, Field(ge=0)]
 ByClass = tuple[Count, Count, Count]
 """Tokens: spurious, useful, other."""
@@ -64,28 +70,32 @@ class PlantedCounts(Record):
     masks: list[Silenced]
 
     @model_validator(mode="after")
-    def _lengths(self) -> PlantedCounts:
+    def _consistent(self) -> PlantedCounts:
         lists = [self.spurious, self.own, *(c.tokens for c in (*self.rare, *self.masks))]
         if any(len(x) != len(self.steps) for x in lists) or sorted(set(self.steps)) != self.steps:
             raise ValueError(f"{len(self.steps)} steps, but lists of {sorted({len(x) for x in lists})} entries")
-        return self
-
-    @model_validator(mode="after")
-    def _masks(self) -> PlantedCounts:
         rare = {c.tau_p: c.tokens for c in self.rare}
-        found = [(m.mask, m.tau_p, m.q) for m in self.masks]
-        if len(rare) != len(self.rare) or sorted(found) != sorted(x for tau_p in rare for x in _every_mask(tau_p)):
+        found = sorted((m.tau_p, m.mask, m.q) for m in self.masks)
+        if len(rare) != len(self.rare) or found != sorted((tau_p, *m) for tau_p in rare for m in MASKS):
             raise ValueError(f"the masks are not each of {len(QS)} q once for every tau_p of {sorted(rare)}")
         for m in self.masks:
-            steps = zip(m.tokens, rare[m.tau_p], strict=True)
-            if any(part > whole for some, of in steps for part, whole in zip(some, of, strict=True)):
+            if (np.array(m.tokens) > np.array(rare[m.tau_p])).any():
                 raise ValueError(f"{m.mask}, tau_p {m.tau_p:g}, q {m.q:g}: more silenced tokens than rare ones")
         return self
 
-
-def _every_mask(tau_p: float) -> list[tuple[str, float, float]]:
-    chosen = [(mask, tau_p, q) for mask in (planted.S2T, planted.RANDOM, planted.HIGH) for q in QS]
-    return [*chosen, (planted.FULL, tau_p, 1.0)]
+    def of_mask(self, mask: str) -> dict[str, float]:
+        """What a mask with the paper's tau_p and q would silence in the first `NEAR_BASE` steps: its tokens, the
+        spurious among them (precision), the silenced among the rare spurious (recall) and among the rare useful. NaN is
+        a share of nothing."""
+        wanted = (mask, 0.002, 1.0 if mask == planted.FULL else 0.75)
+        of_mask = next(m.tokens for m in self.masks if (m.mask, m.tau_p, m.q) == wanted)
+        of_rare = next(c.tokens for c in self.rare if c.tau_p == 0.002)
+        near = [i for i, step in enumerate(self.steps) if step <= NEAR_BASE]
+        silenced, rare = ([math.fsum(of[i][k] for i in near) for k in range(3)] for of in (of_mask, of_rare))
+        shares = {"precision": (silenced[0], sum(silenced)), "recall": (silenced[0], rare[0]),
+                  "useful_silenced": (silenced[1], rare[1])}  # fmt: skip
+        found = {name: part / whole if whole else math.nan for name, (part, whole) in shares.items()}
+        return {"tokens": sum(silenced)} | found
 
 
 def of_log(log: TokenLog, run_id: str = "") -> PlantedCounts:
@@ -111,14 +121,8 @@ def of_log(log: TokenLog, run_id: str = "") -> PlantedCounts:
     for tau_p in [t for t in TAUS if t <= header.tau_p]:
         candidates = tokens.rare if tau_p == header.tau_p else np.exp(tokens.logprob) < tau_p
         rare.append(Candidates(tau_p=tau_p, tokens=by_class(candidates)))
-        for q in QS:
-            found = planted.weights(tokens, q, candidates)
-            masks += [
-                Silenced(mask=name, tau_p=tau_p, q=q, tokens=by_class(w))
-                for name, w in found.items()
-                if name != planted.FULL
-            ]
-        masks.append(Silenced(mask=planted.FULL, tau_p=tau_p, q=1.0, tokens=by_class(candidates)))
+        weights = {q: planted.weights(tokens, q, candidates) for q in (*QS, 1.0)}
+        masks += [Silenced(mask=m, tau_p=tau_p, q=q, tokens=by_class(weights[q][m])) for m, q in MASKS]
     spurious = np.bincount(step, weights=tokens.junk, minlength=len(steps))
     return PlantedCounts(
         run_id=run_id, selector=header.selector, tau_p=header.tau_p, q=header.q, steps=steps.tolist(),

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,39 +25,35 @@ from stapo_results.schema import StepMetrics
 from stapo_results.statistics import parse_verdicts, pass_at_k
 from stapo_results.statistics.crossed import Crossed, crossed, over_seeds, t_test_p
 
-Answered = Literal["accuracy_t1.0", "accuracy_t0.7", "pass8_t1.0", "pass8_t0.7"]
-Trained = Literal[
-    "useful_early",
-    "reward_early",
-    "useful_late",
-    "spurious_late",
-    "entropy_late",
-    "reward_late",
-    "entropy_growth",
-    "spurious_growth",
-    "collapse_step",
-]
-Measure = Literal[Answered, Trained, "precision"]
-FACTOR: dict[str, float] = {
-    "entropy_late": 1, "entropy_growth": 1, "reward_early": 1, "reward_late": 1, "collapse_step": 1,
-}  # fmt: skip
-"""From a record's unit to the printed one; 100 for all others: percent, and words per 100 responses."""
-
 BENCHMARK, REFERENCE = "mini-add", "justrl"
-NEAR_BASE = 2
-"""Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
-the second's end the policy is the base model's, or three small updates away."""
 EARLY = 16
 """Steps in which the task is learnt: the slowest run of the pilot was half way after 15. Their mean says how fast."""
 COLLAPSE, FOR_GOOD = 0.05, 3  # of accuracy in validation, and validations: fewer may be noise of their samples
-_EARLY = {"useful_early": "useful_rate", "reward_early": "reward"}
-_LATE = {"useful_late": "useful_rate", "spurious_late": "spurious_rate",
-         "entropy_late": "entropy", "reward_late": "reward"}  # fmt: skip
-_GROWTH = {"entropy_growth": "entropy", "spurious_growth": "spurious_rate"}
-MASK_OF = {method: mask for mask, method in planted.METHODS.items()}
-"""The mask that an arm trains with, measured on the tokens of JustRL."""
-Key = tuple[str, str]
-"""(world, arm)"""
+LEARNT = 0.9  # of accuracy in validation
+METRICS = {"useful": "useful_rate", "spurious": "spurious_rate", "entropy": "entropy", "reward": "reward"}
+
+_WORDS = "words per 100 responses"
+MEASURES: dict[str, tuple[str, str, int, float]] = {
+    "tokens": ("tokens silenced", "tokens", 0, 1),
+    "precision": ("precision for spurious tokens", "points", 1, 100),
+    "recall": ("rare spurious tokens silenced", "points", 1, 100),
+    "useful_silenced": ("rare useful tokens silenced", "points", 1, 100),
+    "accuracy_t1.0": ("accuracy at T=1.0", "points", 1, 100),
+    "accuracy_t0.7": ("accuracy at T=0.7", "points", 1, 100),
+    "pass8_t1.0": ("pass@8 at T=1.0", "points", 1, 100),
+    "useful_early": (f"useful words in steps 1 to {EARLY}", _WORDS, 1, 100),
+    "reward_early": (f"reward in steps 1 to {EARLY}", "", 3, 1),
+    "useful_late": ("useful words late in training", _WORDS, 1, 100),
+    "spurious_late": ("spurious words late in training", _WORDS, 1, 100),
+    "entropy_late": ("entropy late in training", "nats", 3, 1),
+    "reward_late": ("reward late in training", "", 3, 1),
+    "entropy_growth": ("growth of entropy", "nats", 3, 1),
+    "spurious_growth": ("growth of spurious words", _WORDS, 1, 100),
+    "collapse_step": ("step of collapse", "steps", 0, 1),
+}
+"""Name in a sentence, printed unit, digits, and the factor from a record's unit to the printed one."""
+MASKED = ("tokens", "precision", "recall", "useful_silenced")
+"""Of the mask that an arm trains with, on the tokens of JustRL; all others are of the arm's own runs."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +62,9 @@ class Quantity:
 
     Attributes:
         status: "run" with every seed that any of its arms has, "incomplete" with fewer, "not run" without any.
-        low, high: 95 % interval; None with a single seed.
-        se, df: behind it. p: two-sided, of "it is the claim's reference".
-        sd: standard deviation between seeds.
-        seeds: the value of each.
-        missing: by arm, such as "JustRL seeds 1, 2".
+        low, high: 95 % interval, None with a single seed; se, df: behind it.
+        p: two-sided, of "it is the claim's reference".
+        sd: between seeds, of which `seeds` has the values; missing: by arm, such as "JustRL seeds 1, 2".
         raw: what was measured, before rounding and in fractions; not written.
     """
 
@@ -92,66 +86,67 @@ class Evidence:
     """One part of the testbed: the main runs, the pilot's, or the long ones.
 
     Attributes:
-        scores: (world, arm) -> measure -> seed -> problem -> value in [0, 1] (NaN: a sample is missing).
-        values: (world, arm) -> seed -> measure -> value of a finished training; what was not logged is not there.
-        tokens: world -> seed -> the counts of JustRL's tokens.
+        values: (world, arm, measure) -> seed -> a number, or of an accuracy problem -> number; what was not logged is
+            not there. NaN is a share of nothing, or of a problem that lacks a sample. What a mask would silence of
+            JustRL's tokens (`MASKED`) is a value of the arm that trains with it, by JustRL's seed.
+        problems: world -> the ids of its evaluated problems.
         runs: all trainings, for curves.
         steps: of all finished trainings; None without any.
     """
 
-    scores: Mapping[Key, Mapping[str, Mapping[int, Mapping[str, float]]]]
-    values: Mapping[Key, Mapping[int, Mapping[str, float]]]
-    tokens: Mapping[str, Mapping[int, counts.PlantedCounts]]
+    values: Mapping[tuple[str, str, str], Mapping[int, Any]]
+    problems: Mapping[str, Collection[str]] = field(default_factory=dict)
     runs: Sequence[TrainingRun] = ()
     steps: int | None = None
 
-    def seeds(self, world: str, arms: Collection[str]) -> list[int]:
-        """Every seed that any of these arms has in a world, trained or evaluated."""
-        found = {s for arm in arms for s in self.values.get((world, arm), {})}
-        evaluated = (of for arm in arms for of in self.scores.get((world, arm), {}).values())
-        return sorted(found.union(*evaluated))
-
-    def arms(self, world: str) -> list[str]:
-        """The arms of a world with any record: those of every world first, then others by name."""
-        found = {a for w, a in (*self.scores, *self.values) if w == world} - {labels.BASE}
-        return [*(a for a in labels.ARMS if a in found), *sorted(found - labels.ARMS.keys())]
+    def arms(self, world: str) -> dict[str, set[int]]:
+        """The base model, the arms of every world, then others of this one, with every seed trained or evaluated."""
+        others = sorted(arm for w, arm, _ in self.values if w == world)
+        seeds = {arm: set[int]() for arm in (labels.BASE, *labels.ARMS, *others)}
+        for (w, arm, measure), by in self.values.items():
+            if w == world and measure not in MASKED:
+                seeds[arm] |= by.keys()
+        return seeds
 
 
 def run_values(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """The numbers of one training: means over the first `EARLY` steps, means over the steps k with 4 k > 3 K (K the
-    last), these less the mean over the second quarter (growth), and where it collapsed; a run that does not counts as
-    one that would at the validation after its last.
+    """The numbers of one training, each left out where one of its steps lacks its metric.
 
-    Of 20 steps the late ones are 16 to 20. A measure is left out where one of its steps lacks its metric.
+    Of each of `METRICS` the mean over the first `EARLY` steps, over the second quarter and over the last (`_late`; of
+    20 steps 16 to 20), and the last less the second (`_growth`). The best and the last accuracy in validation; the
+    first step at which it was learnt, and where it collapsed (`collapsed_step`), both left out where it did not.
+    `collapse_step` counts a run that does not collapse as one that would at the validation after its last.
     """
     trained = [s for s in steps if s.step >= 1]
     last = max((s.step for s in trained), default=0)
-    early, late = [s for s in trained if s.step <= EARLY], [s for s in trained if 4 * s.step > 3 * last]
-    of = ((name, metric, part) for names, part in ((_EARLY, early), (_LATE, late)) for name, metric in names.items())
-    found = {name: math.fsum(v) / len(v) for name, metric, part in of if (v := _all(part, metric))}
-    second = [s for s in trained if last < 4 * s.step <= 2 * last]
-    for name, metric in _GROWTH.items():
-        if (before := _all(second, metric)) and (after := _all(late, metric)):
-            found[name] = math.fsum(after) / len(after) - math.fsum(before) / len(before)
+    parts = {
+        "early": [s for s in trained if s.step <= EARLY],
+        "second": [s for s in trained if last < 4 * s.step <= 2 * last],
+        "late": [s for s in trained if 4 * s.step > 3 * last],
+    }
+    found: dict[str, float] = {}
+    for name, metric in METRICS.items():
+        for part, of in parts.items():
+            values = [s.values.get(metric, math.nan) for s in of]
+            if values and all(map(math.isfinite, values)):
+                found[f"{name}_{part}"] = math.fsum(values) / len(values)
+        if {f"{name}_second", f"{name}_late"} <= found.keys():
+            found[f"{name}_growth"] = found[f"{name}_late"] - found[f"{name}_second"]
     validations = [(s.step, s.values["accuracy"]) for s in steps if "accuracy" in s.values]
     if len(validations) > 1:
-        collapse = collapse_step(validations)
+        accuracies, collapse = [a for _, a in validations], collapse_step(validations)
+        found |= {"validation_best": max(accuracies), "validation_last": accuracies[-1]}
+        if learnt := [step for step, a in validations if a >= LEARNT]:
+            found["learnt_step"] = learnt[0]
+        if collapse is not None:
+            found["collapsed_step"] = collapse
         found["collapse_step"] = validations[-1][0] + VALIDATION_EVERY if collapse is None else collapse
     return found
 
 
-def _all(steps: Sequence[StepMetrics], metric: str) -> list[float]:
-    values = [s.values.get(metric, math.nan) for s in steps]
-    return values if all(map(math.isfinite, values)) else []
-
-
 def collapse_step(validations: Sequence[tuple[int, float]]) -> int | None:
     """The step of the first validation from which accuracy stays more than 5 points under its best before, to the end
-    and for three validations at least; None without one, as for a run that never learnt.
-
-    Args:
-        validations: (step, accuracy as a fraction), in order, not empty.
-    """
+    and for three validations at least; None without one, as for a run that never learnt."""
     best = -math.inf
     for i, (step, accuracy) in enumerate(validations):
         if len(validations) - i >= FOR_GOOD and all(later < best - COLLAPSE for _, later in validations[i:]):
@@ -160,49 +155,53 @@ def collapse_step(validations: Sequence[tuple[int, float]]) -> int | None:
     return None
 
 
-def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
+def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collection[int] | None = None) -> Evidence:
     """Order the records of one part. Trainings that are not finished count as not there; a model's samples of several
     evaluation seeds count together.
+
+    Args:
+        judging: the seeds whose trainings have values; the others are for curves alone. Default: all.
 
     Raises:
         RecordError: a record of something else, two of one thing, other problems, other steps, or a broken log.
     """
-    scores: dict[Key, dict[str, dict[int, dict[str, float]]]] = defaultdict(lambda: defaultdict(dict))
-    values: dict[Key, dict[int, dict[str, float]]] = defaultdict(dict)
-    tokens: dict[str, dict[int, counts.PlantedCounts]] = defaultdict(dict)
-    pooled: dict[tuple[Key, str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    problems: dict[str, tuple[set[str], str]] = {}
+    values: dict[tuple[str, str, str], dict[int, Any]] = defaultdict(dict)
+    pooled = defaultdict(lambda: defaultdict(list))  # a cell without its evaluation seed -> problem -> verdicts
+    problems: dict[str, set[str]] = {}
     lengths: dict[int, str] = {}
+    finished: set[tuple[str, str, int]] = set()
     for c in final_step(cells)[0]:
         cell = c.record.cell
         world = _world(cell.size, c.path)
         if cell.benchmark != BENCHMARK:
             continue
-        rows = {p.problem_id: parse_verdicts(p.verdicts) for p in c.record.problems}
-        ids, first = problems.setdefault(world, (set(rows), c.path))
-        if ids != set(rows):
-            raise RecordError(f"two records of {BENCHMARK} hold different problems",
-                              found=f"{first}: {len(ids)}, {c.path}: {len(rows)}",
-                              expected="the same problems for every arm and seed of a world",
+        ids = {p.problem_id for p in c.record.problems}
+        if ids != problems.setdefault(world, ids):
+            raise RecordError(f"{c.path} holds other problems of {BENCHMARK} than the records before it",
+                              found=f"{len(ids)} problems", expected=f"those {len(problems[world])} of {world}",
                               next_step="evaluate all with the same --limit")  # fmt: skip
-        for i, verdicts in rows.items():
-            pooled[(world, cell.method), cell.setting, cell.train_seed][i] += verdicts
+        for p in c.record.problems:
+            pooled[world, cell.method, cell.setting, cell.train_seed][p.problem_id] += parse_verdicts(p.verdicts)
         if cell.step != "base":
             lengths.setdefault(int(cell.step), c.path)
-    for (key, setting, seed), by in pooled.items():
-        scores[key][f"accuracy_{setting}"][seed] = {i: math.fsum(v) / len(v) for i, v in by.items()}
-        scores[key][f"pass8_{setting}"][seed] = {i: pass_at_k([v], 8) for i, v in by.items()}
+    for (world, arm, setting, seed), by in pooled.items():
+        values[world, arm, f"accuracy_{setting}"][seed] = {i: math.fsum(v) / len(v) for i, v in by.items()}
+        values[world, arm, f"pass8_{setting}"][seed] = {i: pass_at_k([v], 8) for i, v in by.items()}
     for r in runs:
         world = _world(r.size, r.path)
         if r.status != "done" or not r.steps:
             continue
-        if r.seed in values[world, r.method]:
+        if (world, r.method, r.seed) in finished:
             raise RecordError(f"two trainings of {r.method} with seed {r.seed} in {world}", found=r.path,
-                              expected="one")  # fmt: skip
-        values[world, r.method][r.seed] = run_values(r.steps)
+                              expected="one", next_step="name one of the two folders alone")  # fmt: skip
+        finished.add((world, r.method, r.seed))
         lengths.setdefault(r.steps[-1].step, r.path)
-        if r.method == REFERENCE and (found := counts.of_run(r.folder, r.run_id)) is not None:
-            tokens[world][r.seed] = found
+        for measure, value in run_values(r.steps).items() if judging is None or r.seed in judging else ():
+            values[world, r.method, measure][r.seed] = value
+        if r.method == REFERENCE and (record := counts.of_run(r.folder, r.run_id)):
+            for mask, arm in planted.METHODS.items():
+                for measure, value in record.of_mask(mask).items():
+                    values[world, arm, measure][r.seed] = value
     if len(lengths) > 1:
         raise RecordError(
             "the testbed's runs were not trained equally long",
@@ -210,8 +209,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun]) -> Evidence:
             expected="one number of steps",
             next_step="collect the runs of one `stapo-repro testbed` into a folder of their own",
         )
-    plain = {key: {m: dict(seeds) for m, seeds in by.items()} for key, by in scores.items()}
-    return Evidence(plain, dict(values), dict(tokens), runs, next(iter(lengths), None))
+    return Evidence(dict(values), problems, runs, next(iter(lengths), None))
 
 
 def _world(size: str, path: str) -> str:
@@ -223,77 +221,48 @@ def _world(size: str, path: str) -> str:
     return world
 
 
-def silenced(record: counts.PlantedCounts, mask: str, tau_p: float = 0.002, q: float = 0.75) -> counts.ByClass:
-    """The tokens that a mask would silence in the first `NEAR_BASE` steps of a run, by class."""
-    q = 1.0 if mask == planted.FULL else q
-    found = next(m.tokens for m in record.masks if (m.mask, m.tau_p, m.q) == (mask, tau_p, q))
-    return total(record, found)
-
-
-def total(record: counts.PlantedCounts, tokens: Sequence[counts.ByClass]) -> counts.ByClass:
-    """Sums over the first `NEAR_BASE` steps."""
-    near = [t for step, t in zip(record.steps, tokens, strict=True) if step <= NEAR_BASE]
-    spurious, useful, other = (math.fsum(t[i] for t in near) for i in range(3))
-    return spurious, useful, other
-
-
-def precision(record: counts.PlantedCounts, mask: str) -> float:
-    """Spurious tokens among those that a mask would silence; NaN where it silences none."""
-    tokens = silenced(record, mask)
-    return tokens[0] / sum(tokens) if sum(tokens) else math.nan
-
-
-def _by_seed(e: Evidence, world: str, arm: str, measure: Measure) -> dict[int, float | Mapping[str, float]]:
-    """Seed -> value, or problem -> value; only seeds that have all of it."""
-    if measure in get_args(Answered):
-        found = e.scores.get((world, arm), {}).get(measure, {})
-        return {s: by for s, by in found.items() if not any(map(math.isnan, by.values()))}
-    if measure == "precision":
-        shares = {s: precision(r, MASK_OF[arm]) for s, r in e.tokens.get(world, {}).items()}
-        return {s: v for s, v in shares.items() if not math.isnan(v)}
-    return {s: v[measure] for s, v in e.values.get((world, arm), {}).items() if measure in v}
+def _whole(value: Any) -> bool:
+    return not any(map(math.isnan, value.values() if isinstance(value, Mapping) else [value]))
 
 
 def quantity(
-    e: Evidence, world: str, measure: Measure, terms: Sequence[tuple[float, str]], reference: float = 0.0
+    e: Evidence, world: str, measure: str, terms: Sequence[tuple[float, str]], reference: float = 0.0
 ) -> Quantity:
     """A sum of one measure over arms, averaged over seeds (and problems).
 
-    The interval of a single arm ends where the quantity does: at 0, unless it is a reward or a growth.
+    The interval of a single arm ends where the quantity does: at 0 unless it is a reward or a growth, and a share's at
+    100 %.
 
     Args:
         terms: (sign, arm).
         reference: what `p` tests against, in the printed unit.
     """
-    found = {arm: _by_seed(e, world, arm, measure) for _, arm in terms}
-    planned = e.seeds(world, [REFERENCE] if measure == "precision" else list(found))
+    arms, masked, known = [arm for _, arm in terms], measure in MASKED, e.arms(world)
+    found = {arm: {s: v for s, v in e.values.get((world, arm, measure), {}).items() if _whole(v)} for arm in arms}
+    planned = sorted(set().union(*(known.get(arm, ()) for arm in ([REFERENCE] if masked else arms))))
     seeds = [s for s in planned if all(s in by for by in found.values())]
-    missing = [_missing(arm, gone) for arm, by in found.items() if (gone := [s for s in planned if s not in by])]
+    gone = {labels.method_label(arm): [str(s) for s in planned if s not in by] for arm, by in found.items()}
+    missing = [f"{arm} seed{'s' if len(of) > 1 else ''} {', '.join(of)}" for arm, of in gone.items() if of]
     if not seeds:
         return Quantity("not run", missing=missing)
-
-    def at(seed: int, problem: str | None = None) -> float:
-        values = [(sign, found[arm][seed]) for sign, arm in terms]
-        return math.fsum(sign * (v[problem] if isinstance(v, Mapping) and problem else float(v)) for sign, v in values)  # type: ignore[arg-type]
-
-    one = found[terms[0][1]][seeds[0]]
-    if isinstance(one, Mapping):
-        table = np.array([[at(s, i) for s in seeds] for i in sorted(one)])
-        c = crossed([table], fractions=len(terms) == 1)
+    first = found[arms[0]][seeds[0]]
+    if isinstance(first, Mapping):
+        rows = [[math.fsum(sign * found[arm][s][i] for sign, arm in terms) for s in seeds] for i in sorted(first)]
+        c = crossed([np.array(rows)], fractions=len(terms) == 1)
     else:
-        c = over_seeds([at(s) for s in seeds])
-    factor = FACTOR.get(measure, 100.0)
-    p = two_sided_p(replace(c, mean=c.mean - reference / factor))
+        c = over_seeds([math.fsum(sign * found[arm][s] for sign, arm in terms) for s in seeds])
+    factor, single = MEASURES[measure][3], len(terms) == 1 and terms[0][0] > 0
+    p = p_value(replace(c, mean=c.mean - reference / factor))
     spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
     by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}
-    signed = len(terms) > 1 or terms[0][0] < 0 or measure.startswith("reward") or measure in _GROWTH
-    least = -math.inf if signed else 0.0
-    mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, max(c.low, least), c.high, c.se, spread))
+    least = 0.0 if single and not measure.startswith("reward") and not measure.endswith("growth") else -math.inf
+    ends = max(c.low, least), min(c.high, 1.0 if single and masked and measure != "tokens" else math.inf)
+    mean, low, high, se, sd = (rounded(x, factor) for x in (c.mean, *ends, c.se, spread))
     status = "incomplete" if missing else "run"
     return Quantity(status, mean, low, high, se, rounded(c.df), rounded(p), sd, by_seed, missing, c)
 
 
-def two_sided_p(c: Crossed) -> float:
+def p_value(c: Crossed) -> float:
     """The t test's p of "the mean is 0"; where no seed differs from another, which a t test takes for certainty, that
     of the sign-flip test: 2^(1 - seeds)."""
     return 2.0 ** (1 - len(c.seeds)) if no_spread(c) and c.mean != 0 else t_test_p(c)
@@ -302,10 +271,6 @@ def two_sided_p(c: Crossed) -> float:
 def no_spread(c: Crossed) -> bool:
     """Whether the seeds differ by rounding at most."""
     return c.se <= 1e-12 * max(1.0, abs(c.mean))
-
-
-def _missing(arm: str, seeds: Sequence[int]) -> str:
-    return f"{labels.method_label(arm)} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def rounded(value: float, factor: float = 1.0) -> float | None:

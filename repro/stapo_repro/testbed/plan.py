@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stapo_repro import labels
 
@@ -20,7 +19,7 @@ SEEDS: dict[Part, tuple[int, ...]] = {
 }
 STEPS: dict[Part, int] = {"main": 20, "pilot": 30, "long": 300}
 """The pilot's had all come to the task's end before step 20."""
-METHOD_SEEDS = (10, 11, 12)  # of a method of one's own: seeds that the committed arms have too
+METHOD_SEEDS = (10, 11, 12)  # of a user's method: seeds that the committed arms have too
 QUICK_STEPS = 2
 RATES = {"": "2.0e-4", "-lr2.5x": "5.0e-4", "-lr5x": "1.0e-3"}
 """What the name of a long arm ends with -> its learning rate, of which the first is the miniature's."""
@@ -29,14 +28,8 @@ VALIDATION_EVERY = 25  # steps, in the long part
 _SELECTOR = "actor_rollout_ref.selector"
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A method as the testbed trains it.
-
-    Attributes:
-        name: the label of its records.
-        choices: of `stapo-train run`.
-    """
+class Arm(NamedTuple):
+    """A method as the testbed trains it: the label of its records, and the choices of `stapo-train run`."""
 
     name: str
     choices: tuple[str, ...]
@@ -63,7 +56,7 @@ def arms_of(world: str, part: Part, chosen: tuple[str, ...] | None = None) -> li
         return []
     if part == "main" and world == "paper":
         names += [a.name for a in SWEEP]
-    if chosen is not None:  # whoever names an arm gets it in the long part too
+    if chosen is not None:  # an arm that is named is in the long part too
         names = [n for n in ARMS if n in chosen and (n in labels.ARMS or world == "paper")]
         names = [n for n in names if part == "long" or not method_and_rate(n)[1]]
     return [ARMS[n] for n in names]
