@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
-from stapo_repro.commands.graders import Graders
 from stapo_repro.commands.label import Label
 from stapo_repro.commands.run import Plan, Run
 from stapo_repro.commands.share import Collect
@@ -192,7 +191,6 @@ _COMMANDS = {
     "label": Label,
     "plan": Plan,
     "calibrate": Calibrate,
-    "graders": Graders,
     "gpu-check": GpuCheck,
 }
 

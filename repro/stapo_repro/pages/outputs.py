@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stapo_repro import labels, paper
-from stapo_repro.calibration import graders
-from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
@@ -22,7 +20,6 @@ from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
     APART,
-    CAUSES,
     LABELS,
     METHODS,
     Loaded,
@@ -132,9 +129,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         logged = [*load_training_runs([_RECORDS], APART), *load_training_runs([_RECORDS / METHODS])]
         generated.renew(files, docs / "tokens.md", "mismatch", mismatch_page.page_block(logged))
         generated.renew(files, docs / "tokens.md", "labels", readings.page_block(_RECORDS / LABELS / "labels"))
-        base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
-        generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
-        generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
         small = [r for r in logged if r.size == SMALL]
         generated.renew(files, docs / "small-model.md", "small-tokens", rare_page.page_block(small))
         generated.renew(files, docs / "verified.md", "verified", verified.page_block(_RECORDS / walks.FOLDER))
