@@ -35,10 +35,9 @@ def write(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def test_every_response_on_which_two_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    responses, other = map(str, write(tmp_path))
-    out = tmp_path / "graders.json"
-    command = ["grade", "--input", responses, "--output", str(out), "--verdicts", other]
+def test_every_response_on_which_two_differ(tmp_path: Path) -> None:
+    (responses, other), out = write(tmp_path), tmp_path / "graders.json"
+    command = ["grade", "--input", f"{responses}", "--output", f"{out}", "--verdicts", f"{other}"]
     assert main(command) == 2
     assert main([*command, "--all-presets"]) == 0
     found = json.loads(out.read_text())
@@ -51,11 +50,8 @@ def test_every_response_on_which_two_differ(tmp_path: Path, capsys: pytest.Captu
     # all of g, all of l but one, one of j, and r's three right ones with the one that OTHER calls right
     assert len(found["cases"]) == 12 + 11 + 1 + 4
     by = {c["id"]: c for c in found["cases"]}
-    assert [n for n, yes in by["g0/0"]["says"].items() if yes] == ["ours", "math-verify", "strict", OTHER]
-    assert (by["r0/2"]["answer"], by["r0/2"]["ending"], by["j0/0"]["answer"]) == ("2", "\\boxed{2}", None)
-    assert len(by["l0/0"]["ending"]) == 60
+    assert (by["r0/2"]["answer"], by["r0/2"]["ending"], len(by["l0/0"]["ending"])) == ("2", "\\boxed{2}", 60)
     assert "100000" not in out.read_text()  # a gold answer is the benchmark's
-    assert capsys.readouterr().out.split("strict")[1].split()[:4] == ["27", "0", "0", "0"]
 
 
 def test_verdicts_on_other_responses_are_refused(tmp_path: Path) -> None:
