@@ -85,6 +85,16 @@ def test_the_same_command_gives_the_same_bytes(world: Path) -> None:
     assert {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()} == first
 
 
+def test_responses_for_any_grader(world: Path) -> None:
+    where = ["--run", str(world / "run"), "--data-dir", str(world / "data"), "--out", str(world / "o")]
+    assert main(["export", "--to", "responses", *where]) == 0
+    lines = [json.loads(x) for x in (world / "o" / "responses.jsonl").read_text().splitlines()]
+    assert len(lines) == 23  # 3 problems x 4 samples at two settings; the engine failed on one
+    (line,) = [x for x in lines if "/t1.0/" in x["id"] and x["id"].endswith("/toy-b/1")]
+    given = {"answer": ["2", "-2"], "unit": "m", "unordered": True, "response": "So it is\n\\boxed{2,-2}."}
+    assert {k: v for k, v in line.items() if k != "id"} == given
+
+
 def test_an_unfinished_run_is_refused(world: Path) -> None:
     path = world / "run" / "run.json"
     store.write_json(path, store.read_json(path, Run).model_copy(update={"status": "interrupted"}))

@@ -8,7 +8,7 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, with_thresholds, write
 
-from stapo_repro.sharing.collect import collect
+from stapo_repro.collect import collect
 from stapo_repro.testbed import counts
 from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log

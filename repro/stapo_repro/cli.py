@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
-from stapo_repro.commands.graders import Graders
 from stapo_repro.commands.run import Plan, Run
-from stapo_repro.commands.share import Collect, Pack, Unpack
+from stapo_repro.commands.share import Collect
 from stapo_repro.commands.testbed import Testbed
 from stapo_results.terminal import check_command, run_main
 
@@ -184,10 +183,7 @@ _COMMANDS = {
     "tokens": Tokens,
     "plan": Plan,
     "calibrate": Calibrate,
-    "graders": Graders,
     "gpu-check": GpuCheck,
-    "pack": Pack,
-    "unpack": Unpack,
 }
 
 

@@ -65,12 +65,12 @@ class PromptCommand:
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write a finished run in another harness's format, for its viewers and comparisons."""
+    """Write a finished run in another harness's format, or its responses for other graders."""
 
     run: str
     """Folder of a finished `stapo-eval run`."""
-    to: Literal["lighteval"]
-    """lighteval: results JSON and details parquet."""
+    to: Literal["lighteval", "responses"]
+    """lighteval: results JSON and details parquet. responses: JSONL with gold answers, for any grader."""
     out: str
     """Folder to write into."""
     data_dir: str = ""
@@ -79,9 +79,11 @@ class ExportCommand:
     """Files of benchmarks that the run was given by path, joined by commas."""
 
     def __call__(self) -> int:
-        from stapo_eval.interop import lighteval_log
+        from stapo_eval.interop import lighteval_log, responses
 
         run, cells = lighteval_log.read(Path(self.run), self.data_dir, self.benchmarks)
-        for path in lighteval_log.write(run, cells, Path(self.out)):
-            print(path)
+        out = Path(self.out)
+        print(
+            *(responses.write(cells, out) if self.to == "responses" else lighteval_log.write(run, cells, out)), sep="\n"
+        )
         return 0

@@ -82,7 +82,7 @@ def parse_line(line: bytes, where: str, options: Options) -> InputLine:
         ) from None
 
 
-def _lines(path: Path, options: Options) -> Iterator[InputLine]:
+def read_lines(path: Path, options: Options) -> Iterator[InputLine]:
     """The lines of a file that are not blank.
 
     Raises:
@@ -133,6 +133,33 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
     return cut
 
 
+def read_items(
+    path: Path, options: Options, *, use_answer_line: bool = False, cut: Callable[[str], str] | None = None
+) -> tuple[list[Any], list[Item]]:
+    """(ids, what is graded of each line); of a response only that stays in memory. Raises as `read_lines`."""
+    ids: list[Any] = []
+    items: list[Item] = []
+    for line in read_lines(path, options):
+        response = cut(line.response) if cut else line.response
+        answer = extract(response, line.gold, line.options.preset, use_answer_line=use_answer_line)
+        ids.append(line.id)
+        items.append(Item(line.gold, answer, line.options))
+    return ids, items
+
+
+def check_target(source: Path, target: Path, limits: Limits) -> None:
+    """Raises BadInput for limits that are none, and for a target that cannot be written or is the source."""
+    check_limits(limits)
+    if source.exists() and target.exists() and source.samefile(target):
+        raise BadInput(
+            "--output is the --input: the verdicts would take the place of the responses",
+            found=target,
+            expected="another file",
+            next_step=f"--output {source.with_name(source.stem + '.verdicts.jsonl')}",
+        )
+    runs.check_file(target, "--output")
+
+
 def grade_file(
     source: str | os.PathLike,
     target: str | os.PathLike,
@@ -151,23 +178,9 @@ def grade_file(
         BadInput: before any grading, for limits that are none, a target that cannot be written or is the source, or,
             with file and line, for a line that cannot be graded.
     """
-    path, out_path = Path(source), Path(target)
-    check_limits(limits)
-    if path.exists() and out_path.exists() and path.samefile(out_path):
-        raise BadInput(
-            "--output is the --input: the verdicts would take the place of the responses",
-            found=target,
-            expected="another file",
-            next_step=f"--output {path.with_name(path.stem + '.verdicts.jsonl')}",
-        )
-    runs.check_file(target, "--output")
-    ids: list[Any] = []
-    items: list[Item] = []
-    for line in _lines(path, options):  # of a response only what is graded stays in memory
-        response = cut(line.response) if cut else line.response
-        answer = extract(response, line.gold, line.options.preset, use_answer_line=use_answer_line)
-        ids.append(line.id)
-        items.append(Item(line.gold, answer, line.options))
+    path = Path(source)
+    check_target(path, Path(target), limits)
+    ids, items = read_items(path, options, use_answer_line=use_answer_line, cut=cut)
     with Display() as display, store.replacing(target) as out:
 
         def progress(graded: int, distinct: int) -> None:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stapo_repro import labels
-from stapo_repro.calibration import published
+from stapo_repro import calibrate, labels
 from stapo_repro.driver.request import ON_CPU, Model, Request
 from stapo_repro.driver.stages import Stage
 from stapo_repro.planner.estimates import MACHINES, load
@@ -174,16 +173,15 @@ def _calibration(r: Request, evaluate: str, repro: str, first: tuple[str, ...]) 
     The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
     """
     (m,) = r.models
-    checkpoint, stages = published.load().checkpoints[m.size].id, []
-    for point in published.points_of(checkpoint):
+    checkpoint, stages = calibrate.load().checkpoints[m.size].id, []
+    for point in calibrate.points_of(checkpoint):
         folder = r.out / "eval" / f"{m.name}-{point.source}"
         command = (evaluate, "run", "--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
                    "--max-tokens", f"{point.max_tokens}", "--data-dir", f"{_benchmarks(r)}", *_engine(r, m.size),
                    *(PAPER_LIMIT if r.quick else ()), "--out", f"{folder}")  # fmt: skip
         stages.append(_evaluated(r, folder, command, first))
     page, made = r.out / "calibration", [f"{s.folder}" for s in stages]
-    command = (repro, "calibrate", checkpoint, "--from", *made, "--causes", "--out", f"{page}",
-               *(("--eval-env", f"{r.eval_env}") if r.eval_env else ()))  # fmt: skip
+    command = (repro, "calibrate", checkpoint, "--from", *made, "--out", f"{page}")
     return [*stages, Stage("calibration", command, page, (page,), tuple(s.name for s in stages))]
 
 

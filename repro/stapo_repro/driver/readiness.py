@@ -15,8 +15,7 @@ from typing import Literal
 
 import psutil
 
-from stapo_repro import labels
-from stapo_repro.calibration import published
+from stapo_repro import calibrate, labels
 from stapo_repro.driver.request import Request
 from stapo_repro.driver.stages import Stage, StageEvent, hash_inputs, last_event, portable
 from stapo_repro.paper import checkout
@@ -60,8 +59,8 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
                 *labelled, machine, machine.card, r.steps, known, r.keep_checkpoints
             )
         if m.method == labels.CALIBRATION:
-            known_as = published.load().checkpoints[m.size].id
-            for p in published.points_of(known_as) if not r.quick else ():
+            known_as = calibrate.load().checkpoints[m.size].id
+            for p in calibrate.points_of(known_as) if not r.quick else ():
                 asked = [(b, p.setting) for b in labels.PAPER_BENCHMARKS]
                 found[f"eval/{m.name}-{p.source}"] = estimates.evaluation(
                     *labelled, asked, machine, machine.card, known, p.max_tokens

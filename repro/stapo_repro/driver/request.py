@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from stapo_repro import labels
-from stapo_repro.calibration import published
+from stapo_repro import calibrate, labels
 from stapo_repro.planner.estimates import MACHINES, STEPS, load
 from stapo_repro.testbed.plan import Part
 from stapo_results.errors import BadInput, near_name
@@ -298,7 +297,7 @@ def calibration(names: Sequence[str], out: Path, *, hardware: str = "8gpu", **op
     Raises:
         BadInput: an unknown one, other cells among them, several, a machine without GPUs, or an option of trainings.
     """
-    known = published.load().checkpoints
+    known = calibrate.load().checkpoints
     keys = [n.partition("/")[2] for n in names]
     if len(keys) != 1 or names[0] != f"{labels.CALIBRATION}/{keys[0]}" or keys[0] not in known:
         raise BadInput("no such checkpoint to calibrate on", found=" ".join(names),

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stapo_repro import labels, paper
-from stapo_repro.calibration import graders
-from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
     APART,
-    CAUSES,
     LABELS,
     METHODS,
     Loaded,
@@ -112,11 +109,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     if of != "testbed":
         token_tables(files, records, out)
     if not out:
-        docs = checkout() / "docs"
         files[checkout() / "results" / "tables" / "audit.md"] = page.page(page.load_and_audit()).encode()
-        base = _RECORDS / ON_CPU[SMALL] / "eval" / f"base-{SMALL}"
-        generated.renew(files, docs / "evaluation.md", "causes", calibration.page_block(base, _RECORDS / CAUSES))
-        generated.renew(files, docs / "evaluation.md", "graders", graders.page_block([_RECORDS]))
     return files
 
 

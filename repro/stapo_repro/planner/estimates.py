@@ -14,8 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_repro import labels
-from stapo_repro.calibration import published
+from stapo_repro import calibrate, labels
 from stapo_repro.paper import transcribed
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
@@ -290,7 +289,7 @@ def evaluation(
             return Estimate(None, 0, LOGS_GIB, LOGS_GIB, "not known", ("no record of one",))
         return Estimate(found[0] / 3600, 0, LOGS_GIB, LOGS_GIB, basis, (found[1],))
     budget, count, parallel = load(), samples(places), machine.tensor_parallel(size)
-    weights = budget.models.get(size) or published.load().checkpoints[size]
+    weights = budget.models.get(size) or calibrate.load().checkpoints[size]
     shape, limit = weights.shape, limit or budget.settings.evaluation_limit.value
     lengths = throughput.lengths_of(limit)
     if found:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stapo_repro.calibration import graders
 from stapo_repro.driver import times
 from stapo_repro.testbed import counts
 from stapo_repro.tokens import readings
@@ -55,8 +54,8 @@ def paths_in(value: Any) -> list[str]:
 def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are run.json of base models, trainings, evaluations and probes, metrics.jsonl, cells/*.json, labels.json,
-    graders.json and the token log of a training or probe (all steps joined into one pair of files), each read as its
+    Taken are run.json of base models, trainings, evaluations and probes, metrics.jsonl, cells/*.json, labels.json
+    and the token log of a training or probe (all steps joined into one pair of files), each read as its
     record first, and of a run of the driver what each stage took (stages.json); responses, their times and checkpoints
     stay behind. Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
 
@@ -99,9 +98,8 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
         for cell in sorted(path.parent.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
             written[cell.relative_to(root)] = cell.read_bytes()
-    for file, kind in ((readings.FILE, readings.LabelRecord), (graders.FILE, graders.GraderRecord)):
-        for path in (p for p in sorted(root.rglob(file)) if "set-aside" not in p.relative_to(root).parts):
-            written[path.relative_to(root)] = store.read_json(path, kind).model_dump_json(indent=1) + "\n"
+    for path in (p for p in sorted(root.rglob(readings.FILE)) if "set-aside" not in p.relative_to(root).parts):
+        written[path.relative_to(root)] = store.read_json(path, readings.LabelRecord).model_dump_json(indent=1) + "\n"
     if not written:
         raise BadInput(
             f"{run}: no record found",
