@@ -16,12 +16,12 @@ import synthetic_records as synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import labels, paper, report, tables
+from stapo_repro import paper, report, tables
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.pages import outputs
 from stapo_repro.paper import checkout
 from stapo_repro.read import APART, load_cells, load_training_runs
-from stapo_repro.report import responses, runs, state
+from stapo_repro.report import responses, runs
 from stapo_repro.report.cells import anchors
 from stapo_repro.tables.render.view import main_grid
 from stapo_repro.text import visible
@@ -236,18 +236,6 @@ def test_the_state_says_what_is_run_and_what_is_not(text: str):
     assert len(found) > 80
     assert all('class="absent"' in cell and "muted" not in cell for cell in found)
     assert plain.index("SYNTHETIC RECORDS: 20 of 20") < plain.index("State of the reproduction")
-
-
-def test_every_missing_cell_has_its_hours_hardware_and_command(miniature: Path):
-    found = {row["name"]: row for row in state.todo([miniature], ())["rows"]}
-    assert list(found) == [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
-    for name, row in found.items():
-        lacks, training, evaluation, gpu_hours, hardware, _ = row["columns"]
-        assert lacks == ("evaluation" if training == "-" else "training + evaluation")
-        hours = sum(float(x.replace(",", "")) for x in (training, evaluation) if x != "-")
-        assert float(gpu_hours.replace(",", "")) == pytest.approx(8 * hours, abs=1.5), "eight cards"
-        assert hardware == "8 x H100"
-        assert row["command"] == f"stapo-repro run {name} --hardware 8gpu --dry-run"
 
 
 def test_the_report_shows_every_figure_of_the_gallery(text: str):

@@ -14,8 +14,8 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from stapo_repro.driver.request import console_script
 from stapo_repro.read import Loaded
+from stapo_repro.run.request import console_script
 from stapo_results.benchmarks import Benchmark, find_data_dir, load
 from stapo_results.errors import BadInput, RunFailed, short_hashes
 from stapo_results.schema import CellRecord, Run, Sample

@@ -8,11 +8,11 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from stapo_repro.driver.processes import watched
-from stapo_repro.driver.readiness import check_system
-from stapo_repro.driver.run import interrupt_once
 from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
+from stapo_repro.run.checks import check_system
+from stapo_repro.run.engine import interrupt_once
+from stapo_repro.run.processes import watched
 from stapo_repro.sharing.collect import without_paths
 from stapo_repro.text import grid
 from stapo_results import runs, store

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from stapo_repro.driver import processes
-from stapo_repro.driver.stages import CHILD_ENVIRONMENT
+from stapo_repro.run import processes
+from stapo_repro.run.engine import CHILD_ENVIRONMENT
 from stapo_results.errors import RunFailed
 from stapo_results.provenance import nvidia_smi
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stapo_repro.driver.request import console_script
 from stapo_repro.gpu_check.shell import Shell
+from stapo_repro.run.request import console_script
 from stapo_results import provenance
 from stapo_results.errors import RunFailed
 from stapo_results.schema import Bench, Run, StepMetrics

@@ -23,7 +23,6 @@ from markupsafe import Markup
 from stapo_repro import labels, paper, tables, text
 from stapo_repro.audit.findings import NOTE, Audit, with_reasons
 from stapo_repro.audit.run import load_and_audit
-from stapo_repro.driver.readiness import FILLING
 from stapo_repro.figures.canvas import Drawn
 from stapo_repro.figures.inline import Glyphs, picture
 from stapo_repro.read import Loaded, TrainingRun
@@ -201,7 +200,6 @@ def to_html(
         "glyphs": glyphs,
         "audit": audit,
         "testbed": judged,
-        "todo": state.todo(main.roots, main.skip),
         "part": _section(main, run_folders, page_folder, most, glyphs),
         "stamps": [*stamps, f"Audit: inputs {audit.inputs_sha256[:16]}."],
     }
@@ -213,7 +211,6 @@ def to_html(
         script=Markup(script),
         methods=(labels.method_label(labels.BASE), *labels.METHODS.values()),
         audit_note=NOTE,
-        filling=FILLING,
         with_reasons=with_reasons,
         bars=_bars,
     )

@@ -19,9 +19,9 @@ import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from stapo_repro.driver.readiness import check_disk
-from stapo_repro.planner.estimates import GIB
 from stapo_repro.read import read_steps
+from stapo_repro.run.checks import check_disk
+from stapo_repro.run.cost import GIB
 from stapo_repro.sharing.pack import LINES, MANIFEST, MAX_FILE, Entry, Manifest, cell_ids, is_plain, model_of
 from stapo_repro.testbed import counts
 from stapo_results import runs, store
@@ -94,7 +94,7 @@ def _extract(path: Path, folder: Path) -> Manifest:
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = _declared(archive, path.stat().st_size)
-            check_disk(folder, manifest.total / GIB, manifest.total / GIB)
+            check_disk(folder, manifest.total / GIB)
             for f in manifest.files:
                 _write(archive, f, folder / f.path)
     except BadInput:

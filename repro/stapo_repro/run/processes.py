@@ -155,63 +155,29 @@ def sweep(family: Family, patience: float = 5.0) -> list[str]:
     return left
 
 
-class Peak:
-    """Highest memory of processes together, shared pages counted once (the sum of their PSS), in bytes.
-
-    Reading PSS makes the kernel walk all page tables (5 to 20 ms a process), so resident less shared memory is summed
-    each time, and PSS when that reached a new height or when five seconds have passed.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._cheap_peak = 0
-        self._last = 0.0
-
-    def sample(self, processes: Iterable[psutil.Process]) -> int:
-        """Look once at these processes; returns the peak so far."""
-        cheap, alive, now = 0, [], time.monotonic()
-        for p in processes:
-            with contextlib.suppress(psutil.Error):
-                memory = p.memory_info()
-                cheap += memory.rss - memory.shared
-                alive.append(p)
-        if cheap > 1.02 * self._cheap_peak or now - self._last > 5:
-            self._cheap_peak, self._last, pss = max(cheap, self._cheap_peak), now, 0
-            for p in alive:
-                with contextlib.suppress(psutil.Error):
-                    pss += p.memory_full_info().pss
-            self.bytes = max(self.bytes, pss)
-        return self.bytes
-
-
-class Watchdog:
-    """Ends everybody with the mark when this process dies without saying goodbye."""
-
-    def __init__(self, mark: str):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "stapo_repro.driver.processes", mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def release(self) -> None:
-        """The driver ends in order: the watchdog has nothing to do any more."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(b"done")
-            self._process.stdin.close()
-        self._process.wait(10)
+def resident(processes: Iterable[psutil.Process]) -> int:
+    """Bytes of memory that these processes hold; pages that several share count for each."""
+    total = 0
+    for p in processes:
+        with contextlib.suppress(psutil.Error):
+            total += p.memory_info().rss
+    return total
 
 
 @contextlib.contextmanager
 def watched(mark: str) -> Iterator[None]:
-    """A watchdog over everybody with the mark, while this is open."""
-    watchdog = Watchdog(mark)
+    """A watchdog that ends everybody with the mark if this process dies while this is open."""
+    watchdog = subprocess.Popen(
+        [sys.executable, "-m", "stapo_repro.run.processes", mark],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         yield
     finally:
-        watchdog.release()
+        with contextlib.suppress(BrokenPipeError):
+            watchdog.communicate(b"done", timeout=10)
 
 
 def _watch(mark: str) -> None:
