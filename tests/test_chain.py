@@ -15,7 +15,7 @@ from driving import asked, commands
 from stapo_repro import cli, labels
 from stapo_repro.run import checks, request
 from stapo_repro.run.chain import main, make_stages
-from stapo_repro.run.request import checkpoint, console_script, cpu_run, of_testbed, parse_cells, seeds_of, size_on_cpu
+from stapo_repro.run.request import console_script, cpu_run, of_testbed, parse_cells, run_of, seeds_of
 from stapo_results import runs
 from stapo_results.errors import BadInput
 
@@ -78,23 +78,6 @@ def stand_ins(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
-def test_whole_chain_with_stand_ins_ends_with_table_and_figures(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert main(cpu_run(out, quick=True)) == 0
-    # problem means alternate .75 .5 (STAPO) and .25 0 (base): 62.5 against 12.5, every difference .5
-    assert "62.50 (62.50)" in (out / "tables" / "main_table.md").read_text()
-    assert "peak memory" in capsys.readouterr().out
-    made = ("figures/miniature_training_curves.png", "tokens/stapo-s0/index.html", "stages.json")
-    for name in made:
-        assert (out / name).stat().st_size > 0
-    record = (out / "run.json").read_bytes()
-    assert main(cpu_run(out, quick=True)) == 0
-    assert (out / "run.json").read_bytes() == record
-    assert capsys.readouterr().out.count("finished before") == 8
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("stand_ins")
 def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(tmp_path, capsys):
     out = tmp_path / "run"
     given: dict[str, Any] = {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
@@ -123,10 +106,6 @@ def test_a_users_method_ends_beside_the_committed_arms(tmp_path, capsys):
 
 
 # commands
-
-
-def test_a_relative_folder_and_the_absolute_one_give_the_same_stages():
-    assert make_stages(cpu_run(Path("o"))) == make_stages(cpu_run(Path("o").absolute()))
 
 
 def test_the_miniature():
@@ -258,7 +237,7 @@ def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
 
 
 def test_a_public_checkpoint_is_evaluated_as_it_was_published() -> None:
-    by = commands(checkpoint(["calibration/justrl-deepseek-1.5b"], Path("o"), hardware="1gpu", judge="none"))
+    by = commands(asked("calibration/justrl-deepseek-1.5b", hardware="1gpu", judge="none"))
     name = "calibration-justrl-deepseek-1.5b"
     assert list(by) == ["benchmarks", f"eval/{name}-justrl", f"eval/{name}-sober", "calibration"]
     assert by[f"eval/{name}-sober"] == (
@@ -302,9 +281,9 @@ def test_every_training_command_composes() -> None:
     lambda: seeds_of("0", 1), lambda: seeds_of(None, 0),
     lambda: cpu_run(Path("o"), steps=0), lambda: cpu_run(Path("o"), size="smollm2-135m", hardware="cpu-2nodes"),
     lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
-    lambda: checkpoint(["calibration/x"], Path("o")),
-    lambda: checkpoint(["calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"], Path("o")),
-    lambda: checkpoint(["calibration/justrl-deepseek-1.5b"], Path("o"), steps=10),
+    lambda: asked("calibration/x"),
+    lambda: asked("calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"),
+    lambda: asked("calibration/justrl-deepseek-1.5b", steps=10),
     lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms="stapo,stapo"),
     lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(part="pilot", seeds=(10, 11)),
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
@@ -327,10 +306,10 @@ def test_seeds_are_named_or_counted() -> None:
 
 
 def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
-    assert size_on_cpu(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "smollm2-135m"
-    assert size_on_cpu(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == ""
+    assert run_of(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "small"
+    assert run_of(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == "cells"
     with pytest.raises(BadInput) as e:
-        size_on_cpu(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
+        run_of(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
     each = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]
     assert e.value.next_step == "   and: ".join(f"stapo-repro run {names}" for names in each)
 
@@ -388,7 +367,11 @@ def test_a_cell_of_the_miniature_from_nothing_to_records(tmp_path: Path) -> None
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    call("run", "stapo/mini", "--quick", "--out", "r")
+    assert "peak memory" in call("run", "stapo/mini", "--quick", "--out", "r")
+    record = (tmp_path / "r/run.json").read_bytes()
+    assert call("run", "stapo/mini", "--quick", "--out", f"{tmp_path / 'r'}").count("finished before") == 5
+    assert (tmp_path / "r/run.json").read_bytes() == record
+    assert (tmp_path / "r/tokens/stapo-s0/index.html").stat().st_size > 0
     assert "Still to do: 0 of 8 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
     call("collect", "r", "--out", "shared")
     call("tables", "--records", "shared/eval", "shared/train", "--out", "t")

@@ -62,7 +62,7 @@ def test_killed_in_every_stage_it_goes_on_and_ends_in_the_same_bytes(whole: Path
     for stage in STAGES:
         process = start(out, log)
         deadline = time.monotonic() + 600
-        while not re.search(rf"^(start|go on) +{re.escape(stage)} ", log.read_text(), re.M):
+        while not re.search(rf"^(start|resume) +{re.escape(stage)} ", log.read_text(), re.M):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, stage
             time.sleep(0.05)

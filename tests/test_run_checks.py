@@ -68,8 +68,7 @@ def test_the_miniatures_dry_run_knows_its_hours_from_records(tmp_path, monkeypat
 
 def test_a_dry_run_of_all_lists_every_cell_of_the_paper_without_torch(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "_check_configuration", lambda command: "")
-    monkeypatch.setattr(checks, "_check_prompt", lambda *given: "")
+    monkeypatch.setattr(checks, "_asked", lambda *given: "")
     with pytest.raises(SystemExit):
         cli.main(["run", "--all", "--dry-run"])
     text = capsys.readouterr().out

@@ -59,8 +59,9 @@ def make_stages(r: Request) -> list[Stage]:
     if r.experiment == "calibration":
         return [*inputs, *_calibration(r, inputs)]
     trainings = [_training(r, m) for m in r.trained]
-    exports = [_export(r, m) for m in r.trained if r.evaluates]
-    evaluations = [_evaluation(r, m, inputs) for m in r.models if r.evaluates]
+    judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
+    exports = [_export(r, m) for m in judged if not m.is_base]
+    evaluations = [_evaluation(r, m, inputs) for m in judged]
     made = [*trainings, *exports, *evaluations]
     if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
         place = {m.name: i for i, m in enumerate(r.models)}
@@ -221,9 +222,9 @@ def _engine(r: Request, size: str) -> list[str]:
 
 def show_summary(r: Request, wall_seconds: float) -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's."""
-    pages = [r.out / "tables" / "main_table.md", r.out / "tables" / "testbed.md", r.out / "calibration/calibration.md"]
-    for page in filter(Path.exists, pages):
-        Console().print(Markdown(page.read_text() if r.on_cpu else f"{page}"))
+    page = r.out / "tables" / ("testbed.md" if r.experiment == "testbed" else "main_table.md")
+    if r.on_cpu and page.exists():
+        Console().print(Markdown(page.read_text(encoding="utf-8")))
     states = engine.read_states(r.out).values()
     whole, peak = sum(s.seconds for s in states), max(s.peak_mib for s in states) / 1024
     print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")

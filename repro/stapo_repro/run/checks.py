@@ -33,14 +33,9 @@ from stapo_results.terminal import duration
 STAGES = "finished stages"
 MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
 SMALL_DISK_GIB, SMALL_MEMORY_GIB = 3, 10
-# what an environment needs beyond the suite itself, to be asked before days of work depend on it
-NEEDS = {"stapo-train": ("verl", "vllm", "torch"), "stapo-eval": ("vllm", "math_verify", "torch")}
+# packages that an environment needs beyond the suite itself, and the file that pins them
+TRAINING, EVALUATION = (("verl", "vllm", "torch"), "gpu"), (("vllm", "math_verify", "torch"), "eval-gpu")
 _OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
-
-FILLING = (
-    "It fills the folder named by --out and does not look at committed records: what is recorded elsewhere is run "
-    "again."
-)
 
 
 def new_record(r: Request) -> Run:
@@ -83,17 +78,19 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
         trainings = sum(s.kind == "train" for s in left) if small else 0
         disk = (SMALL_DISK_GIB if small else MINIATURE_DISK_GIB) + cost.SMALL_TRAINING_GIB * trainings
         if left:
-            checks.attempt("memory", check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
+            checks.attempt("memory", _check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
             checks.attempt("disk", check_disk, r.out, max(0.0, disk - sum(there.values())))
         return checks
     if r.data_dir is not None:
-        checks.attempt("benchmarks", check_benchmarks, r.data_dir)
+        checks.attempt("benchmarks", _check_benchmarks, r.data_dir)
     train, evaluate, _ = map(Path, r.programs)
     if r.trained:
-        checks.attempt("training's environment", check_environment, "stapo-train", train)
-    checks.attempt("evaluation's environment", check_environment, "stapo-eval", evaluate)
+        checks.attempt("training's environment", check_environment, train, *TRAINING)
+    checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
     if r.judge != "none":  # days before it is asked
-        checks.attempt("judge's prompt", _check_prompt, evaluate, r.judge)
+        cure = "set STAPO_JUDGE_PROMPT=FILE, or leave the judge out: --judge none"
+        command = (f"{evaluate}", "prompt", "--judge", r.judge)
+        checks.attempt("judge's prompt", _asked, command, "the judge's published prompt is not at hand", cure)
     disk = sum(max(0.0, costs[s.name].disk - there[s.name]) for s in left if s.name in costs)
     checks.attempt("disk", check_disk, r.out, disk, "--keep-checkpoints 1, or " if r.trained else "")
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
@@ -107,8 +104,7 @@ def _check_folder(r: Request) -> str:
     return f"{r.out}: {'is filled further' if previous else 'new'}"
 
 
-def check_benchmarks(folder: Path) -> str:
-    """What a folder of benchmarks holds. Raises: BadInput where a file is missing."""
+def _check_benchmarks(folder: Path) -> str:
     names = [f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS]
     if missing := [n for n in names if not (folder / n).exists()]:
         raise BadInput("the folder of benchmarks is not complete", found=f"{folder} lacks {', '.join(missing)}",
@@ -117,7 +113,6 @@ def check_benchmarks(folder: Path) -> str:
 
 
 def _check_fetched() -> str:
-    """Raises BadInput where the small model's weights are not in the cache."""
     folder = store.fetched_folder(SMALL) / "model"
     if not folder.is_dir():
         raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
@@ -133,8 +128,7 @@ def check_system() -> str:
     return sys.platform
 
 
-def check_memory(need: float) -> str:
-    """Raises BadInput where a CPU's trainings would not find `need` GiB of memory."""
+def _check_memory(need: float) -> str:
     free = psutil.virtual_memory().available / GIB
     if free < need:
         raise BadInput("too little free memory for veRL and Ray", found=f"{free:.1f} GiB available",
@@ -153,23 +147,18 @@ def check_disk(out: Path, need: float, cure: str = "") -> str:
     return f"{free:,.0f} GiB free, {need:,.0f} needed"
 
 
-def check_environment(command: str, program: Path) -> str:
+def check_environment(program: Path, names: Sequence[str], pins: str) -> str:
     """The versions of what a wing needs in its environment. Raises: BadInput for what is not installed there."""
-    versions = _installed(program, NEEDS[command])
+    versions = _installed(program, names)
     if lacking := [n for n, v in versions.items() if v is None]:
-        pins = f"requirements/{'gpu' if command == 'stapo-train' else 'eval-gpu'}.txt"
-        raise BadInput(f"the environment of {command} cannot do this on GPUs",
+        raise BadInput(f"the environment of {program.name} cannot do this on GPUs",
                        found=f"no {', no '.join(lacking)} in {program.parent.parent}",
-                       expected=f"what {pins} pins", next_step=_OTHER_ENVIRONMENT)  # fmt: skip
+                       expected=f"what requirements/{pins}.txt pins", next_step=_OTHER_ENVIRONMENT)  # fmt: skip
     return ", ".join(f"{n} {v}" for n, v in versions.items())
 
 
 def _installed(program: Path, names: Sequence[str]) -> dict[str, str | None]:
-    """Versions of these packages in the environment of a console script, None for what is not there.
-
-    Raises:
-        BadInput: no Python beside it to ask.
-    """
+    """Versions of these packages in the environment of a console script, None for what is not there."""
     code = (
         "import importlib.metadata as m, json, sys\n"
         "names = {d.metadata['Name'].lower().replace('-', '_'): d.version for d in m.distributions()}\n"
@@ -194,15 +183,6 @@ def check_gpus(hardware: str) -> str:
     return f"{found} in this machine, {needed} needed"
 
 
-def _check_prompt(evaluate: Path, judge: str) -> str:
-    """The published prompt that this judge will be asked in; the evaluation wing finds or fetches it."""
-    done = subprocess.run([evaluate, "prompt", "--judge", judge], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BadInput("the judge's published prompt is not at hand", found=" ".join(done.stderr.split()),
-                       next_step="set STAPO_JUDGE_PROMPT=FILE, or leave the judge out: --judge none")  # fmt: skip
-    return done.stdout.strip()
-
-
 def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
     """The training wing's own check of each configuration: it needs veRL, but no GPU, no data and no weights.
 
@@ -213,26 +193,28 @@ def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
         return
     different = {tuple(a for a in s.command if not a.startswith(("run.seed=", "run.out="))): s for s in trainings}
     for stage in different.values():
-        checks.attempt(f"configuration of {stage.name}", _check_configuration, stage.command)
+        command, cure = (*stage.command, "--config-only"), "correct what it names; alone: stapo-train run ..."
+        checks.attempt(
+            f"configuration of {stage.name}", _asked, command, "the training wing refuses it", cure, "passes"
+        )
 
 
-def _check_configuration(command: Sequence[str]) -> str:
-    done = subprocess.run([*command, "--config-only"], capture_output=True, text=True, check=False)
+def _asked(command: Sequence[str], refused: str, cure: str, passes: str = "") -> str:
+    """What a wing's command answers, or `passes`. Raises: BadInput with the end of its errors where it refuses."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BadInput("the training wing refuses the configuration",
-                       found="\n".join(done.stderr.strip().splitlines()[-8:]),
-                       next_step=f"correct what it names; alone: {shlex.join(command)} --config-only")  # fmt: skip
-    return "composes; selector, sizes, alarms and veRL's own validation pass"
+        raise BadInput(refused, found="\n".join(done.stderr.strip().splitlines()[-8:]), next_step=cure)
+    return passes or done.stdout.strip()
 
 
 def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate], checks: Checks) -> None:
-    """Print each stage with its command, what is there, hours and disk, and the checks; then refuse what cannot start.
+    """Print each stage with its command, what is there, hours and disk, and the checks.
 
     Raises:
-        BadInput: with everything that stands in the way.
+        BadInput: with everything that is in the way of a start.
     """
     steps = f", {r.steps:,} steps" if r.steps else ""
-    print(f"{r.experiment}: {', '.join(r.cells)}{steps}, on {r.ray_address or r.hardware}, into {r.out}\n{FILLING}")
+    print(f"{r.experiment}: {', '.join(r.cells)}{steps}, on {r.ray_address or r.hardware}, into {r.out}")
     done = next((c.found for c in checks.made if c.name == STAGES), None) or {}
     for i, stage in enumerate(stages, 1):
         begun = "begun" if stage.folder.exists() else "to do"
@@ -249,7 +231,8 @@ def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]
               f"the paper states {paper['days-low']['value']} to {paper['days-high']['value']}")  # fmt: skip
     print("\nChecks")
     for c in checks.made:
-        print(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else c.found}")
+        found = len(c.found) if c.name == STAGES and not c.problem else c.found
+        print(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else found}")
     print("")
     checks.refuse()
     print("All checks passed; nothing was started (--dry-run).")
@@ -262,5 +245,6 @@ def cost_text(*estimates: Estimate) -> str:
         return "no time on record"
     text = f"about {duration(3600 * sum(h or 0.0 for h in hours))}"
     if gpu_hours := sum(e.gpu_hours or 0.0 for e in estimates):
-        text += f", {gpu_hours:,.0f} GPU h, disk {sum(e.disk for e in estimates):,.0f} GiB"
+        disk = sum(e.disk for e in estimates)
+        text += f", {gpu_hours:,.0f} GPU h, disk {disk:,.{0 if disk >= 10 else 1}f} GiB"
     return text

@@ -7,13 +7,13 @@ of samples.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from stapo_repro import labels
 from stapo_repro.calibration import published
@@ -40,12 +40,8 @@ SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token l
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Setting(_Strict):
-    """A value with its place; "inferred" ones are decisions of this project."""
+class Setting(BaseModel):
+    """A value with its place in the paper; "inferred" ones are decisions of this project."""
 
     value: int = Field(ge=1)
     unit: str
@@ -53,16 +49,15 @@ class Setting(_Strict):
     where: str
 
 
-class Judge(_Strict):
+class Judge(BaseModel):
     """The verifier: parameters, and the most tokens that one question has."""
 
     model: str
     parameters: int
     question_tokens: int
-    where: str
 
 
-class BaseWeights(_Strict):
+class BaseWeights(BaseModel):
     """A base model's hub id and the commit of its weights."""
 
     id: str
@@ -73,11 +68,9 @@ class BaseWeights(_Strict):
         return shape_from(KNOWN[self.id], self.id)
 
 
-class Budget(_Strict):
+class Budget(BaseModel):
     """results/paper/budget.json. `settings`: steps, prompts and responses of a step, limits in tokens, checkpoints."""
 
-    schema_version: Literal[1]
-    source: str
     settings: dict[str, Setting]
     judge: Judge
     models: dict[str, BaseWeights]
@@ -124,12 +117,6 @@ def places(size: str) -> tuple[Place, ...]:
     return tuple((b, s) for b in labels.benchmarks_of(size) for s in SETTINGS)
 
 
-def samples(places: Iterable[Place]) -> int:
-    """Responses that these benchmarks and settings take: rows x N each."""
-    known = registry()
-    return sum(known[b].rows * known[b].samples for b, _ in places)
-
-
 @dataclass(frozen=True)
 class Estimate:
     """What a training or an evaluation takes.
@@ -152,11 +139,8 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class RecordedRun:
-    """A finished training or evaluation: its labels, GPUs, and wall seconds of a step, or of a sample.
-
-    An evaluation of a size that a CPU trains counts as one sample.
-    """
+class Measured:
+    """A finished training or evaluation: wall seconds of a step, of a sample, or of the evaluation of a CPU's model."""
 
     kind: str
     method: str
@@ -167,45 +151,41 @@ class RecordedRun:
     machine: str
 
 
-def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[RecordedRun]:
+def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Measured]:
     """Finished trainings and evaluations below the roots that are long enough to say how long another one takes.
 
     Raises:
         RecordError: a broken record, or one whose configuration lacks method, size or a training's steps.
     """
-    files = [p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip]
-    runs = ((p, read_json(p, Run)) for p in files)
-    found = (_recorded(p, r) for p, r in runs if r.kind in ("train", "eval") and r.status == "done" and r.wall_seconds)
-    return [r for r in found if r is not None]
-
-
-def _recorded(path: Path, run: Run) -> RecordedRun | None:
-    config: dict[str, Any] = (run.config.get("run") or {}) if run.kind == "train" else run.config
-    needed = ("method", "size", *(["steps"] if run.kind == "train" else []))
-    if lacking := [k for k in needed if config.get(k) is None]:
-        raise RecordError(f"{path}: a finished run without its labels", found=f"no {', '.join(lacking)}",
-                          expected=", ".join(needed),
-                          next_step="make the run again with this version, or leave its folder out")  # fmt: skip
-    if run.kind == "train":
-        trainer, units = run.config.get("trainer") or {}, config["steps"]
-        gpus, enough = trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1), units >= SHORTEST
-    else:
+    found = []
+    for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
+        run = read_json(path, Run)
+        if run.kind not in ("train", "eval") or run.status != "done" or not run.wall_seconds:
+            continue
+        train, trainer = run.kind == "train", run.config.get("trainer") or {}
+        c = (run.config.get("run") or {}) if train else run.config
+        if lacking := [k for k in ("method", "size", *(["steps"] if train else [])) if c.get(k) is None]:
+            raise RecordError(f"{path}: a finished run without its labels", found=f"no {', '.join(lacking)}",
+                              next_step="make the run again, or leave its folder out")  # fmt: skip
         cells = [read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json"))]
-        graded = sum(c.n * len(c.problems) for c in cells)
-        gpus, enough = (config.get("tensor_parallel") or 1) * (config.get("replicas") or 1), not config.get("limit")
-        units, enough = 1 if has_base(config["size"]) else graded, enough and graded > 0
-    if not enough:
-        return None
-    machine, card = f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}", ""
-    if cards := run.hardware.get("gpus"):
+        graded = 0 if c.get("limit") else sum(x.n * len(x.problems) for x in cells)
+        if train:
+            units = c["steps"] if c["steps"] >= SHORTEST else 0
+        else:
+            units = min(graded, 1) if has_base(c["size"]) else graded
+        cards, gpus = run.hardware.get("gpus") or [""], 0
+        if cards[0]:
+            spread = (c.get("tensor_parallel") or 1) * (c.get("replicas") or 1)
+            gpus = trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1) if train else spread
         card = throughput.card_named(cards[0]) or cards[0]
-        machine = f"{gpus} {card}"
-    seconds = (run.wall_seconds or 0.0) / units
-    return RecordedRun(run.kind, config["method"], config["size"], card, gpus if cards else 0, seconds, machine)
+        machine = f"{gpus} {card}" if gpus else f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}"
+        if units:
+            found.append(Measured(run.kind, c["method"], c["size"], card, gpus, run.wall_seconds / units, machine))
+    return found
 
 
 def _measured(
-    known: Sequence[RecordedRun], kind: str, method: str, size: str, machine: Machine
+    known: Sequence[Measured], kind: str, method: str, size: str, machine: Machine
 ) -> tuple[float, str] | None:
     """(seconds of a step or of a sample, how they were measured), of the same method where it is recorded."""
     same = [r for r in known if (r.kind, r.size, r.card, r.gpus) == (kind, size, machine.card, machine.gpus)]
@@ -216,7 +196,7 @@ def _measured(
 
 
 def training(
-    method: str, size: str, machine: Machine, steps: int, known: Sequence[RecordedRun], keep: int = 0
+    method: str, size: str, machine: Machine, steps: int, known: Sequence[Measured], keep: int = 0
 ) -> Estimate:
     """The training of a model. On a CPU nothing but a record says how long it takes.
 
@@ -240,7 +220,7 @@ def training(
 
 
 def evaluation(
-    method: str, size: str, places: Sequence[Place], machine: Machine, known: Sequence[RecordedRun],
+    method: str, size: str, places: Sequence[Place], machine: Machine, known: Sequence[Measured],
     limit: int | None = None,
 ) -> Estimate:  # fmt: skip
     """The evaluation of one model at these benchmarks and settings, with the judge. The weights of a base model, and of
@@ -252,7 +232,8 @@ def evaluation(
     found = _measured(known, "eval", method, size, machine)
     if has_base(size):
         return _on_cpu(found, 1, LOGS_GIB)
-    budget, count = load(), samples(places)
+    budget, known_as = load(), registry()
+    count = sum(known_as[b].rows * known_as[b].samples for b, _ in places)
     weights = budget.models.get(size) or published.load().checkpoints[size]
     shape, lengths = weights.shape, throughput.lengths_of(limit or budget.settings["evaluation_limit"].value)
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB

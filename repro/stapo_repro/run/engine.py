@@ -1,8 +1,8 @@
-"""The stage engine: runs a list of commands in order, once each, and goes on after any kind of death.
+"""The stage engine: runs a list of commands in order, once each, and resumes after any kind of death.
 
-Whether a stage is done its run folder says (run.json), or the file that its command writes last. stages.json beside
-them has the command and the times of each stage. A stage that is not done is run: its wing goes on, finds it finished,
-or refuses another run. What another command made is refused here; nothing is moved or deleted.
+The run folder of a stage says whether it is done (run.json), or the file that its command writes last. stages.json
+has the command and the times of each stage. A stage that is not done is run: its wing resumes, finds it finished, or
+refuses another run. What another command made is refused here; nothing is moved or deleted.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ class Stage:
         return kind_of(self.name)
 
     def missing(self) -> str:
-        """The first of the outputs that is not there, or does not say done; "" where all are."""
+        """The first of the outputs that is not there, or does not say done, in words; "" where all are."""
         for path in self.outputs:
-            if not path.exists() or (path.name == runs.RECORD and store.read_json(path, Run).status != "done"):
-                return str(path)
+            if not path.exists():
+                return f"{path} is not there"
+            if path.name == runs.RECORD and store.read_json(path, Run).status != "done":
+                return f"{path} does not say done"
         return ""
 
 
@@ -242,17 +244,10 @@ class Engine:
         if state is None or not resumes:
             state = StageState(name=stage.name, command=command, code=code_text(), attempts=1)
         self._record(state, status="running", attempts=state.attempts + resumes, code=code_text())
-        self.display.say(f"{'go on' if resumes else 'start':<11} {title}")
+        self.display.say(f"{'resume' if resumes else 'start':<11} {title}")
         started, peak, family = time.monotonic(), 0, processes.Family(self.mark)
         self.waiting.remove(stage.name)
         first: tuple[int, float] | None = None  # what was done at the stage's first report, and when
-
-        def close(result: str, notes: Sequence[str]) -> None:
-            seconds, mib, state = time.monotonic() - started, peak >> 20, self.states[stage.name]
-            self._record(state, status=result, seconds=round(state.seconds + seconds, 2),
-                         peak_mib=max(state.peak_mib, mib))  # fmt: skip
-            text = f"{result:<11} {title}, {duration(seconds)}, peak {mib / 1024:.1f} GiB"
-            self.display.say("\n            ".join([text, *notes]), "" if result == "done" else "bold red")
 
         def line() -> str:
             parts = [title, duration(spent)]
@@ -262,7 +257,7 @@ class Engine:
             return ", ".join([*parts, self.time_left(stage, spent, said, first), f"peak {peak / 2**30:.1f} GiB"])
 
         environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), terminal.PROGRESS: str(report.resolve())}
-        child = None
+        child, result, note, found = None, "interrupted", "", ""
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
@@ -271,21 +266,25 @@ class Engine:
                 first = first or ((said["done"], spent) if said and said["done"] else None)
                 self.display.show(line, share)
                 time.sleep(POLL_SECONDS if spent > POLL_SECONDS else 0.1)
-            left = processes.sweep(family, self.patience)
-        except BaseException:  # also Ctrl-C and a defect of our own: nothing may be left running
-            survivors = processes.end_all(family, child, self.grace)
-            close("interrupted", [f"survived KILL: {', '.join(survivors)}"] if survivors else [])
-            raise
-        missing = stage.missing() if child.returncode == 0 else ""
-        notes = [f"outlived the stage and were ended: {', '.join(left)}"] if left else []
-        close("failed" if child.returncode or missing else "done", notes)
-        if child.returncode or missing:
+            if left := processes.sweep(family, self.patience):
+                note = f"\n            outlived the stage and were ended: {', '.join(left)}"
+            found = f"exit code {child.returncode}" if child.returncode else stage.missing()
+            result = "failed" if found else "done"
+        finally:  # also after Ctrl-C and a defect of our own: nothing may be left running
+            if result == "interrupted" and (left := processes.end_all(family, child, self.grace)):
+                note = f"\n            survived KILL: {', '.join(left)}"
+            seconds, state = time.monotonic() - started, self.states[stage.name]
+            self._record(state, status=result, seconds=round(state.seconds + seconds, 2),
+                         peak_mib=max(state.peak_mib, peak >> 20))  # fmt: skip
+            text = f"{result:<11} {title}, {duration(seconds)}, peak {peak / 2**30:.1f} GiB{note}"
+            self.display.say(text, "" if result == "done" else "bold red")
+        if result == "failed":
             tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
             self.display.say("\n".join([f"--- last {len(tail)} lines of {log}", *(f"  {x[:400]}" for x in tail)]))
             raise RunFailed(
                 f"the stage {stage.name} failed",
-                found=f"exit code {child.returncode}" if child.returncode else f"it ended with 0 without {missing}",
-                expected="0 and its outputs",
+                found=found,
+                expected="exit code 0 and its outputs",
                 next_step=f"read {log}; then run the same command again: finished stages are kept. The stage alone:\n"
                 f"            {shlex.join(stage.command)}",
             )
@@ -357,17 +356,21 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
 
     Args:
         hardware: of the runs in it, repeats allowed.
-
-    Raises:
-        RecordError: a broken record.
     """
     file = folder / runs.RECORD
     if not file.exists() or (run := store.read_json(file, Run)).kind != "repro":
         return None
-    states = read_states(folder).values()
-    done = [StageTime(**s.model_dump(include={*StageTime.model_fields})) for s in states if s.status == "done"]
-    config = {"quick": run.config["quick"], "part": run.config.get("part", "")}
-    return _times(run.config["experiment"], done, [s.name for s in states if s.status != "done"], hardware, **config)
+    states, fields = read_states(folder).values(), {*StageTime.model_fields}
+    done = [StageTime(**s.model_dump(include=fields)) for s in states if s.status == "done"]
+    return RunTimes(
+        kind=run.config["experiment"],
+        quick=run.config["quick"],
+        part=run.config.get("part", ""),
+        seconds=round(sum(s.seconds for s in done), 2),
+        stages=done,
+        unfinished=[s.name for s in states if s.status != "done"],
+        hardware=[h for i, h in enumerate(hardware) if h not in hardware[:i]],
+    )
 
 
 def joined(earlier: RunTimes, later: RunTimes) -> RunTimes:
@@ -376,31 +379,21 @@ def joined(earlier: RunTimes, later: RunTimes) -> RunTimes:
     Raises:
         RecordError: they are not of one kind.
     """
-    if (earlier.kind, earlier.quick, earlier.part) != (later.kind, later.quick, later.part):
-        kinds = [f"{r.kind} {r.part}".strip() + (" (quick)" if r.quick else "") for r in (earlier, later)]
+    kinds = [f"{r.kind} {r.part}".strip() + (" (quick)" if r.quick else "") for r in (earlier, later)]
+    if kinds[0] != kinds[1]:
         raise RecordError("the folder holds the records of another kind of run", found=kinds[0], expected=kinds[1],
                           next_step="stapo-repro collect RUN --out DIR, where DIR holds no other records")  # fmt: skip
     again = {s.name for s in later.stages} | set(later.unfinished)
     kept = [s for s in earlier.stages if s.name not in again]
+    stages = kept + later.stages
+    machines = [h for h in earlier.hardware if kept and h not in later.hardware] + later.hardware
     unfinished = [name for name in earlier.unfinished if name not in again] + later.unfinished
-    machines = [*(earlier.hardware if kept else []), *later.hardware]
-    return _times(later.kind, kept + later.stages, unfinished, machines, quick=later.quick, part=later.part)
-
-
-def _times(kind: str, stages: list[StageTime], unfinished: list[str], hardware: Sequence[dict], **of: Any) -> RunTimes:
-    once, seconds = [h for i, h in enumerate(hardware) if h not in hardware[:i]], sum(s.seconds for s in stages)
-    return RunTimes(kind=kind, seconds=round(seconds, 2), stages=stages, unfinished=unfinished, hardware=once, **of)
+    values = {"stages": stages, "unfinished": unfinished, "hardware": machines}
+    return later.model_copy(update={**values, "seconds": round(sum(s.seconds for s in stages), 2)})
 
 
 def page_block(records: Path, experiment: str, what: str) -> str:
-    """What a page says between its markers of the time that the committed run of an experiment took.
-
-    Args:
-        records: such as results/records. what: the sentence calls the run so.
-
-    Raises:
-        RecordError: a record that is broken.
-    """
+    """What a page says of the time that the committed run of an experiment took; `what`: its name in the sentence."""
     if not (file := records / experiment / FILE).exists():
         return f"The {what}: not run."
     t = store.read_json(file, RunTimes)

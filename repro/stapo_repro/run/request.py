@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,8 @@ Named = tuple[tuple[str, str], ...]
 """(method, size) of each cell."""
 Seeds = tuple[int, ...]
 
-QUICK_STEPS = {"miniature": 4, "small": 2, "cells": 2}
+QUICK_STEPS = {MINI: 4, SMALL: 2}
+QUICK_PAPER_STEPS = 2
 QUICK_METHODS = ("justrl", "stapo")
 ON_CPU: dict[str, Experiment] = {MINI: "miniature", SMALL: "small"}
 """The experiment of each size that a CPU trains."""
@@ -60,18 +61,15 @@ class Model:
 
 @dataclass(frozen=True)
 class Request:
-    """One run of the driver.
+    """One run of the driver. `out` and `data_dir` are made absolute, so that both spellings give the same commands.
 
     Attributes:
         models: in the order in which they are trained and evaluated.
         programs: paths of stapo-train, stapo-eval and stapo-repro.
         same: what further calls on the same folder have to agree in, beside experiment, quick and steps.
         hardware: one of `CPUS` for the miniature, "cpu" for small model and testbed, else a key of `MACHINES`.
-        rebuild_base: train the miniature's base model anew instead of taking the carried weights.
         part: of the testbed; own: the label of a method that is shown beside the testbed's committed arms.
         data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
-
-    `out` and `data_dir` are made absolute, so that a relative path and the absolute one give the same commands.
     """
 
     experiment: Experiment
@@ -94,11 +92,6 @@ class Request:
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
         object.__setattr__(self, "data_dir", self.data_dir and self.data_dir.resolve())
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the models are evaluated; of long runs only what they log is asked for."""
-        return self.part != "long"
 
     @property
     def on_cpu(self) -> bool:
@@ -131,29 +124,21 @@ def of_cells(
     """The run that these cells are; None takes the default.
 
     Args:
-        options: of `paper_cells`; None and "" where they are not given.
+        options: further ones of `paper_cells`; None and "" where they are not given.
 
     Raises:
         BadInput: a name that is no cell, cells of several runs, or a value or an option that they do not have.
     """
-    given = {k: v for k, v in options.items() if v not in (None, "")}
-    if any(n.startswith(f"{labels.CALIBRATION}/") for n in names):
-        of_trainings = given | {"seeds": seeds, "steps": steps}
-        return checkpoint(names, out or Path("runs/calibration"), hardware=hardware or "8gpu", quick=quick,
-                          **of_trainings)  # fmt: skip
-    cells = parse_cells(names)
-    if not (size := size_on_cpu(cells)):
-        return paper_cells(cells, out or Path("runs/cells"), hardware=hardware or "8gpu", seeds=seeds, steps=steps,
-                           quick=quick, **given)  # fmt: skip
-    if hardware is not None and hardware not in CPUS:
-        given = {"hardware": hardware, **given}
-    if given:
-        raise BadInput(f"{size} has no such option", found=", ".join(map(_flag, given)),
+    cells, given = parse_cells(names), {k: v for k, v in options.items() if v not in (None, "")}
+    same, run = {"quick": quick, "seeds": seeds, "steps": steps}, run_of(cells)
+    if run not in ON_CPU.values():
+        return paper_cells(cells, out or Path("runs") / run, hardware=hardware or "8gpu", **same, **given)
+    if given := ({} if hardware in (None, *CPUS) else {"hardware": hardware}) | given:
+        raise BadInput(f"the {run} run has no such option", found=_flags(given),
                        expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",
                        next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
-    methods = tuple(m for m in labels.METHODS if (m, size) in cells)
-    return cpu_run(out or Path("runs") / ON_CPU[size], quick=quick, seeds=seeds, methods=methods, steps=steps,
-                   hardware=hardware or "cpu", size=size)  # fmt: skip
+    return cpu_run(out or Path("runs") / run, methods=[m for m in labels.METHODS if m in dict(cells)],
+                   hardware=hardware or "cpu", size=cells[0][1], **same)  # fmt: skip
 
 
 def cpu_run(
@@ -169,7 +154,7 @@ def cpu_run(
         raise BadInput(f"{size} is trained on one machine's CPU here", found=f"--hardware {hardware}",
                        expected="cpu", next_step="leave it out")  # fmt: skip
     names, experiment = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), ON_CPU[size]
-    count = steps if steps is not None else QUICK_STEPS[experiment] if quick else STEPS[size]
+    count = steps if steps is not None else QUICK_STEPS[size] if quick else STEPS[size]
     numbers, same = seeds or (0,), {}
     if size == MINI:  # to the folder of the small model methods and seeds may be added
         same = {"methods": list(names), "seeds": list(numbers)}
@@ -185,20 +170,25 @@ def paper_cells(
     quick: bool = False, ray_address: str = "", judge: str | None = None, keep_checkpoints: int | None = None,
     data_dir: Path | None = None, source: str = "", train_env: Path | None = None, eval_env: Path | None = None,
 ) -> Request:  # fmt: skip
-    """Cells of the paper's sizes; None and "" take the default. Raises: BadInput for a value that cannot be."""
+    """Cells of the paper's sizes, or a public checkpoint at its published settings; None and "" take the default.
+
+    Raises:
+        BadInput: a value that cannot be, or an option of trainings for a checkpoint.
+    """
     if hardware not in MACHINES:
-        raise BadInput(
-            "the paper's models need GPUs",
-            found=f"--hardware {hardware}",
-            expected=" | ".join(MACHINES),
-            next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
-            "or tox -e eval-cpu -- --model DIR for a model's evaluation alone",
-        )
-    count = steps if steps is not None else QUICK_STEPS["cells"] if quick else load().settings["steps"].value
+        raise BadInput("the paper's models need GPUs", found=f"--hardware {hardware}", expected=" | ".join(MACHINES),
+                       next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: "
+                       f"{_EXAMPLE}, or tox -e eval-cpu -- --model DIR for a model's evaluation alone")  # fmt: skip
+    public = run_of(cells) == "calibration"
+    of_training = {"seeds": seeds, "steps": steps, "keep_checkpoints": keep_checkpoints, "source": source or None,
+                   "train_env": train_env}  # fmt: skip
+    if public and (given := [k for k, v in of_training.items() if v is not None]):
+        raise BadInput("nothing is trained here", found=_flags(given), next_step="leave it out")
+    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().settings["steps"].value
     r = Request(
-        experiment="cells",
+        experiment="calibration" if public else "cells",
         models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else seeds or (0,))),
-        steps=at_least("--steps", count, 1),
+        steps=0 if public else at_least("--steps", count, 1),
         quick=quick,
         out=out,
         programs=_programs(train_env, eval_env),
@@ -213,26 +203,6 @@ def paper_cells(
     same = {n: getattr(r, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
     same |= {"data_dir": str(r.data_dir or ""), "programs": list(r.programs)}  # one run takes one environment
     return replace(r, same=same)
-
-
-def checkpoint(names: Sequence[str], out: Path, *, hardware: str = "8gpu", **options: Any) -> Request:
-    """The evaluation of a public checkpoint, named as calibration/CHECKPOINT, at its published settings.
-
-    Raises:
-        BadInput: an unknown one, other cells beside it, a machine without GPUs, or an option of trainings.
-    """
-    known = published.load().checkpoints
-    keys = [n.partition("/")[2] for n in names]
-    if len(keys) != 1 or names[0] != f"{labels.CALIBRATION}/{keys[0]}" or keys[0] not in known:
-        raise BadInput("no such checkpoint to calibrate on", found=" ".join(names),
-                       expected=f"one of {', '.join(f'{labels.CALIBRATION}/{k}' for k in known)}, alone",
-                       next_step=f"stapo-repro run {labels.CALIBRATION}/{next(iter(known))} --dry-run")  # fmt: skip
-    of_trainings = ("source", "keep_checkpoints", "train_env", "seeds", "steps")
-    if given := [k for k in of_trainings if options.pop(k, None) is not None]:
-        raise BadInput("nothing is trained here", found=", ".join(map(_flag, given)),
-                       expected="no option of a training", next_step="leave it out")  # fmt: skip
-    r = paper_cells(((labels.CALIBRATION, keys[0]),), out, hardware=hardware, steps=1, **options)
-    return replace(r, experiment="calibration", steps=0)
 
 
 def of_testbed(
@@ -252,8 +222,10 @@ def of_testbed(
         raise BadInput("--method trains that method alone", found="--arms, --pilot or --long beside it",
                        next_step="leave them out: the committed arms are shown beside it")  # fmt: skip
     own = None if method is None else _own_arm(method)
-    chosen = QUICK_METHODS if quick and arms is None else names_of("--arms", arms, plan.ARMS) if arms else None
-    names = names_of("--worlds", worlds, labels.WORLDS) if worlds else tuple(labels.WORLDS)[: 1 if quick else None]
+    chosen = None if arms is None else names_of("--arms", arms, plan.ARMS)
+    chosen = QUICK_METHODS if quick and chosen is None else chosen
+    names = tuple(labels.WORLDS)[: 1 if quick else None]
+    names = names if worlds is None else names_of("--worlds", worlds, labels.WORLDS)
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     numbers = seeds or default
     if part == "pilot" and (judging := sorted({*numbers} & {*plan.SEEDS["main"]})):
@@ -279,19 +251,17 @@ def of_testbed(
 def _own_arm(method: str) -> plan.Arm:
     """A method that its records name after its overlay, or after the overlay's file."""
     file = Path(method)
-    if file.suffix not in (".yaml", ".yml"):
-        if not _LABEL.fullmatch(method) or method == labels.BASE:
-            raise BadInput("this is no name of a method", found=method, expected="such as dapo, or a file NAME.yaml",
-                           next_step="stapo-train methods lists the names")  # fmt: skip
-        return plan.Arm(method, (f"method={method}", f"run.method={method}"))
-    if not file.is_file():
+    is_file = file.suffix in (".yaml", ".yml")
+    label, value = (file.stem, f"{file.resolve()}") if is_file else (method, method)
+    if is_file and not file.is_file():
         raise BadInput("no such overlay of a method", found=method, expected="a YAML file, or the name of a method",
                        next_step="stapo-train methods lists the names")  # fmt: skip
-    if file.stem in (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) or not _LABEL.fullmatch(file.stem):
-        raise BadInput("the file's name is the label of its records, and cannot be this one", found=method,
-                       expected="a new name: a small letter, then small letters, digits, dots and dashes",
-                       next_step=f"mv {method} my-method.yaml")  # fmt: skip
-    return plan.Arm(file.stem, (f"method={file.resolve()}", f"run.method={file.stem}"))
+    taken = (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) if is_file else (labels.BASE,)
+    if label in taken or not _LABEL.fullmatch(label):
+        raise BadInput("the label of its records cannot be this one", found=label,
+                       expected="a small letter, then small letters, digits, dots and dashes; of a file a new name",
+                       next_step="a file such as my-method.yaml; stapo-train methods lists the names")  # fmt: skip
+    return plan.Arm(label, (f"method={value}", f"run.method={label}"))
 
 
 def _sha256(overlay: Path) -> str:
@@ -302,24 +272,18 @@ def _sha256(overlay: Path) -> str:
 
 
 def parse_cells(names: Sequence[str]) -> Named:
-    """(method, size) of each METHOD/SIZE, each once, in the order given.
-
-    Raises:
-        BadInput: none, or one that is no cell of ours.
-    """
-    sizes = [*ON_CPU, *labels.PAPER_SIZES]
+    """(method, size) of each METHOD/SIZE, each once, in the order given. Raises: BadInput for none, or no such cell."""
+    of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
+    of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
+    of |= dict.fromkeys(published.load().checkpoints, (labels.CALIBRATION,))
     for name in names or ("",):
         method, _, size = name.partition("/")
-        methods = labels.METHODS if size in ON_CPU else labels.METHOD_LABELS
-        if size not in sizes or method not in methods:
-            raise BadInput(
-                f"no such cell: {name or 'none was named'}",
-                expected=f"METHOD/{size} with METHOD of {', '.join(methods)}"
-                if size in sizes
-                else f"METHOD/SIZE with SIZE of {', '.join(sizes)}",
-                next_step=f"{near_name(method, methods)}{_EXAMPLE}; other methods alone: stapo-train run method=METHOD "
-                "size=SIZE ...",
-            )
+        if method not in of.get(size, ()):
+            known = of.get(size, labels.METHOD_LABELS)
+            raise BadInput(f"no such cell: {name or 'none was named'}",
+                           expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
+                           next_step=f"{near_name(method, known)}{_EXAMPLE}; other methods alone: stapo-train run "
+                           "method=METHOD size=SIZE ...")  # fmt: skip
     return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
 
 
@@ -328,19 +292,17 @@ def all_cells() -> list[str]:
     return [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
 
 
-def size_on_cpu(cells: Named) -> str:
-    """The one size of `ON_CPU` that the cells have; "" for the paper's. Raises: BadInput for cells of several runs."""
-    kinds: dict[str, list[str]] = {}
+def run_of(cells: Named) -> str:
+    """The one experiment that these cells are of. Raises: BadInput for cells of several runs."""
+    runs: dict[str, list[str]] = {}
     for method, size in cells:
-        kinds.setdefault(size if size in ON_CPU else "", []).append(f"{method}/{size}")
-    if len(kinds) > 1:
-        raise BadInput(
-            "these cells are several runs: the miniature's, the small model's and the paper's each are one",
-            found=", ".join(f"{m}/{s}" for m, s in cells),
-            expected="one kind a command",
-            next_step="   and: ".join(f"stapo-repro run {' '.join(names)}" for names in kinds.values()),
-        )
-    return next(iter(kinds))
+        public = f"{labels.CALIBRATION}/{size}" if method == labels.CALIBRATION else "cells"
+        runs.setdefault(ON_CPU.get(size, public), []).append(f"{method}/{size}")
+    if len(runs) > 1:
+        raise BadInput("these cells are several runs", found=", ".join(n for names in runs.values() for n in names),
+                       expected="one run a command: the miniature's, the small model's, the paper's, a checkpoint's",
+                       next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
+    return next(iter(runs)).partition("/")[0]
 
 
 def seeds_of(text: str | None, count: int | None = None) -> Seeds | None:
@@ -380,17 +342,13 @@ def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _programs(train_env: Path | None = None, eval_env: Path | None = None) -> tuple[str, str, str]:
-    """stapo-train, stapo-eval, stapo-repro. Raises: BadInput for a missing one."""
-    return (
-        console_script("stapo-train", train_env),
-        console_script("stapo-eval", eval_env),
-        console_script("stapo-repro"),
-    )
+    train, evaluate = console_script("stapo-train", train_env), console_script("stapo-eval", eval_env)
+    return train, evaluate, console_script("stapo-repro")
 
 
 def console_script(name: str, environment: Path | None = None) -> str:
