@@ -358,7 +358,7 @@ def of_run(folder: Path, hardware: Sequence[dict[str, Any]]) -> RunTimes | None:
         hardware: of the runs in it, repeats allowed.
     """
     file = folder / runs.RECORD
-    if not file.exists() or (run := store.read_json(file, Run)).kind != "repro":
+    if not (file.exists() and (folder / FILE).exists()) or (run := store.read_json(file, Run)).kind != "repro":
         return None
     states, fields = read_states(folder).values(), {*StageTime.model_fields}
     done = [StageTime(**s.model_dump(include=fields)) for s in states if s.status == "done"]
