@@ -35,7 +35,7 @@ def skilled_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def out(tmp_path: Path) -> Iterator[Path]:
     """A run folder of the driver, not there yet; what still runs in it afterwards is ended."""
-    from stapo_repro.driver import processes
+    from stapo_repro.run import processes
 
     folder = tmp_path / "run"
     yield folder

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from stapo_repro.driver import processes, request
-from stapo_repro.driver.request import Request
+from stapo_repro.run import chain, processes, request
+from stapo_repro.run.request import Request
 
 
 def wait_for(condition, seconds=20):
@@ -24,6 +24,12 @@ def nobody_left(out: Path) -> bool:
 def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
     """A request for these cells of the paper."""
     return request.paper_cells(request.parse_cells(names), out, **changed)
+
+
+def commands(r: Request) -> dict[str, str]:
+    """Each stage's command, as a person in this folder would type it."""
+    typed = ((s.name, [Path(s.command[0]).name, *s.command[1:]]) for s in chain.make_stages(r))
+    return {name: " ".join(words).replace(f"{Path.cwd()}/", "") for name, words in typed}
 
 
 def with_cards(folder: Path, cards: int) -> str:

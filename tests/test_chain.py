@@ -1,18 +1,22 @@
-"""The whole chain with stand-ins for the other two wings: table, figures, summary, judged claims."""
+"""What a run is made of: the stages of each experiment with their exact commands, values, folders; whole chains."""
 
 from __future__ import annotations
 
-import re
+import json
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from driving import asked, commands
 
-from stapo_repro import cli
-from stapo_repro.driver.request import console_script, cpu_run, named_or_counted, parse_seeds
-from stapo_repro.driver.run import main as driver_main
-from stapo_repro.driver.testbed_request import of_testbed
+from stapo_repro import cli, labels
+from stapo_repro.run import checks, request
+from stapo_repro.run.chain import main, make_stages
+from stapo_repro.run.request import console_script, cpu_run, of_testbed, parse_cells, run_of, seeds_of
+from stapo_results import runs
 from stapo_results.errors import BadInput
 
 # Stands in for the two other wings: writes small synthetic outputs where the real commands would.
@@ -22,13 +26,19 @@ WINGS = textwrap.dedent(
     from pathlib import Path
     import synthetic_records as synthetic
     import token_logs
+    from stapo_results.provenance import new_run
+    from stapo_results.store import write_json
     command, arguments = sys.argv[1], sys.argv[2:]
     named = dict(a.split("=") for a in arguments if "=" in a)
     after = lambda name: Path(arguments[arguments.index(name) + 1])
+    def finished(folder, kind):
+        record = new_run(kind, {}, seeds={}, deterministic=True)
+        write_json(folder / "run.json", record.model_copy(update={"status": "done", "synthetic": True}))
     if command == "base":
         for name in ("model", "data", "benchmarks"):
             (after("--out") / name).mkdir(parents=True)
             (after("--out") / name / "file").write_text(name)
+        finished(after("--out"), "base")
     elif command == "run" and named:
         out = Path(named["run.out"])
         method = named.get("run.method", named["method"])
@@ -38,15 +48,13 @@ WINGS = textwrap.dedent(
         token_logs.write(out, [token_logs.row(step=k) for k in range(1, int(named["run.steps"]) + 1)])
     elif command == "export":
         after("--out").mkdir(parents=True)
-        (after("--out") / "weights").write_text("w")
+        (after("--out") / "stapo.json").write_text("{}")
     else:
         out = after("--out")
         method, _, seed = out.name.rpartition("-s")
         method, seed = method or out.name, int(seed) if method else 0
         right = {"base": "1000", "justrl": "1100"}.get(method, "1110")
-        for name in ("samples.jsonl", "verdicts.jsonl"):
-            out.mkdir(parents=True, exist_ok=True)
-            (out / name).touch()
+        finished(out, "eval")
         for benchmark in after("--benchmarks").name.split(","):
             for setting in ("t1.0", "t0.7"):
                 verdicts = [right, right[1:] + "0"] * 8
@@ -64,99 +72,307 @@ def stand_ins(tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent}:$PYTHONPATH exec {sys.executable} {wings} "$@"\n')
     script.chmod(0o755)
     real = console_script
-    monkeypatch.setattr(
-        "stapo_repro.driver.request.console_script", lambda n, _=None: real(n) if n == "stapo-repro" else str(script)
-    )
+    monkeypatch.setattr(request, "console_script", lambda n, _=None: real(n) if n == "stapo-repro" else str(script))
     monkeypatch.setenv("COLUMNS", "120")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
-def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path, capsys):
-    out = tmp_path / "run"
-    assert driver_main(cpu_run(out, quick=True)) == 0
-    text = capsys.readouterr().out
-    # problem means alternate .75 .5 (STAPO) and .25 0 (base): 62.5 against 12.5, every difference .5
-    assert "62.50 (62.50)" in text
-    assert "peak memory" in text
-    made = ("tables/main_table.md", "figures/miniature_training_curves.png", "tokens/stapo-s0/index.html")
-    for name in (*made, "stages.jsonl"):
-        assert (out / name).stat().st_size > 0
-    ledger = (out / "stages.jsonl").read_bytes()
-    assert driver_main(cpu_run(out, quick=True)) == 0
-    assert (out / "stages.jsonl").read_bytes() == ledger
-    assert capsys.readouterr().out.count("finished before") == 11
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("stand_ins")
 def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(tmp_path, capsys):
-    out, asked = tmp_path / "run", {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
-    assert driver_main(of_testbed(out, seeds="0,1", **asked)) == 0
-    text = capsys.readouterr().out
-    assert "not distinguishable 3   s2t-lowers-the-spurious" in text
-    assert "not run             4a  s2t-beats-the-full-mask" in text
-    for name in ("tables/testbed.md", "tables/testbed.json", "figures/testbed_rates.png"):
-        assert (out / name).stat().st_size > 0
+    out = tmp_path / "run"
+    given: dict[str, Any] = {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
+    assert main(of_testbed(out, seeds=(0, 1), **given)) == 0
+    judged = {c["claim"]["id"]: c["verdict"] for c in json.loads((out / "tables/testbed.json").read_text())["claims"]}
+    assert judged["s2t-lowers-the-spurious"] == "not distinguishable"
+    assert judged["s2t-beats-the-full-mask"] == "not run"
+    assert (out / "figures" / "testbed_rates.png").stat().st_size > 0
     assert not (out / "tables" / "main_table.md").exists()
+    capsys.readouterr()
     # another seed goes into the same folder; what is there is not made again, but the page is
-    assert driver_main(of_testbed(out, seeds="0,1,2", **asked)) == 0
-    text = capsys.readouterr().out
-    assert text.count("finished before") == 2 + 4 * 3
+    assert main(of_testbed(out, seeds=(0, 1, 2), **given)) == 0
+    assert capsys.readouterr().out.count("finished before") == 2 + 4 * 3
     assert "of 2 seeds" not in (out / "tables" / "testbed.md").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_ins")
-def test_a_method_of_ones_own_ends_with_where_it_stands(tmp_path, capsys):
+def test_a_users_method_ends_beside_the_committed_arms(tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text("run: {method: mine}")
-    assert driver_main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds="0,1", steps=40)) == 0
+    assert main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds=(0, 1), steps=40)) == 0
     text = capsys.readouterr().out
     assert "mine beside the committed arms" in text
     assert "stapo-repro collect" not in text
 
 
-@pytest.mark.parametrize(
-    ("text", "seeds"),
-    [
-        ("0", (0,)),
-        ("3", (3,)),
-        ("0,2", (0, 2)),
-        ("4,1", (4, 1)),
-        ("1,,", None),
-        ("1,1", None),
-        ("-1", None),
-    ],
-)
-def test_seeds_are_named(text: str, seeds: tuple[int, ...] | None) -> None:
-    if seeds is None:
-        with pytest.raises(BadInput):
-            parse_seeds(text)
-    else:
-        assert parse_seeds(text) == seeds
+# commands
 
 
-@pytest.mark.parametrize(("named", "count", "seeds"), [
-    (None, None, None), ("3", None, "3"), (None, 3, "0,1,2"), (None, 1, "0"), (None, 0, BadInput), ("3", 3, BadInput),
+def test_the_miniature():
+    r = cpu_run(Path("o"), quick=True, seeds=(0, 1))
+    of = ["justrl-s0", "stapo-s0", "justrl-s1", "stapo-s1"]
+    models = [*(f"{kind}/{m}" for kind in ("train", "export") for m in of), "eval/base", *(f"eval/{m}" for m in of)]
+    assert list(commands(r)) == ["base", *models, "tables", "figures", "tokens/stapo-s0", "tokens/stapo-s1"]
+    by = commands(cpu_run(Path("o"), methods=["stapo"]))
+    assert by["base"] == "stapo-train base --out o/base --seed 0"
+    assert by["train/stapo-s0"] == (
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.seed=0 run.steps=30 run.base=o/base "
+        "run.out=o/train/stapo-s0"
+    )
+    assert by["export/stapo-s0"] == "stapo-train export --checkpoint o/train/stapo-s0 --out o/models/stapo-s0"
+    assert by["eval/stapo-s0"] == (
+        "stapo-eval run --model o/models/stapo-s0 --benchmarks mini-add,mini-add-hard --settings both "
+        "--data-dir o/base/benchmarks --engine hf --judge o/base/model --max-tokens 64 --out o/eval/stapo-s0"
+    )
+    assert by["tables"] == "stapo-repro tables --of main --records o/eval o/train --out o/tables"
+    assert commands(cpu_run(Path("o"), rebuild_base=True))["base"] == (
+        "stapo-train base --out o/base --seed 0 --rebuild-base"
+    )
+
+
+def test_the_small_model():
+    by, name = commands(cpu_run(Path("o"), methods=["stapo"], size="smollm2-135m")), "stapo-smollm2-135m-s0"
+    models = ["eval/base-smollm2-135m", *(f"{kind}/{name}" for kind in ("train", "export", "eval"))]
+    assert list(by) == ["base", *models, "tables", "figures", f"tokens/{name}"]
+    assert by["base"] == "stapo-train base --out o/base --seed 0 --size smollm2-135m"
+    assert by[f"train/{name}"] == (
+        "stapo-train run method=stapo size=smollm2-135m hardware=cpu run.seed=0 run.steps=50 run.base=o/base "
+        "run.out=o/train/stapo-smollm2-135m-s0 cpu.train_threads=2 cpu.rollout_threads=2"
+    )
+    assert by["eval/base-smollm2-135m"] == (
+        "stapo-eval run --model o/base/model --benchmarks small-sums,small-words --settings both "
+        "--data-dir o/base/benchmarks --engine hf --max-tokens 64 --threads 2 --out o/eval/base-smollm2-135m"
+    )
+
+
+def test_the_testbed_seed_by_seed_and_model_by_model():
+    by = commands(of_testbed(Path("o"), worlds="paper,inverted", seeds=(0, 3)))
+    one = [*labels.ARMS, "stapo-q0.25", "stapo-q0.5", "stapo-tau0.0002", "stapo-tau0.02"]
+    one += [f"{m}-mini-inverted" for m in labels.ARMS]
+    made = [f"{kind}/{m}-s{s}" for s in (0, 3) for m in one for kind in ("train", "export", "eval")]
+    bases = ["base-paper", "base-inverted", "eval/base", "eval/base-mini-inverted"]
+    assert list(by) == [*bases, *made, "tables", "figures"]
+    assert by["base-inverted"] == "stapo-train base --out o/base-inverted --seed 0 --world inverted"
+    end = "trainer.val_before_train=false trainer.test_freq=-1"
+    assert by["train/stapo-mini-inverted-s3"] == (
+        "stapo-train run method=stapo size=mini hardware=cpu task=mini-add run.size=mini-inverted run.seed=3 "
+        f"run.steps=20 run.base=o/base-inverted run.out=o/train/stapo-mini-inverted-s3 {end}"
+    )
+    assert by["train/stapo-tau0.0002-s3"] == (
+        "stapo-train run method=stapo actor_rollout_ref.selector.tau_p=0.0002 size=mini hardware=cpu task=mini-add "
+        f"run.seed=3 run.steps=20 run.base=o/base-paper run.out=o/train/stapo-tau0.0002-s3 {end}"
+    )
+    assert by["eval/stapo-mini-inverted-s3"] == (
+        "stapo-eval run --model o/models/stapo-mini-inverted-s3 --benchmarks mini-add --settings both --data-dir "
+        "o/base-inverted/benchmarks --engine hf --max-tokens 64 --out o/eval/stapo-mini-inverted-s3"
+    )
+
+
+def test_a_pilot_has_other_seeds_and_no_page_and_a_long_run_is_not_evaluated():
+    pilot = of_testbed(part="pilot", worlds="mixed", arms="stapo")
+    assert (pilot.out, [m.seed for m in pilot.trained]) == (Path("runs/testbed-pilot").resolve(), [100, 101, 102])
+    assert not {"tables", "figures"} & set(commands(pilot))
+    by = commands(of_testbed(part="long", seeds=(0,)))
+    trained = ["justrl", "stapo", "justrl-lr2.5x", "stapo-lr2.5x"]
+    assert list(by) == ["base-paper", *(f"train/{arm}-s0" for arm in trained)]
+    assert by["train/stapo-s0"].endswith("run.steps=300 run.base=runs/testbed-long/base-paper "
+                                         "run.out=runs/testbed-long/train/stapo-s0 trainer.val_before_train=true "
+                                         "trainer.test_freq=25")  # fmt: skip
+
+
+def test_a_users_method_is_named_after_its_file_and_another_one_when_it_changes(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.5}}")
+    (tmp_path / "mine.py").write_text("1")
+    r = of_testbed(method=str(file))
+    assert (r.out, r.own, {m.seed for m in r.trained}) == (Path("runs/testbed-mine").resolve(), "mine", {10, 11, 12})
+    assert f"run method={file} run.method=mine size=mini" in commands(r)["train/mine-mini-mixed-s12"]
+    assert "run method=dapo run.method=dapo size=mini" in commands(of_testbed(method="dapo"))["train/dapo-s10"]
+    (tmp_path / "mine.py").write_text("2")
+    second = of_testbed(method=str(file)).config
+    file.write_text("actor_rollout_ref: {selector: {name: mine.py:f, q: 0.1}}")
+    assert len({c["standing_sha256"] for c in (r.config, second, of_testbed(method=str(file)).config)}) == 3
+
+
+def test_a_cell_of_the_paper_on_one_node() -> None:
+    assert commands(asked("stapo/qwen3-1.7b")) == {
+        "benchmarks": "stapo-eval benchmarks --write o/benchmarks",
+        "data": "stapo-train data --benchmarks o/benchmarks --out o/data",
+        "train/stapo-qwen3-1.7b-s0": "stapo-train run method=stapo size=qwen3-1.7b hardware=8gpu run.seed=0 "
+        "run.steps=3000 run.data=o/data run.out=o/train/stapo-qwen3-1.7b-s0",
+        "export/stapo-qwen3-1.7b-s0": "stapo-train export --checkpoint "
+        "o/train/stapo-qwen3-1.7b-s0/checkpoints/global_step_3000 --out o/models/stapo-qwen3-1.7b-s0 --dtype bf16",
+        "eval/stapo-qwen3-1.7b-s0": "stapo-eval run --model o/models/stapo-qwen3-1.7b-s0 --benchmarks all --settings "
+        "both --data-dir o/benchmarks --engine vllm --replicas 8 --judge opencompass/CompassVerifier-3B --out "
+        "o/eval/stapo-qwen3-1.7b-s0",
+        "tables": "stapo-repro tables --of main --records o/eval o/train --out o/tables",
+        "figures": "stapo-repro figures --of main --records o/eval o/train --out o/figures",
+    }
+
+
+def test_a_cell_on_the_papers_cluster_with_everything_said() -> None:
+    r = asked("stapo/qwen3-14b", hardware="64gpu", seeds=(0, 1), data_dir=Path("b"), source="x.jsonl", judge="none",
+              keep_checkpoints=2, steps=10)  # fmt: skip
+    by, made = commands(r), [f"{kind}/stapo-qwen3-14b-s{n}" for kind in ("train", "export", "eval") for n in (0, 1)]
+    assert list(by) == ["data", *made, "tables", "figures"]
+    assert by["data"] == "stapo-train data --benchmarks b --out o/data --source x.jsonl"
+    assert by["train/stapo-qwen3-14b-s1"] == (
+        "stapo-train run method=stapo size=qwen3-14b hardware=64gpu run.seed=1 run.steps=10 run.data=o/data "
+        "run.out=o/train/stapo-qwen3-14b-s1 trainer.max_actor_ckpt_to_keep=2 ray_kwargs.ray_init.address=auto"
+    )
+    assert by["eval/stapo-qwen3-14b-s1"] == (
+        "stapo-eval run --model o/models/stapo-qwen3-14b-s1 --benchmarks all --settings both --data-dir b --engine "
+        "vllm --tensor-parallel 2 --replicas 32 --ray-address auto --out o/eval/stapo-qwen3-14b-s1"
+    )
+
+
+def test_a_base_model_is_evaluated_at_its_commit_and_not_trained() -> None:
+    by = commands(asked("base/qwen3-8b", hardware="1gpu", seeds=(0, 1)))
+    assert list(by) == ["benchmarks", "eval/base-qwen3-8b", "tables", "figures"]
+    assert by["eval/base-qwen3-8b"] == (
+        "stapo-eval run --model Qwen/Qwen3-8B-Base --revision 49e3418fbbbca6ecbdf9608b4d22e5a407081db4 --method base "
+        "--size qwen3-8b --train-seed 0 --step base --benchmarks all --settings both --data-dir o/benchmarks --engine "
+        "vllm --judge opencompass/CompassVerifier-3B --out o/eval/base-qwen3-8b"
+    )
+
+
+def test_a_public_checkpoint_is_evaluated_as_it_was_published() -> None:
+    by = commands(asked("calibration/justrl-deepseek-1.5b", hardware="1gpu", judge="none"))
+    name = "calibration-justrl-deepseek-1.5b"
+    assert list(by) == ["benchmarks", f"eval/{name}-justrl", f"eval/{name}-sober", "calibration"]
+    assert by[f"eval/{name}-sober"] == (
+        "stapo-eval run --model hbx/JustRL-DeepSeek-1.5B --benchmarks all --settings t0.8-p0.9 --max-tokens 32768 "
+        f"--data-dir o/benchmarks --engine vllm --out o/eval/{name}-sober"
+    )
+    assert "--settings t0.7 --max-tokens 31744" in by[f"eval/{name}-justrl"]
+    assert by["calibration"].startswith("stapo-repro calibrate hbx/JustRL-DeepSeek-1.5B --from o/eval/")
+
+
+def test_every_stage_needs_only_earlier_ones() -> None:
+    chain = make_stages(asked("base/qwen3-8b", "stapo/qwen3-8b", "grpo/qwen3-1.7b", seeds=(0, 1)))
+    names = [s.name for s in chain]
+    assert len(set(names)) == len(names)
+    assert all(set(stage.needs) <= set(names[:i]) for i, stage in enumerate(chain))
+
+
+@pytest.mark.slow
+def test_every_training_command_composes() -> None:
+    """The wing's own composition takes each of them: methods, sizes, machines, a cluster's address, a try."""
+    from stapo_training.run.configuration import compose
+
+    for hardware, address in (("1gpu", ""), ("8gpu", ""), ("8gpu", "auto"), ("64gpu", "h:1")):
+        for quick in (False, True):
+            r = asked(*(f"{m}/{s}" for m in labels.METHODS for s in labels.PAPER_SIZES), hardware=hardware,
+                      ray_address=address, quick=quick, keep_checkpoints=2)  # fmt: skip
+            trainings = [s for s in make_stages(r) if s.kind == "train"]
+            assert len(trainings) == 12
+            for s in trainings[:: 1 if hardware == "8gpu" and not quick else 5]:
+                config = compose(list(s.command[2:]))
+                assert config.ray_kwargs.ray_init.get("address") == (address or None)
+                assert config.trainer.max_actor_ckpt_to_keep == 2
+
+
+# values
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: parse_cells(["stapo"]), lambda: parse_cells(["base/mini"]), lambda: parse_cells([]),
+    lambda: seeds_of("one"), lambda: seeds_of("0,0"), lambda: seeds_of("-1"), lambda: seeds_of(""),
+    lambda: seeds_of("0", 1), lambda: seeds_of(None, 0),
+    lambda: cpu_run(Path("o"), steps=0), lambda: cpu_run(Path("o"), size="smollm2-135m", hardware="cpu-2nodes"),
+    lambda: asked("stapo/qwen3-8b", keep_checkpoints=0), lambda: asked("stapo/qwen3-8b", hardware="cpu"),
+    lambda: asked("calibration/x"),
+    lambda: asked("calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"),
+    lambda: asked("calibration/justrl-deepseek-1.5b", steps=10),
+    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms="stapo,stapo"),
+    lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(part="pilot", seeds=(10, 11)),
+    lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
+    lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", part="pilot"),
 ])  # fmt: skip
-def test_seeds_are_named_or_counted(named: str | None, count: int | None, seeds: str | None) -> None:
-    if seeds is BadInput:
-        with pytest.raises(BadInput):
-            named_or_counted(named, count)
-    else:
-        assert named_or_counted(named, count) == seeds
+def test_values_that_cannot_be(wrong) -> None:
+    with pytest.raises(BadInput):
+        wrong()
 
 
-@pytest.mark.parametrize(("given", "trained"), [(("--seeds", "3"), [3]), (("--seed-count", "3"), [0, 1, 2])])
-@pytest.mark.parametrize("command", [
-    "plan stapo/qwen3-8b --records .",
-    pytest.param("run stapo/mini --dry-run", marks=pytest.mark.slow),
-    pytest.param("testbed --worlds paper --arms stapo --dry-run", marks=pytest.mark.slow),
+@pytest.mark.parametrize("name", ["stapo.yaml", "2.yaml", "a,b.yaml", "my method.yaml"])
+def test_a_label_that_records_cannot_have_is_refused_first(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(BadInput):
+        of_testbed(method=str(tmp_path / name))
+
+
+def test_seeds_are_named_or_counted() -> None:
+    assert [seeds_of("3"), seeds_of("4,1"), seeds_of(None, 3), seeds_of(None)] == [(3,), (4, 1), (0, 1, 2), None]
+
+
+def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
+    assert run_of(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "small"
+    assert run_of(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == "cells"
+    with pytest.raises(BadInput) as e:
+        run_of(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
+    each = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]
+    assert e.value.next_step == "   and: ".join(f"stapo-repro run {names}" for names in each)
+
+
+@pytest.mark.parametrize(("arguments", "named_in_error"), [
+    (["run", "stapo/qwen3-8b", "--hardware", "cpu"], "--hardware cpu"),
+    (["run", "stapo/mini", "--judge", "none", "--hardware", "8gpu"], "--hardware, --judge"),
+    (["run", "calibration/justrl-deepseek-1.5b", "--seed-count", "1"], "--seeds"),
+    (["run", "stapo/mini", "--all"], "stapo/mini"),
+    (["NOSUCH", "--help"], "miniature, testbed, run"),
 ])  # fmt: skip
-def test_every_command_takes_seeds_by_name_or_count(command, given, trained, tmp_path, monkeypatch, capsys) -> None:
+def test_command_line_refuses_with_code_2(tmp_path, monkeypatch, capsys, arguments, named_in_error):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        cli.main([*command.split(), *given])
-    shown = re.findall(r"(?m)train/stapo\S*-s(\d+):|^stapo/qwen3-8b(?: s(\d))? +training", capsys.readouterr().out)
-    assert [int(a or b or 0) for a, b in shown] == trained
+    with pytest.raises(SystemExit) as e:
+        cli.main(arguments)
+    assert e.value.code == 2
+    assert named_in_error in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# folders
+
+
+def begin(r: request.Request) -> None:
+    """Open the folder of a request as the driver does."""
+    with runs.opened(r.out, checks.new_record(r)) as folder, folder.working():
+        pass
+
+
+def test_a_folder_takes_further_models_only_where_they_are_compared(tmp_path):
+    begin(of_testbed(tmp_path / "t", worlds="paper", seeds=(0,)))
+    begin(of_testbed(tmp_path / "t", worlds="mixed", arms="stapo", seeds=(1,)))
+    others: list[dict[str, Any]] = [{"steps": 60}, {"quick": True, "steps": 20}, {"part": "pilot"}]
+    for changed in others:
+        with pytest.raises(BadInput):
+            begin(of_testbed(tmp_path / "t", **changed))
+    begin(cpu_run(tmp_path / "s", methods=["stapo"], size="smollm2-135m"))
+    begin(cpu_run(tmp_path / "s", methods=["grpo"], seeds=(1,), size="smollm2-135m"))
+    begin(cpu_run(tmp_path / "m", methods=["stapo"]))
+    before = (tmp_path / "m" / "run.json").read_bytes()
+    others = [{"steps": 60}, {"seeds": (0, 1)}, {"methods": ["grpo"]}, {"rebuild_base": True}]
+    for changed in others:
+        with pytest.raises(BadInput):
+            begin(cpu_run(tmp_path / "m", **{"methods": ["stapo"], **changed}))
+    assert (tmp_path / "m" / "run.json").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_miniature_from_nothing_to_records(tmp_path: Path) -> None:
+    """The real wings: run, dry run of what is there, collect, and the same table from the collected records."""
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "stapo_repro.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "peak memory" in call("run", "stapo/mini", "--quick", "--out", "r")
+    record = (tmp_path / "r/run.json").read_bytes()
+    assert call("run", "stapo/mini", "--quick", "--out", f"{tmp_path / 'r'}").count("finished before") == 5
+    assert (tmp_path / "r/run.json").read_bytes() == record
+    assert (tmp_path / "r/tokens/stapo-s0/index.html").stat().st_size > 0
+    assert "Still to do: 0 of 8 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
+    call("collect", "r", "--out", "shared")
+    call("tables", "--records", "shared/eval", "shared/train", "--out", "t")
+    assert (tmp_path / "t/main_table.md").read_bytes() == (tmp_path / "r/tables/main_table.md").read_bytes()

@@ -1,22 +1,29 @@
-"""The stage engine with small real processes: once each, kill -9, Ctrl-C, a broken ledger, changed outputs."""
+"""The stage engine with small real processes: once each, kill -9, Ctrl-C, orphans, changed commands, times."""
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
+import synthetic_records as synthetic
 from driving import nobody_left, wait_for
+from stapo_repro.sharing.collect import collect
 
-from stapo_repro.driver import processes, readiness, stages
-from stapo_repro.driver.run import execute
-from stapo_results.errors import RunFailed
+from stapo_repro.paper import checkout
+from stapo_repro.run import engine, processes
+from stapo_repro.run.engine import Engine, RunTimes, Stage, Stages, StageState, StageTime
+from stapo_results import store
+from stapo_results.errors import BadInput, RecordError, RunFailed
 from stapo_results.provenance import new_run
 from stapo_results.schema import Run
-from stapo_results.store import read, read_json
+from stapo_results.store import read_json
+from stapo_results.terminal import Display
 
 # Three stages: each appends a line to calls.txt when it starts. The second waits for a file (so that a test decides
 # when it ends), starts a grandchild that leaves its process group, and resumes from what it left behind.
@@ -24,8 +31,7 @@ SCRIPT = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from stapo_repro.driver.run import execute
-    from stapo_repro.driver.stages import Stage
+    from stapo_repro.run.engine import Stage, execute
     from stapo_results.terminal import run_main
     from stapo_results.provenance import new_run
 
@@ -81,7 +87,7 @@ def in_stage_two(out: Path) -> bool:
     return calls(out)[-1:] == ["two"] and len(processes.marked(processes.mark_of(out))) >= 3
 
 
-def test_kill_9_in_the_middle_then_the_same_command_goes_on(out):
+def test_kill_9_in_the_middle_then_it_resumes_and_repeats_nothing(out):
     driver = start(out)
     wait_for(lambda: in_stage_two(out))
     driver.kill()
@@ -95,65 +101,10 @@ def test_kill_9_in_the_middle_then_the_same_command_goes_on(out):
     assert "repeated: two,three" in text
     record = read_json(out / "run.json", Run)
     assert (record.kind, record.status, len(record.resumptions)) == ("repro", "done", 1)
-
-
-def test_a_finished_run_repeats_nothing(out):
-    let_go(out)
-    ended(out)
-    before = (out / "stages.jsonl").read_bytes()
+    assert [(s.name, s.attempts) for s in engine.read_states(out).values()] == [("one", 1), ("two", 2), ("three", 1)]
+    before = (out / "stages.json").read_bytes()
     assert "repeated: \n" in ended(out)
-    assert calls(out) == ["one", "two", "three"]
-    assert (out / "stages.jsonl").read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["train/stapo-s0", "tables"])
-@pytest.mark.parametrize("reads", [False, True])
-def test_an_unfinished_stage_that_changed_is_made_anew(out: Path, name: str, reads: bool) -> None:
-    """Another command, or the same one on other inputs: what the failed attempt left is set aside."""
-    folder, data = out / name, out / "data"
-
-    def chain(changed: bool) -> list[stages.Stage]:
-        word = "new" if changed else "old"
-        made = f"mkdir -p {data}; echo {word if reads else 'same'} > {data}/a"
-        text = f"mkdir -p {folder}; echo x >> {folder}/a; test -e {out}/go" + ("" if reads else f" # {word}")
-        return [stages.Stage("data", ("/bin/sh", "-c", made), data, (data / "a",)),
-                stages.Stage(name, ("/bin/sh", "-c", text), folder, (folder / "a",), ("data",))]  # fmt: skip
-
-    record = new_run("repro", {"experiment": "a test"}, seeds={}, deterministic=True)
-    with pytest.raises(RunFailed):
-        execute(out, record, chain(False))
-    (out / "go").touch()
-    states = readiness.states(out, chain(True), stages.read_ledger(out))
-    assert [s.kind for s in states.values()] == ["again" if reads else "there", "again"]
-    execute(out, record, chain(True))
-    assert (folder / "a").read_text() == "x\n"
-    assert (out / "set-aside" / f"{name}.1" / "a").read_text() == "x\n"
-
-
-def test_an_unfinished_stage_goes_on_in_another_environment(out: Path) -> None:
-    folder, text = out / "one", f"mkdir -p {out}/one; echo x >> {out}/one/a; test -e {out}/go"
-    record = new_run("repro", {"experiment": "a test"}, seeds={}, deterministic=True)
-    here, there = ([stages.Stage("one", (program, "-c", text), folder, (folder / "a",))]
-                   for program in ("/bin/sh", f"{out.parent}/sh"))  # fmt: skip
-    (out.parent / "sh").symlink_to("/bin/sh")
-    with pytest.raises(RunFailed):
-        execute(out, record, here)
-    (out / "go").touch()
-    execute(out, record, there)
-    assert (folder / "a").read_text() == "x\nx\n"
-    assert not (out / "set-aside").exists()
-
-
-def test_a_recorded_command_says_nothing_of_where_its_folder_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    spelled = [("runs/m", Path("runs/m")), (str(tmp_path / "runs/m"), Path("runs/m")), ("/moved/m", Path("/moved/m"))]
-    found = {
-        tuple(stages.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
-    }
-    assert found == {("x", "run.out=train", "--model", "base")}
-    assert stages.portable(("x", "train"), tmp_path / "m") == ["x", "train"]
+    assert ((out / "stages.json").read_bytes(), read_json(out / "run.json", Run)) == (before, record)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -164,29 +115,8 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
     text, _ = driver.communicate(timeout=30)
     assert driver.returncode == 130, text
     assert nobody_left(out)
-    events = [(e.stage, e.event) for e in read(out / "stages.jsonl", stages.StageEvent)]
-    assert events == [("one", "start"), ("one", "done"), ("two", "start"), ("two", "interrupted")]
+    assert {s.name: s.status for s in engine.read_states(out).values()} == {"one": "done", "two": "interrupted"}
     assert read_json(out / "run.json", Run).status == "interrupted"
-
-
-def test_half_written_ledger_line_is_repaired(out):
-    let_go(out)
-    ended(out)
-    ledger = out / "stages.jsonl"
-    ledger.write_bytes(ledger.read_bytes()[:-9])  # the last "done" is lost, so stage three runs again
-    assert "repaired" in ended(out)
-    assert calls(out) == ["one", "two", "three", "three"]
-
-
-@pytest.mark.slow
-def test_changed_output_is_set_aside_and_made_again(out):
-    let_go(out)
-    ended(out)
-    (out / "two" / "b.txt").write_text("damaged\n")
-    ended(out)
-    assert (out / "set-aside" / "two.1" / "b.txt").read_text() == "damaged\n"
-    # two gives the same bytes again, so three need not run
-    assert calls(out) == ["one", "two", "three", "two"]
 
 
 @pytest.mark.slow
@@ -200,3 +130,213 @@ def test_second_driver_in_one_folder_is_refused(out):
     assert not nobody_left(out)  # the refused one has touched nobody
     let_go(out)
     assert first.wait(30) == 0
+
+
+# stages of this process
+
+
+def run(out: Path, *stages: Stage, shown: io.StringIO | None = None) -> set[str]:
+    """The stages that had to run."""
+    out.mkdir(exist_ok=True)
+    return Engine(out, Display(shown or io.StringIO(), every=0.0), grace=1.0, patience=0.3).run(stages)
+
+
+def shell(out: Path, name: str, text: str, *needs: str, program: str = "/bin/sh", always: bool = False) -> Stage:
+    """A stage that appends a line to a file of its folder."""
+    folder = out / name
+    text = f"mkdir -p {folder}; echo x >> {folder}/a; {text}"
+    return Stage(name, (program, "-c", text), folder, (folder / "a",), needs, always=always)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_another_command_made_is_refused_and_made_anew_once_removed(out: Path, finished: bool) -> None:
+    old, new = shell(out, "train/a", f": old; test -e {out}/go"), shell(out, "train/a", "true")
+    out.mkdir()
+    if finished:
+        (out / "go").touch()
+        run(out, old)
+    else:
+        with pytest.raises(RunFailed):
+            run(out, old)
+    with pytest.raises(BadInput) as e:
+        run(out, new)
+    assert (": old;" in str(e.value.found), ": old;" in str(e.value.expected)) == (True, False)
+    assert e.value.next_step.startswith(f"rm -r {out / 'train' / 'a'} ")
+    assert (out / "train" / "a" / "a").read_text() == "x\n"
+    (out / "train" / "a" / "a").unlink()
+    (out / "train" / "a").rmdir()
+    assert run(out, new) == {"train/a"}
+    assert engine.read_states(out)["train/a"].attempts == 1
+
+
+def test_an_unfinished_stage_resumes_by_the_programs_of_another_environment(out: Path) -> None:
+    (out.parent / "sh").symlink_to("/bin/sh")
+    with pytest.raises(RunFailed):
+        run(out, shell(out, "one", f"test -e {out}/go"))
+    (out / "go").touch()
+    run(out, shell(out, "one", f"test -e {out}/go", program=f"{out.parent}/sh"))
+    assert (out / "one" / "a").read_text() == "x\nx\n"
+
+
+def test_a_stage_is_asked_again_when_an_input_ended_later_and_a_page_always(out: Path) -> None:
+    chain = [shell(out, "a", ""), shell(out, "b", "", "a"), shell(out, "page", "", always=True)]
+    assert run(out, *chain) == {"a", "b", "page"}
+    assert run(out, *chain) == {"page"}
+    (out / "a" / "a").unlink()
+    with pytest.raises(RunFailed):  # a is made again, and the driver dies before it comes to b
+        run(out, chain[0], shell(out, "other", "false"))
+    assert run(out, *chain) == {"b", "page"}
+
+
+def test_a_run_folder_says_itself_whether_it_is_done(out: Path) -> None:
+    folder = out / "train"
+    folder.mkdir(parents=True)
+    record = new_run("train", {}, seeds={}, deterministic=True)
+    store.write_json(folder / "run.json", record.model_copy(update={"status": "done"}))
+    stage = Stage("train", ("/bin/true",), folder, (folder / "run.json",))
+    assert [run(out, stage), run(out, stage)] == [{"train"}, set()]
+    store.write_json(folder / "run.json", record)
+    with pytest.raises(RunFailed, match="train failed"):
+        run(out, stage)
+
+
+def test_a_recorded_command_says_nothing_of_where_its_folder_lies(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spelled = [("runs/m", Path("runs/m")), (str(tmp_path / "runs/m"), Path("runs/m")), ("/moved/m", Path("/moved/m"))]
+    found = {
+        tuple(engine.portable(("/env/bin/x", f"run.out={a}/train", "--model", f"{a}/base"), o)) for a, o in spelled
+    }
+    assert found == {("x", "run.out=train", "--model", "base")}
+
+
+def test_failed_stage_shows_its_last_lines_and_the_next_command(out):
+    shown = io.StringIO()
+    with pytest.raises(RunFailed) as e:
+        run(out, shell(out, "train/a", "seq 0 99; exit 3"), shown=shown)
+    assert e.value.found == "exit code 3"
+    assert "train-a.log" in e.value.next_step
+    assert [x.strip() for x in shown.getvalue().splitlines()[-30:]] == [str(i) for i in range(70, 100)]
+    assert engine.read_states(out)["train/a"].status == "failed"
+
+
+# processes
+
+
+def test_daemon_that_outlives_its_stage_is_ended_and_reported(out):
+    shown = io.StringIO()
+    run(out, shell(out, "a", "(setsid sleep 301 &)"), shown=shown)
+    assert "outlived the stage and were ended: " in shown.getvalue()
+    assert nobody_left(out)
+
+
+def test_descendant_that_wiped_its_environment_is_ended_even_when_its_parent_is_gone(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    family = processes.Family(mark)
+    child = processes.start(["/bin/sh", "-c", "setsid env -i sleep 303 & sleep 303"], out / "log", mark, {}, out)
+    wait_for(lambda: len(processes.marked(mark)) == 3)
+    wiped = [p for p in family.members() if not p.environ()]
+    assert [p.name() for p in wiped] == ["sleep"]
+    child.kill()  # the wiped one is now nobody's child and carries no mark
+    child.wait()
+    assert wiped[0].pid not in [p.pid for p in processes.marked(mark)]
+    assert processes.end_all(family, child) == []
+    assert not psutil.pid_exists(wiped[0].pid) or wiped[0].status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.slow
+def test_child_that_ignores_term_is_killed(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    child = processes.start([sys.executable, "-c", code], out / "log", mark, {}, out)
+    wait_for(lambda: "deaf" in (out / "log").read_text())
+    assert processes.end_all(processes.Family(mark), child, grace=0.3) == []
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
+    out.mkdir()
+    old, new = processes.new_mark(out), processes.new_mark(out)
+    child = processes.start(["sleep", "302"], out / "log", new, {}, out)
+    processes.end_all(processes.Family(old))
+    assert child.poll() is None
+    processes.end_all(processes.Family(new), child)
+    assert child.poll() is not None
+
+
+def test_children_get_their_environment_and_progress_is_shown(out):
+    code = (
+        "import os, time; from stapo_results.terminal import report_progress as said\nsaid('train', 3, 8, reward=0.5)\n"
+        "print(os.environ['HF_HUB_OFFLINE'], os.environ['RAY_USAGE_STATS_ENABLED'],"
+        " os.environ['TOKENIZERS_PARALLELISM'])\ntime.sleep(1.2)"
+    )
+    shown = io.StringIO()
+    run(out, Stage("train/x", (sys.executable, "-c", code), out / "x", ()), shown=shown)
+    assert "train 3/8, reward 0.500" in shown.getvalue()
+    assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
+    assert engine.read_states(out)["train/x"].peak_mib >= 5  # at least a Python
+
+
+def state(
+    name: str, status: str, seconds: float = 0.0, peak: int = 0, attempts: int = 1, code: str = "c"
+) -> StageState:
+    values = {"name": name, "seconds": seconds, "peak_mib": peak, "attempts": attempts, "code": code * 40}
+    return StageState(command=["/a/machine/x"], status=status, **values)  # type: ignore[arg-type]
+
+
+def test_time_left_by_hand(out):
+    shown = Engine(out, Display(io.StringIO()))
+    train, evaluate = (Stage(f"{kind}/a", (), out, ()) for kind in ("train", "eval"))
+    shown.waiting = ["train/b", "eval/a", "eval/b"]
+    assert shown.time_left(train, 20, {"done": 1, "total": 40}, (1, 20)) == "time left: ?"
+    # 9 steps in 27 s after the first report: 30 steps are 90 s more, the whole stage takes 137, train/b like it
+    assert shown.time_left(train, 47, {"done": 10, "total": 40}, (1, 20)) == "at least 3 min 47 s left"
+    shown.states = {s.name: s for s in (state("train/a", "done", 100), state("train/b", "done", 140))}
+    shown.waiting = ["eval/b"]
+    # two quarters in 40 s after a start of 20: 20 left, the other one takes 80
+    assert shown.time_left(evaluate, 60, {"done": 3, "total": 4}, (1, 20)) == "1 min 40 s left"
+
+
+# what a run took
+
+MACHINE = {"cpu": "Some CPU", "cores": 2, "memory_gib": 15.6, "gpus": []}
+STATES = [state("base", "done", 50.0, 900), state("train/stapo-s0", "done", 330.25, 3900, 3, "d"),
+          state("eval/base", "done", 61.5, 1000), state("tables", "failed", 2.0, 100)]  # fmt: skip
+
+
+def driven(folder: Path, states: list[StageState], quick: bool = False) -> Path:
+    """A driver's folder with one finished training."""
+    path = synthetic.training_run(folder / "train", "stapo") / "run.json"
+    store.write_json(path, read_json(path, Run).model_copy(update={"hardware": MACHINE}))
+    config = {"experiment": "miniature", "quick": quick, "data_dir": "/a/machine"}
+    store.write_json(folder / "run.json", new_run("repro", config, seeds={}, deterministic=True))
+    store.write_json(folder / "stages.json", Stages(stages=states))
+    return folder
+
+
+def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
+    out = tmp_path / "records" / "miniature"
+    collect(driven(tmp_path / "first", STATES), out)
+    found = read_json(out / "stages.json", RunTimes)
+    assert (found.kind, found.quick, found.seconds, found.unfinished) == ("miniature", False, 441.75, ["tables"])
+    assert found.hardware == [MACHINE]
+    assert found.stages[1] == StageTime(name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40)
+    assert "/a/machine" not in (out / "stages.json").read_text()
+    assert engine.page_block(tmp_path / "records", "miniature", "miniature").startswith(
+        "The committed miniature took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB: "
+    )
+    # a second run into the same records: the base as it took it, 330.25 + 61.5 of the first, 330.25 + 5 of its own
+    again = [STATES[0], state("train/stapo-s1", "done", 330.25), state("tables", "done", 5.0)]
+    collect(driven(tmp_path / "second", again), out)
+    found = read_json(out / "stages.json", RunTimes)
+    assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
+    assert (found.seconds, found.unfinished, found.hardware) == (777.0, [], [MACHINE])
+    with pytest.raises(RecordError, match="another kind of run"):
+        collect(driven(tmp_path / "quick", STATES, quick=True), out)
+
+
+def test_the_committed_records_give_the_readmes_block() -> None:
+    readme = (checkout() / "README.md").read_text(encoding="utf-8")
+    block = readme.split("<!-- generated:times -->\n")[1].split("\n<!-- /generated:times -->")[0]
+    assert block == engine.page_block(checkout() / "results" / "records", "miniature", "miniature")

@@ -77,7 +77,7 @@ BAD = {
 }
 GOOD = {
     "training/stapo_training/verl_ext/worker.py": "import verl.workers\nfrom stapo_results.errors import BadInput",
-    "repro/stapo_repro/driver/run.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
+    "repro/stapo_repro/run/chain.py": "import verlet, vllmish\nCOMMAND = 'stapo_training'",
 }
 
 

@@ -32,12 +32,6 @@ def start(out: Path, log: Path) -> subprocess.Popen:
         return subprocess.Popen(command(out), stdout=f, stderr=subprocess.STDOUT, start_new_session=True)
 
 
-def ledger(out: Path) -> list[dict]:
-    path = out / "stages.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
-
-
 def family(marker: str) -> list[psutil.Process]:
     """Every process of this run: by its command line, its environment, or as a descendant of one of these."""
     found = set()
@@ -68,7 +62,7 @@ def test_killed_in_every_stage_it_goes_on_and_ends_in_the_same_bytes(whole: Path
     for stage in STAGES:
         process = start(out, log)
         deadline = time.monotonic() + 600
-        while not re.search(rf"^start +{re.escape(stage)} ", log.read_text(), re.M):
+        while not re.search(rf"^(start|resume) +{re.escape(stage)} ", log.read_text(), re.M):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, stage
             time.sleep(0.05)
@@ -107,6 +101,6 @@ def test_ctrl_c_in_training_leaves_no_process_and_says_how_to_go_on(tmp_path: Pa
 
 
 def test_memory_stays_below_8_gib(whole: Path) -> None:
-    peaks = [stage["peak_mib"] for stage in ledger(whole) if stage.get("peak_mib")]
+    peaks = [stage["peak_mib"] for stage in json.loads((whole / "stages.json").read_text())["stages"]]
     assert len(peaks) >= 8
     assert max(peaks) < 8 * 1024

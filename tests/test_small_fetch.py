@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from stapo_repro.driver.request import cpu_run
-from stapo_repro.driver.run import main as driver_main
+from stapo_repro.run.chain import main as driver_main
+from stapo_repro.run.request import cpu_run
 from stapo_results import benchmarks, store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run
@@ -370,7 +370,7 @@ def test_without_the_base_folder_the_command_that_makes_it_is_named(tmp_path: Pa
 def test_from_the_fetched_model_to_its_table_by_the_driver(folder: Path, tmp_path: Path) -> None:
     fetch.fetch(SMALL, str(folder))
     out = tmp_path / "run"
-    asked = cpu_run(out, methods="justrl,stapo", quick=True, steps=1, size=SMALL)
+    asked = cpu_run(out, methods=["justrl", "stapo"], quick=True, steps=1, size=SMALL)
     assert driver_main(asked) == 0
     sections = json.loads((out / "tables" / "main_table.json").read_text())["sections"]
     rows = next(x["rows"] for x in sections if x["id"] == "small")
@@ -378,9 +378,9 @@ def test_from_the_fetched_model_to_its_table_by_the_driver(folder: Path, tmp_pat
     assert ran == {"base", "justrl", "stapo"}
     assert not list((out / "eval").rglob("judgements.jsonl"))  # the miniature's stand-in judges no English
     assert "real small model" in (out / "tokens" / "stapo-smollm2-135m-s0" / "index.html").read_text()
-    done = (out / "stages.jsonl").read_bytes()
+    done = (out / "run.json").read_bytes()
     assert driver_main(asked) == 0
-    assert (out / "stages.jsonl").read_bytes() == done
+    assert (out / "run.json").read_bytes() == done
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from stapo_repro.commands.calibrate import Calibrate
-from stapo_repro.commands.run import Plan, Run
+from stapo_repro.commands.run import Run
 from stapo_repro.commands.share import Collect
 from stapo_repro.commands.testbed import Testbed
 from stapo_results.terminal import check_command, run_main
@@ -131,12 +131,11 @@ class Miniature:
     """Print each stage with its exact command and what is there; make every check; start nothing."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import cpu_run, named_or_counted
-        from stapo_repro.driver.run import main
+        from stapo_repro.run.chain import main
+        from stapo_repro.run.request import cpu_run, seeds_of
 
         options = {n: getattr(self, n) for n in ("quick", "rebuild_base")}
-        seeds = named_or_counted(self.seeds, self.seed_count)
-        return main(cpu_run(self.out, seeds=seeds, **options), self.dry_run)
+        return main(cpu_run(self.out, seeds=seeds_of(self.seeds, self.seed_count), **options), self.dry_run)
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,6 @@ _COMMANDS = {
     "run": Run,
     "collect": Collect,
     "tokens": Tokens,
-    "plan": Plan,
     "calibrate": Calibrate,
     "gpu-check": GpuCheck,
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stapo_repro.driver import times
+from stapo_repro.run import engine as times
 from stapo_repro.testbed import counts
 from stapo_repro.tokens import readings
 from stapo_results import store, token_log

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import psutil
 
 from stapo_repro.collect import without_paths
-from stapo_repro.driver import processes
-from stapo_repro.driver.readiness import check_system
-from stapo_repro.driver.request import console_script
-from stapo_repro.driver.run import interrupt_once
-from stapo_repro.driver.stages import CHILD_ENVIRONMENT
+from stapo_repro.run import processes
+from stapo_repro.run.checks import check_system
+from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
+from stapo_repro.run.request import console_script
 from stapo_repro.text import grid
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, StapoError

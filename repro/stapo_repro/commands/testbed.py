@@ -47,14 +47,13 @@ class Testbed:
     """Print each stage with its exact command and what is there; make every check; start nothing."""
 
     def run(self) -> int:
-        from stapo_repro.driver.request import named_or_counted
-        from stapo_repro.driver.run import main
-        from stapo_repro.driver.testbed_request import of_testbed
+        from stapo_repro.run.chain import main
+        from stapo_repro.run.request import of_testbed, seeds_of
 
         if self.pilot and self.long:
             raise BadInput("a run is the pilot or a long one", found="--pilot and --long", expected="one of them",
                            next_step="leave one out")  # fmt: skip
         options = {n: getattr(self, n) for n in ("quick", "worlds", "arms", "steps", "method")}
-        options["seeds"] = named_or_counted(self.seeds, self.seed_count)
+        options["seeds"] = seeds_of(self.seeds, self.seed_count)
         part = "pilot" if self.pilot else "long" if self.long else "main"
         return main(of_testbed(self.out, part=part, **options), self.dry_run)

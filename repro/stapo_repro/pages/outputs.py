@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stapo_repro import labels, paper
-from stapo_repro.driver import times
-from stapo_repro.driver.request import ON_CPU
 from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
@@ -25,6 +23,8 @@ from stapo_repro.read import (
     load_cells,
     load_training_runs,
 )
+from stapo_repro.run import engine as times
+from stapo_repro.run.request import ON_CPU
 from stapo_repro.testbed import claims as testbed_claims
 from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER

@@ -1,9 +1,8 @@
 """Child processes that cannot outlive the driver, whatever they start in their turn and however the driver ends.
 
-Every child gets a mark in its environment that all its descendants inherit, also those that leave its process group
-and are adopted by init (Ray's daemons). Whoever carries the mark belongs to the driver. A watchdog process holds one
-end of a pipe; when the driver dies, even by SIGKILL, the pipe closes and the watchdog ends everybody with the mark.
-Linux only: reads /proc.
+All descendants of a child inherit a mark in its environment, also those that leave its process group and are adopted by
+init (Ray's daemons). A watchdog process holds one end of a pipe. When the driver dies, even by SIGKILL, the pipe closes
+and the watchdog ends every process with the mark. Linux only: reads /proc.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 class Family:
-    """All processes of one mark, remembered: who was seen once still belongs when its parent is gone."""
+    """All processes of one mark; one that was seen once still belongs to it when its parent is gone."""
 
     def __init__(self, mark: str):
         self.mark = mark
@@ -75,7 +74,7 @@ class Family:
         return sorted(self._seen, key=lambda p: p.pid)
 
     def wait_gone(self, seconds: float) -> list[psutil.Process]:
-        """Wait until nobody is alive, at most so many seconds; returns those left."""
+        """Wait until none is alive, at most so many seconds; returns those left."""
         end = time.monotonic() + seconds
         while (left := self.members()) and time.monotonic() < end:
             time.sleep(0.05)
@@ -95,16 +94,10 @@ def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str
     A session of its own: Ctrl-C at the terminal reaches the driver only, which then ends the child in order.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
+    variables = {**os.environ, **environment, MARK: mark}
     with open(log, "ab") as sink:
-        return subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=cwd,
-            env={**os.environ, **environment, MARK: mark},
-        )
+        return subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+                                start_new_session=True, cwd=cwd, env=variables)  # fmt: skip
 
 
 def _signal(processes: Iterable[psutil.Process], number: int) -> None:
@@ -129,7 +122,7 @@ def end_all(family: Family, child: subprocess.Popen | None = None, grace: float 
     Returns:
         What is still alive after KILL (empty, unless a process hangs in the kernel), as "pid name".
     """
-    family.members()  # looked at before the child ends: afterwards some have no parent to be found by
+    family.members()  # seen before the child ends: afterwards some have no parent to be found by
     if child is not None and child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -155,67 +148,29 @@ def sweep(family: Family, patience: float = 5.0) -> list[str]:
     return left
 
 
-class Peak:
-    """Highest memory of processes together, shared pages counted once (the sum of their PSS), in bytes.
-
-    Reading PSS makes the kernel walk all page tables (5 to 20 ms a process), so resident less shared memory is summed
-    each time, and PSS when that reached a new height or when five seconds have passed.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._cheap_peak = 0
-        self._last = 0.0
-
-    def sample(self, processes: Iterable[psutil.Process]) -> int:
-        """Look once at these processes; returns the peak so far."""
-        cheap, alive, now = 0, [], time.monotonic()
-        for p in processes:
-            with contextlib.suppress(psutil.Error):
-                memory = p.memory_info()
-                cheap += memory.rss - memory.shared
-                alive.append(p)
-        if cheap > 1.02 * self._cheap_peak or now - self._last > 5:
-            self._cheap_peak, self._last, pss = max(cheap, self._cheap_peak), now, 0
-            for p in alive:
-                with contextlib.suppress(psutil.Error):
-                    pss += p.memory_full_info().pss
-            self.bytes = max(self.bytes, pss)
-        return self.bytes
-
-
-class Watchdog:
-    """Ends everybody with the mark when this process dies without saying goodbye."""
-
-    def __init__(self, mark: str):
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "stapo_repro.driver.processes", mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def release(self) -> None:
-        """The driver ends in order: the watchdog has nothing to do any more."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(b"done")
-            self._process.stdin.close()
-        self._process.wait(10)
+def resident(processes: Iterable[psutil.Process]) -> int:
+    """Bytes of memory that these processes hold; pages that several share count for each."""
+    total = 0
+    for p in processes:
+        with contextlib.suppress(psutil.Error):
+            total += p.memory_info().rss
+    return total
 
 
 @contextlib.contextmanager
 def watched(mark: str) -> Iterator[None]:
-    """A watchdog over everybody with the mark, while this is open."""
-    watchdog = Watchdog(mark)
+    """A watchdog that ends every process with the mark if this one dies while this is open."""
+    command = [sys.executable, "-m", "stapo_repro.run.processes", mark]
+    watchdog = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield
     finally:
-        watchdog.release()
+        with contextlib.suppress(BrokenPipeError):
+            watchdog.communicate(b"done", timeout=10)
 
 
 def _watch(mark: str) -> None:
-    """The watchdog's own process: wait until the driver's end of the pipe closes, then end everybody with the mark."""
+    """The watchdog's own process: wait until the driver's end of the pipe closes, then end all with the mark."""
     if sys.stdin.buffer.read() != b"done":
         end_all(Family(mark))
 

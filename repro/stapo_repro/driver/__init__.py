@@ -1,1 +1,0 @@
-"""The driver: stages of a cell as processes of the other wings, resumable."""

@@ -1,0 +1,248 @@
+"""The stages of a run in their order, each the exact command of a wing; and the run itself.
+
+The miniature, the small model, the testbed and the paper's cells are one chain: inputs, trainings, exports,
+evaluations, tables, figures, and of the first two the tokens of STAPO. What differs is the origin of weights, data and
+benchmarks: the miniature makes them on a CPU, and the testbed for each of its worlds; the small model is one that
+`stapo-train fetch` has fetched; the paper's cells take them from the hub and need GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from stapo_repro import calibrate, labels, paper, read
+from stapo_repro.run import checks, engine
+from stapo_repro.run.cost import MACHINES, load
+from stapo_repro.run.engine import Stage
+from stapo_repro.run.request import ON_CPU, Model, Request
+from stapo_repro.testbed import evidence, pages, plan
+from stapo_repro.text import grid
+from stapo_results.sizes import SMALL, is_miniature_size
+from stapo_results.terminal import duration
+
+BASE_SEED = 0  # one base model for all training seeds
+# More than the longest worked solution: what runs on beyond it has derailed, and would hold up its whole batch.
+MAX_TOKENS = 64
+SMALL_THREADS = 2  # of the small model; a number of its own, since the result depends on it
+MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
+PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
+
+
+def main(r: Request, dry: bool = False) -> int:
+    """Run what the request lacks in its folder; with `dry` print it, make every check, and start and write nothing.
+
+    Raises:
+        BadInput: the machine, an environment, the disk or the folder does not do; nothing was started.
+        RunFailed: a stage failed; the same command resumes.
+    """
+    began, stages, costs = time.monotonic(), make_stages(r), checks.stage_costs(r)
+    made = checks.make_checks(r, stages, costs)
+    if dry:
+        checks.show_plan(r, stages, costs, made)
+        return 0
+    made.refuse()
+    engine.execute(r.out, checks.new_record(r), stages, r.grace_seconds)
+    show_summary(r, time.monotonic() - began)
+    return 0
+
+
+def make_stages(r: Request) -> list[Stage]:
+    """All stages; each needs only earlier ones."""
+    inputs = _inputs(r)
+    if r.experiment == "calibration":
+        return [*inputs, *_calibration(r, inputs)]
+    trainings = [_training(r, m) for m in r.trained]
+    judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
+    exports = [_export(r, m) for m in judged if not m.is_base]
+    evaluations = [_evaluation(r, m, inputs) for m in judged]
+    made = [*trainings, *exports, *evaluations]
+    if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
+        place = {m.name: i for i, m in enumerate(r.models)}
+        made.sort(key=lambda s: place[s.name.partition("/")[2]])
+    folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
+    of = "testbed" if r.experiment == "testbed" else "main"
+    if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
+        made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
+    if r.experiment in ON_CPU.values():
+        stapo = [m.name for m in r.trained if m.method == "stapo"]
+        made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
+    return [*inputs, *made]
+
+
+def _page(r: Request, name: str, *words: str) -> Stage:
+    """A page of records: it takes seconds, so it is made at every call."""
+    folder = r.out / name
+    return Stage(name, (r.programs[2], *words, "--out", f"{folder}"), folder, (folder,), always=True)
+
+
+def _online(r: Request) -> tuple[tuple[str, str], ...]:
+    """The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids."""
+    return () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
+
+
+def _base(r: Request, size: str) -> Path:
+    """The folder of base model, data and benchmarks of a run on a CPU: one of the testbed a world."""
+    return r.out / (f"base-{plan.world_of(size)}" if r.experiment == "testbed" else "base")
+
+
+def _benchmarks(r: Request, size: str = "") -> Path:
+    return _base(r, size) / "benchmarks" if r.on_cpu else r.data_dir or r.out / "benchmarks"
+
+
+def _inputs(r: Request) -> list[Stage]:
+    """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
+    train, evaluate, _ = r.programs
+    stages = []
+    for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
+        base, of = _base(r, size), ("--size", size) if size == SMALL else ()
+        of = ("--world", f"{plan.world_of(size)}") if r.experiment == "testbed" else of
+        anew = ("--rebuild-base",) if r.rebuild_base else ()
+        command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of, *anew)
+        stages.append(_of_run(base.name, command, base, (), "model", "data", "benchmarks"))
+    if not r.on_cpu and r.data_dir is None:
+        folder = _benchmarks(r)
+        written = tuple(folder / f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)
+        command = (evaluate, "benchmarks", "--write", f"{folder}")
+        stages.append(Stage("benchmarks", command, folder, written, (), _online(r)))
+    if not r.on_cpu and r.trained:
+        command = (train, "data", "--benchmarks", f"{_benchmarks(r)}", "--out", f"{r.out / 'data'}")
+        command += ("--source", r.source) if r.source else ()
+        needs, files = tuple(s.name for s in stages), ("train.parquet", "val.parquet", "data.json")
+        stages.append(_of_run("data", command, r.out / "data", needs, *files, environment=_online(r)))
+    return stages
+
+
+def _of_run(
+    name: str, command: tuple[str, ...], folder: Path, needs: tuple[str, ...], *outputs: str,
+    environment: tuple[tuple[str, str], ...] = (),
+) -> Stage:  # fmt: skip
+    """A stage whose folder has the run.json of its wing."""
+    return Stage(name, command, folder, tuple(folder / f for f in ("run.json", *outputs)), needs, environment)
+
+
+def _training(r: Request, m: Model) -> Stage:
+    folder, mini = r.out / "train" / m.name, is_miniature_size(m.size)
+    size = labels.MINI if mini else m.size
+    command = [r.programs[0], "run", *(m.choices or (f"method={m.method}",)), f"size={size}", f"hardware={r.hardware}"]
+    command += ["task=mini-add"] if mini else []
+    command += [] if m.size == size else [f"run.size={m.size}"]
+    command += [f"run.seed={m.seed}", f"run.steps={r.steps}"]
+    command += [f"run.base={_base(r, m.size)}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
+    command.append(f"run.out={folder}")
+    if r.experiment == "testbed":
+        every = plan.VALIDATION_EVERY if r.part == "long" else -1
+        command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
+    if m.size == SMALL:
+        command += [f"cpu.train_threads={SMALL_THREADS}", f"cpu.rollout_threads={SMALL_THREADS}"]
+    if r.quick and not mini:  # validating would take longer than training
+        command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
+    if r.keep_checkpoints:
+        command.append(f"trainer.max_actor_ckpt_to_keep={r.keep_checkpoints}")
+    if r.ray_address:
+        # the overlay of 64 GPUs names a cluster already, the others have no such key
+        command.append(f"{'' if MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address={r.ray_address}")
+    needs = (_base(r, m.size).name if r.on_cpu else "data",)
+    return _of_run(f"train/{m.name}", tuple(command), folder, needs, "metrics.jsonl", environment=_online(r))
+
+
+def _export(r: Request, m: Model) -> Stage:
+    folder, source, dtype = r.out / "models" / m.name, r.out / "train" / m.name, ()
+    if not r.on_cpu:
+        source, dtype = source / "checkpoints" / f"global_step_{r.steps}", ("--dtype", "bf16")
+    command = (r.programs[0], "export", "--checkpoint", f"{source}", "--out", f"{folder}", *dtype)
+    # the folder appears in one step; the evaluation compares its weights with the hash in stapo.json
+    return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
+
+
+def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
+    benchmarks, needs = "all", [] if m.is_base else [f"export/{m.name}"]
+    if not m.is_base:
+        model = ["--model", f"{r.out / 'models' / m.name}"]
+    elif r.on_cpu:
+        model = ["--model", f"{_base(r, m.size) / 'model'}"]
+    else:
+        known = load().models[m.size]
+        model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
+                 "--train-seed", "0", "--step", "base"]  # fmt: skip
+    if r.on_cpu:
+        testbed = r.experiment == "testbed"
+        benchmarks = evidence.BENCHMARK if testbed else ",".join(labels.benchmarks_of(m.size))
+        judged = r.experiment == "miniature"  # by its base model, which shows that the path works
+        how = ["--engine", "hf", *(["--judge", f"{_base(r, m.size) / 'model'}"] if judged else [])]
+        how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", f"{SMALL_THREADS}"] if m.size == SMALL else [])]
+        how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
+        how += MINI_LIMIT if r.quick else ()
+        needs.append(_base(r, m.size).name)
+    else:
+        how = _engine(r, m.size)
+        needs += [s.name for s in inputs if s.name != "data"]
+    return _evaluated(r, m.name, [*model, "--benchmarks", benchmarks, "--settings", "both"], m.size, how, needs)
+
+
+def _evaluated(r: Request, name: str, what: list[str], size: str, how: list[str], needs: list[str]) -> Stage:
+    folder = r.out / "eval" / name
+    command = (r.programs[1], "run", *what, "--data-dir", f"{_benchmarks(r, size)}", *how, "--out", f"{folder}")
+    return _of_run(f"eval/{name}", command, folder, tuple(needs), "cells", environment=_online(r))
+
+
+def _calibration(r: Request, inputs: list[Stage]) -> list[Stage]:
+    """A public checkpoint at each setting at which it was published, then our scores beside the published ones.
+
+    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
+    """
+    (m,) = r.models
+    checkpoint, stages = calibrate.load().checkpoints[m.size].id, []
+    for point in calibrate.points_of(checkpoint):
+        what = ["--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
+                "--max-tokens", f"{point.max_tokens}"]  # fmt: skip
+        needs = [s.name for s in inputs]
+        stages.append(_evaluated(r, f"{m.name}-{point.source}", what, m.size, _engine(r, m.size), needs))
+    page = _page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in stages))
+    return [*stages, page]
+
+
+def _engine(r: Request, size: str) -> list[str]:
+    """vLLM on all GPUs, as copies of the model, and the judge; one GPU needs no Ray."""
+    machine = MACHINES[r.hardware]
+    parallel = machine.tensor_parallel(size)
+    flags = ["--engine", "vllm", *(["--tensor-parallel", f"{parallel}"] if parallel > 1 else [])]
+    if machine.gpus > 1:
+        flags += ["--replicas", f"{machine.gpus // parallel}"]
+        flags += ["--ray-address", r.ray_address] if r.ray_address else []
+    flags += [] if r.judge == "none" else ["--judge", r.judge]
+    return [*flags, *(PAPER_LIMIT if r.quick else ())]
+
+
+def show_summary(r: Request, wall_seconds: float) -> None:
+    """Print the closing words of a finished run; `wall_seconds` are this call's."""
+    page = r.out / "tables" / ("testbed.md" if r.experiment == "testbed" else "main_table.md")
+    if r.on_cpu and page.exists():
+        Console().print(Markdown(page.read_text(encoding="utf-8")))
+    states = engine.read_states(r.out).values()
+    whole, peak = sum(s.seconds for s in states), max(s.peak_mib for s in states) / 1024
+    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
+    for name in ("tables", "figures", "tokens", "calibration", "eval", "train", "logs"):
+        if (r.out / name).exists():
+            print(f"  {name:<11}{r.out / name}")
+    if r.own:
+        _show_own(r)
+        return
+    folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
+    print(f"  to commit  stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
+
+
+def _show_own(r: Request) -> None:
+    """The method beside the committed arms, world by world."""
+    mine = [r.out / "eval", r.out / "train"]
+    own = evidence.gather(read.load_cells(mine), read.load_training_runs(mine))
+    committed = evidence.gather(*pages.read(paper.checkout() / "results" / "records" / plan.FOLDER)["main"])
+    head = ["", "T=1.0", "T=0.7", f"Reward 1-{evidence.EARLY}", f"Useful 1-{evidence.EARLY}", "Spurious, late"]
+    for world, rows in pages.standing(own, committed, r.own).items():
+        rows = [[cell.replace("\n", " ") for cell in row] for row in rows]
+        title = f"## {world}: {labels.method_label(r.own)} beside the committed arms"
+        Console().print(Markdown("\n".join([title, "", *grid(head, rows)])))
