@@ -1,1 +1,0 @@
-"""Commands of `stapo-repro` with many options; `cli` names them all."""
