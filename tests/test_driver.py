@@ -336,7 +336,11 @@ def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
         collect(driven(tmp_path / "quick", STATES, quick=True), out)
 
 
-def test_the_committed_records_give_the_readmes_block() -> None:
-    readme = (checkout() / "README.md").read_text(encoding="utf-8")
-    block = readme.split("<!-- generated:times -->\n")[1].split("\n<!-- /generated:times -->")[0]
-    assert block == engine.page_block(checkout() / "results" / "records", "miniature", "miniature")
+@pytest.mark.parametrize(("page", "marker", "experiment", "what"), [
+    ("README.md", "times", "miniature", "miniature"),
+    ("docs/small-model.md", "small-times", "small", "run of the small model"),
+])  # fmt: skip
+def test_the_committed_records_give_the_pages_blocks(page, marker, experiment, what) -> None:
+    text = (checkout() / page).read_text(encoding="utf-8")
+    block = text.split(f"<!-- generated:{marker} -->\n")[1].split(f"\n<!-- /generated:{marker} -->")[0]
+    assert block == engine.page_block(checkout() / "results" / "records", experiment, what)

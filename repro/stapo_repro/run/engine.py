@@ -400,7 +400,7 @@ def page_block(records: Path, experiment: str, what: str) -> str:
     count, peak = Counter(kind_of(s.name) for s in t.stages), max((s.peak_mib for s in t.stages), default=0) / 1024
     machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in t.hardware)
     code = dict.fromkeys(s.code[:12] + (" with uncommitted changes" if "+" in s.code else "") for s in t.stages)
-    again = sum(s.attempts - 1 for s in t.stages)
+    again = sum(s.attempts - 1 for s in t.stages if kind_of(s.name) in ("base", "train", "eval"))
     return (
         f"The committed {what} took {duration(t.seconds)} on {machines}: {count['train']} trainings, {count['eval']} "
         f"evaluations, peak memory {peak:.1f} GiB, code {', '.join(code)}."
