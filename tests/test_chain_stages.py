@@ -202,9 +202,9 @@ def test_the_folder_of_another_run_is_refused(tmp_path, changed):
 
 def test_the_drivers_record_is_no_training_and_no_evaluation(tmp_path):
     """Whoever walks its folder for records of runs tells them by their kind."""
+    from stapo_repro.collect import collect
     from stapo_repro.planner.estimates import recorded
     from stapo_repro.read import load_training_runs
-    from stapo_repro.sharing.collect import collect
 
     begin(cpu_run(tmp_path))
     assert json.loads((tmp_path / "run.json").read_text())["kind"] == "repro"

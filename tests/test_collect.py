@@ -6,7 +6,7 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, write
 
-from stapo_repro.sharing.collect import collect
+from stapo_repro.collect import collect
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Run, StepMetrics

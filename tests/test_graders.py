@@ -11,7 +11,7 @@ import pytest
 
 from stapo_repro.calibration import beside, graders, regrade
 from stapo_repro.cli import main
-from stapo_repro.sharing.collect import collect
+from stapo_repro.collect import collect
 from stapo_results import store
 from stapo_results.errors import RecordError
 

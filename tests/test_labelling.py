@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stapo_repro.cli import _command
+from stapo_repro.collect import collect
 from stapo_repro.paper import checkout
-from stapo_repro.sharing.collect import collect
 from stapo_repro.tokens import labelling, planted, readings
 from stapo_repro.tokens.logged_run import LoggedRun, load
 from stapo_results.errors import BadInput, RecordError

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import synthetic_records as synthetic
 
+from stapo_repro.collect import collect
 from stapo_repro.pages import outputs
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_repro.sharing.collect import collect
 from stapo_repro.sharing.pack import pack
 from stapo_repro.sharing.unpack import unpack
 from stapo_repro.testbed import build, claims, counts, evidence, render, standing

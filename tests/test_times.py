@@ -8,10 +8,10 @@ from typing import Literal
 import pytest
 import synthetic_records as synthetic
 
+from stapo_repro.collect import collect
 from stapo_repro.driver import times
 from stapo_repro.driver.stages import StageEvent
 from stapo_repro.driver.times import RunTimes, StageTime
-from stapo_repro.sharing.collect import collect
 from stapo_results import store
 from stapo_results.errors import RecordError
 from stapo_results.provenance import new_run

@@ -65,7 +65,7 @@ class Collect:
     """Folder to write, such as results/records/miniature."""
 
     def run(self) -> int:
-        from stapo_repro.sharing.collect import collect
+        from stapo_repro.collect import collect
 
         print(f"{len(collect(self.run_folder, self.out))} files written below {self.out}")
         return 0

@@ -8,12 +8,12 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from stapo_repro.collect import without_paths
 from stapo_repro.driver.processes import watched
 from stapo_repro.driver.readiness import check_system
 from stapo_repro.driver.run import interrupt_once
 from stapo_repro.gpu_check.shell import Shell
 from stapo_repro.gpu_check.steps import CHECK, GPU_ONLY, Setting, Step
-from stapo_repro.sharing.collect import without_paths
 from stapo_repro.text import grid
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, StapoError

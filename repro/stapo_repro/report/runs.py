@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stapo_repro.collect import shorten
 from stapo_repro.report.cells import link_to
-from stapo_repro.sharing.collect import shorten
 from stapo_results.schema import ContextLimit, Resumption, Run
 from stapo_results.store import read_json
 from stapo_results.terminal import duration

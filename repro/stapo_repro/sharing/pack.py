@@ -17,8 +17,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from stapo_repro.collect import collect, shorten, without_paths
 from stapo_repro.read import load_cells
-from stapo_repro.sharing.collect import collect, shorten, without_paths
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.plan import FOLDER
 from stapo_results import store
