@@ -149,8 +149,8 @@ def test_the_miniatures_dry_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_of_the_miniature_from_nothing_to_a_bundle(tmp_path: Path) -> None:
-    """The real wings: run, dry run of what is there, collect, pack, unpack."""
+def test_a_cell_of_the_miniature_from_nothing_to_collected_records(tmp_path: Path) -> None:
+    """The real wings: run, dry run of what is there, collect, the table of what was collected."""
 
     def call(*words: str) -> str:
         command = [sys.executable, "-m", "stapo_repro.cli", *words]
@@ -160,10 +160,6 @@ def test_a_cell_of_the_miniature_from_nothing_to_a_bundle(tmp_path: Path) -> Non
 
     call("run", "stapo/mini", "--quick", "--out", "r")
     assert "Still to do: 0 of 8 stages" in call("run", "stapo/mini", "--quick", "--out", "r", "--dry-run")
-    call("pack", "r", "--out", "a.zip")
-    assert "0 were there already" in call("unpack", "a.zip", "--into", "shared")
-    for name in ("samples.jsonl", "verdicts.jsonl"):
-        same = f"r/eval/stapo-s0/{name}"
-        assert (tmp_path / "shared" / same).read_bytes() == (tmp_path / same).read_bytes()
-    call("tables", "--records", "shared/r/eval", "shared/r/train", "--out", "t")
+    call("collect", "r", "--out", "shared")
+    call("tables", "--records", "shared/eval", "shared/train", "--out", "t")
     assert (tmp_path / "t/main_table.md").read_bytes() == (tmp_path / "r/tables/main_table.md").read_bytes()

@@ -11,8 +11,6 @@ import synthetic_records as synthetic
 from stapo_repro.collect import collect
 from stapo_repro.pages import outputs
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_repro.sharing.pack import pack
-from stapo_repro.sharing.unpack import unpack
 from stapo_repro.testbed import build, claims, counts, evidence, render, standing
 from stapo_results.store import read_json, write_json
 
@@ -138,12 +136,9 @@ def test_collected_records_of_a_testbed_have_counts_and_no_token_log(tmp_path):
     record = read_json(tmp_path / "out" / "train" / "stapo-s0" / counts.FILE, counts.PlantedCounts)
     assert record.rare[1].tokens == [(1.0, 1.0, 0.0)]
     assert not list((tmp_path / "out").rglob("*.parquet"))
-    # what is read of the record, or of a bundle of it, is what is read of the log
+    # what is read of the record is what is read of the log
     made = counts.of_run(run / "train" / "justrl-s0", "synthetic")
-    pack([run], tmp_path / "b.zip")
-    unpack(tmp_path / "b.zip", tmp_path / "unpacked")
-    for root in (tmp_path / "out", tmp_path / "unpacked" / "run"):
-        assert counts.of_run(root / "train" / "justrl-s0") == made
+    assert counts.of_run(tmp_path / "out" / "train" / "justrl-s0") == made
 
 
 def of(root: Path) -> evidence.Evidence:

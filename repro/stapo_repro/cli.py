@@ -13,7 +13,7 @@ from stapo_repro.commands.calibrate import Calibrate
 from stapo_repro.commands.graders import Graders
 from stapo_repro.commands.label import Label
 from stapo_repro.commands.run import Plan, Run
-from stapo_repro.commands.share import Collect, Pack, Unpack
+from stapo_repro.commands.share import Collect
 from stapo_repro.commands.testbed import Testbed
 from stapo_results.terminal import check_command, run_main
 
@@ -194,8 +194,6 @@ _COMMANDS = {
     "calibrate": Calibrate,
     "graders": Graders,
     "gpu-check": GpuCheck,
-    "pack": Pack,
-    "unpack": Unpack,
 }
 
 

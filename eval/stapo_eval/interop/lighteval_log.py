@@ -106,7 +106,7 @@ def _by_key(path: Path, kind: type[R]) -> dict[Key, R]:
         raise BadInput(
             f"{path}: no such file",
             expected="the run folder with every response, as `stapo-eval run` left it",
-            next_step="export where the run was made, or unpack its responses first",
+            next_step="export where the run was made",
         )
     return {key_of(x): x for x in store.read(path, kind)}
 

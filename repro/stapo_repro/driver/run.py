@@ -178,6 +178,5 @@ def show_summary(r: Request, wall_seconds: float) -> None:
         f"  logs       {r.out / 'logs'}",
     ]
     if not r.standing:
-        lines.append(f"  to share   stapo-repro pack {r.out} --out {r.out.name}.zip")
         lines.append(f"  to commit  stapo-repro collect {r.out} --out results/records/{records}, then tox -e tables")
     print("\n".join(lines))

@@ -1,1 +1,0 @@
-"""Records that leave a machine: `collect` for the repository, `pack` and `unpack` as one archive for anybody."""
