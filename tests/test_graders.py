@@ -92,7 +92,7 @@ def test_the_record_is_collected_and_shown(folder: Path, tmp_path: Path) -> None
     (file.parent / "responses.jsonl").write_text("{}\n")
     # what a stage made before it was made anew stays behind
     store.write_json(world / "set-aside" / "graders.json", {})
-    written = collect(world, tmp_path / "records", token_logs=False)
+    written = collect(world, tmp_path / "records")
     assert tmp_path / "records" / "run" / "graders" / "graders.json" in written
     assert not list((tmp_path / "records").rglob("responses.jsonl"))
     block = graders.page_block([tmp_path / "records"])

@@ -196,8 +196,10 @@ def load(folder: Path) -> LoggedRun:
         )
     run_file, metrics_file = folder / "run.json", folder / "metrics.jsonl"
     own = folder / token_log.FOLDER
-    read = [file for part in token_log.shards(own) for file in part]
-    read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
+    tokenizer = token_log.tokenizer_file(folder)
+    read = {file.relative_to(folder).as_posix(): file for part in token_log.shards(own) for file in part}
+    read[f"{token_log.FOLDER}/{token_log.TOKENIZER}"] = tokenizer
+    read |= {p.name: p for p in (run_file, metrics_file) if p.is_file()}
     return LoggedRun(
         folder.resolve().name,
         store.read_json(run_file, Run) if run_file.is_file() else None,
@@ -207,6 +209,6 @@ def load(folder: Path) -> LoggedRun:
         log.histogram,
         {name: log.histogram.column(name).to_numpy() for name in token_log.HISTOGRAM},
         log.header,
-        Vocabulary.read(own / token_log.TOKENIZER),
-        {p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
+        Vocabulary.read(tokenizer),
+        {name: store.sha256_file(p) for name, p in read.items()},
     )

@@ -116,7 +116,7 @@ def _on_same(run: TrainingRun, log: token_log.TokenLog) -> list[MasksOnSameToken
 
 def _words(run: TrainingRun, ids: Sequence[int]) -> tuple[str, ...]:
     """The planted words as text; their ids where the run has no tokenizer beside its log."""
-    file = run.folder / token_log.FOLDER / token_log.TOKENIZER
+    file = token_log.tokenizer_file(run.folder)
     if not file.exists():
         return tuple(f"id {i}" for i in ids)
     vocabulary = Vocabulary.read(file)
