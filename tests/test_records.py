@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stapo_repro import paper, tables
+from stapo_repro.collect import laid_over
 from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.testbed import build, claims
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import Cut, Run, StepMetrics
-from stapo_results.store import append, read_json, write_json
+from stapo_results.store import append, find_whole, read_json, write_json
 
 
 def record(root: Path, verdicts: tuple[str, ...] = ("10", "11"), method: str = "stapo", **changed) -> Path:
@@ -144,6 +146,16 @@ def test_a_value_that_was_left_out_is_told_from_one_that_was_never_logged(tmp_pa
     with pytest.raises(RecordError, match="entropy") as e:
         load_training_runs([tmp_path])
     assert str(file) in e.value.what
+
+
+def test_of_every_committed_training_the_whole_configuration_can_be_rebuilt():
+    for path in sorted((Path(__file__).parents[1] / "results" / "records").rglob("run.json")):
+        run = read_json(path, Run)
+        if run.kind == "train":
+            assert run.cut is not None
+            whole = json.loads(find_whole(path.parent, "config", run.cut.config_from).read_bytes())
+            text = json.dumps(laid_over(whole, run.config), ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+            assert hashlib.sha256(text.encode()).hexdigest() == run.cut.config, path
 
 
 @pytest.mark.parametrize("make", [
