@@ -1,15 +1,18 @@
-"""Records to commit: what a table needs, and nothing of the machine."""
+"""Records to commit: what is read of a run, what was left out of it, and nothing of the machine."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, write
 
-from stapo_repro.collect import collect
+from stapo_repro.collect import collect, laid_over
+from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import Run, StepMetrics
+from stapo_results.schema import Cut, Run, StepMetrics
 
 
 def make_run(folder: Path, **changes: object) -> None:
@@ -19,75 +22,80 @@ def make_run(folder: Path, **changes: object) -> None:
         "hardware": {}, "seeds": {}, "deterministic": True, "started": "2026-01-01T00:00:00+00:00",
     }  # fmt: skip
     store.write_json(folder / "run.json", Run(**(values | changes)))  # type: ignore[arg-type]
-    store.append(folder / "metrics.jsonl", [StepMetrics(step=1, values={"reward": 0.5})])
+    metrics = {"critic/rewards/mean": 0.5, "critic/score/mean": 0.5, "num_turns/max": 2.0, "reward": 0.5}
+    store.append(folder / "metrics.jsonl", [StepMetrics(step=k, values=metrics) for k in (1, 2)])
     (folder / "log.txt").write_text("stays behind")
 
 
-def test_records_come_along_with_the_run_folder_as_RUN(tmp_path: Path) -> None:
-    root = tmp_path / "runs" / "mini"
-    make_run(root / "train" / "stapo-s0")
-    written = collect(root, tmp_path / "records")
-    assert sorted(p.relative_to(tmp_path / "records").as_posix() for p in written) == [
-        "train/stapo-s0/metrics.jsonl", "train/stapo-s0/run.json"]  # fmt: skip
-    copy = store.read_json(tmp_path / "records" / "train" / "stapo-s0" / "run.json", Run)
-    assert copy.command[-1] == "run.out=RUN/train/stapo-s0"
-    assert copy.config == {"run": {"out": "RUN/train/stapo-s0"}}
-    assert str(tmp_path) not in (tmp_path / "records" / "train" / "stapo-s0" / "run.json").read_text()
+def make_log(folder: Path, kind: str = "train", **options: object) -> None:
+    make_run(folder, kind=kind)
+    tokens = [Token("a", junk=True, step=s, batch=b, entropy=s / 8) for s in (1, 2, 3) for b in (1, 2)]
+    write(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
+    (folder / "token_log" / "tokenizer.json").write_text('{\n "é": [1]}')
 
 
-def test_the_base_models_record_comes_along_and_the_drivers_stays(tmp_path: Path) -> None:
-    make_run(tmp_path / "run" / "base", kind="base", config={"noise": 1e-6})
-    make_run(tmp_path / "run", kind="repro", config={"experiment": "miniature", "quick": False})
+def files(folder: Path) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_a_record_says_what_was_left_out_of_it(tmp_path: Path) -> None:
+    root, out = tmp_path / "run", tmp_path / "out"
+    one = {"run": {"size": "a"}, "steps": [1], "trainer": {"test_freq": 5, "lr": 1e-6}}
+    other = {"run": {"size": "b"}, "steps": [1], "trainer": {"test_freq": 5, "lr": 1}}
+    make_run(root / "a", config=one)
+    make_run(root / "b", config=other)
+    make_run(root, kind="repro", config={"experiment": "miniature", "quick": False})
+    collect(root, out)
+    (whole,) = out.glob("whole/*")
+    kept = ["a/metrics.jsonl", "a/run.json", "b/metrics.jsonl", "b/run.json", f"whole/{whole.name}"]
+    assert files(out) == kept
+    record = store.read_json(out / "b" / "run.json", Run)
+    assert record.command == ["stapo-train", "run", "run.out=RUN/b"]
+    assert [m.values for m in store.read(out / "b" / "metrics.jsonl", StepMetrics)] == [{"reward": 0.5}] * 2
+    assert record.cut is not None
+    assert record.cut.metrics == {"critic": 4, "num_turns": 2}
+    # what is read, and what differs; the rest is that of the first run
+    assert record.config == {"run": {"size": "b"}, "trainer": {"test_freq": 5, "lr": 1}}
+    assert store.find_whole(out / "b", "config", record.cut.config_from) == whole
+    assert json.loads(whole.read_text()) == one
+    assert laid_over(one, record.config) == other
+    text = json.dumps(other, indent=1, sort_keys=True) + "\n"
+    assert record.cut.config == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_of_the_testbed_the_first_steps_tokens_are_counted(tmp_path: Path) -> None:
+    make_log(tmp_path / "run" / "a")
+    make_run(tmp_path / "run", kind="repro", config={"experiment": "testbed", "quick": False})
     collect(tmp_path / "run", tmp_path / "out")
-    assert sorted(p.relative_to(tmp_path / "out").as_posix() for p in (tmp_path / "out").rglob("run.json")) == [
-        "base/run.json"
-    ]
+    assert [f for f in files(tmp_path / "out" / "a") if f != "metrics.jsonl"] == ["planted.json", "run.json"]
+    counted = counts.of_run(tmp_path / "out" / "a", "r")
+    assert (counted and counted.steps) == [1, 2]
+    assert '"planted_steps": 1' in (tmp_path / "out" / "a" / "run.json").read_text()
 
 
-def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", status="running")
-    with pytest.raises(BadInput, match="not a finished run"):
+@pytest.mark.parametrize(("changes", "found"), [({"status": "running"}, "running"), ({"cut": Cut()}, "cut already")])
+def test_what_is_no_finished_run_is_refused(tmp_path: Path, changes: dict[str, object], found: str) -> None:
+    make_run(tmp_path / "a", **changes)
+    with pytest.raises(BadInput, match="not a finished run") as e:
         collect(tmp_path, tmp_path / "out")
+    assert found in str(e.value.found)
 
 
-def test_a_path_of_the_machine_is_refused_by_name(tmp_path: Path) -> None:
-    make_run(tmp_path / "run" / "a", config={"data": "/somewhere/else/train.parquet"})
-    with pytest.raises(RecordError, match=r"/somewhere/else/train\.parquet"):
-        collect(tmp_path / "run", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_is_known_elsewhere_is_named_and_not_refused(tmp_path: Path) -> None:
-    """Weights in the hub's cache (by id and commit), benchmarks in a folder of their own (by hashes), notes."""
-    cache = "/home/u/.cache/huggingface/hub/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
-    make_run(
-        tmp_path / "run" / "a", kind="eval", command=["stapo-eval", "--data-dir", "/mnt/b/"],
-        config={"data_dir": "/mnt/b/", "model": {"path": cache}}, notes=["lost on /mnt/x/y.py: went on"],
-    )  # fmt: skip
-    collect(tmp_path / "run", tmp_path / "out")
+def test_paths_are_taken_out_or_refused_by_name(tmp_path: Path) -> None:
+    """Known elsewhere: weights in the hub's cache, benchmarks, a user's file of which the run has a copy."""
+    cache, run = "/home/u/.cache/huggingface/hub/models--Qwen--Qwen3-8B-Base/snapshots/49e3", tmp_path / "run"
+    given = [f"method={run}.yaml", "method=/h/my files/m.yml", "actor_rollout_ref.selector.name=/h/m.py:f", f"a={run}"]
+    config = {"data_dir": "/mnt/b/", "model": {"path": cache}}
+    make_run(run / "a", kind="eval", command=[*given, "/mnt/b/"], config=config, notes=["lost on /mnt/x/y.py: again"])
+    collect(run, tmp_path / "out")
     copy = store.read_json(tmp_path / "out" / "a" / "run.json", Run)
     assert copy.config["model"]["path"] == "HUB/models--Qwen--Qwen3-8B-Base/snapshots/49e3"
-    assert copy.command[-1].startswith("BENCHMARKS")
-    assert copy.notes == ["lost on (path): went on"]
-
-
-def test_a_file_of_ones_own_is_recorded_by_its_name(tmp_path: Path) -> None:
-    """It may stand anywhere, beside the run too: the run has its own copy and its hash."""
-    run = tmp_path / "mine"
-    given = [f"method={run}.yaml", "method=/h/my files/m.yml", "actor_rollout_ref.selector.name=/h/m.py:f", f"a={run}"]
-    make_run(run / "a", command=given)
-    collect(run, tmp_path / "out")
-    kept = ["method=mine.yaml", "method=m.yml", "actor_rollout_ref.selector.name=m.py:f", "a=RUN"]
-    assert store.read_json(tmp_path / "out" / "a" / "run.json", Run).command == kept
-
-
-def test_what_was_set_aside_is_left_behind(tmp_path: Path) -> None:
-    make_run(tmp_path / "run" / "train" / "stapo-s0")
-    make_run(tmp_path / "run" / "set-aside" / "train" / "stapo-s0.1", status="failed")
-    broken = tmp_path / "run" / "set-aside" / "train" / "stapo-s0.2" / "run.json"
-    broken.parent.mkdir()
-    broken.write_text('{"run_id": "ha')
-    assert len(collect(tmp_path / "run", tmp_path / "out")) == 2
+    named = ["method=run.yaml", "method=m.yml", "actor_rollout_ref.selector.name=m.py:f", "a=RUN", "BENCHMARKS/"]
+    assert (copy.command, copy.notes) == (named, ["lost on (path): again"])
+    make_run(run / "b", config={"data": "/somewhere/else/train.parquet"})
+    with pytest.raises(RecordError, match=r"/somewhere/else/train\.parquet"):
+        collect(run, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
@@ -99,44 +107,32 @@ def test_what_the_run_no_longer_has_is_refused(tmp_path: Path) -> None:
     collect(run, out)
     (out / "README.md").write_text("by hand")
     cell.unlink()
-    before = sorted(out.rglob("*"))
-    with pytest.raises(RecordError) as e:
+    before = files(out)
+    with pytest.raises(RecordError, match=cell.name):
         collect(run, out)
-    assert cell.name in str(e.value.found)
-    assert sorted(out.rglob("*")) == before
+    assert files(out) == before
     (out / "eval" / "stapo-s0" / "cells" / cell.name).unlink()
     collect(run, out)
-    # another run's folder beside it is left alone
-    make_run(tmp_path / "second" / "train" / "stapo-s1")
-    assert len(collect(tmp_path / "second", out)) == 2
-
-
-def make_log(folder: Path, **options: object) -> None:
-    make_run(folder)
-    tokens = [Token("a", junk=True, step=s, batch=b, entropy=s / 8) for s in (1, 2, 3) for b in (1, 2)]
-    write(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
-    (folder / "token_log" / "tokenizer.json").write_text('{\n "é": [1]}')
+    # another run's folder beside it is left alone, and its configuration is written from the same whole one
+    for name in ("second", "third"):
+        make_run(tmp_path / name / name, config={"run": {"size": name}})
+        collect(tmp_path / name, out)
+    assert len(list(out.glob("whole/config-*.json"))) == 1
 
 
 @pytest.mark.parametrize("kind", ["train", "probe"])
-def test_the_token_log_comes_along_as_one_pair_of_files(kind: str, tmp_path: Path) -> None:
-    make_log(tmp_path / "run" / "train" / "stapo-s0", left_out=2)
-    make_run(tmp_path / "run" / "train" / "stapo-s0", kind=kind)
-    collect(tmp_path / "run", tmp_path / "out")
-    copy = tmp_path / "out" / "train" / "stapo-s0"
-    assert sorted(p.relative_to(copy).as_posix() for p in (copy / "token_log").rglob("*.*")) == [
-        "token_log/00000001.parquet", "token_log/histogram/00000001.parquet", "token_log/tokenizer.json"]  # fmt: skip
-    assert (copy / "token_log" / "tokenizer.json").read_text(encoding="utf-8") == '{"é":[1]}'
-    one, other = token_log.read(tmp_path / "run" / "train" / "stapo-s0"), token_log.read(copy)
-    assert one is not None
-    assert other is not None
-    assert one == other
-    assert (other.header.left_out, other.tokens["step"].to_pylist()) == (6, [1, 1, 2, 2, 3, 3])
-
-
-def test_a_damaged_log_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    make_log(tmp_path / "run")
-    (tmp_path / "run" / "token_log" / "00000002.parquet").write_bytes(b"half a fi")
-    with pytest.raises(RecordError, match=r"00000002\.parquet: not a file of the token log"):
-        collect(tmp_path / "run", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_the_token_log_is_one_pair_of_files_and_its_tokenizer_one_for_all(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for name in ("a", "b"):
+        make_log(tmp_path / "run" / name, kind, left_out=2)
+    collect(tmp_path / "run", out)
+    (tokenizer,) = out.glob("whole/tokenizer-*.json")
+    assert tokenizer.read_text(encoding="utf-8") == '{"é":[1]}'
+    logged = ["token_log/00000001.parquet", "token_log/histogram/00000001.parquet"]
+    assert [f for f in files(out / "a") if f.startswith("token_log")] == logged
+    assert [token_log.tokenizer_file(out / name) for name in ("a", "b")] == [tokenizer] * 2
+    assert token_log.read(tmp_path / "run" / "a") == token_log.read(out / "a")
+    for damage in (lambda: tokenizer.write_text('{"e":[1]}'), tokenizer.unlink):
+        damage()
+        with pytest.raises(RecordError, match="its tokenizer was left out"):
+            token_log.tokenizer_file(out / "a")

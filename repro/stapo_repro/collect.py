@@ -1,27 +1,44 @@
-"""From a finished run to records that can be committed, without a machine's paths: verdicts, curves, tokens, time."""
+"""From a finished run to records that can be committed: cut to what is read of them, without a machine's paths."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stapo_repro.run import engine as times
 from stapo_repro.testbed import counts
-from stapo_repro.tokens import readings
+from stapo_repro.tokens import readers
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import CellRecord, Run, StepMetrics
+from stapo_results.schema import CellRecord, Cut, Run, StepMetrics
 
-_ABSOLUTE = re.compile(r"(?:^|[= ])(/[^\s/]+/\S*)")
+KEPT = (
+    *("reward", "entropy", "accuracy", "accuracy_t1.0", "accuracy_t0.7", "useful_rate", "spurious_rate"),
+    *("silenced_share", "candidate_share", "threshold", "actor/selector/silenced_tokens", "token_entropy_mean"),
+    *(f"token_entropy_q{q:02d}" for q in (5, 25, 50, 75, 95, 99)),
+    *("response_tokens", "truncated_share", "grad_norm", "clip_fraction", "actor/kl_loss", "rollout_kl"),
+)
+"""Names that a record keeps of metrics.jsonl: what tables, figures, checks and tests read, and the paper's curves. No
+seconds: metrics.jsonl holds no time, run.json and stages.json do."""
+KEPT_CONFIG = re.compile(
+    r"(run|actor_rollout_ref\.(selector|rollout\.n)|trainer\.(device|nnodes|n_gpus_per_node|test_freq)"
+    r"|data\.(train_batch_size|max_response_length))\."
+)
+"""What labels and estimates read of a training's configuration. A record keeps it, and what is the training's own."""
+
+_ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
-_OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.parquet", counts.FILE)
+_OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
+Files = dict[Path, str | bytes]
 
 
 def _texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -44,75 +61,130 @@ def without_paths(text: str) -> str:
     return _ANY_PATH.sub("(path)", text)
 
 
-def paths_in(value: Any) -> list[str]:
-    """Absolute paths that stand anywhere in a value."""
-    found: list[str] = []
-    _texts(value, lambda text: (found.extend(_ABSOLUTE.findall(text)), text)[1])
+def _text(value: Any) -> str:
+    """JSON in which equal configurations are equal texts."""
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+
+
+def own_part(config: dict[str, Any], whole: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """What `KEPT_CONFIG` names of a configuration, and where it differs from another one, `whole`."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name, other = f"{above}{key}.", whole.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            found |= {key: part} if (part := own_part(value, other, name)) else {}
+        elif KEPT_CONFIG.match(name) or key not in whole or _text(value) != _text(other):
+            found[key] = value
     return found
 
 
-def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
+def laid_over(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of which `part` is the `own_part`."""
+    nested = {k for k, v in part.items() if isinstance(v, dict) and isinstance(whole.get(k), dict)}
+    return whole | part | {k: laid_over(whole[k], part[k]) for k in nested}
+
+
+def first_steps(counted: counts.PlantedCounts) -> counts.PlantedCounts:
+    """The counts of the steps that the testbed reads."""
+    n = sum(step <= counts.NEAR_BASE for step in counted.steps)
+    by_step = {name: getattr(counted, name)[:n] for name in ("steps", "spurious", "own")}
+    parts = {name: [c.model_copy(update={"tokens": c.tokens[:n]}) for c in getattr(counted, name)]
+             for name in ("rare", "masks")}  # fmt: skip
+    return counted.model_copy(update=by_step | parts)
+
+
+def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool = False) -> tuple[Files, Files]:
+    """What is kept of a run folder beside its cells; run.json says what was left out (`Cut`).
+
+    Args:
+        record: its own, without paths.
+        whole: the configuration from which a training's is written as a difference.
+        of_testbed: its tokens are counted (planted.json), and the token log stays behind.
+
+    Returns:
+        Path below the folder -> content; path below the folder of records -> content that runs share.
+    """
+    files, shared, cut = Files(), Files(), dict[str, Any]()
+
+    def share(kind: str, data: bytes) -> str:
+        shared[Path(store.whole_name(kind, sha256 := hashlib.sha256(data).hexdigest()))] = data
+        return sha256
+
+    if record.kind == "train":
+        steps = list(store.read(folder / "metrics.jsonl", StepMetrics))
+        left = Counter(name.partition("/")[0] for s in steps for name in s.values if name not in KEPT)
+        cut |= {"kept": list(KEPT), "metrics": dict(sorted(left.items()))}
+        kept = [s.model_copy(update={"values": {k: v for k, v in s.values.items() if k in KEPT}}) for s in steps]
+        files[Path("metrics.jsonl")] = "".join(store.to_line(s) + "\n" for s in kept)
+        part, text = own_part(record.config, whole), _text(record.config)
+        if _text(laid_over(whole, part)) == text:  # not where `whole` has a key more
+            cut["config"] = hashlib.sha256(text.encode()).hexdigest()
+            cut["config_from"] = share("config", _text(whole).encode())
+            record = record.model_copy(update={"config": part})
+    if record.kind in ("train", "probe") and not of_testbed:
+        logged = token_log.join(folder)
+        if tokenizer := logged.pop(f"{token_log.FOLDER}/{token_log.TOKENIZER}", None):
+            cut["tokenizer"] = share("tokenizer", tokenizer)
+        files |= {Path(name): data for name, data in logged.items()}
+    elif record.kind == "train" and (counted := counts.of_run(folder, record.run_id)):
+        near = first_steps(counted)
+        cut["planted_steps"] = len(counted.steps) - len(near.steps)
+        files[Path(counts.FILE)] = store.to_line(near) + "\n"
+    plain = record.model_copy(update={"cut": Cut(**cut) if cut else None}).model_dump(mode="json")
+    return files | {Path("run.json"): json.dumps(plain, ensure_ascii=False, indent=1) + "\n"}, shared
+
+
+def collect(run: Path, out: Path) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are run.json of base models, trainings, evaluations and probes, metrics.jsonl, cells/*.json, labels.json
-    and the token log of a training or probe (all steps joined into one pair of files), each read as its
-    record first, and of a run of the driver what each stage took (stages.json); responses, their times and checkpoints
-    stay behind. Of a run of the testbed the tokens are counted (planted.json), its logs stay behind too.
+    Taken are what `cut_run` keeps of base models, trainings, evaluations and probes, their cells and labels.json, each
+    read as its record first, and of a run of the driver what each stage took (stages.json). What runs share is written
+    once, in whole/. Responses, their times and checkpoints stay behind.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
         out: a folder below results/records.
-        token_logs: False leaves them and stages.json behind, as bundles for others do.
 
     Returns:
         The files written.
 
     Raises:
-        BadInput: for a folder without records, or a run that is not finished.
+        BadInput: for a folder without records, or one that is not of a finished run.
         RecordError: for a broken record, one that still names a path of this machine, or one at `out` that an earlier
             call took from a folder of this run and that is gone there: tables would count it.
     """
     root = run.resolve()
-    written: dict[Path, str | bytes] = {}
-    hardware, of_testbed = [], _is_testbed(root)
+    own, records = root / "run.json", dict[Path, Run]()
+    of_testbed = own.is_file() and store.read_json(own, Run).config.get("experiment") == "testbed"
     for path in sorted(root.rglob("run.json")):
-        name = path.relative_to(root)
-        if "set-aside" in name.parts:  # what a stage made before it was made anew: it may be broken
-            continue
         record = store.read_json(path, Run)
-        if record.kind not in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
-            continue
-        written[name] = json.dumps(_plain(record, path, root), ensure_ascii=False, indent=1) + "\n"
-        hardware.append(record.hardware)
-        if record.kind == "train":
-            metrics = path.with_name("metrics.jsonl")
-            lines = [store.to_line(m) + "\n" for m in store.read(metrics, StepMetrics)]
-            written[metrics.relative_to(root)] = "".join(lines)
-        if record.kind in ("train", "probe"):
-            if of_testbed:
-                counted = counts.of_run(path.parent, record.run_id)
-                log = {counts.FILE: store.to_line(counted) + "\n"} if counted else {}
-            else:
-                log = token_log.join(path.parent) if token_logs else {}
-            written |= {name.parent / file: data for file, data in log.items()}
-        for cell in sorted(path.parent.glob("cells/*.json")):
+        if record.kind in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
+            records[path.parent] = _plain(record, path, root)
+    earlier = [json.loads(p.read_bytes()) for p in sorted(out.glob(store.whole_name("config", "*")))]
+    whole = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
+    written = Files()
+    for folder, record in records.items():
+        files, shared = cut_run(folder, record, whole, of_testbed)
+        for cell in sorted(folder.glob("cells/*.json")):
             store.read_json(cell, CellRecord)
-            written[cell.relative_to(root)] = cell.read_bytes()
-    for path in (p for p in sorted(root.rglob(readings.FILE)) if "set-aside" not in p.relative_to(root).parts):
-        written[path.relative_to(root)] = store.read_json(path, readings.LabelRecord).model_dump_json(indent=1) + "\n"
+            files[cell.relative_to(folder)] = cell.read_bytes()
+        written |= shared | {folder.relative_to(root) / name: data for name, data in files.items()}
+    for path in sorted(root.rglob(readers.FILE)):
+        written[path.relative_to(root)] = store.read_json(path, readers.LabelRecord).model_dump_json(indent=1) + "\n"
     if not written:
         raise BadInput(
             f"{run}: no record found",
             expected="run.json files of trainings and evaluations",
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
-    if token_logs and (taken := times.of_run(root, hardware)) is not None:
+    if (taken := times.of_run(root, [r.hardware for r in records.values()])) is not None:
         before = out / times.FILE  # of runs that were collected into this folder before
         taken = times.joined(store.read_json(before, times.RunTimes), taken) if before.is_file() else taken
         written[Path(times.FILE)] = taken.model_dump_json(indent=1) + "\n"
-    own = [out / name.parent for name in written if name.name == "run.json"]
-    there = (p for folder in own for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern)))
-    if gone := [p for p in there if p.relative_to(out) not in written]:
+    there = (out / folder.relative_to(root) for folder in records)
+    gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
+            if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
+    if gone:
         raise RecordError(f"{out} has records that {run} no longer has", found=", ".join(map(str, gone[:5])),
                           expected="those of the run alone, in the folders that it has",
                           next_step=f"{shlex.join(['rm', *map(str, gone)])}   then run this command again")  # fmt: skip
@@ -121,19 +193,14 @@ def collect(run: Path, out: Path, token_logs: bool = True) -> list[Path]:
     return [out / name for name in written]
 
 
-def _is_testbed(root: Path) -> bool:
-    own = root / "run.json"
-    return own.is_file() and store.read_json(own, Run).config.get("experiment") == "testbed"
-
-
-def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:
+def _plain(record: Run, path: Path, root: Path) -> Run:
     """A finished run's record without paths of this machine."""
-    if record.status != "done":
+    if record.status != "done" or record.cut is not None:
         raise BadInput(
             f"{path}: not a finished run",
-            found=record.status,
+            found="a record that was cut already" if record.cut else record.status,
             expected="done",
-            next_step="run the same `stapo-repro` command again: it goes on",
+            next_step="run the same `stapo-repro` command again, then collect the folder that it wrote",
         )
     plain = shorten(record.model_dump(mode="json"), str(root))
     plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
@@ -143,11 +210,12 @@ def _plain(record: Run, path: Path, root: Path) -> dict[str, Any]:
         if known := record.config.get(key):
             plain = shorten(plain, str(known).rstrip("/"), name)
     plain["notes"] = [without_paths(note) for note in plain["notes"]]
-    if left := sorted({p for part in ("command", "config", "revisions") for p in paths_in(plain[part])}):
+    texts = json.dumps([plain[part] for part in ("command", "config", "revisions")], ensure_ascii=False)
+    if left := sorted(set(_ABSOLUTE.findall(texts))):
         raise RecordError(
             f"{path}: the record names paths outside the run",
             found=", ".join(left[:5]),
             expected=f"paths below {root} only",
             next_step="keep base model, data and outputs of a run in one folder",
         )
-    return plain
+    return Run.model_validate(plain)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, Cell, CellRecord, Run, StepMetrics
+from stapo_results.schema import SETTINGS, Cell, CellRecord, Cut, Run, StepMetrics
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
@@ -53,6 +53,23 @@ class TrainingRun:
     run_id: str = ""
     folder: Path = Path()
     synthetic: bool = False
+    cut: Cut | None = None
+
+    def series(self, metric: str) -> dict[int, float]:
+        """Step -> value, of the steps that have it; empty where the run did not log it.
+
+        Raises:
+            RecordError: the record's `cut` left the metric out.
+        """
+        found = {s.step: s.values[metric] for s in self.steps if metric in s.values}
+        if not found and self.cut is not None and self.cut.left_out(metric):
+            raise RecordError(
+                f"{self.path}: {metric} was left out of the record",
+                found=", ".join(self.cut.kept),
+                expected=f"{metric} too, which the run folder's metrics.jsonl has if the run logged it",
+                next_step="read the run folder itself; results/records/README.md says where whole records are",
+            )
+        return found
 
 
 def _content_hash(record: CellRecord) -> str:
@@ -235,7 +252,7 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
     as in `load_cells`.
 
     Raises:
-        RecordError: a broken line, lines that contradict each other, or a run without these labels.
+        RecordError: a broken line, lines that contradict each other or the run's record, or a run without these labels.
     """
     check_roots(roots)
     runs: list[TrainingRun] = []
@@ -248,11 +265,16 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
             if run.kind != "train":
                 continue
             method, size, seed = _labels(run, run_file)
-            where = path.parent.relative_to(root).as_posix()
-            runs.append(
-                TrainingRun(
-                    method, size, seed, where, run.status, read_steps(path), run.run_id, path.parent, run.synthetic
+            where, steps, cut = path.parent.relative_to(root).as_posix(), read_steps(path), run.cut
+            if cut is not None and (more := {k for s in steps for k in s.values} - set(cut.kept)):
+                raise RecordError(
+                    f"{path} contradicts {run_file}",
+                    found=f"values of {', '.join(sorted(more)[:5])}",
+                    expected="only the names that the run record keeps (cut.kept)",
+                    next_step="restore both files from one commit, or collect the run again",
                 )
+            runs.append(
+                TrainingRun(method, size, seed, where, run.status, steps, run.run_id, path.parent, run.synthetic, cut)
             )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 

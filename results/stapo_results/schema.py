@@ -194,13 +194,42 @@ class ContextLimit(BaseModel):
     most: int
 
 
+Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class Cut(BaseModel):
+    """What the record of a run leaves out of the run folder (`stapo-repro collect`).
+
+    Attributes:
+        kept: the names that metrics.jsonl keeps, where the run logged them.
+        metrics: how many values metrics.jsonl left out, by the part of their names before "/".
+        config: SHA-256 of the whole configuration, as a file of whole/ would have it.
+        config_from: `config` has what pages read, and where it differs from whole/config-SHA.json of this SHA-256.
+        tokenizer: SHA-256 of the token log's tokenizer, which is whole/tokenizer-SHA.json.
+        planted_steps: how many later steps planted.json left out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kept: list[str] = []
+    metrics: dict[str, Annotated[int, Field(ge=1)]] = {}
+    config: Sha256 = ""
+    config_from: Sha256 = ""
+    tokenizer: Sha256 = ""
+    planted_steps: Annotated[int, Field(ge=0)] = 0
+
+    def left_out(self, metric: str) -> bool:
+        """Whether this metric's values were left out, if the run logged it."""
+        return metric not in self.kept and metric.partition("/")[0] in self.metrics
+
+
 class Run(Record):
     """One command that was run: what, with what, on what.
 
     `wall_seconds` is the sum over all attempts, as are an evaluation's `generating_seconds` and, of these,
     `engine_seconds`, in which its engine worked. `options_refused` names options of a request (seed, top_k, ...) that
     its endpoint did not take, so that the endpoint's own defaults counted. `notes` are for people; nothing decides by
-    them. A `synthetic` run was made up for a test.
+    them. `cut` says what a committed record leaves out. A `synthetic` run was made up for a test.
     """
 
     run_id: str
@@ -224,6 +253,7 @@ class Run(Record):
     options_refused: list[str] = []
     resumptions: list[Resumption] = []
     notes: list[str] = []
+    cut: Cut | None = None
     synthetic: bool = False
 
 

@@ -274,6 +274,29 @@ def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
         raise _refusal(model, e, where, number) from None
 
 
+def whole_name(kind: str, sha256: str) -> str:
+    """Where a folder of records keeps one copy of what runs share, such as whole/tokenizer-0123456789ab.json."""
+    return f"whole/{kind}-{sha256[:12]}.json"
+
+
+def find_whole(folder: Path, kind: str, sha256: str) -> Path:
+    """The file `whole_name` in this folder of records or one above it.
+
+    Raises:
+        RecordError: there is none, or it has another content.
+    """
+    name = whole_name(kind, sha256)
+    file = next((f for above in (folder, *folder.resolve().parents) if (f := above / name).is_file()), None)
+    if file is None or sha256_file(file) != sha256:
+        raise RecordError(
+            f"{folder}: its {kind} was left out of the record, and is not where it should be",
+            found=f"another content in {file}" if file else f"no {name} in a folder above",
+            expected=f"a file of SHA-256 {sha256}",
+            next_step=f"restore {name} from where the record came from",
+        )
+    return file
+
+
 def sha256_files(files: Sequence[Path]) -> str:
     """A single file's own hash; of several one over their names and hashes, in this order."""
     if len(files) == 1:

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from stapo_results import store
 from stapo_results.errors import RecordError
+from stapo_results.schema import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -225,6 +226,17 @@ def join(run: Path) -> dict[str, bytes]:
             whole, ensure_ascii=False, separators=(",", ":")
         ).encode()
     return files
+
+
+def tokenizer_file(run: Path) -> Path:
+    """The tokenizer of a run folder's log, which may not exist; of a record the one that `Cut.tokenizer` names.
+
+    Raises:
+        RecordError: a broken run record, or the copy that it names is not there.
+    """
+    own, record = run / FOLDER / TOKENIZER, run / "run.json"
+    cut = store.read_json(record, Run).cut if record.is_file() and not own.is_file() else None
+    return store.find_whole(run, "tokenizer", cut.tokenizer) if cut and cut.tokenizer else own
 
 
 def shards(folder: Path) -> tuple[list[Path], list[Path]]:

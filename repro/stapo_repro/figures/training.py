@@ -75,7 +75,7 @@ def curve(runs: Sequence[TrainingRun], panel: Panel, most: int | None = MOST_POI
             expected="one run a seed",
             next_step="name only one of the folders with --records",
         )
-    values = [{s.step: s.values[panel.metric] for s in r.steps if panel.metric in s.values} for r in runs]
+    values = [r.series(panel.metric) for r in runs]
     values = [{k: v * panel.factor for k, v in by_step.items() if math.isfinite(v)} for by_step in values]
     values = [v for v in values if v]
     if not values:

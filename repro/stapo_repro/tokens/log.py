@@ -188,8 +188,10 @@ def load(folder: Path) -> LoggedRun:
             next_step="name such a folder, or score responses with stapo-train probe",
         )
     own, run_file, metrics_file = folder / token_log.FOLDER, folder / "run.json", folder / "metrics.jsonl"
-    read = [file for part in token_log.shards(own) for file in part]
-    read += [p for p in (own / token_log.TOKENIZER, run_file, metrics_file) if p.is_file()]
+    tokenizer = token_log.tokenizer_file(folder)
+    read = {file.relative_to(folder).as_posix(): file for part in token_log.shards(own) for file in part}
+    read[f"{token_log.FOLDER}/{token_log.TOKENIZER}"] = tokenizer
+    read |= {p.name: p for p in (run_file, metrics_file) if p.is_file()}
     return LoggedRun(
         name=folder.resolve().name,
         record=store.read_json(run_file, Run) if run_file.is_file() else None,
@@ -198,6 +200,6 @@ def load(folder: Path) -> LoggedRun:
         rows={name: log.tokens[name].to_numpy() for name in token_log.TOKENS if name not in _NOT_SCALAR},
         counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},
         header=log.header,
-        vocabulary=Vocabulary.read(own / token_log.TOKENIZER),
-        inputs={p.relative_to(folder).as_posix(): store.sha256_file(p) for p in read},
+        vocabulary=Vocabulary.read(tokenizer),
+        inputs={name: store.sha256_file(p) for name, p in read.items()},
     )

@@ -157,7 +157,7 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     if not logged:
         return [_NO_RUN]
     (first, log), parts = logged[0], masks.parts(logged)
-    file = first.folder / token_log.FOLDER / token_log.TOKENIZER
+    file = token_log.tokenizer_file(first.folder)
     one = Vocabulary.read(file).one if file.exists() else "id {}".format
     steps = {f"{s.min()} to {s.max()}" for s in (log.histogram["step"].to_numpy() for _, log in logged)}
     synthetic = "SYNTHETIC RECORDS. " if any(run.synthetic for run, _ in logged) else ""
