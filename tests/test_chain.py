@@ -79,7 +79,7 @@ def test_whole_chain_with_stand_ins_ends_with_table_figures_and_summary(tmp_path
     # problem means alternate .75 .5 (STAPO) and .25 0 (base): 62.5 against 12.5, every difference .5
     assert "62.50 (62.50)" in text
     assert "peak memory" in text
-    made = ("tables/main_table.md", "figures/miniature_training_curves.png", "tokens/stapo-s0/index.html")
+    made = ("tables/main_table.md", "figures/miniature_training_curves.svg", "tokens/stapo-s0/index.html")
     for name in (*made, "stages.jsonl"):
         assert (out / name).stat().st_size > 0
     ledger = (out / "stages.jsonl").read_bytes()
@@ -96,7 +96,7 @@ def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(
     text = capsys.readouterr().out
     assert "not distinguishable 3   s2t-lowers-the-spurious" in text
     assert "not run             4a  s2t-beats-the-full-mask" in text
-    for name in ("tables/testbed.md", "tables/testbed.json", "figures/testbed_rates.png"):
+    for name in ("tables/testbed.md", "tables/testbed.json", "figures/testbed_rates.svg"):
         assert (out / name).stat().st_size > 0
     assert not (out / "tables" / "main_table.md").exists()
     # another seed goes into the same folder; what is there is not made again, but the page is

@@ -20,7 +20,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from stapo_repro.figures import canvas, testbed
+from stapo_repro.figures import style, testbed
 
 
 def value(root: Path | None) -> build.Testbed:
@@ -33,8 +33,8 @@ def rows(block: str) -> list[list[str]]:
 
 def sketched(t: build.Testbed) -> tuple[list[str], list[str], str]:
     """(texts, marks, captions) of the figures."""
-    with canvas.style():
-        sketches = [*testbed.rates(t), *testbed.long(t), *testbed.claims(t)]
+    with style.style():
+        sketches = [testbed.rates(t), testbed.long(t), testbed.claims(t)]
     texts = [x.get_text() for s in sketches for x in s.figure.findobj(Text)]  # type: ignore[attr-defined]
     marks = [str(x.get_gid()) for s in sketches for x in s.figure.findobj(Line2D) if x.get_gid()]
     return texts, marks, " ".join(s.caption for s in sketches)

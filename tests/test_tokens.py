@@ -14,11 +14,12 @@ import token_logs as logs
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from stapo_repro import cli
-from stapo_repro.tokens import example, figures, numbers, page, words
+from stapo_repro.figures import tokens as figures
+from stapo_repro.tokens import example, numbers, page
 from stapo_repro.tokens.logged_run import load
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
@@ -131,19 +132,6 @@ def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
     assert numbers.words(log) == {"S2T would silence": {"7": 1}, "S2T would keep": {"8": 1}}
 
 
-@pytest.mark.parametrize(("frequent", "scale"), [(1, "linear"), (30, "symlog")])
-def test_a_method_that_silences_frequent_tokens_too_leaves_the_rare_ones_seen(
-    tmp_path: Path, frequent: int, scale: str
-):
-    rows = [SILENCED, *(FREQUENT | {"silenced": True, "position": 9 + i} for i in range(frequent))]
-    log = load(logs.write(tmp_path, rows, selector="top_entropy"))
-    axes = figures.silenced_share(log, numbers.by_step(log)).figure.axes[0]
-    assert axes.get_yscale() == scale
-    lines = {str(line.get_gid()): float(np.asarray(line.get_ydata())[0]) for line in axes.lines}
-    share = 100 / (frequent + 1)
-    assert lines == pytest.approx({"rare": share, "region": share, "silenced": 100})
-
-
 def test_ranking_is_by_count_then_text(tmp_path: Path):
     tokens = [logs.ids(c)[0] for c in "993311 "]
     found = numbers.words(load(logs.write(tmp_path, [logs.row(token=t, position=i) for i, t in enumerate(tokens)])))
@@ -195,7 +183,7 @@ def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     log = load(logs.write(tmp_path, rows, q=q))
     assert numbers.all_thresholds(log) is None
     assert numbers.thresholds(log) == []
-    outlined = [p for p in figures.density(log, None).figure.findobj(Rectangle) if p.get_gid() == "region"]
+    outlined = [p for p in figures.density(log).figure.findobj(Rectangle) if p.get_gid() == "region"]
     assert len(outlined) == int(q == 1)
     assert [c.region for c in numbers.by_step(log)] == [int(q == 1)] * 3
     assert json.loads(page.analyse(log)[0]["tokens.json"])["cases"][0]["tau_h"] is None
@@ -210,9 +198,9 @@ def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(
     files, _ = page.analyse(load(tmp_path))
     assert command(capsys, tmp_path)[0] == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "tokens").iterdir()} == files
-    assert len(files) == 2 + 5 * 2
+    assert len(files) == 2 + 3 * 2
     html = unescape(files["index.html"].decode())
-    for name in ("density", "quadrants", "silenced_share", "threshold", "clouds"):
+    for name in ("density", "quadrants", "clouds"):
         assert html.count(f'<figure id="f-tokens_{name}">') == 1
     assert "default-src 'none'" in html
     assert not re.search(r"<script|<img|<link| src=|url\((?!#)|@import", html)
@@ -221,13 +209,13 @@ def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(
 def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tmp_path: Path):
     counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
     log = load(logs.write(tmp_path, [SILENCED]))
-    figure = words.clouds(log, {"silenced": counts, "kept": {}}).figure
+    figure = figures.clouds(log, {"silenced": counts, "kept": {}}).figure
     assert [t.get_text() for t in figure.axes[1].get_yticklabels()] == [
         *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
     ]
     figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
-    figure = words.clouds(log, {"silenced": dict.fromkeys("3456", 1), "kept": {}}).figure
-    assert [p for p in figure.findobj(PathPatch) if p.get_gid()] == []
+    figure = figures.clouds(log, {"silenced": dict.fromkeys("3456", 1), "kept": {}}).figure
+    assert not any(axes.images for axes in figure.axes)
     texts = [t.get_text() for t in figure.findobj(Text)]
     assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
 

@@ -47,16 +47,18 @@ class Tables:
 
 @dataclass(frozen=True)
 class Figures:
-    """Draw all figures (SVG and PNG) from records alone: training curves, Pareto view, differences, ..."""
+    """Draw all figures (SVG, and PNG of dense ones) from records alone: training curves, differences, ..."""
 
     records: Roots = ()
     of: Of = None
     only: tuple[str, ...] = ()
-    """Names of figures, such as pareto or forest; all by default. A wrong name lists them."""
+    """Names of figures, such as forest or paper-5; all by default. A wrong name lists them."""
+    paper: bool = False
+    """Draw nothing; list the figures and tables that the paper prints, each with its state."""
     out: Path | None = None
     """Where to write. Default: results/figures; then the blocks of the pages too."""
     pdf: bool = False
-    """PDF beside SVG and PNG."""
+    """PDF beside each."""
     check: bool = False
     """Write nothing; compare with what is on disk and exit 1 if it is stale."""
 
@@ -64,6 +66,9 @@ class Figures:
         from stapo_repro.pages import outputs
         from stapo_results import generated
 
+        if self.paper:
+            print(outputs.paper_figures(self.records))
+            return 0
         files = outputs.figure_files(self.of, self.records, self.out, self.only, self.pdf)
         return generated.check(files, "stapo-repro figures") if self.check else generated.write(files)
 

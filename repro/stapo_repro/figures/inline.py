@@ -90,7 +90,7 @@ def _inlined(e: ET.Element, names: Mapping[str, str], letters: Container[str]) -
         return None
     if name in names:
         own["id"] = names[name]
-    if "href" in own:
+    if own.get("href", "").startswith("#"):
         own["href"] = f"#{names[own['href'].removeprefix('#')]}"
     out = ET.Element(tag, {k: _URL.sub(lambda m: f"url(#{names[m[1]]})", v) for k, v in own.items()})
     out.extend(child for c in e if (child := _inlined(c, names, letters)) is not None)

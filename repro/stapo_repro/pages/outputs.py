@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stapo_repro import labels, paper
 from stapo_repro.calibration import graders
 from stapo_repro.calibration import page as calibration
 from stapo_repro.driver import times
 from stapo_repro.driver.request import ON_CPU
-from stapo_repro.figures.experiment import Experiment, ExperimentName
 from stapo_repro.pages import verified
 from stapo_repro.paper import checkout
 from stapo_repro.read import (
@@ -40,8 +39,9 @@ from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
 
 if TYPE_CHECKING:
-    from stapo_repro.figures.canvas import Drawn
+    from stapo_repro.figures.style import Drawn
 
+ExperimentName = Literal["main", "testbed"]
 _RECORDS = checkout() / "results" / "records"
 _TESTBED_PAGE, _FIGURES = checkout() / "docs" / "testbed.md", "../results/figures"
 
@@ -151,9 +151,18 @@ def draw(
     kinds: Sequence[str] = ("svg",),
 ) -> list[Drawn]:  # fmt: skip
     """The figures of the main experiment's records, in the gallery's order. Raises: BadInput: no such figure."""
-    from stapo_repro.pages import figures
+    from stapo_repro.figures import groups
+    from stapo_repro.figures import paper as figures
 
-    return figures.draw(Experiment.from_records(cells, runs, paper.load()), only, kinds)
+    return figures.draw(groups.Experiment.from_records(cells, runs, paper.load()), only, kinds)
+
+
+def paper_figures(records: Sequence[Path]) -> str:
+    """The paper's figures and tables, each with its state, as a Markdown table."""
+    from stapo_repro.figures import groups
+    from stapo_repro.figures import paper as figures
+
+    return figures.listing(groups.Experiment.from_records(*_load(records), paper.load()))
 
 
 def figure_files(
@@ -161,36 +170,40 @@ def figure_files(
 ) -> dict[Path, bytes]:
     """The figures of one or both experiments, and the blocks of the pages that show them.
 
-    The pages are renewed only when nothing is left out: no other folder, no choice of figures.
+    The committed records give results/figures those that carry a finding. The pages are renewed only when nothing is
+    left out: no other folder, no choice of figures.
     """
-    from stapo_repro.pages import figures
+    from stapo_repro.figures import groups
+    from stapo_repro.figures import paper as figures
 
-    folder = out or checkout() / "results" / "figures"
-    kinds, drawn = ("svg", "png", *(["pdf"] if pdf else [])), {}
-    for part in parts(of, records):
-        main = part == "main"
-        drawn[part] = draw(*_load(records), only, kinds) if main else figures.draw(load_testbed(records), only, kinds)
-    if "main" in drawn and not records and (not only or "tokens" in only):
-        drawn["main"] += _labelled(kinds)
-    every = {d.name: d for found in drawn.values() for d in found}
-    files = {folder / f"{d.name}.{kind}": data for d in every.values() for kind, data in d.files.items()}
-    if only or out:
+    folder, committed = out or checkout() / "results" / "figures", not (out or records)
+    kinds, blocks = ("pdf",) if pdf else (), {}
+    drawn: list[Drawn] = []
+    if "main" in parts(of, records):
+        e = groups.Experiment.from_records(*_load(records), paper.load())
+        drawn += figures.draw(e, only, kinds, committed)
+        if not records and (not only or "tokens" in only):
+            drawn += (probe := _labelled(kinds))
+            blocks[checkout() / "docs" / "tokens.md", "probe"] = "\n\n".join(d.block(_FIGURES) for d in probe)
+            blocks[checkout() / "results" / "figures" / "README.md", "paper"] = figures.listing(e)
+    if "testbed" in parts(of, records):
+        drawn += (found := figures.draw(load_testbed(records), only, kinds, committed))
+        blocks |= {(_TESTBED_PAGE, d.name.replace("_", "-figure-")): d.block(_FIGURES) for d in found}
+    files = {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
+    if only or not committed:
         return files
-    if "main" in drawn:
-        generated.renew(files, checkout() / "README.md", "figure", figures.readme_block(every))
-        shown = [d.block(_FIGURES) for d in drawn["main"] if d.name.startswith("probe_")]
-        generated.renew(files, checkout() / "docs" / "tokens.md", "probe", "\n\n".join(shown))
-    for found in drawn.get("testbed", ()):
-        generated.renew(files, _TESTBED_PAGE, found.name.replace("_", "-figure-"), found.block(_FIGURES))
-    if len(drawn) == 2:
-        page = checkout() / "results" / "figures" / "README.md"
-        generated.renew(files, page, "figures", figures.gallery(drawn["main"], drawn["testbed"]))
+    if of != "testbed":
+        blocks[checkout() / "README.md", "figure"] = figures.readme_block(drawn)
+    if of is None:
+        blocks[checkout() / "results" / "figures" / "README.md", "figures"] = figures.gallery(drawn)
+    for (page, name), block in blocks.items():
+        generated.renew(files, page, name, block)
     return files
 
 
 def _labelled(kinds: Sequence[str]) -> list[Drawn]:
     """The figures of the labelled sample's probe, whose captions say whose responses they show."""
-    from stapo_repro.pages import figures
+    from stapo_repro.figures import paper as figures
 
     folder = _RECORDS / LABELS
     base = read_json(folder / "base" / "run.json", Run).config
@@ -211,7 +224,7 @@ def report_page(records: Sequence[Path], runs: Sequence[Path], out: Path | None,
         BadInput, RecordError: as reading the records does.
     """
     from stapo_repro import report
-    from stapo_repro.pages import figures
+    from stapo_repro.figures import paper as figures
 
     page = out or (Path("report.html") if records or runs else checkout() / "results" / "report.html")
     named = list(records) or list(runs)

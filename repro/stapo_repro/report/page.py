@@ -24,8 +24,8 @@ from stapo_repro import labels, paper, tables, text
 from stapo_repro.audit.findings import NOTE, Audit, with_reasons
 from stapo_repro.audit.run import load_and_audit
 from stapo_repro.driver.readiness import FILLING
-from stapo_repro.figures.canvas import Drawn
 from stapo_repro.figures.inline import Glyphs, picture
+from stapo_repro.figures.style import Drawn
 from stapo_repro.read import Loaded, TrainingRun
 from stapo_repro.report import cells, responses, runs, state
 from stapo_repro.tables.render import view

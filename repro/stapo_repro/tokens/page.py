@@ -15,10 +15,11 @@ from importlib import resources
 
 from markupsafe import Markup
 
-from stapo_repro.figures.canvas import Drawn, save, style
+from stapo_repro.figures import tokens as figures
 from stapo_repro.figures.inline import Glyphs, picture
+from stapo_repro.figures.style import Drawn, save, style
 from stapo_repro.text import template, visible
-from stapo_repro.tokens import figures, mismatch, mismatch_page, numbers
+from stapo_repro.tokens import mismatch, mismatch_page, numbers
 from stapo_repro.tokens.logged_run import LoggedRun, marked
 from stapo_repro.tokens.numbers import Case, Quadrant, StepCount, percent
 
@@ -40,7 +41,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     """
     counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
     with style():
-        drawn = [save(sketch) for sketch in figures.sketches(run)]
+        drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
     steps, spread, said = numbers.thresholds(run), numbers.all_thresholds(run), _statement(run, counts)
     disagreement = mismatch.measured(run)
     found = {
