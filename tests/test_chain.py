@@ -85,7 +85,7 @@ def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(
     judged = {c["claim"]["id"]: c["verdict"] for c in json.loads((out / "tables/testbed.json").read_text())["claims"]}
     assert judged["s2t-lowers-the-spurious"] == "not distinguishable"
     assert judged["s2t-beats-the-full-mask"] == "not run"
-    assert (out / "figures" / "testbed_rates.png").stat().st_size > 0
+    assert (out / "figures" / "testbed_rates.svg").stat().st_size > 0
     assert not (out / "tables" / "main_table.md").exists()
     capsys.readouterr()
     # another seed goes into the same folder; what is there is not made again, but the page is

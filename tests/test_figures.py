@@ -1,116 +1,226 @@
-"""Every figure: bytes, titles, colours, panels that say what was not run; and the training curves' own numbers."""
+"""Figures: the numbers behind them by hand, the same bytes each time, colours told apart, and all of the paper's."""
 
 from __future__ import annotations
 
+import json
 import re
-import struct
-import subprocess
-import sys
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 import synthetic_records as synthetic
+import token_logs
 
-from stapo_repro import labels, paper
+from stapo_repro import labels, paper, tables
 from stapo_repro.read import load_cells, load_training_runs
-from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import StepMetrics
+from stapo_results.errors import BadInput
+from stapo_results.schema import StepMetrics, VerdictLengths
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
 
-from stapo_repro.figures import canvas, training
-from stapo_repro.figures.canvas import Sketch
-from stapo_repro.figures.experiment import Experiment
-from stapo_repro.pages import figures as figure_pages
+from stapo_repro.figures import compare, curves, style, tokens
+from stapo_repro.figures import paper as registry
+from stapo_repro.figures.groups import Experiment, Value, variant
 
-SILENCED = training.Panel("silenced_share", "Silenced tokens", "%", 100.0)
-
-
-def shares(root, seed, values):
-    folder = synthetic.training_run(root, "stapo", seed, steps=0)
-    (folder / "metrics.jsonl").unlink()
-    append(folder / "metrics.jsonl", [StepMetrics(step=k, values={"silenced_share": v}) for k, v in values.items()])
-    return folder
-
-
-def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
-    shares(tmp_path, 0, {1: 0.001, 2: 0.002, 3: 0.003})
-    shares(tmp_path, 1, {1: 0.003, 2: 0.002})  # still running: step 3 is not yet common
-    c = training.curve(load_training_runs([tmp_path]), SILENCED)
-    assert c is not None
-    assert c.steps.tolist() == [1, 2]
-    np.testing.assert_allclose(c.mean, [0.2, 0.2])
-    np.testing.assert_allclose(c.low, [0.1, 0.2])
-    np.testing.assert_allclose(c.high, [0.3, 0.2])
-    assert c.seeds == 2
-
-
-def test_a_long_curve_is_drawn_in_windows(tmp_path):
-    shares(tmp_path, 0, {k: k / 100 for k in range(1, 8)})
-    c = training.curve(load_training_runs([tmp_path]), SILENCED, most=3)
-    assert c is not None
-    # seven steps in at most three points: windows of three, the last one holds the seventh alone
-    assert (c.window, c.steps.tolist()) == (3, [2, 5, 7])
-    np.testing.assert_allclose(c.mean, [2, 5, 7])
-    assert training.curve(load_training_runs([tmp_path]), training.PANELS[3]) is None  # not logged
-
-
-def test_two_runs_of_one_seed_are_refused(tmp_path):
-    shares(tmp_path / "a", 0, {1: 0.001})
-    shares(tmp_path / "b", 0, {1: 0.001})
-    with pytest.raises(BadInput):
-        training.curve(load_training_runs([tmp_path]), SILENCED)
-
-
-def test_only_labelled_trainings_are_read(tmp_path):
-    file = shares(tmp_path, 0, {1: 0.001}) / "run.json"
-    text = file.read_text()
-    file.write_text(text.replace('"kind": "train"', '"kind": "base"'))
-    assert load_training_runs([tmp_path]) == []
-    file.write_text(text.replace('"method"', '"methode"'))
-    with pytest.raises(RecordError, match=r"run\.json"):
-        load_training_runs([tmp_path])
+SHARE = curves.SILENCED
 
 
 def experiment(root: Path) -> Experiment:
     return Experiment.from_records(load_cells([root]), load_training_runs([root]), paper.load())
 
 
-def sketched(root: Path, *only: str) -> dict[str, Sketch]:
+def sketched(root: Path, *only: str) -> dict[str, style.Sketch]:
     """Drawn, but not saved, which takes most of the time."""
-    with canvas.style():
-        return {s.name: s for s in figure_pages.sketches(experiment(root), only)}
+    with style.style():
+        return {s.name: s for s in registry.sketches(experiment(root), only)}
 
 
-def texts(sketch: Sketch) -> list[str]:
-    return [t.get_text() for t in sketch.figure.findobj(Text)]  # type: ignore[attr-defined]
-
-
-def marks(sketch: Sketch) -> dict[str, Line2D]:
+def marks(sketch: style.Sketch) -> dict[str, Line2D]:
     """Lines and markers that have a name."""
     return {str(x.get_gid()): x for x in sketch.figure.findobj(Line2D) if x.get_gid()}  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("method", canvas._STYLES)
-def test_dashes_are_seen_in_the_legend(method):
-    """Parts of the line on each side of the marker, along the middle of the drawn key: one if it is solid."""
-    with canvas.style():
-        figure = canvas.sheet("", 1.0)
-        canvas.legend(figure, [canvas.handle(method)])
-        drawn = FigureCanvasAgg(figure)
-        drawn.draw()
-        (key,) = figure.legends[0].get_lines()
-        box = key.get_window_extent()
-        pixels = np.asarray(drawn.buffer_rgba())[..., :3].min(axis=2)
-    row = pixels[pixels.shape[0] - round((box.y0 + box.y1) / 2), round(box.x0) - 4 : round(box.x1) + 4]
-    parts = int(((row[1:] < 200) & (row[:-1] >= 200)).sum())
-    assert (parts > 1) == bool(canvas.method_style(method).dashes)
-    assert parts == 1 or parts >= 3  # marker and a piece at least on each side
+def shares(root: Path, seed: int, values: dict[int, float]) -> None:
+    folder = synthetic.training_run(root, "stapo", seed, steps=0)
+    (folder / "metrics.jsonl").unlink()
+    append(folder / "metrics.jsonl", [StepMetrics(step=k, values={"silenced_share": v}) for k, v in values.items()])
+
+
+# curves
+
+
+def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
+    shares(tmp_path, 0, {1: 0.001, 2: 0.002, 3: 0.003})
+    shares(tmp_path, 1, {1: 0.003, 2: 0.002})  # still running: step 3 is not yet common
+    c = curves.curve(load_training_runs([tmp_path]), SHARE)
+    assert c is not None
+    np.testing.assert_allclose([c.steps, c.mean, c.low, c.high], [[1, 2], [0.2, 0.2], [0.1, 0.2], [0.3, 0.2]])
+    shares(tmp_path / "again", 0, {1: 0.001})
+    with pytest.raises(BadInput):
+        curves.curve(load_training_runs([tmp_path]), SHARE)
+
+
+def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_path):
+    shares(tmp_path, 0, {k: k / 100 for k in range(1, 8)})
+    runs = load_training_runs([tmp_path])
+    c = curves.curve(runs, SHARE, most=3)
+    assert c is not None
+    # seven steps in at most three points: windows of three, the last one holds the seventh alone
+    assert (c.window, c.steps.tolist()) == (3, [2, 5, 7])
+    np.testing.assert_allclose(c.mean, [2, 5, 7])
+    assert curves.curve(runs, curves.REWARD) is None  # not logged
+    np.testing.assert_allclose(curves.smoothed(np.array([1.0, 3, 2, 6, 4]), 3), [2, 2, 11 / 3, 4, 5])
+
+
+def test_share_after_warm_up(tmp_path):
+    shares(tmp_path, 0, {10: 0.5, 11: 0.00004, 12: 0.00012})  # step 10 is the last of the warm-up
+    assert curves.share_after_warm_up(load_training_runs([tmp_path])) == pytest.approx((0.008, 50))
+
+
+def test_quantiles_and_their_late_profile(tmp_path):
+    folder = synthetic.training_run(tmp_path, "grpo", steps=8)
+    found = curves.quantiles(experiment(tmp_path).runs)
+    assert {q: c.mean[0] for q, c in found.items()} == pytest.approx(
+        {5: 0.005, 25: 0.025, 50: 0.05, 75: 0.075, 95: 0.095, 99: 0.099}
+    )
+    # of eight steps 7 and 8 are late; each is changed to its own number
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    for step, value in ((6, "9.0"), (7, "0.2"), (8, "0.4")):
+        lines[step] = lines[step].replace('"token_entropy_q95":0.095', f'"token_entropy_q95":{value}')
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    profile = curves.late_profile(experiment(tmp_path).runs)
+    assert (profile[75], profile[95]) == pytest.approx((0.075, 0.3))
+
+
+# comparisons
+
+
+def entropies(values: list[float]) -> list[StepMetrics]:
+    return [StepMetrics(step=k, values={"token_entropy_mean": v}) for k, v in enumerate(values, 1)]
+
+
+def test_stability_by_hand():
+    # 8 steps: the first quarter is 1 and 2, mean .2; later factors 1/2 three times and 2 three times: RMS ln 2
+    assert compare.stability(entropies([0.1, 0.3, 0.1, 0.4, 0.1, 0.4, 0.1, 0.4])) == pytest.approx(0.5)
+    assert compare.stability(entropies([0.2] * 8)) == pytest.approx(1.0)
+    # a collapse and an explosion by the same factor count alike
+    for value in (0.1, 10.0):
+        assert compare.stability(entropies([1.0] * 2 + [value] * 6)) == pytest.approx(0.1)
+    assert compare.stability(entropies([0.2] * 3)) is None  # no step in the first quarter
+    assert compare.stability(entropies([0.2, 0.2, 0.0, 0.2])) is None
+    assert compare.stability([*entropies([0.2] * 4), StepMetrics(step=5, values={"reward": 1.0})]) is None
+
+
+def test_frontier_by_hand():
+    assert compare.frontier([(1, 3), (2, 2), (3, 1), (1, 1), (2, 1.5)]) == [(1, 3), (2, 2), (3, 1)]
+    assert compare.frontier([(1, 1), (2, 2)]) == [(2, 2)]
+    assert compare.frontier([(1, 2), (1, 1), (1, 2)]) == [(1, 2)]
+
+
+def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
+    synthetic.miniature(tmp_path / "eval", methods=("base", "justrl", "stapo"))
+    synthetic.cell(tmp_path / "eval", "grpo", "mini-add", "t1.0", ["10"] * 64)
+    for method, status in (("stapo", "done"), ("justrl", "running"), ("grpo", "done")):
+        synthetic.training_run(tmp_path / "train", method, status=status)
+    e = experiment(tmp_path)
+    group = e.group("mini")
+    assert list(compare.spots(e, group, group.benchmarks, "t1.0")) == ["stapo"]
+    assert compare.pareto(e, group) is None  # 40 steps say nothing of stability
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("stapo-tau0.0002", ("stapo", 0.0002, 0.75)),
+        ("stapo-tau2e-05-q0.5", ("stapo", 2e-05, 0.5)),
+        ("stapo-random-q0.5", ("stapo-random", 0.002, 0.5)),
+        ("stapo", None),
+        ("stapo-q0.5-old", None),
+    ],
+)
+def test_labels_of_other_values_are_read_as_the_trainer_writes_them(label, expected):
+    assert variant(label) == expected
+
+
+def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
+    for label in ("justrl", "stapo-q0.5", "stapo", "stapo-tau0.0002"):
+        synthetic.cell(tmp_path, label, "mini-add", "t1.0", ["10"])
+    synthetic.training_run(tmp_path, "stapo", steps=8)
+    e = experiment(tmp_path)
+    assert compare.sweep(e, "mini", "stapo", "q") == [
+        (0.0, "justrl"), (0.25, None), (0.5, "stapo-q0.5"), (0.75, "stapo"), (1.0, None)
+    ]  # fmt: skip
+    assert compare.sweep(e, "mini", "stapo", "tau_p") == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
+    # late entropy: the mean of the last quarter of eight steps
+    late = [s.values["entropy"] for s in e.runs[0].steps if s.step in (7, 8)]
+    entropy = compare.late_entropy(e, "mini", "stapo")
+    assert entropy is not None
+    assert entropy.mean == pytest.approx(sum(late) / 2)
+    assert e.group("mini").methods == tuple(labels.METHODS)  # such a run is in no other figure
+
+
+def test_lengths_by_hand(tmp_path):
+    quantiles: dict[str, float] = dict.fromkeys(("p5", "p25", "p50", "p75", "p95", "max"), 10.0)
+    by_verdict = {
+        "correct": VerdictLengths(responses=3, truncated=0, tokens=quantiles),
+        "incorrect": VerdictLengths(responses=1, truncated=1, tokens=quantiles | {"p50": 30.0}),
+    }
+    for seed, kept in ((0, by_verdict), (1, {})):
+        more = {"finish_reasons": {"length": 1, "stop": 3}, "mean_response_tokens": 10.0 + 10 * seed}
+        synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, by_verdict=kept,
+                       **more)  # fmt: skip
+    found = {"correct": ((10.0,) * 5, 0.0), "incorrect": ((10.0, 10.0, 30.0, 10.0, 10.0), 100.0)}
+    assert compare.lengths(experiment(tmp_path / "0").cells) == (10.0, 25.0, found)
+    # one seed without lengths by verdict: none is shown as if it were both
+    assert compare.lengths(experiment(tmp_path).cells) == (15.0, 25.0, {})
+
+
+def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
+    # mini-add: STAPO 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean 25, half width 45.9346 (tests/test_tables.py)
+    synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00", "00", "10"])
+    synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"])
+    synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
+    synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
+    e = experiment(tmp_path)
+    found = compare.forest_lines(e, e.group("mini"), "t1.0")
+    value, printed = found["mini-add", "base"]
+    assert isinstance(value, Value)
+    assert (value.mean, value.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
+    why = [found["mini-add", m][0] for m in ("grpo", "justrl", "entropy20")]
+    assert why == ["other problems", "samples missing", "not run"]
+    assert found["avg", "base"][0] == "not run"  # of two benchmarks one was run
+
+
+def test_printed_differences_are_those_of_the_paper(tmp_path):
+    # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
+    synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-1.7b")
+    e = experiment(tmp_path)
+    found = compare.forest_lines(e, e.group("qwen3-1.7b"), "t1.0")
+    assert found["aime24", "grpo"][1] == pytest.approx(10.84)
+    assert found["avg", "justrl"][1] == pytest.approx(5.75)
+
+
+def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
+    for seed in (0, 1):
+        for benchmark in ("mini-add", "mini-add-hard"):
+            for method, right in (("stapo", ("1100", "1000", "1111")), ("justrl", ("1000", "0000", "1110"))):
+                letters = [right[(i + seed) % 3] for i in range(3)]
+                synthetic.cell(tmp_path, method, benchmark, "t1.0", letters, seed=seed)
+    e = experiment(tmp_path)
+    table = tables.build(load_cells([tmp_path]), paper.load())
+    row = next(r for r in table.sections[0].rows if r.method == "stapo")
+    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, e.group("mini").benchmarks)):
+        said, shown = row.values[name]["t1.0"], e.accuracy("mini", "stapo", part, "t1.0")
+        assert shown is not None
+        assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
+        assert len(shown.seeds) == 2
+
+
+# what is drawn, and how
 
 
 @pytest.fixture(scope="module")
@@ -123,116 +233,170 @@ def mini(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def every(mini) -> dict[str, Sketch]:
-    """All figures of the miniature."""
-    return sketched(mini)
-
-
-def test_each_family_is_drawn(every):
-    kinds = ("training_curves", "pareto", "forest", "token_entropy", "silenced_share", "lengths")
-    assert set(every) == {f"miniature_{k}" for k in kinds}
-    for s in every.values():
-        assert "(miniature)" in s.title
-        assert s.title.endswith("SYNTHETIC RECORDS")
-        assert "a tiny model on additions, not a result of the paper" in s.caption
+def test_each_family_of_the_miniature_says_what_it_is(mini):
+    found = sketched(mini)
+    kinds = ("training_curves", "forest", "token_entropy", "silenced_share", "lengths")
+    assert set(found) == {f"miniature_{k}" for k in kinds}
+    for s in found.values():
+        assert s.title.endswith("(miniature), SYNTHETIC RECORDS")
+        assert "not a result of the paper" in s.caption
+    lines = marks(found["miniature_training_curves"])
+    assert len(lines) == 16  # four methods in four panels
+    assert {n: x.get_color() for n, x in lines.items()} == {n: labels.COLOURS[n.split("-")[1]] for n in lines}
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_bytes_are_the_same_each_time_and_hold_no_date(mini, kind):
-    (first,), (again,) = (figure_pages.draw(experiment(mini), ["pareto"], [kind]) for _ in range(2))
+    (first,), (again,) = (registry.draw(experiment(mini), ["silenced-share"], [kind]) for _ in range(2))
     assert first == again
-    data = first.files[kind]
-    assert data.startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[kind])
-    assert not re.search(rb"<dc:date>|tIME|Software|CreationDate", data)
-    if kind == "png":  # 7.0 x 3.1 inches at 200 dots an inch
-        assert struct.unpack(">II", data[16:24]) == (1400, 620)
-
-
-@pytest.mark.slow
-def test_bytes_are_the_same_in_another_process(tmp_path, mini):
-    for drawn in figure_pages.draw(experiment(mini), ["pareto"]):
-        for kind, data in drawn.files.items():
-            (tmp_path / f"{drawn.name}.{kind}").write_bytes(data)
-    command = [sys.executable, "-m", "stapo_repro.cli", "figures", "--records", str(mini), "--out", str(tmp_path),
-               "--only", "pareto", "--check"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_an_unknown_figure_is_refused_with_the_list(tmp_path):
-    with pytest.raises(BadInput) as e:
-        sketched(tmp_path, "paretto")
-    assert (e.value.found, str(e.value.expected)[:15]) == ("paretto", "training-curves")
-
-
-def test_every_method_has_a_style_of_its_own(every):
-    assert set(labels.METHOD_LABELS) <= set(labels.COLOURS)
-    known = [canvas.method_style(m) for m in labels.METHOD_LABELS]
-    assert len({k.colour for k in known}) == len(known)
-    # within what stands in one figure, dashes and markers tell the lines apart in grey too
-    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), tuple(labels.BEYOND)):
-        assert len({canvas.method_style(m).dashes for m in together}) == len(together)
-        assert len({canvas.method_style(m).marker for m in together}) == len(together)
-    found = marks(every["miniature_training_curves"])
-    assert len(found) == 16  # four methods in four panels
-    assert {n: x.get_color() for n, x in found.items()} == {n: labels.COLOURS[n.split("-")[1]] for n in found}
+    assert first.files[kind].startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[kind])
+    assert not re.search(rb"<dc:date>|tIME|Software|CreationDate", first.files[kind])
 
 
 def test_line_of_svg_has_the_data_and_what_was_not_run_is_named(tmp_path):
     """Pixel steps along x are equal, and along y proportional to the entropy that was logged."""
     synthetic.training_run(tmp_path, "stapo")
-    (figure,) = figure_pages.draw(experiment(tmp_path), ["training-curves"], ["svg"])
-    assert "Not run: GRPO, 20-Entropy, JustRL." in figure.caption
-    text = figure.files["svg"].decode()
-    assert set(re.findall(r'<g id="([a-z_]+-[a-z0-9]+)">', text)) == {f"{p.metric}-stapo" for p in training.PANELS}
-    body = text.split('<g id="entropy-stapo">')[1]
+    (figure,) = registry.draw(experiment(tmp_path), ["training-curves"])
+    assert figure.caption.endswith("Not run: GRPO, 20-Entropy, JustRL.")
+    body = figure.files["svg"].decode().split('<g id="entropy-stapo">')[1]
     match = re.search(r'<path d="([^"]+)"', body)
     assert match is not None
     points = np.array([[float(x) for x in p.split()] for p in re.findall(r"[ML] ([\d.]+ [\d.]+)", match.group(1))])
     run = load_training_runs([tmp_path])[0]
     entropy = np.array([s.values["entropy"] for s in run.steps if "entropy" in s.values])
-    assert len(points) == len(entropy) == 40
     slope, offset = np.polyfit(entropy, points[:, 1], 1)
     assert slope < 0
     np.testing.assert_allclose(points[:, 1], slope * entropy + offset, atol=1e-3)
     np.testing.assert_allclose(np.diff(points[:, 0]), points[1, 0] - points[0, 0], atol=1e-3)
 
 
-def test_nothing_run_at_all_still_draws_and_every_panel_says_so(tmp_path):
-    found = sketched(tmp_path)
-    # panels: four of curves, two Pareto views, four methods and the profile, two of silenced tokens; then a text a
-    # line: settings, benchmarks (with average), models
-    for name, count in (
-        ("miniature_training_curves", 4), ("miniature_pareto", 2), ("miniature_token_entropy", 5),
-        ("miniature_silenced_share", 2), ("miniature_forest", 2 * 3 * 4), ("miniature_lengths", 2 * 2 * 5),
-    ):  # fmt: skip
-        assert texts(found[name]).count("not run") == count, name
-
-
-def test_lengths_that_records_do_not_have_are_said_to_be_missing(every):
-    assert texts(every["miniature_lengths"]).count("by verdict:\nnot recorded") == 4
-    assert "20 of 20 records" in every["miniature_lengths"].caption
-
-
-def test_one_record_of_a_size_gives_that_size_its_figures(tmp_path):
-    synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10", "00"], size="qwen3-8b", rows=30)
-    found = sketched(tmp_path, "forest", "pareto")
-    assert not any(name.startswith("miniature") for name in found)
-    assert found["qwen3-8b_forest"].title == "STAPO minus the others, Qwen3-8B, SYNTHETIC RECORDS"
-    assert "Only 2 of 30 problems of AIME24." in found["qwen3-8b_forest"].caption
-    assert texts(found["qwen3-8b_pareto"]).count("not run") == 2
+def test_an_unknown_figure_is_refused_and_nothing_run_still_draws(tmp_path):
+    with pytest.raises(BadInput) as e:
+        sketched(tmp_path, "paretto")
+    assert e.value.found == "paretto"
+    assert sketched(tmp_path)["miniature_training_curves"].missing == tuple(labels.METHODS.values())
 
 
 def test_a_model_that_was_only_evaluated_has_no_empty_figures(tmp_path):
-    families = "training-curves", "pareto", "token-entropy", "lengths"
-    synthetic.cell(tmp_path, "external", "aime24", "t1.0", ["10", "00"], size="some-lm", rows=30, step="base")
-    found = sketched(tmp_path, *families)
-    assert set(found) == {"some-lm_lengths"}
-    assert "Base model" not in texts(found["some-lm_lengths"])
+    synthetic.cell(tmp_path, "external", "mine", "t1.0", ["10", "00"], size="org/a model", rows=30, step="base")
+    assert set(sketched(tmp_path)) == {"org_a_model_lengths"}
 
 
-def test_the_gallery_page_explains_each_family_once():
-    page = (paper.checkout() / "results" / "figures" / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.M)
-    assert sorted(rows) == sorted((*figure_pages.FAMILIES, *figure_pages.OF_TESTBED))
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory) -> Path:
+    """Made-up records of the paper's three sizes, enough for all of its figures."""
+    root = tmp_path_factory.mktemp("papers")
+    more = {"accuracy_t0.7": 0.3, "token_entropy_q80": 0.08}
+    for size in labels.PAPER_SIZES:
+        for method in (*labels.METHODS, "justrl-fullmask"):
+            synthetic.training_run(root / size, method, steps=120, size=size, more=more)
+            for benchmark in labels.PAPER_BENCHMARKS:
+                for setting in ("t1.0", "t0.7"):
+                    synthetic.cell(root / size / "eval", method, benchmark, setting, ["10", "11", "00"], size=size)
+    small = next(iter(labels.PAPER_SIZES))
+    arms = ["stapo-tau0.0002", "stapo-tau0.02", "stapo-random", "stapo-high-entropy"]
+    arms += [f"{m}-q{q}" for m in ("stapo", "stapo-random", "stapo-high-entropy") for q in (0.25, 0.5)]
+    for arm in arms:
+        for benchmark in labels.PAPER_BENCHMARKS:
+            for setting in ("t1.0", "t0.7"):
+                synthetic.cell(root / small / "eval", arm, benchmark, setting, ["10", "11", "00"], size=small)
+    for method, selector in (("justrl", "keep_all"), ("stapo", "silence_spurious")):
+        rows = token_logs.random_rows(2, 400, silences=method == "stapo")
+        folder = token_logs.write(root / small / f"{method}-s0", rows, selector=selector)
+        (folder / "metrics.jsonl").touch()
+        cases = [{k: r[k] for k in ("step", "prompt_id", "sample", "position")} for r in rows if r["rare"]]
+        (folder / tokens.LABELS).write_text(json.dumps([c | {"category": "math"} for c in cases]))
+    return root
+
+
+def test_every_figure_of_the_paper_is_drawn_from_made_up_records(papers):
+    e = experiment(papers)
+    with style.style():
+        found = {p.number: (p.sketches(e), p.state(e)) for p in registry.PRINTED if p.draw}
+    assert {n: state for n, (_, state) in found.items()} == dict.fromkeys(found, "drawn")
+    of = {n: set(marks(s[0])) for n, (s, _) in found.items()}
+    assert {f"pareto-{m}" for m in labels.METHODS} <= of["1b"]
+    assert {"accuracy_t0.7-justrl", "entropy-justrl-fullmask"} <= of["3"]
+    assert "profile-stapo" in of["5"]
+    assert {f"silenced_share-{size}" for size in labels.PAPER_SIZES} <= of["6"]
+    assert {"sweep-stapo-q0.25-t1.0", "sweep-stapo-high-entropy-q0.5-t1.0", "sweep-justrl-fullmask-t1.0"} <= of["7"]
+    assert {"sweep-stapo-tau0.02-t1.0", "sweep-stapo-tau0.02-t0.7"} <= of["8"]
+
+
+def test_what_is_not_run_is_a_state(papers):
+    states = {p.number: p.state(experiment(papers / "qwen3-8b")) for p in registry.PRINTED if p.draw}
+    assert {n for n, state in states.items() if state == "drawn"} == {"1b", "9a"}
+    assert states["6"] == "in part; not run: Qwen3-1.7B, Qwen3-14B"
+    assert states["2b"] == states["9b"] == "not run"
+
+
+def test_a_readers_category_that_is_none_is_refused(tmp_path):
+    (tmp_path / tokens.LABELS).write_text('[{"step": 1}]')
+    with pytest.raises(BadInput):
+        tokens.categories(tmp_path)
+    case = {"step": 1, "prompt_id": "p", "sample": 0, "position": 5, "category": "odd"}
+    (tmp_path / tokens.LABELS).write_text(json.dumps([case]))
+    with pytest.raises(BadInput):
+        tokens.categories(tmp_path)
+
+
+# the palette
+
+
+def test_every_method_has_a_style_of_its_own():
+    known = [style.method_style(m) for m in labels.METHOD_LABELS]
+    assert len({k.colour for k in known}) == len(known)
+    # within one figure, dashes and markers tell the lines apart in grey too
+    for together in ((labels.BASE, *labels.METHODS), tuple(labels.ARMS), tuple(labels.BEYOND)):
+        assert len({style.method_style(m).dashes for m in together}) == len(together)
+        assert len({style.method_style(m).marker for m in together}) == len(together)
+
+
+@pytest.mark.parametrize("method", ["justrl", "stapo", "entropy20"])
+def test_dashes_are_seen_in_the_legend(method):
+    """Parts of the line on each side of the marker, along the middle of the drawn key: one if it is solid."""
+    with style.style():
+        figure = style.sheet(1.0)
+        style.legend(figure, [style.handle(method)])
+        drawn = FigureCanvasAgg(figure)
+        drawn.draw()
+        (key,) = figure.legends[0].get_lines()
+        box = key.get_window_extent()
+        pixels = np.asarray(drawn.buffer_rgba())[..., :3].min(axis=2)
+    row = pixels[pixels.shape[0] - round((box.y0 + box.y1) / 2), round(box.x0) - 4 : round(box.x1) + 4]
+    parts = int(((row[1:] < 200) & (row[:-1] >= 200)).sum())
+    assert (parts >= 3) == bool(style.method_style(method).dashes)
+
+
+# Machado, Oliveira and Fernandes (2009), table 1, severity 1.0, on linear RGB
+SEEN_BY = {
+    "everybody": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+# IEC 61966-2-1, white D65
+TO_XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
+LEAST = 12.0  # CIE76; 2.3 can just be told apart side by side (Mahy and others, 1994), and marks are thin and apart
+TOGETHER = (
+    [labels.COLOURS[m] for m in dict.fromkeys((labels.BASE, *labels.METHODS, *labels.ARMS))],
+    [labels.COLOURS[m] for m in (labels.BASE, *labels.METHODS, *labels.BEYOND)],
+    [style.SILENCED, style.KEPT],
+)
+
+
+def lab(colour: str, seen_by: str) -> np.ndarray:
+    """L*, a*, b* of "#RRGGBB"; what a deficiency puts outside the screen's colours is cut to them."""
+    c = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(TO_XYZ) @ np.clip(np.array(SEEN_BY[seen_by]) @ linear, 0, 1) / (0.95047, 1.0, 1.08883)
+    x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_colours_in_one_figure_are_told_apart(seen_by):
+    np.testing.assert_allclose(lab("#FF0000", "everybody"), (53.24, 80.09, 67.20), atol=0.02)
+    for colours in TOGETHER:
+        pairs = combinations([lab(c, seen_by) for c in colours], 2)
+        assert min(np.linalg.norm(a - b) for a, b in pairs) >= LEAST

@@ -35,7 +35,7 @@ def tables(records: Records = (), of: Of = None, out: Path | None = None, check:
         out: Where to write. Default: results/tables, and the README's table.
         check: Write nothing; compare with what is on disk and exit 1 with a diff if it is stale.
     """
-    from stapo_repro.pages import outputs as pages
+    from stapo_repro import pages
     from stapo_results import generated
 
     files = pages.table_files(of, records, out)
@@ -55,7 +55,7 @@ def figures(
         paper: List the paper's figures and tables by name, each with its state; draw nothing.
         check: Write nothing; compare with what is on disk and exit 1 if it is stale.
     """
-    from stapo_repro.pages import outputs as pages
+    from stapo_repro import pages
     from stapo_results import generated
 
     if paper:

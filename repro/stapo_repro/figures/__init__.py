@@ -1,6 +1,6 @@
-"""Figures from records alone: one module a family, one style. `stapo_repro.pages.figures` has the list of families.
+"""Figures from records alone. `paper` has the list of all of them, and of the paper's own.
 
-experiment  the records of one experiment, ordered into groups, and the quantities that several figures show
-canvas      style, sheet, marks, legends, saving
-inline      a figure's SVG inside a page
+style    the look, and saving       groups   records by group, and the quantities that several figures show
+curves   from metrics.jsonl         compare  from evaluations
+tokens   from token logs            testbed  the testbed's
 """

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from stapo_repro import labels
-from stapo_repro.figures import canvas
-from stapo_repro.figures.canvas import GREY, Sketch
-from stapo_repro.figures.training import Panel, curve, line
-from stapo_repro.testbed.claims import Claim, Judged, judging
-from stapo_repro.testbed.evidence import MEASURES
+from stapo_repro.figures import style
+from stapo_repro.figures.curves import Panel, curve, line
+from stapo_repro.figures.style import GREY, Sketch
+from stapo_repro.testbed.claims import Claim, Judged, Verdict, judging
+from stapo_repro.testbed.evidence import MEASURES, run_values
 from stapo_repro.testbed.pages import MASKS, Testbed
 from stapo_repro.testbed.plan import LONG_ARMS, STEPS, method_and_rate, rate_text
 
@@ -26,8 +27,13 @@ _LONG = (
     Panel("spurious_rate", "Spurious words", "per 100 responses", 100.0),
     Panel("accuracy", "Accuracy in validation", "%", 100.0),
 )
-_PITCH = 0.23  # inches a claim
-_FARTHEST = 100.0  # in units of the smallest difference that matters; what lies beyond is drawn at the edge
+# colour, marker, whether it is filled: a verdict is told apart in grey too
+_LOOKS: dict[Verdict, tuple[str, str, bool]] = {
+    "holds": ("#009E73", "o", True),
+    "equivalent": ("#0072B2", "s", True),
+    "opposite": ("#D55E00", "X", True),
+    "not distinguishable": (GREY, "o", False),
+}
 
 
 def _heading(t: Testbed, text: str) -> str:
@@ -39,10 +45,9 @@ def _opening(t: Testbed, what: str) -> str:
     return f"{what} in the testbed: a tiny model on sums modulo 4, not a result of the paper.{made_up}"
 
 
-def rates(t: Testbed) -> list[Sketch]:
-    """Useful and spurious words over the steps, a colour an arm, a column a world."""
-    title = _heading(t, "Useful and spurious words over training")
-    figure = canvas.sheet(title, 4.4)
+def rates(t: Testbed) -> Sketch:
+    """Useful and spurious words over the steps, a colour per arm, a column per world."""
+    figure = style.sheet(4.4)
     grid = figure.subplots(len(_PANELS), len(labels.WORLDS), sharex=True, sharey="row")
     drawn: dict[str, int] = {}
     runs = t.evidence["main"].runs
@@ -57,111 +62,115 @@ def rates(t: Testbed) -> list[Sketch]:
                     line(axes, found, f"{panel.metric}-{world}")
                     drawn[arm] = max(drawn.get(arm, 0), found.seeds)
             if not axes.lines:
-                canvas.nothing(axes, "not run")
+                style.nothing(axes)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for row, panel in enumerate(_PANELS):
         grid[row][0].set_ylabel(panel.unit)
         grid[row][0].set_ylim(bottom=0)
-    canvas.legend(figure, [canvas.handle(arm, run=arm in drawn) for arm in labels.ARMS])
-    most = max(drawn.values(), default=0)
-    seeds = f" Lines are means over seeds (at most {most}), bands reach from the lowest to the highest."
+    style.legend(figure, [style.handle(arm, run=arm in drawn) for arm in labels.ARMS])
+    seeds = f" Lines: means over seeds (at most {max(drawn.values(), default=0)}). Bands: lowest to highest seed."
     caption = (
         f"{_opening(t, 'Planted words in all responses, by training step,')} Useful words lead to right answers, "
         f"spurious ones neither help nor harm.{seeds if drawn else ' Nothing has been run yet.'}"
     )
-    return [Sketch("testbed_rates", title, figure, caption)]
+    return Sketch("testbed_rates", _heading(t, "Useful and spurious words over training"), figure, caption)
 
 
-def long(t: Testbed) -> list[Sketch]:
-    """Entropy, spurious words and validation of the long trainings: a row a learning rate, a line a run."""
-    title = _heading(t, "Long trainings with S2T and without a mask")
+def long(t: Testbed) -> Sketch:
+    """Entropy, spurious words and validation of the long trainings: a row per learning rate, a line per run."""
     runs = [r for r in t.evidence["long"].runs if r.status == "done"]
     arms = [method_and_rate(a) for a in dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))]
     of = {(m, rate): [r for r in runs if r.method == m + rate] for m, rate in arms}
     methods, rates = (list(dict.fromkeys(x)) for x in zip(*arms, strict=True))
-    figure = canvas.sheet(title, 0.8 + 1.8 * len(rates))
+    figure = style.sheet(0.8 + 1.8 * len(rates))
     grid = figure.subplots(len(rates), len(_LONG), sharex=True, sharey="col")
     for row, rate in zip(grid, rates, strict=True):
-        row[0].set_ylabel(f"learning rate {rate_text(rate)}")
+        counts = [f"{labels.method_label(m)} {len(of[m, rate])}" for m in methods if of.get((m, rate))]
+        row[0].set_ylabel(f"learning rate {rate_text(rate)}\n(n: {', '.join(counts) or 'none'})")
         for axes, panel in zip(row, _LONG, strict=True):
             for method in methods:
                 for run in of.get((method, rate), []):
                     if (found := curve([run], panel)) is not None:
                         line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
             if not axes.lines:
-                canvas.nothing(axes, "not run")
+                style.nothing(axes)
     for top, bottom, panel in zip(grid[0], grid[-1], _LONG, strict=True):
         top.set_title(f"{panel.title}\n({panel.unit})")
         bottom.set_xlabel("training step")
     grid[0][1].set_yscale("symlog", linthresh=1.0)  # from none to every second word of a response
-    canvas.legend(figure, [canvas.handle(m, run=any(of.get((m, rate)) for rate in rates)) for m in methods])
+    style.legend(figure, [style.handle(m, run=any(of.get((m, rate)) for rate in rates)) for m in methods])
     seeds = "; ".join(
         f"at {rate_text(at)} "
         + " and ".join(f"{len(x)} of {labels.method_label(m)}" for (m, r), x in of.items() if r == at)
         for at in rates
     )
     steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
-    what = _opening(t, f"Trainings of {steps} steps in the world paper,")
     seen = sum(not judging([j.claim for j in t.claims], r.method, r.seed) for r in runs)
     exploratory = f" {seen} of them are exploratory and judge no claim." if seen else ""
-    caption = f"{what} {f'A line is one training: {seeds}.{exploratory}' if runs else 'Nothing has been run yet.'}"
-    return [Sketch("testbed_long", title, figure, caption)]
+    caption = _opening(t, f"Trainings of {steps} steps in the world paper,")
+    caption += f" A line is one training: {seeds}.{exploratory}" if runs else " Nothing has been run yet."
+    return Sketch("testbed_long", _heading(t, "Long trainings with S2T and without a mask"), figure, caption)
 
 
-def claims(t: Testbed) -> list[Sketch]:
-    """Every claim's quantity with its interval, in units of the smallest difference that matters."""
-    title = _heading(t, "The claims")
-    figure = canvas.sheet(title, 1.5 + _PITCH * len(t.claims))
-    axes = figure.subplots()
-    axes.axvline(0, color="black", linewidth=0.8)
-    for i, j in enumerate(t.claims):
-        _draw(axes, j, -i)
-    names = [f"{j.claim.number}  {j.claim.world}: {_short(j.claim)}" for j in t.claims]
-    axes.set_yticks([-i for i in range(len(names))], names)
-    canvas.bare(axes, len(names), 0.4)
-    axes.set_xscale("symlog", linthresh=1.0)
-    axes.set_xlim(-_FARTHEST, 1000 * _FARTHEST)  # room for the verdicts
-    axes.set_xticks([-100, -10, -1, 0, 1, 10, 100], ["-100", "-10", "-1", "0", "1", "10", "100"])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("distance from the reference, in smallest differences\nthat matter (right: as claimed)")
-    methods = dict.fromkeys(method_and_rate(j.claim.first)[0] for j in t.claims if j.quantity.mean is not None)
-    if methods:
-        canvas.legend(figure, [*(canvas.handle(m, line=False) for m in methods),
-                               Patch(color="#DDDDDD", label="margin of an equivalence")])  # fmt: skip
+def claims(t: Testbed) -> Sketch:
+    """Every claim's quantity with its interval and verdict, one panel per unit."""
+    panels: dict[str, list[Judged]] = {}
+    for j in t.claims:
+        unit = MEASURES[j.claim.measure][1] or "reward"
+        panels.setdefault(f"growth, {unit}" if j.claim.measure.endswith("growth") else unit, []).append(j)
+    ends = {(r.method, str(r.seed)): (run_values(r.steps).get("collapse_step", math.inf), r.steps[-1].step)
+            for r in t.evidence["long"].runs}  # fmt: skip
+    collapsed = {run for run, (at, last) in ends.items() if at <= last}
+    figure = style.sheet(1.0 + sum(0.62 + 0.2 * len(found) for found in panels.values()))
+    heights = [1.5 + len(found) for found in panels.values()]
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights).flatten()
+    for axes, (unit, found) in zip(grid, panels.items(), strict=True):
+        axes.axvline(0, color="black", linewidth=0.6)
+        for i, j in enumerate(found):
+            judged = {(arm, str(seed)) for arm in (j.claim.first, j.claim.second) for seed in j.quantity.seeds}
+            _draw(axes, j, -i, event=j.claim.measure != "collapse_step" or bool(judged & collapsed))
+        axes.set_yticks([-i for i in range(len(found))], [f"{_short(j.claim)}  {j.claim.number}" for j in found])
+        style.bare(axes, len(found))
+        axes.set_xlabel(f"difference ({unit})", labelpad=1)
+    known = {j.verdict for j in t.claims}
+    looks = [(v, *look) for v, look in _LOOKS.items() if v in known]
+    style.legend(figure, [
+        *(style.marker_handle(m, text, 5, colour, colour if full else "white") for text, colour, m, full in looks),
+        style.marker_handle(">", "reference, towards the claimed side", 5, "black", "none"),
+        Patch(color="#DDDDDD", label="margin of an equivalence"),
+    ])  # fmt: skip
     caption = (
-        f"{_opening(t, 'The claims')} Each claim's quantity less its reference, divided by the smallest difference "
-        "that matters (both are in the table), turned so that the claimed side is on the right; of an equivalence the "
-        f"difference itself. Bars are 95 % intervals; the axis is linear to 1 and ends at {_FARTHEST:g}."
+        f"{_opening(t, 'The claims')} Each claim's quantity, the first minus the second, in its own unit. Bars: 95 % "
+        "intervals. Colour and marker: the verdict before Holm's correction. Hollow triangles: the claim's reference, "
+        "pointing to where the claim expects the quantity."
     )
-    return [Sketch("testbed_claims", title, figure, caption)]
+    return Sketch("testbed_claims", _heading(t, "The claims"), figure, caption)
 
 
 def _short(c: Claim) -> str:
     """The quantity in a line's room."""
     what = MEASURES[c.measure][0].split(" for ")[0].replace(" late in training", "").replace("step of ", "")
-    if c.kind == "optimum":
-        return f"{what}, best q inside − ends"
-    if c.measure == "precision":
-        return f"{what}, {MASKS[c.first]} − {MASKS[c.second]}"
     (first, rate), (second, _) = method_and_rate(c.first), method_and_rate(c.second)
-    larger = f" at {rate_text(rate)}" if rate else ""
-    return f"{what}, {labels.method_label(first)} − {labels.method_label(second)}{larger}"
+    pair = f"{labels.method_label(first)} − {labels.method_label(second)}"
+    if c.kind == "optimum":
+        pair = "best q inside − ends"
+    elif c.measure == "precision":
+        pair = f"{MASKS[c.first]} − {MASKS[c.second]}"
+    return f"{c.world}: {what}, {pair}{f' at {rate_text(rate)}' if rate else ''}"
 
 
-def _draw(axes: Axes, j: Judged, y: float) -> None:
+def _draw(axes: Axes, j: Judged, y: float, event: bool) -> None:
     c, q = j.claim, j.quantity
-    axes.text(0.995, y, j.verdict, transform=axes.get_yaxis_transform(), ha="right", va="center", size=canvas.SMALL,
-              color=GREY)  # fmt: skip
     if c.margin is not None:
-        axes.barh(y, 2 * c.margin / c.smallest, left=-c.margin / c.smallest, height=0.8, color="#DDDDDD", zorder=0)
-    if q.mean is None:
+        axes.barh(y, 2 * c.margin, left=-c.margin, height=0.8, color="#DDDDDD", zorder=0)
+    else:
+        axes.plot([c.reference], [y], ">" if c.direction == "above" else "<", color="black", markersize=5,
+                  markerfacecolor="none", markeredgewidth=0.7, zorder=2)  # fmt: skip
+    if q.mean is None or j.verdict not in _LOOKS or not event:
+        known = q.mean is not None and j.verdict in _LOOKS
+        style.number(axes, c.reference, y, "no event: no run collapsed" if known else "not run", 9, color=GREY)
         return
-    sign, first = -1.0 if c.direction == "below" else 1.0, method_and_rate(c.first)[0]
-
-    def at(x: float) -> float:
-        return max(-_FARTHEST, min(_FARTHEST, sign * (x - c.reference) / c.smallest))
-
-    if q.low is not None and q.high is not None:
-        low, high = sorted((at(q.low), at(q.high)))
-        canvas.interval(axes, low, high, y, canvas.method_style(first).colour, 1.4)
-    canvas.point(axes, at(q.mean), y, first, f"claim-{c.number}")
+    colour, marker, full = _LOOKS[j.verdict]
+    style.interval(axes, q.low, q.high, y, colour, 1.4, zorder=3)
+    axes.plot([q.mean], [y], marker, color=colour, markersize=5, markerfacecolor=colour if full else "white", zorder=5,
+              gid=f"claim-{c.number}")  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stapo_repro.tokens import planted
+from stapo_repro.tokens import masks
 from stapo_results import store, token_log
 from stapo_results.errors import RecordError
 from stapo_results.schema import Record
@@ -22,7 +22,7 @@ from stapo_results.token_log import TokenLog
 
 FILE = "planted.json"
 QS, TAUS = (0.25, 0.5, 0.75), (0.0002, 0.002)
-MASKS = (*((mask, q) for q in QS for mask in (planted.S2T, planted.HIGH, planted.RANDOM)), (planted.FULL, 1.0))
+MASKS = (*((mask, q) for q in QS for mask in (masks.S2T, masks.HIGH, masks.RANDOM)), (masks.FULL, 1.0))
 """(mask, q)"""
 NEAR_BASE = 2
 """Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
@@ -87,7 +87,7 @@ class PlantedCounts(Record):
         """What a mask with the paper's tau_p and q would silence in the first `NEAR_BASE` steps: its tokens, the
         spurious among them (precision), the silenced among the rare spurious (recall) and among the rare useful. NaN is
         a share of nothing."""
-        wanted = (mask, 0.002, 1.0 if mask == planted.FULL else 0.75)
+        wanted = (mask, 0.002, 1.0 if mask == masks.FULL else 0.75)
         of_mask = next(m.tokens for m in self.masks if (m.mask, m.tau_p, m.q) == wanted)
         of_rare = next(c.tokens for c in self.rare if c.tau_p == 0.002)
         near = [i for i, step in enumerate(self.steps) if step <= NEAR_BASE]
@@ -102,9 +102,9 @@ def of_log(log: TokenLog, run_id: str = "") -> PlantedCounts:
     """Count a log.
 
     Raises:
-        RecordError: rows were left out of it (see `planted.tokens_of`).
+        RecordError: rows were left out of it (see `masks.tokens_of`).
     """
-    tokens, header, counts = planted.tokens_of(log), log.header, log.histogram
+    tokens, header, counts = masks.tokens_of(log), log.header, log.histogram
     steps, of_count = np.unique(counts["step"].to_numpy(), return_inverse=True)
     step = np.searchsorted(steps, tokens.step)
 
@@ -117,16 +117,16 @@ def of_log(log: TokenLog, run_id: str = "") -> PlantedCounts:
     all_of_them = np.bincount(of_count, weights=counts["tokens"].to_numpy() * silenced, minlength=len(steps))
     rows = by_class(tokens.silenced)  # the counts know silenced tokens that have no row
     own = [(s, u, float(all_of_them[i]) - s - u) for i, (s, u, _) in enumerate(rows)]
-    rare, masks = [], []
+    rare, silenced_by = [], []
     for tau_p in [t for t in TAUS if t <= header.tau_p]:
         candidates = tokens.rare if tau_p == header.tau_p else np.exp(tokens.logprob) < tau_p
         rare.append(Candidates(tau_p=tau_p, tokens=by_class(candidates)))
-        weights = {q: planted.weights(tokens, q, candidates) for q in (*QS, 1.0)}
-        masks += [Silenced(mask=m, tau_p=tau_p, q=q, tokens=by_class(weights[q][m])) for m, q in MASKS]
+        weights = {q: masks.weights(tokens, q, candidates) for q in (*QS, 1.0)}
+        silenced_by += [Silenced(mask=m, tau_p=tau_p, q=q, tokens=by_class(weights[q][m])) for m, q in MASKS]
     spurious = np.bincount(step, weights=tokens.junk, minlength=len(steps))
     return PlantedCounts(
         run_id=run_id, selector=header.selector, tau_p=header.tau_p, q=header.q, steps=steps.tolist(),
-        spurious=spurious.tolist(), own=own, rare=rare, masks=masks,
+        spurious=spurious.tolist(), own=own, rare=rare, masks=silenced_by,
     )  # fmt: skip
 
 

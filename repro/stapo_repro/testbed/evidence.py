@@ -19,7 +19,7 @@ from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
-from stapo_repro.tokens import planted
+from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
 from stapo_results.statistics import parse_verdicts, pass_at_k
@@ -199,7 +199,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collec
         for measure, value in run_values(r.steps).items() if judging is None or r.seed in judging else ():
             values[world, r.method, measure][r.seed] = value
         if r.method == REFERENCE and (record := counts.of_run(r.folder, r.run_id)):
-            for mask, arm in planted.METHODS.items():
+            for mask, arm in masks.METHODS.items():
                 for measure, value in record.of_mask(mask).items():
                     values[world, arm, measure][r.seed] = value
     if len(lengths) > 1:

@@ -17,7 +17,7 @@ from stapo_repro.testbed.claims import Claim, Claims, Verdict, judge, judging
 from stapo_repro.testbed.evidence import MASKED, MEASURES, Evidence, Quantity, gather, quantity, run_values
 from stapo_repro.testbed.plan import PARTS, RATES, SEEDS, Part, method_and_rate, rate_text
 from stapo_repro.text import escape, grid, p_shown, shown, signed
-from stapo_repro.tokens import planted
+from stapo_repro.tokens import masks
 from stapo_results.store import to_line
 
 COLUMNS = (
@@ -26,7 +26,7 @@ COLUMNS = (
 )  # fmt: skip
 BESIDE = ("accuracy_t1.0", "accuracy_t0.7", "reward_early", "useful_early", "spurious_late")
 """What is shown of a user's method."""
-MASKS = {method: planted.NAMES[mask] for mask, method in planted.METHODS.items()}
+MASKS = {method: masks.NAMES[mask] for mask, method in masks.METHODS.items()}
 Records = tuple[Sequence[Loaded], Sequence[TrainingRun]]
 
 

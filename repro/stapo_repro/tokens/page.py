@@ -18,10 +18,11 @@ import numpy as np
 from markupsafe import Markup
 
 from stapo_repro import labels
-from stapo_repro.figures.canvas import save, style
+from stapo_repro.figures import tokens as figures
+from stapo_repro.figures.style import save, style
 from stapo_repro.read import TrainingRun
 from stapo_repro.text import escape, grid, model_text, percent, shown, template, visible
-from stapo_repro.tokens import figures, masks, mismatch, numbers, readers
+from stapo_repro.tokens import masks, mismatch, numbers, readers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked
 from stapo_repro.tokens.masks import Line
 from stapo_results import token_log
@@ -52,7 +53,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     """
     counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
     with style():
-        drawn = [save(sketch) for sketch in figures.sketches(run)]
+        drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
     spread, disagreement, notices = numbers.all_thresholds(run), mismatch.measured(run), _notices(run, counts)
     found = {
         "schema_version": 5,

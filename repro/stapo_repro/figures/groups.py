@@ -1,4 +1,4 @@
-"""The records of one experiment, ordered into groups, and the few quantities that several figures show.
+"""The records of the main experiment, by group, and the few quantities that several figures show.
 
 A group is what one figure shows: the miniature, one of the paper's sizes, or another model.
 Quantities come from the tables' own functions, so that a figure and a table never differ.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,8 +19,6 @@ from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
 from stapo_results.sizes import SMALL
 
-ExperimentName = Literal["main", "testbed"]
-Kind = Literal["miniature", "paper", "other"]
 Gap = Literal["not run", "other problems", "samples missing"]
 TAU_P, Q = 0.002, 0.75  # the paper's values (Section "Experiments", table of hyperparameters)
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
@@ -53,35 +50,32 @@ class Group:
     """What one figure shows.
 
     Attributes:
-        name: first part of the file's name.
-        label: what the heading calls it, such as "Qwen3-8B".
+        size: the size label of its records.
         methods: in drawing order, without the base model.
         models: the same, behind the base model where that was evaluated or something was trained from it.
         benchmarks: in the table's order.
     """
 
-    name: str
-    label: str
-    kind: Kind
-    sizes: tuple[str, ...]
+    size: str
     methods: tuple[str, ...]
     models: tuple[str, ...]
     benchmarks: tuple[str, ...]
     synthetic: bool = False
 
     @property
-    def miniature(self) -> bool:
-        return self.kind == "miniature"
+    def name(self) -> str:
+        """First part of the file's name."""
+        return "miniature" if self.size == labels.MINI else re.sub(r"[^A-Za-z0-9.-]+", "_", self.size)
 
     def heading(self, text: str) -> str:
         """The figure's title: what is not a result of the paper's models says so in it."""
-        where = " (miniature)" if self.miniature else f", {self.label}"
+        where = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
         return f"{text}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
 
     def opening(self, what: str) -> str:
         """First sentence of the caption."""
-        where = " in the miniature" if self.miniature else f" for {self.label}"
-        aside = labels.what_it_is(self.sizes[0])
+        where = " in the miniature" if self.size == labels.MINI else f" for {labels.size_label(self.size)}"
+        aside = labels.what_it_is(self.size)
         end = f": {aside}." if aside else "."
         return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
 
@@ -104,7 +98,7 @@ class Experiment:
         """Order the records of one experiment.
 
         Raises:
-            RecordError: records that cannot stand side by side (see `scores.score`).
+            RecordError: records that do not fit into one table (see `scores.score`).
         """
         return cls(final_step(cells)[0], runs, paper)
 
@@ -112,55 +106,35 @@ class Experiment:
     def scores(self) -> dict[ScoreKey, Score]:
         return score_all(self.cells)
 
-    @cached_property
-    def _by_key(self) -> dict[ScoreKey, list[Loaded]]:
-        out: dict[ScoreKey, list[Loaded]] = defaultdict(list)
-        for c in self.cells:
-            cell = c.record.cell
-            out[cell.size, cell.method, cell.benchmark, cell.setting].append(c)
-        return out
-
     def groups(self) -> list[Group]:
-        """One group a size with any record: the miniature, the paper's, others. Without any: the miniature, "not
-        run"."""
+        """One group per size with any record: the miniature, the paper's, others. Without any: the miniature."""
         found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs} or {labels.MINI}
         known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found]
-        out = []
-        for size in (*known, *sorted(found - set(known))):
-            kind: Kind = "miniature" if size == labels.MINI else "paper" if size in labels.PAPER_SIZES else "other"
-            name = "miniature" if kind == "miniature" else re.sub(r"[^A-Za-z0-9.-]+", "_", size)
-            out.append(self._group(name, labels.size_label(size), kind, (size,)))
-        return out
+        return [self.group(size) for size in (*known, *sorted(found - set(known)))]
 
-    def _group(self, name: str, label: str, kind: Kind, sizes: tuple[str, ...]) -> Group:
-        cells = [c.record for c in self.cells if c.record.cell.size in sizes]
-        runs = [r for r in self.runs if r.size in sizes]
+    def group(self, size: str) -> Group:
+        """What is on record of a size, and which of the paper's methods and benchmarks are expected of it."""
+        cells = [c.record for c in self.cells if c.record.cell.size == size]
+        runs = [r for r in self.runs if r.size == size]
         own = tuple(labels.METHODS)
         # runs with another tau_p or q have a figure of their own
         found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
-        benchmarks = tuple(labels.benchmarks_of(sizes[0]))
-        if kind == "other" and sizes != (SMALL,):
+        benchmarks = tuple(labels.benchmarks_of(size))
+        if size not in (labels.MINI, SMALL, *labels.PAPER_SIZES):
             benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
             own = tuple(m for m in own if m in found)
         methods = (*own, *sorted(found - {*own, labels.BASE}))
         trained = own or runs or any(c.cell.step != "base" for c in cells)
         models = (labels.BASE, *methods) if trained or labels.BASE in found else methods
-        return Group(name, label, kind, sizes, methods, models, benchmarks, any(x.synthetic for x in (*cells, *runs)))
+        return Group(size, methods, models, benchmarks, any(x.synthetic for x in (*cells, *runs)))
 
     def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:
         """Trainings by method, in the order of `methods`; one without a run has an empty list."""
         return {m: [r for r in self.runs if (r.size, r.method) == (size, m)] for m in methods}
 
-    def cells_of(self, size: str, method: str, benchmark: str, setting: str) -> list[Loaded]:
-        """The evaluations of one cell of the table, a seed each."""
-        return self._by_key.get((size, method, benchmark, setting), [])
-
-    def _parts(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> list[Score | None]:
-        return [self.scores.get((size, method, b, setting)) for b in benchmarks]
-
     def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        found = average(self._parts(size, method, benchmarks, setting))
+        found = average([self.scores.get((size, method, b, setting)) for b in benchmarks])
         if isinstance(found, str):
             return None
         e = found.estimate
@@ -169,7 +143,7 @@ class Experiment:
 
     def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
         """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
-        one, other = (self._parts(size, m, benchmarks, setting) for m in (first, second))
+        one, other = ([self.scores.get((size, m, b, setting)) for b in benchmarks] for m in (first, second))
         d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
         if d.status != "run":
             return d.status
@@ -177,13 +151,8 @@ class Experiment:
 
     def remarks(self, group: Group) -> list[str]:
         """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
-        shown = {k: s for k, s in self.scores.items() if k[0] in group.sizes and k[2] in group.benchmarks}
-        out = []
-        lacking = [(k, s) for k, s in shown.items() if s.estimate.missing]
-        for (_, method, benchmark, setting), s in lacking[:3]:
-            name = f"{labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting}"
-            out.append(f"MISSING SAMPLES: {name} lacks {s.estimate.missing}.")
-        if len(lacking) > 3:
-            out.append(f"MISSING SAMPLES in {len(lacking) - 3} more cells: see the table.")
+        shown = {k: s for k, s in self.scores.items() if k[0] == group.size and k[2] in group.benchmarks}
+        lacking = [s.estimate.missing for s in shown.values() if s.estimate.missing]
+        out = [f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table."] if lacking else []
         parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
         return out + [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]

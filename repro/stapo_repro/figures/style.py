@@ -1,4 +1,4 @@
-"""What every figure shares: the style, the sheet it is drawn on, the methods' marks, legends, empty panels, saving."""
+"""The look of every figure: style, sheet, the methods' marks, legends, empty panels, and saving to the same bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.style
@@ -19,21 +19,20 @@ from matplotlib.lines import Line2D
 from stapo_repro import labels
 from stapo_results.schema import SETTINGS
 
-STYLE = Path(__file__).with_name("stapo.mplstyle")
 WIDTH = 7.0  # inches: the text width of a page with one column
 GREY, FAINT, OTHER = "#666666", "#BBBBBB", "#777777"
 SMALL = 6.5
-KEY = 4.0  # letters: a legend's line, long enough to show gaps on both sides of its marker
+SILENCED, KEPT = "#D55E00", "#0072B2"  # Okabe and Ito (2008)
+_KEY = 4.0  # letters: a legend's line, long enough to show gaps on both sides of its marker
 # no date, no version: a figure changes when its data or its style change
 _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-KINDS = ("svg", "png")
 
 # a method's dashes and marker
-_STYLES: dict[str, tuple[tuple[float, ...], str]] = {
+STYLES: dict[str, tuple[tuple[float, ...], str]] = {
     labels.BASE: ((1, 1), "P"),
     "grpo": ((4, 1.5), "s"),
     "entropy20": ((1, 1.2), "^"),
@@ -52,8 +51,11 @@ _STYLES: dict[str, tuple[tuple[float, ...], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class MethodStyle:
+# where a figure compares the paper's sizes: the colour of a method in its place
+_SIZE_COLOURS = dict(zip(labels.PAPER_SIZES, ("stapo", "grpo", "justrl"), strict=True))
+
+
+class MethodStyle(NamedTuple):
     """A method's colour, dashes and marker, which tell it apart in grey too."""
 
     colour: str
@@ -62,32 +64,41 @@ class MethodStyle:
 
 
 def method_style(method: str) -> MethodStyle:
-    """The method's style in every figure; grey for a method that this project does not know."""
-    return MethodStyle(labels.COLOURS.get(method, OTHER), *_STYLES.get(method, ((2, 2), "X")))
+    """The style of a method, or of one of the paper's sizes, in every figure; grey for an unknown one."""
+    method = _SIZE_COLOURS.get(method, method)
+    return MethodStyle(labels.COLOURS.get(method, OTHER), *STYLES.get(method, ((2, 2), "X")))
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A figure that is drawn but not saved. It is saved under the style that it was drawn with."""
+    """A figure that is drawn but not saved. It is saved under the style that it was drawn with.
+
+    Attributes:
+        missing: what has no record, such as "GRPO": the saved caption ends with it.
+        dense: too many marks for an SVG; pages show it as PNG.
+    """
 
     name: str
     title: str
     figure: Figure
     caption: str
+    missing: tuple[str, ...] = ()
+    dense: bool = False
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as files (kind -> bytes) with its title and caption."""
+    """A figure as files (kind -> bytes) with its title and caption; `kind` is the one that pages show."""
 
     name: str
     title: str
     files: dict[str, bytes]
     caption: str
+    kind: str = "svg"
 
     def block(self, folder: str = "results/figures") -> str:
         """The picture with its caption for a page that sees the figures at `folder`."""
-        return f"![{self.title}]({folder}/{self.name}.png)\n\n<sub>{self.caption}</sub>"
+        return f"![{self.title}]({folder}/{self.name}.{self.kind})\n\n<sub>{self.caption}</sub>"
 
 
 @contextmanager
@@ -95,31 +106,35 @@ def style() -> Iterator[None]:
     """matplotlib's defaults and this project's style, whatever the user has configured."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        matplotlib.style.use(STYLE)
+        matplotlib.style.use(Path(__file__).with_name("stapo.mplstyle"))
         yield
 
 
-def sheet(title: str, height: float) -> Figure:
-    """An empty figure of the one width, `height` inches high, with its heading."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    figure.suptitle(title, x=0.02, ha="left")
-    return figure
+def sheet(height: float) -> Figure:
+    """An empty figure of the one width, `height` inches high; `save` writes the title on it."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def save(sketch: Sketch, kinds: Sequence[str] = KINDS) -> Drawn:
-    """The sketch as files: the same bytes each time, on every machine with the pinned matplotlib and pillow."""
-    files = {}
+def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Drawn:
+    """The sketch as files: the same bytes each time, on every machine with the pinned matplotlib and pillow.
+
+    Args:
+        kinds: of "svg", "png", "pdf"; the one that pages show is always among the files.
+    """
+    sketch.figure.suptitle(sketch.title, x=0.02, ha="left")
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
-    for kind in kinds:
+    files, shown = {}, "png" if sketch.dense else "svg"
+    for kind in dict.fromkeys((shown, *kinds)):
         out = io.BytesIO()
         title = {} if kind == "png" else {"Title": sketch.title}
         sketch.figure.savefig(out, format=kind, metadata=_METADATA[kind] | title)
         files[kind] = out.getvalue()
-    return Drawn(sketch.name, sketch.title, files, sketch.caption)
+    lacks = f" Not run: {', '.join(sketch.missing)}." if sketch.missing else ""
+    return Drawn(sketch.name, sketch.title, files, sketch.caption + lacks, shown)
 
 
-def nothing(axes: Axes, text: str) -> None:
+def nothing(axes: Axes, text: str = "not run") -> None:
     """A panel without data says why."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY, size=9)
     axes.set_yticks([])
@@ -128,7 +143,7 @@ def nothing(axes: Axes, text: str) -> None:
 
 
 def bare(axes: Axes, rows: int | None = None, margin: float = 0.4) -> None:
-    """An axis of names: no ticks, no grid along it. `rows`: their number, where they stand at 0, -1, -2, ..."""
+    """An axis of names: no ticks, no grid along it. `rows`: their number, where they are at 0, -1, -2, ..."""
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     if rows is not None:
@@ -152,13 +167,14 @@ def interval(
 
 def number(axes: Axes, x: float, y: float, text: str, gap: float, **how: Any) -> None:
     """Small print `gap` points to the right of a mark."""
-    axes.annotate(text, (x, y), xytext=(gap, 0), textcoords="offset points", va="center", size=SMALL, **how)
+    how = {"va": "center", "size": SMALL} | how
+    axes.annotate(text, (x, y), xytext=(gap, 0), textcoords="offset points", **how)
 
 
 def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, why: str = "not run") -> Line2D:
     """A method's entry in a legend; grey, and with the reason, where nothing of it is drawn."""
     how = method_style(method)
-    label = labels.method_label(method) + (text if run else f" ({why})")
+    label = name_of(method) + (text if run else f" ({why})")
     shown = Line2D([], [], color=how.colour if run else FAINT, label=label, marker=how.marker, markersize=4)
     if not line:
         shown.set_linestyle("none")
@@ -168,16 +184,16 @@ def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, 
     return shown
 
 
-def marker_handle(marker: str, label: str, size: float, edge: str = GREY, face: str = "white", **how: Any) -> Line2D:
+def marker_handle(marker: str, label: str, size: float, edge: str = GREY, face: str = "white") -> Line2D:
     """A legend's entry for a marker without a line."""
     return Line2D([], [], linestyle="none", marker=marker, markersize=size, markerfacecolor=face, markeredgecolor=edge,
-                  label=label, **how)  # fmt: skip
+                  label=label)  # fmt: skip
 
 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """One legend below all panels, in as few rows as the width of the sheet allows, none much shorter than another."""
     widest = max(len(str(h.get_label())) for h in handles)
-    key = KEY if any(isinstance(h, Line2D) and h.get_linestyle() != "None" for h in handles) else 2.0
+    key = _KEY if any(isinstance(h, Line2D) and h.get_linestyle() != "None" for h in handles) else 2.0
     most = max(1, int((WIDTH - 0.2) / (0.22 + 0.11 * key + 0.068 * widest)))  # inches of a handle, and of a letter
     rows = -(-len(handles) // most)
     figure.legend(
@@ -186,6 +202,12 @@ def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     )  # fmt: skip
 
 
+def name_of(method: str) -> str:
+    """A method's label, or that of a size."""
+    return labels.size_label(labels.method_label(method))
+
+
 def setting_label(setting: str) -> str:
+    """ "T = 0.7, top-p = 0.9": a decoding setting in a heading."""
     temperature, top_p = SETTINGS[setting]
     return f"T = {temperature}, top-p = {top_p}"

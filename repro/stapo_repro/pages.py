@@ -1,0 +1,152 @@
+"""Which files the commands `tables` and `figures` write, as paths and bytes.
+
+Two experiments have tables and figures of their own: the main one (all of results/records but the testbed and the
+short runs of further methods) and the testbed (results/records/testbed alone). Their cells share ids: both train JustRL
+and STAPO with seed 0. So they are never read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from stapo_repro import labels, paper, read
+from stapo_repro.audit import page as audit
+from stapo_repro.run import engine
+from stapo_repro.run.request import ON_CPU
+from stapo_repro.table import build, write
+from stapo_repro.testbed import claims
+from stapo_repro.testbed import pages as testbed
+from stapo_repro.testbed.plan import FOLDER
+from stapo_repro.tokens import readers
+from stapo_results import generated
+from stapo_results.schema import Run
+from stapo_results.sizes import SMALL
+from stapo_results.store import read_json
+
+if TYPE_CHECKING:
+    from stapo_repro.figures.groups import Experiment
+    from stapo_repro.figures.style import Drawn
+
+ExperimentName = Literal["main", "testbed"]
+_RESULTS = paper.checkout() / "results"
+_RECORDS = _RESULTS / "records"
+
+
+def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[ExperimentName, ...]:
+    """Both from the committed records; the main one from a folder that was named, unless `of` says otherwise."""
+    if of is not None:
+        return (of,)
+    return ("main",) if records else ("main", "testbed")
+
+
+def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
+    """(folders with the main experiment's records, folders in them that are left out)"""
+    return (list(records), ()) if records else ([_RECORDS], read.APART)
+
+
+def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
+    """The testbed of the committed records, or of folders of main runs alone."""
+    return testbed.Testbed(testbed.read(_RECORDS / FOLDER, records), claims.load())
+
+
+def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | None) -> dict[Path, bytes]:
+    """The tables of one or both experiments; those of the committed records with the audit and the README's blocks.
+
+    Raises:
+        BadInput, RecordError: as reading the records does.
+    """
+    folder, named = out or _RESULTS / "tables", parts(of, records)
+    texts: dict[str, str] = {}
+    files: dict[Path, bytes] = {}
+    if "main" in named:
+        table = build.build(read.load_cells(*roots(records)), paper.load())
+        texts |= {
+            "main_table.md": write.to_markdown(table),
+            "main_table.csv": write.to_csv(table),
+            "main_table.json": write.to_json(table),
+            "main_table.tex": write.to_latex(table),
+            "tokens.md": _tokens(records),
+        }
+        if not out:
+            texts["audit.md"] = audit.page(audit.load_and_audit())
+            readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
+            generated.renew(files, readme, "table", write.readme_block(table))
+            generated.renew(files, readme, "times", engine.page_block(_RECORDS, "miniature", "miniature"))
+            times = engine.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
+            generated.renew(files, small, "small-times", times)
+    if "testbed" in named:
+        value = load_testbed(records)
+        texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}
+    return files | {folder / name: text.encode() for name, text in texts.items()}
+
+
+def _tokens(records: Sequence[Path]) -> str:
+    """What token logs say: planted words, mismatch, rare tokens of the small model, labels of readers."""
+    from stapo_repro.tokens import page  # draws, and matplotlib is slow
+
+    runs = read.load_training_runs(*roots(records))
+    more = [] if records else read.load_training_runs([_RECORDS / read.METHODS])
+    labelled = (records[0] if records else _RECORDS / read.LABELS) / "labels" / readers.FILE
+    return page.tables(runs, [*runs, *more], labelled)
+
+
+def _experiment(records: Sequence[Path]) -> Experiment:
+    from stapo_repro.figures.groups import Experiment
+
+    where = roots(records)
+    return Experiment.from_records(read.load_cells(*where), read.load_training_runs(*where), paper.load())
+
+
+def papers_figures(records: Sequence[Path]) -> str:
+    """The paper's figures and tables, each with its state, as a Markdown table."""
+    from stapo_repro.figures import paper as figures
+
+    return figures.listing(_experiment(records))
+
+
+def figure_files(
+    of: ExperimentName | None, records: Sequence[Path], out: Path | None, only: Sequence[str] = (), pdf: bool = False
+) -> dict[Path, bytes]:
+    """The figures of one or both experiments.
+
+    Of the committed records, results/figures gets those that carry a finding; its page and the README's picture are
+    renewed when no figure is left out.
+
+    Raises:
+        BadInput: no such figure.
+        BadInput, RecordError: as reading the records does.
+    """
+    from stapo_repro.figures import paper as figures
+
+    folder, committed = out or _RESULTS / "figures", not (out or records)
+    kinds, named = ("pdf",) if pdf else (), parts(of, records)
+    drawn: list[Drawn] = []
+    listing = ""
+    if "main" in named:
+        experiment = _experiment(records)
+        drawn += figures.draw(experiment, only, kinds, committed)
+        if not records and (not only or "tokens" in only):
+            drawn += _labelled(kinds)
+            listing = figures.listing(experiment)
+    if "testbed" in named:
+        drawn += figures.draw(load_testbed(records), only, kinds, committed)
+    files = {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
+    if committed and not only and of is None:
+        generated.renew(files, paper.checkout() / "README.md", "figure", figures.readme_block(drawn))
+        generated.renew(files, folder / "README.md", "paper", listing)
+        generated.renew(files, folder / "README.md", "figures", figures.gallery(drawn))
+    return files
+
+
+def _labelled(kinds: Sequence[str]) -> list[Drawn]:
+    """The figures of the labelled sample's probe, whose captions say whose responses they show."""
+    from stapo_repro.figures import paper as figures
+
+    folder = _RECORDS / read.LABELS
+    base = read_json(folder / "base" / "run.json", Run).config
+    asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in read.load_cells([folder])}))
+    name, steps = labels.size_label(base["size"]), base["plan"]["warm_up"]
+    what = f"{name} after {steps} steps of warm-up on the benchmark {asked}, not a result of the paper."
+    return figures.of_probe(folder / "probe", what, kinds)
