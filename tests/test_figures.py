@@ -12,8 +12,9 @@ import pytest
 import synthetic_records as synthetic
 import token_logs
 
-from stapo_repro import labels, paper, tables
+from stapo_repro import labels, paper
 from stapo_repro.read import load_cells, load_training_runs
+from stapo_repro.table.build import build
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics, VerdictLengths
 from stapo_results.store import append
@@ -180,7 +181,7 @@ def test_lengths_by_hand(tmp_path):
 
 
 def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
-    # mini-add: STAPO 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean 25, half width 45.9346 (tests/test_tables.py)
+    # mini-add: STAPO 1 .5 0 .5 minus base .5 0 0 .5 = .5 .5 0 0: mean 25, half width 45.9346 (tests/test_table.py)
     synthetic.cell(tmp_path, "base", "mini-add", "t1.0", ["10", "00", "00", "10"])
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"])
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
@@ -211,10 +212,10 @@ def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
                 letters = [right[(i + seed) % 3] for i in range(3)]
                 synthetic.cell(tmp_path, method, benchmark, "t1.0", letters, seed=seed)
     e = experiment(tmp_path)
-    table = tables.build(load_cells([tmp_path]), paper.load())
-    row = next(r for r in table.sections[0].rows if r.method == "stapo")
+    table = build(load_cells([tmp_path]), paper.load())
     for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, e.group("mini").benchmarks)):
-        said, shown = row.values[name]["t1.0"], e.accuracy("mini", "stapo", part, "t1.0")
+        said = next(r for r in table.rows if (r.method, r.benchmark, r.setting) == ("stapo", name, "t1.0"))
+        shown = e.accuracy("mini", "stapo", part, "t1.0")
         assert shown is not None
         assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
         assert len(shown.seeds) == 2

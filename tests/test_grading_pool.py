@@ -86,6 +86,8 @@ def test_an_answer_that_waits_without_an_end_meets_the_wall_limit(monkeypatch: p
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_grading_process_outlives_the_one_that_asked(number: int) -> None:
     script = (
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a background job starts with it ignored
         "from stapo_eval.grading.pool import Item, Limits, grade\n"
         "from stapo_eval.grading.rules import Options\n"
         f"grade([Item('10', r'{ENDLESS}' + f'+{{i}}', Options()) for i in range(4)], Limits(60, workers=2))\n"

@@ -107,3 +107,36 @@ def metrics(run: Path, silenced: Mapping[int, float], tokens: float = 10.0, atte
             for k, v in silenced.items()
         ],
     )
+
+
+def random_rows(
+    steps: int, per_batch: int, seed: int = 0, batches: int = 2, silences: bool = True
+) -> list[dict[str, Any]]:
+    """Tokens of a made-up training: most are likely, some rare, S2T's rule applied to each mini-batch."""
+    rng = np.random.default_rng(seed)
+    words = np.array(sorted(set(ids("What is 0123456789 hmm well okay maybe so um + and The answer is }. step"))))
+    found = []
+    for batch in range(steps * batches):
+        logprob = -rng.gamma(0.35, 2.2, per_batch)
+        entropy = np.minimum(rng.gamma(0.9, 0.5, per_batch) - 0.04 * logprob, 5.0).astype(np.float32)
+        advantage = rng.choice([-1.2, 0.7], per_batch)
+        rare = (advantage > 0) & (np.exp(logprob) < TAU_P)
+        tau = float(np.quantile(entropy[rare].astype(np.float64), Q)) if rare.any() else None
+        below = np.zeros(per_batch, bool) if tau is None else entropy.astype(np.float64) < tau
+        columns = {
+            "prompt_id": [f"p{i % 7}" for i in range(per_batch)],
+            "sample": [i % 8 for i in range(per_batch)],
+            "position": [i // 8 for i in range(per_batch)],
+            "token": words[rng.zipf(1.6, per_batch) % len(words)].tolist(),
+            "advantage": advantage.tolist(),
+            "logprob": logprob.tolist(),
+            "entropy": entropy.tolist(),
+            "collision": rng.uniform(0.2, 1, per_batch).tolist(),
+            "rare": rare.tolist(),
+            "silenced": (rare & below & silences).tolist(),
+        }
+        one = {"step": 1 + batch // batches, "mini_batch": 1 + batch % batches, "tau_h": tau}
+        found += [
+            row(**one, **dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+        ]
+    return found
