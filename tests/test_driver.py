@@ -13,8 +13,8 @@ import psutil
 import pytest
 import synthetic_records as synthetic
 from driving import nobody_left, wait_for
-from stapo_repro.sharing.collect import collect
 
+from stapo_repro.collect import collect
 from stapo_repro.paper import checkout
 from stapo_repro.run import engine, processes
 from stapo_repro.run.engine import Engine, RunTimes, Stage, Stages, StageState, StageTime

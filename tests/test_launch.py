@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from whole_records import whole_record
 
 from stapo_results import provenance, runs
 from stapo_results.errors import BadInput
@@ -66,8 +67,7 @@ def test_a_log_of_ones_own_may_stand_in_a_new_folder_and_metrics_without_a_recor
 
 def test_a_run_from_before_a_setting_goes_on(tmp_path: Path) -> None:
     """A committed record, which names no validation setting and keeps all checkpoints."""
-    found = Path(__file__).parents[1] / "results/records/miniature/train/stapo-s0/run.json"
-    text = found.read_text().replace("RUN/", f"{tmp_path}/").replace('"RAY/', '"/tmp/ray/')
+    text = whole_record().model_dump_json().replace("RUN/", f"{tmp_path}/").replace('"RAY/', '"/tmp/ray/')
     (tmp_path / "run.json").write_text(text)
     old = Run.model_validate_json(text)
     now: Any = OmegaConf.to_container(compose(old.command[2:]), resolve=True)

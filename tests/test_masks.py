@@ -14,7 +14,7 @@ from synthetic_log import Others, Token, with_thresholds, write
 from tokenizers import Tokenizer, models
 
 from stapo_repro.read import load_training_runs
-from stapo_repro.tokens import masks, page
+from stapo_repro.tokens import masks, tables
 from stapo_repro.tokens.masks import FULL, HIGH, RANDOM, S2T
 from stapo_results import token_log
 from stapo_results.errors import RecordError
@@ -172,7 +172,7 @@ def records(root: Path) -> Path:
 
 
 def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
-    lines = page.planted(load_training_runs([records(tmp_path)]))
+    lines = tables.planted(load_training_runs([records(tmp_path)]))
     assert lines[0] == "SYNTHETIC RECORDS. Planted: &lt;b>\\|\\`, \\*hmm."
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")]
     assert rows[2] == [
@@ -189,7 +189,7 @@ def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
 def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_one(tmp_path):
     root = records(tmp_path)
     write(root / "stapo-s0", STEPS, watch=())  # a log of a real model
-    assert "STAPO" not in "".join(page.planted(load_training_runs([root])))
+    assert "STAPO" not in "".join(tables.planted(load_training_runs([root])))
     assert masks.planted_logs(load_training_runs([root / "stapo-s0"])) == []
     write(root / "stapo-s0", STEPS, watch=(4, 6, 7))
     with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):

@@ -10,7 +10,7 @@ import token_logs as logs
 import torch
 
 from stapo_repro.read import TrainingRun
-from stapo_repro.tokens import page
+from stapo_repro.tokens import tables
 from stapo_repro.tokens.log import load
 from stapo_repro.tokens.mismatch import Mismatch, measured
 from stapo_results.statistics.ranks import rank_correlation
@@ -61,7 +61,7 @@ def test_the_table_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path:
     logs.write(tmp_path / "a", ROWS)
     logs.write(tmp_path / "b", [logs.row()])
     runs = [TrainingRun("stapo", "mini", s, "", "done", [], folder=tmp_path / n) for s, n in enumerate("abc")]
-    _, _, *lines = page.mismatches(runs)
+    _, _, *lines = tables.mismatches(runs)
     stapo, *others = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
     assert stapo[:2] == ["STAPO, seed 0 (miniature)", "3"]
     assert stapo[3] == "66.7 % (50.0 to 100.0); by chance 75.0 %, at least 66.7 %"

@@ -16,7 +16,8 @@ pytest.importorskip("wordcloud")
 from stapo_repro import cli
 from stapo_repro.paper import checkout
 from stapo_repro.read import load_training_runs
-from stapo_repro.tokens import numbers, page
+from stapo_repro.token_page import analyse
+from stapo_repro.tokens import numbers, tables
 from stapo_repro.tokens.log import load
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
@@ -164,7 +165,7 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
 
 @pytest.mark.parametrize("rows", [[], [WRONG | {"tau_h": None}]])
 def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
-    files, _ = page.analyse(load(logs.write(tmp_path, rows)))
+    files, _ = analyse(load(logs.write(tmp_path, rows)))
     value = json.loads(files["tokens.json"])
     assert (value["cases"], value["threshold"]["all"]) == ([], None)
 
@@ -181,7 +182,7 @@ def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
 @pytest.mark.slow
 def test_the_command_writes_the_same_bytes_again_and_the_page_loads_nothing(tmp_path: Path):
     rows = [SILENCED, KEPT, logs.row(mini_batch=2), logs.row(step=2)]
-    files, _ = page.analyse(load(logs.write(tmp_path, rows, [FREQUENT, WRONG], mode="on")))
+    files, _ = analyse(load(logs.write(tmp_path, rows, [FREQUENT, WRONG], mode="on")))
     assert command(tmp_path) == 0
     assert {p.name: p.read_bytes() for p in (tmp_path / "tokens").iterdir()} == files
     pictures = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
@@ -206,7 +207,7 @@ def test_bad_folders_are_refused(tmp_path: Path):
 
 def test_rare_tokens_of_a_committed_log():
     (run,) = load_training_runs([TRAINED])
-    _, _, counts, *lines = page.rare_tokens([run])
+    _, _, counts, *lines = tables.rare_tokens([run])
     # results/tables/tokens.md: 284 silenced, 342 rare planted tokens, which are 81.24 % of the rare
     name, steps, tokens, positive, rare, silenced, several = (c.strip() for c in counts.strip("| ").split(" | "))
     assert (name, steps, silenced) == ("STAPO, seed 0", "30", "284")
@@ -227,8 +228,8 @@ def test_the_example_on_the_front_page_is_in_the_committed_log():
     text = (checkout() / "README.md").read_text(encoding="utf-8")
     (top, p), entropy = one["top"][0], one["entropy"]
     said = (
-        page.small_percent(one["probability"], 3),
-        f"`{top.strip()}` {page.small_percent(p, 1)}",
+        tables.small_percent(one["probability"], 3),
+        f"`{top.strip()}` {tables.small_percent(p, 1)}",
         f"{entropy:.2f} nats",
     )
     assert [x for x in said if x not in text] == []

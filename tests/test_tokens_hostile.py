@@ -11,7 +11,8 @@ import token_logs as logs
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("wordcloud")
-from stapo_repro.tokens import log, page
+from stapo_repro.token_page import analyse
+from stapo_repro.tokens import log
 
 HOSTILE = "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>"
 UNSEEN = "\u202eright\u200b\x00\x1b[31m"
@@ -21,7 +22,7 @@ def test_the_page_has_no_element_of_the_model(tmp_path: Path):
     around = logs.ids(f"{HOSTILE} `code` | $x$ <!-- & &amp; {UNSEEN}")
     rows = [logs.row(token=t, position=i, prompt_id=HOSTILE, before=around, after=around, top_tokens=around[i : i + 5])
             for i, t in enumerate(sorted(set(around)))]  # fmt: skip
-    files, _ = page.analyse(log.load(logs.write(tmp_path / "run", rows)), top=len(rows))
+    files, _ = analyse(log.load(logs.write(tmp_path / "run", rows)), top=len(rows))
     html = files["index.html"].decode()
     assert not re.search(r"<(script|base|iframe|[^>]*\son\w+=|[^>]*\sstyle=|img src=(?!\"data:image/svg))", html)
     assert HOSTILE in unescape(html)

@@ -19,7 +19,7 @@ from stapo_repro.table import build, write
 from stapo_repro.testbed import claims
 from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
-from stapo_repro.tokens import readers
+from stapo_repro.tokens import readers, tables
 from stapo_results import generated
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
@@ -84,12 +84,10 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
 
 def _tokens(records: Sequence[Path]) -> str:
     """What token logs say: planted words, mismatch, rare tokens of the small model, labels of readers."""
-    from stapo_repro.tokens import page  # draws, and matplotlib is slow
-
     runs = read.load_training_runs(*roots(records))
     more = [] if records else read.load_training_runs([_RECORDS / read.METHODS])
     labelled = (records[0] if records else _RECORDS / read.LABELS) / "labels" / readers.FILE
-    return page.tables(runs, [*runs, *more], labelled)
+    return tables.tables(runs, [*runs, *more], labelled)
 
 
 def _experiment(records: Sequence[Path]) -> Experiment:

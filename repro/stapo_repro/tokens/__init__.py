@@ -5,5 +5,5 @@ numbers   quadrants of the paper's taxonomy, silenced tokens and thresholds by s
 masks     what a mask silences, against the words that the miniature's base model was taught; shares with intervals
 mismatch  are these tokens those on which sampler and trainer disagree?
 readers   what two readers said of a sample of rare tokens
-page      one HTML page with figures and all numbers as files; results/tables/tokens.md
+tables    results/tables/tokens.md
 """

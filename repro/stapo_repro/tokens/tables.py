@@ -1,38 +1,25 @@
-"""The analysis of a token log as files: numbers as JSON, figures, one HTML page; and results/tables/tokens.md.
-
-The HTML page has no script and loads nothing; its policy allows the one style sheet and the pictures in it. A model's
-text is hostile: it passes `visible` and the template's escaping, or `model_text` where it enters Markdown.
-"""
+"""results/tables/tokens.md: what the committed token logs say. A model's text enters Markdown by `model_text`."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 
 from stapo_repro import labels
-from stapo_repro.figures import tokens as figures
-from stapo_repro.figures.style import save, style
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import escape, grid, model_text, percent, shown, template, visible
+from stapo_repro.text import escape, grid, model_text, percent, shown
 from stapo_repro.tokens import masks, mismatch, numbers, readers
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked
 from stapo_repro.tokens.masks import Line
 from stapo_results import token_log
 from stapo_results.sizes import SMALL, is_miniature_size
 
-_MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
 _MISMATCHED = ("stapo", "tis", "icepop")  # methods whose runs are asked about sampler and trainer
 _CASES, _AROUND = 24, 40  # rare tokens of the table, and characters on each side of each
 _NO_RUN = "Not run: the records hold no such token log."
-_MISMATCH = (
+MISMATCH = (
     "S2T's tokens",
     "Of them with the largest mismatch of all tokens, A > 0",
     "Of them with the largest mismatch of the rare tokens",
@@ -42,89 +29,11 @@ _MISMATCH = (
 )
 
 
-def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]:
-    """The files by name, the same bytes each time, and what the command prints.
-
-    Args:
-        top: how many cases are shown.
-
-    Raises:
-        RunFailed: the log contradicts the run's metrics (`numbers.by_step`).
-    """
-    counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
-    with style():
-        drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
-    spread, disagreement, notices = numbers.all_thresholds(run), mismatch.measured(run), _notices(run, counts)
-    found = {
-        "schema_version": 5,
-        "run_id": run.record.run_id if run.record is not None else None,
-        "inputs": dict(sorted(run.inputs.items())),
-        "facts": run.header.model_dump(mode="json"),
-        "comparison": notices[0],
-        "threshold": {
-            "all": asdict(spread) if spread else None,
-            "steps": [asdict(t) for t in numbers.thresholds(run)],
-        },
-        "taxonomy": [asdict(q) for q in quadrants],
-        "silenced": [asdict(c) for c in counts],
-        "mismatch": None if disagreement is None else asdict(disagreement),
-        "ranked": {
-            part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
-            for part, w in numbers.words(run).items()
-        },
-        "cases": cases,
-    }
-    sheet = resources.files("stapo_repro.tokens").joinpath("templates", "tokens.css").read_text(encoding="utf-8")
-    allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    page = template("stapo_repro.tokens", "tokens.html.jinja", _visible).render(
-        title=run.heading("Tokens"),
-        notices=notices,
-        run=run,
-        done=sum(c.silenced if run.masks_rare else c.region for c in counts),
-        counts=counts,
-        pictures={d.name: (d, base64.b64encode(d.files["svg"]).decode()) for d in drawn},
-        quadrants=quadrants,
-        mismatch=list(zip(_MISMATCH, _mismatch_cells(disagreement), strict=True)) if disagreement else [],
-        cases=cases,
-        marked=marked,
-        percent=small_percent,
-        style=Markup(sheet),
-        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src data:; base-uri 'none'; form-action 'none'",
-    )
-    texts = {"index.html": page, "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"}
-    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, notices
-
-
-def _visible(value: object) -> object:
-    return visible(value) if type(value) is str else value
-
-
 def small_percent(share: float, digits: int = 4) -> str:
     """0.0115 %; what that form would show as zero, in powers of ten."""
     if share and 100 * share < 0.5 * 10.0**-digits:
         return f"{100 * share:.1e} %"
     return f"{100 * share:.{digits}f} %"
-
-
-def _notices(run: LoggedRun, counts: Sequence[numbers.StepCount]) -> list[str]:
-    """The comparison of log and metrics, which `by_step` has made, and what else a reader has to know first."""
-    header, compared = run.header, sum(c.metric is not None for c in counts)
-    said = f"silenced: {sum(c.silenced for c in counts):,} in the log"
-    said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
-    notices = [said + (f"; {header.left_out:,} rows left out at the log's bound" if header.left_out else "")]
-    if run.is_probe:
-        notices.append("A probe: a model was asked about responses that exist. Nothing was trained or silenced.")
-    if header.loss != "vanilla":
-        notices.append(f"Gradient norms are without the clip of the loss {header.loss}, which the log does not know.")
-    if header.not_finite:
-        notices.append(f"{header.not_finite:,} tokens have statistics that are not finite; they are in no number here.")
-    if not run.masks_rare:
-        notices.append(
-            f"The selector {header.selector} is no known mask over rare tokens. Shown is what S2T would silence: rare "
-            "tokens with an entropy below the threshold."
-        )
-    return notices
 
 
 def tables(runs: Sequence[TrainingRun], logged: Sequence[TrainingRun], labelled: Path) -> str:
@@ -209,15 +118,15 @@ def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
             why = "no sampler's probability, or no token that S2T would silence" if log else "no token log on record"
             model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
             note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
-            cells = _mismatch_cells(found) if found else [why, *[""] * (len(_MISMATCH) - 1)]
+            cells = mismatch_cells(found) if found else [why, *[""] * (len(MISMATCH) - 1)]
             rows.append([escape(f"{labels.method_label(method)}, seed {run.seed}{note}"), *cells])
         if not of_method:
-            rows.append([escape(labels.method_label(method)), "not run", *[""] * (len(_MISMATCH) - 1)])
-    return grid(("Run", *_MISMATCH), rows)
+            rows.append([escape(labels.method_label(method)), "not run", *[""] * (len(MISMATCH) - 1)])
+    return grid(("Run", *MISMATCH), rows)
 
 
-def _mismatch_cells(m: mismatch.Mismatch) -> list[str]:
-    """A run's texts, in the order of _MISMATCH."""
+def mismatch_cells(m: mismatch.Mismatch) -> list[str]:
+    """A run's texts, in the order of MISMATCH."""
     least = f", at least {shown(100 * m.rare_least, 1)} %" if m.rare_least else ""
     return [
         f"{m.correct.whole:,.0f}",
