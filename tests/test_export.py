@@ -115,7 +115,8 @@ def test_the_card_beside_the_weights_is_of_this_step_and_loads(run_folder: Path,
     assert "| metrics of step 2 | reward 0.2 |\n" in card
     # as the record says it
     row = next(line for line in card.splitlines() if line.startswith("| selector | "))
-    assert {"name silence_spurious", "form speculative", "tau_p 0.002"} <= set(row.strip("| ").split("| ")[1].split(", "))
+    values = row.removeprefix("| selector | ").removesuffix(" |").split(", ")
+    assert {"name silence_spurious", "form speculative", "tau_p 0.002"} <= set(values)
     assert "runs/" not in card  # no folder of the machine that trained
     assert "base_model:" not in card
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 100_000
