@@ -8,6 +8,7 @@ benchmarks: the miniature makes them on a CPU, and the testbed for each of its w
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -220,9 +221,10 @@ def _engine(r: Request, size: str) -> list[str]:
 
 def show_summary(r: Request, wall_seconds: float) -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's."""
-    page = r.out / "tables" / ("testbed.md" if r.experiment == "testbed" else "main_table.md")
-    if r.on_cpu and page.exists():
-        Console().print(Markdown(page.read_text(encoding="utf-8")))
+    if r.experiment == "testbed" and (page := r.out / "tables" / "testbed.md").exists():
+        Console().print(Markdown(page.read_text(encoding="utf-8").partition("\n## ")[0]))
+    elif r.on_cpu and (table := r.out / "tables" / "main_table.json").exists():
+        Console().print(Markdown(_scores(table)))
     states = engine.read_states(r.out).values()
     whole, peak = sum(s.seconds for s in states), max(s.peak_mib for s in states) / 1024
     print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
@@ -234,6 +236,23 @@ def show_summary(r: Request, wall_seconds: float) -> None:
         return
     folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
     print(f"  to commit  stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
+
+
+def _scores(table: Path) -> str:
+    """The scores of a main_table.json that come from records: a line a method, both settings in a cell."""
+    rows = [r for r in json.loads(table.read_text(encoding="utf-8"))["rows"] if r["source"] == "ours"]
+    section = next((r["section"] for r in rows if r["status"] != "not run"), "")
+    found: dict[str, dict[str, list[str]]] = {}
+    for r in (r for r in rows if r["section"] == section):
+        found.setdefault(r["method"], {}).setdefault(r["benchmark"], []).append(r["shown"] or r["status"])
+    head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
+    lines = [
+        [labels.method_label(m), *(" / ".join(both) for both in columns.values())]
+        for m, columns in found.items()
+        if any(c != "not run" for both in columns.values() for c in both)
+    ]
+    words = "Accuracy in percent at T=1.0 / T=0.7. Intervals and differences are in main_table.md."
+    return "\n".join([*grid(head, lines), "", words])
 
 
 def _show_own(r: Request) -> None:
