@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import threading
 import time
 import traceback
 import urllib.request
@@ -99,24 +100,35 @@ class Machine:
             processes.end_all(processes.Family(mark), process, grace)
 
     def wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
-        """Wait until `there()`, and look at the memory once a second meanwhile.
+        """Wait until `there()`, and look at the memory once a second meanwhile: in a thread, since asking the card may
+        take longer than what is waited for.
 
         Raises:
             RunFailed: the process ended before that, or the limit has passed; with the end of its log.
         """
-        began, looked = time.monotonic(), time.monotonic()
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(1):
+                self.sample()
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            self._wait(name, process, there, limit_s)
+        finally:
+            over.set()
+
+    def _wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
+        until = time.monotonic() + limit_s
         while True:
             code = process.poll()
             if there():
                 return
-            if code is not None or time.monotonic() > began + limit_s:
+            if code is not None or time.monotonic() > until:
                 log = self.out / "logs" / f"{name}.log"
                 tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
                 found = f"exit code {code}" if code is not None else f"none within {limit_s:.0f} s"
                 raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
-            if time.monotonic() > looked + 1:
-                self.sample()
-                looked = time.monotonic()
             time.sleep(0.02)
 
     def run(self, name: str, command: str, limit_s: float = 600) -> float:
@@ -163,7 +175,9 @@ def _trained(m: Machine, name: str) -> Values:
     found = {s.step: dict(s.values) for s in store.read(m.out / name / "metrics.jsonl", StepMetrics)}
     for s in store.read(m.out / name / "timings.jsonl", StepMetrics):
         found[s.step] |= s.values
-    _require(len(found) == STEPS, "the training is not whole", [*found], f"{STEPS} steps")
+    status = store.read_json(m.out / name / "run.json", Run).status
+    _require((status, [*found]) == ("done", [*range(1, STEPS + 1)]), "the training is not whole", [status, *found],
+             f"done, steps 1 to {STEPS}")  # fmt: skip
     values, probs = list(found.values()), "training/rollout_probs_diff"
     norms = [v["grad_norm"] for v in values]
     _require(min(norms) > 0, "a step has no gradient", norms, "above 0")

@@ -96,7 +96,7 @@ def curve(runs: Sequence[TrainingRun], panel: Panel, most: int | None = MOST_POI
             expected="one run per seed",
             next_step="name only one of the folders with --records",
         )
-    values = [{s.step: s.values[panel.metric] for s in r.steps if panel.metric in s.values} for r in runs]
+    values = [r.series(panel.metric) for r in runs]
     values = [{k: v * panel.factor for k, v in by_step.items() if math.isfinite(v)} for by_step in values]
     values = [v for v in values if v]
     steps = sorted(set.intersection(*map(set, values))) if values else []
@@ -222,8 +222,7 @@ def training(experiment: Experiment, group: Group, panels: Sequence[Panel] = PAN
 def share_after_warm_up(runs: Sequence[TrainingRun]) -> tuple[float, float] | None:
     """Percent of the response tokens that were silenced after the warm-up, as a mean over its steps and seeds, and
     the percent of these steps below 0.01 %; None where no step has the share."""
-    values = [100 * s.values[SILENCED.metric] for r in runs for s in r.steps
-              if s.step > WARM_UP and SILENCED.metric in s.values]  # fmt: skip
+    values = [100 * v for r in runs for step, v in r.series(SILENCED.metric).items() if step > WARM_UP]
     return (math.fsum(values) / len(values), 100 * sum(v < _BOUND for v in values) / len(values)) if values else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -69,7 +70,7 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     checks.attempt("output folder", _check_folder, r)
     done = checks.attempt(STAGES, engine.finished, r.out, stages) or set()
     left = [s for s in stages if s.name not in done and not s.always]
-    there = {s.name: sum(p.stat().st_size for p in s.folder.rglob("*") if p.is_file()) / GIB for s in left}
+    there = {s.name: _bytes(s.folder) / GIB for s in left}
     if r.on_cpu:
         small = r.experiment == "small"
         if small and any(s.name == "base" for s in left):
@@ -96,6 +97,16 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
         checks.attempt("GPUs", check_gpus, r.hardware)
     _check_configurations(checks, left)
     return checks
+
+
+def _bytes(folder: Path) -> int:
+    """Of all files below it; what vanishes meanwhile, as a running stage's old checkpoints do, counts nothing."""
+    total = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.stat(os.path.join(at, name)).st_size
+    return total
 
 
 def _check_folder(r: Request) -> str:

@@ -163,19 +163,22 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
     """
     states, found = read_states(out), set[str]()
     ended = list(states)
-    for s in stages:
-        if s.always or (state := states.get(s.name)) is None:
-            continue
-        command = portable(s.command, out)
-        if state.command != command and s.folder.exists():
-            raise BadInput(
-                f"the stage {s.name} was {'made' if state.status == 'done' else 'begun'} by another command",
-                found=shlex.join(state.command),
-                expected=shlex.join(command),
-                next_step=f"rm -r {s.folder}   makes it anew; or give another --out",
-            )
-        later = ended[ended.index(s.name) :]
-        if state.status == "done" and state.command == command and not s.missing():
+    made = [s for s in stages if not s.always and s.name in states]
+    if changed := [s for s in made if states[s.name].command != portable(s.command, out) and s.folder.exists()]:
+        first, anew = changed[0], {s.name for s in changed}
+        for s in stages:  # what was made of it would be refused by its wing later
+            anew |= {s.name} if anew & set(s.needs) else set()
+        folders = [f"{s.folder}" for s in stages if s.name in anew and not s.always and s.folder.exists()]
+        raise BadInput(
+            f"{len(changed)} stages were made or begun by another command, first {first.name}",
+            found=shlex.join(states[first.name].command),
+            expected=shlex.join(portable(first.command, out)),
+            next_step=f"{shlex.join(['rm', '-r', *folders])}   makes them and what depends on them anew; or give "
+            "another --out",
+        )
+    for s in made:
+        state, later = states[s.name], ended[ended.index(s.name) :]
+        if state.status == "done" and state.command == portable(s.command, out) and not s.missing():
             found |= {s.name} if found.issuperset(s.needs) and not set(later) & set(s.needs) else set()
     return found
 
@@ -240,8 +243,11 @@ class Engine:
         log, report = logs.with_name(f"{logs.name}.log"), logs.with_name(f"{logs.name}.progress.json")
         report.unlink(missing_ok=True)
         command, state = portable(stage.command, self.out), self.states.pop(stage.name, None)
-        resumes = state is not None and state.status != "done" and state.command == command
-        if state is None or not resumes:
+        resumes = asked_again = False
+        if state is not None and state.command == command and stage.folder.exists():
+            asked_again = state.status == "done"  # an input ended later: its wing looks whether that changed
+            resumes = not asked_again
+        if state is None or not (resumes or asked_again):
             state = StageState(name=stage.name, command=command, code=code_text(), attempts=1)
         self._record(state, status="running", attempts=state.attempts + resumes, code=code_text())
         self.display.say(f"{'resume' if resumes else 'start':<11} {title}")
@@ -281,27 +287,33 @@ class Engine:
         if result == "failed":
             tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
             self.display.say("\n".join([f"--- last {len(tail)} lines of {log}", *(f"  {x[:400]}" for x in tail)]))
+            again = (
+                ""
+                if found.startswith("exit code")
+                else f"{shlex.join(['rm', '-r', f'{stage.folder}'])} makes it anew; "
+            )
             raise RunFailed(
                 f"the stage {stage.name} failed",
                 found=found,
                 expected="exit code 0 and its outputs",
-                next_step=f"read {log}; then run the same command again: finished stages are kept. The stage alone:\n"
-                f"            {shlex.join(stage.command)}",
+                next_step=f"read {log}; {again}then run the same command again: finished stages are kept. The stage "
+                f"alone:\n            {shlex.join(stage.command)}",
             )
 
     def time_left(self, stage: Stage, spent: float, said: Mapping | None, first: tuple[int, float] | None) -> str:
-        """Of the whole run. A stage takes the mean of the finished ones of its kind, and one that reports its progress
-        what it shows since its first report; with a kind that has not run here yet the time is "at least"."""
+        """Of the whole run. A stage takes the mean of those of its kind that ended at their first attempt, or else what
+        the speed since its first report makes of it; with a kind that has not run here yet the time is "at least"."""
         took: dict[str, list[float]] = defaultdict(list)
         for s in self.states.values():
-            if s.status == "done":
+            if s.status == "done" and s.attempts == 1:
                 took[kind_of(s.name)].append(s.seconds)
         known = {kind: statistics.fmean(seconds) for kind, seconds in took.items()}
+        mine = None if stage.kind not in known else max(0.0, known[stage.kind] - spent)
         if said and first and said["done"] > first[0]:
             each = (spent - first[1]) / (said["done"] - first[0])
-            known[stage.kind] = spent + (said["total"] - said["done"]) * each
-        mine, others = known.get(stage.kind), [known.get(kind_of(n)) for n in self.waiting]
-        left = [None if mine is None else max(0.0, mine - spent), *others]
+            mine = (said["total"] - said["done"]) * each
+            known.setdefault(stage.kind, max(0.0, first[1] - first[0] * each) + said["total"] * each)
+        left = [mine, *(known.get(kind_of(n)) for n in self.waiting)]
         if not any(left):
             return "time left: ?"
         return f"{'at least ' if None in left else ''}{duration(sum(s or 0.0 for s in left))} left"

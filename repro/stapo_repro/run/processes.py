@@ -159,14 +159,17 @@ def resident(processes: Iterable[psutil.Process]) -> int:
 
 @contextlib.contextmanager
 def watched(mark: str) -> Iterator[None]:
-    """A watchdog that ends every process with the mark if this one dies while this is open."""
+    """A watchdog that ends every process with the mark if this one dies while this is open, or leaves by an exception:
+    a Ctrl-C may have come while they were being ended."""
     command = [sys.executable, "-m", "stapo_repro.run.processes", mark]
     watchdog = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    last_word = b""
     try:
         yield
+        last_word = b"done"
     finally:
-        with contextlib.suppress(BrokenPipeError):
-            watchdog.communicate(b"done", timeout=10)
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            watchdog.communicate(last_word, timeout=20)
 
 
 def _watch(mark: str) -> None:
