@@ -144,8 +144,17 @@ def run(out: Path, *stages: Stage, shown: io.StringIO | None = None) -> set[str]
 def shell(out: Path, name: str, text: str, *needs: str, program: str = "/bin/sh", always: bool = False) -> Stage:
     """A stage that appends a line to a file of its folder."""
     folder = out / name
-    text = f"mkdir -p {folder}; echo x >> {folder}/a; {text}"
+    text = f"mkdir -p '{folder}'; echo x >> '{folder}/a'; {text}"
     return Stage(name, (program, "-c", text), folder, (folder / "a",), needs, always=always)
+
+
+def test_a_changed_stage_names_all_that_was_made_of_it(tmp_path: Path) -> None:
+    out = tmp_path / "a run"
+    rest = [shell(out, "b", "true", "a"), shell(out, "c", "true"), shell(out, "d", "true", "b")]
+    run(out, shell(out, "a", "true"), *rest)
+    with pytest.raises(BadInput) as e:
+        run(out, shell(out, "a", ": new"), *rest)
+    assert e.value.next_step.startswith(f"rm -r '{out}/a' '{out}/b' '{out}/d' ")
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -253,6 +262,16 @@ def test_child_that_ignores_term_is_killed(out):
     wait_for(lambda: "deaf" in (out / "log").read_text())
     assert processes.end_all(processes.Family(mark), child, grace=0.3) == []
     assert child.returncode == -signal.SIGKILL
+
+
+def test_an_ending_that_was_interrupted_is_ended_by_the_watchdog(out):
+    out.mkdir()
+    mark = processes.new_mark(out)
+    watched = processes.watched(mark)
+    watched.__enter__()
+    child = processes.start(["sleep", "303"], out / "log", mark, {}, out)
+    watched.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert child.wait(1) == -signal.SIGTERM
 
 
 def test_a_dead_drivers_watchdog_leaves_its_successor_alone(out):
