@@ -129,7 +129,9 @@ def test_the_committed_records_give_the_numbers_of_the_table_and_links_that_lead
     page = Page(report.write([], [], tmp_path / "report.html").read_text(encoding="utf-8"))
     check_links(page, tmp_path)
     pictures = [Path(str(a["src"])).name for tag, a in page.elements if tag == "img"]
-    assert pictures == sorted(p.name for p in (results / "figures").glob("*.svg"))
+    assert pictures == sorted(p.name for p in (results / "figures").iterdir() if p.suffix in (".png", ".svg"))
+    captions = [t for t in page.texts["figcaption"] if "not a result of the paper" in t]
+    assert len(captions) == len(pictures)
     table = build(load_cells([results / "records"], APART), paper.load())
     grids = [g for g in all_grids(table) if g.id != "gains"]
     cells = ["".join(t for t, _ in spans(c)) for g in grids for row in g.rows for c in row[1:]]

@@ -28,6 +28,13 @@ DryRun = Annotated[
 ]
 
 
+def _check_out(out: Path | None) -> None:
+    from stapo_results.runs import check_folder
+
+    if out is not None:
+        check_folder(out, "--out")
+
+
 def tables(records: Records = (), of: Of = None, out: Path | None = None, check: bool = False) -> int:
     """Regenerate the main table (Markdown, LaTeX, CSV, JSON), and those of testbed, tokens and audit.
 
@@ -38,6 +45,7 @@ def tables(records: Records = (), of: Of = None, out: Path | None = None, check:
     from stapo_repro import pages
     from stapo_results import generated
 
+    _check_out(out)
     files = pages.table_files(of, records, out)
     return generated.check(files, "stapo-repro tables") if check else generated.write(files)
 
@@ -46,7 +54,7 @@ def figures(
     records: Records = (), of: Of = None, only: tuple[str, ...] = (), out: Path | None = None, pdf: bool = False,
     paper: bool = False, check: bool = False,
 ) -> int:  # fmt: skip
-    """Draw all figures from records alone: training curves, Pareto view, differences, ...
+    """Draw all figures from records alone: training curves, differences, token logs, ...
 
     Args:
         only: Names of figures, such as pareto or forest; all by default. A wrong name lists them.
@@ -61,6 +69,7 @@ def figures(
     if paper:
         print(pages.papers_figures(records))
         return 0
+    _check_out(out)
     files = pages.figure_files(of, records, out, only, pdf)
     return generated.check(files, "stapo-repro figures") if check else generated.write(files)
 
@@ -78,6 +87,9 @@ def report(
     """
     from stapo_repro import report
 
+    if out is not None and (out.is_dir() or out.parent.is_file()):
+        raise BadInput("--out is the page's file", found=f"{out} or its folder is of another kind", expected="a file",
+                       next_step=f"--out {out / 'report.html'}")  # fmt: skip
     print(report.write(records, runs, out, responses))
     return 0
 
@@ -214,6 +226,7 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
     if top < 0:
         raise BadInput("--top is a number of cases", found=top, expected="0 or more", next_step="--top 30")
     files, messages = token_page.analyse(log.load(run_folder), top)
+    _check_out(out)
     folder = out or run_folder / "tokens"
     for name, data in files.items():
         write_atomic(folder / name, data)

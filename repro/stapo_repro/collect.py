@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stapo_repro.read import check_roots
 from stapo_repro.run import engine as times
 from stapo_repro.testbed import counts
 from stapo_repro.tokens import readers
@@ -153,6 +154,7 @@ def collect(run: Path, out: Path) -> list[Path]:
         RecordError: for a broken record, one that still names a path of this machine, or one at `out` that an earlier
             call took from a folder of this run and that is gone there: tables would count it.
     """
+    check_roots([run])
     root = run.resolve()
     own, records = root / "run.json", dict[Path, Run]()
     of_testbed = own.is_file() and store.read_json(own, Run).config.get("experiment") == "testbed"

@@ -21,6 +21,7 @@ from stapo_repro.testbed import pages as testbed
 from stapo_repro.testbed.plan import FOLDER
 from stapo_repro.tokens import readers, tables
 from stapo_results import generated
+from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
@@ -130,6 +131,10 @@ def figure_files(
             listing = figures.listing(experiment)
     if "testbed" in named:
         drawn += figures.draw(load_testbed(records), only, kinds, committed)
+    if only and not drawn:
+        raise BadInput(f"nothing is drawn of {', '.join(only)}", found="no record of it, or none of results/figures",
+                       expected="a figure that the records give", next_step="--out DIR for figures that are not "
+                       "committed; stapo-repro figures --paper says what is run")  # fmt: skip
     files = {folder / f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}
     if committed and not only and of is None:
         generated.renew(files, paper.checkout() / "README.md", "figure", figures.readme_block(drawn))

@@ -144,6 +144,8 @@ def transcribed(name: str, kind: type[Transcribed], path: Path | None = None) ->
         BadInput: no such file (an installation without its checkout).
         RecordError: the file does not validate.
     """
+    if path is not None and not path.is_file():
+        raise BadInput(f"no such {Path(name).stem}", found=path, expected=f"a file in the form of results/paper/{name}")
     path = path or folder() / name
     if not path.exists():
         raise BadInput(

@@ -73,7 +73,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
         methods=[labels.method_label(m) for m in _METHODS],
         sizes=_state(table),
         faults=_faults(cells, listed),
-        figures=[(_address(f, page), f.stem.replace("_", " ")) for f in sorted(home.glob("figures/*.svg"))],
+        figures=_figures(home, page),
         pages=[(_address(f, page), title) for f, title in _pages(home)],
         models=[(title, list(group)) for title, group in groupby(views, key=itemgetter("model"))],
         shown=f"{sum(map(len, responses.values())):,}",
@@ -90,6 +90,18 @@ def _made_visible(value: object) -> object:
 
 def _address(file: Path, page: Path) -> str:
     return quote(Path(os.path.relpath(file.resolve(), page.parent.resolve())).as_posix())
+
+
+def _figures(home: Path, page: Path) -> list[tuple[str, str, str]]:
+    """(address, name, caption of the gallery beside it) of every picture; one of two forms of a picture."""
+    folder = home / "figures"
+    gallery = text.read_text(encoding="utf-8") if (text := folder / "README.md").is_file() else ""
+    found = {f.stem: f for kind in ("png", "svg") for f in sorted(folder.glob(f"*.{kind}"))}
+    shown = []
+    for name, file in sorted(found.items()):
+        caption = re.search(rf"/{re.escape(file.name)}\)\s*<sub>(.*?)</sub>", gallery, re.DOTALL)
+        shown.append((_address(file, page), name.replace("_", " "), caption[1] if caption else ""))
+    return shown
 
 
 def _pages(home: Path) -> list[tuple[Path, str]]:

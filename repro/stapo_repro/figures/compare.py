@@ -65,7 +65,7 @@ def forest(experiment: Experiment, group: Group) -> Sketch | None:
     names = list(dict.fromkeys(name for name, _ in both[0]))
     places = {key: -(i + names.index(key[0]) + 1) for i, key in enumerate(both[0])}  # a line above each benchmark
     figure = style.sheet(1.15 + _PITCH * (len(places) + len(names)))
-    panels = figure.subplots(1, 2, sharey=True)
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, setting, found in zip(panels, SETTINGS, both, strict=True):
         _draw_forest(axes, found, places)
         axes.set_title(style.setting_label(setting))

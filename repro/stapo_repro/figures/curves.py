@@ -185,7 +185,9 @@ def describe_runs(runs: Runs, found: Sequence[Curve] = (), bands: bool = True) -
     steps = max((s.step for r in have.values() for run in r for s in run.steps), default=0)
     text = f"{len(have)} method{'s' if len(have) > 1 else ''}, {steps} steps."
     if most := max(len(r) for r in have.values()) - 1:
-        text += f" Lines: means over seeds.{f' Bands: lowest to highest of {most + 1} seeds.' if bands else ''}"
+        alike = all(len(r) == most + 1 for r in have.values())
+        of = f"of {most + 1} seeds" if alike else "seed, where there are several"
+        text += f" Lines: means over seeds.{f' Bands: lowest to highest {of}.' if bands else ''}"
     if (widest := max((c.window for c in found), default=1)) > 1:
         text += f" Each point is the mean of {widest} consecutive steps."
     return text

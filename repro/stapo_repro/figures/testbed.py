@@ -168,7 +168,9 @@ def _draw(axes: Axes, j: Judged, y: float, event: bool) -> None:
                   markerfacecolor="none", markeredgewidth=0.7, zorder=2)  # fmt: skip
     if q.mean is None or j.verdict not in _LOOKS or not event:
         known = q.mean is not None and j.verdict in _LOOKS
-        style.number(axes, c.reference, y, "no event: no run collapsed" if known else "not run", 9, color=GREY)
+        style.number(
+            axes, c.reference, y, "no event: no run that judges collapsed" if known else "not run", 9, color=GREY
+        )
         return
     colour, marker, full = _LOOKS[j.verdict]
     style.interval(axes, q.low, q.high, y, colour, 1.4, zorder=3)

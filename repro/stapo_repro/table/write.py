@@ -249,16 +249,19 @@ def to_json(table: Table) -> str:
     return json.dumps(asdict(table), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
+_COUNTS = ("problems", "rows", "samples", "fewest_samples", "missing")
+
+
 def to_csv(table: Table) -> str:
-    """One line a number, with the fields of `Row`; the last column has the start of the inputs' SHA-256, or says
-    "synthetic"."""
+    """One line a number, with the fields of `Row`; counts are empty where there is no record. The last column has the
+    start of the inputs' SHA-256, or says "synthetic"."""
     names = [f.name for f in fields(Row) if f.name != "shown"]
     inputs = "synthetic" if table.synthetic else table.inputs_sha256[:16]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([*names, "inputs"])
     for row in table.rows:
-        values = (getattr(row, n) for n in names)
+        values = ("" if n in _COUNTS and not row.records else getattr(row, n) for n in names)
         texts = (";".join(map(str, v)) if isinstance(v, dict | list) else int(v) if v is True or v is False else v
                  for v in values)  # fmt: skip
         writer.writerow([*("" if t is None else t for t in texts), inputs])
@@ -296,7 +299,8 @@ def _latex_rows(row: Sequence[str]) -> list[str]:
 
 def to_latex(table: Table) -> str:
     r"""Every grid as a `table` of its own, with booktabs and graphicx."""
-    out = [f"% {stamp(table)}", "% Needs booktabs and graphicx."]
+    said = latex(escape(f"{stamp(table)} {introduction(table)} {state_of_paper_cells(table)}"))[0]
+    out = ["% Needs booktabs and graphicx.", rf"\par\noindent {said}\par"]
     for g in all_grids(table):
         out += [
             r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{3pt}",
@@ -307,8 +311,8 @@ def to_latex(table: Table) -> str:
             r"\midrule",
             *(line for row in g.rows for line in _latex_rows(row)),
             r"\bottomrule\end{tabular}}",
-            r"\par\begin{minipage}{\linewidth}\tiny\raggedright",
+            *([r"\par\begin{minipage}{\linewidth}\tiny\raggedright"] if g.notes else []),
             *(latex(escape(n))[0] + r"\par" for n in g.notes),
-            r"\end{minipage}\end{table}",
+            (r"\end{minipage}" if g.notes else "") + r"\end{table}",
         ]
     return "\n".join(out) + "\n"
