@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,11 +29,15 @@ DryRun = Annotated[
 ]
 
 
-def _check_out(out: Path | None) -> None:
+def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
+    """Raises: BadInput for a file; and for other records without a folder: results/ is made of the committed ones."""
     from stapo_results.runs import check_folder
 
     if out is not None:
         check_folder(out, "--out")
+    elif records:
+        raise BadInput("pages of other records go to a folder of their own", found="--records without --out",
+                       expected="both", next_step="--out DIR")  # fmt: skip
 
 
 def tables(records: Records = (), of: Of = None, out: Path | None = None, check: bool = False) -> int:
@@ -45,7 +50,7 @@ def tables(records: Records = (), of: Of = None, out: Path | None = None, check:
     from stapo_repro import pages
     from stapo_results import generated
 
-    _check_out(out)
+    _check_out(out, records)
     files = pages.table_files(of, records, out)
     return generated.check(files, "stapo-repro tables") if check else generated.write(files)
 
@@ -69,7 +74,7 @@ def figures(
     if paper:
         print(pages.papers_figures(records))
         return 0
-    _check_out(out)
+    _check_out(out, records)
     files = pages.figure_files(of, records, out, only, pdf)
     return generated.check(files, "stapo-repro figures") if check else generated.write(files)
 

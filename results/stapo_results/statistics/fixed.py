@@ -1,4 +1,4 @@
-"""Differences of two scores of the same fixed problems: what is random is the sampling of answers alone.
+"""A score beside a printed one, of the same fixed problems: what is random is the sampling of answers alone.
 
 With the problems fixed, the variance of avg@N is sum_q v_q / (N Q^2), v_q the unbiased variance of problem q's samples.
 Its degrees of freedom are Satterthwaite's, (sum v_q)^2 / sum(v_q^2 / (N - 1)): a problem that is always right or always
@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
-from stapo_results.errors import BadInput
 from stapo_results.statistics.estimates import LEVEL, matrix, quantile_t
-from stapo_results.statistics.resampling import sign_flip_p
 
 
 @dataclass(frozen=True)
@@ -49,36 +47,6 @@ def noise(scores_QN: ArrayLike) -> Noise:
     return Noise(total / q**2, total**2 / squares * (n - 1) if squares else math.inf)
 
 
-def by_sample(first_QN: ArrayLike, second_QN: ArrayLike, *, same_responses: bool = False) -> Fixed:
-    """Sample i of a problem against sample i of the same problem, p by the sign-flip test over samples.
-
-    Right whatever the two have in common: the same responses graded twice, the same seeds, or nothing. Where no sample
-    differs the interval ends at 1 - 0.05^(1 / (Q N)): were more samples to differ on average, one of these would have.
-
-    Args:
-        same_responses: the same responses graded twice; where no sample differs, nothing does.
-
-    Raises:
-        BadInput: the two are not of one shape.
-    """
-    first, second = matrix(first_QN), matrix(second_QN)
-    if first.shape != second.shape:
-        raise BadInput("samples can be paired one by one only where both have as many", found=first.shape,
-                       expected=second.shape)  # fmt: skip
-    d = first - second
-    if not d.any():
-        end = 0.0 if same_responses else 1 - (1 - LEVEL) ** (1 / d.size)
-        return Fixed(0.0, 0.0 if same_responses else math.nan, -end, end, 1.0)
-    found = _found(float(d.mean()), noise(d))
-    return Fixed(found.difference, found.se, found.low, found.high, sign_flip_p(d.ravel()))
-
-
-def independent(first_QN: ArrayLike, second_QM: ArrayLike) -> Fixed:
-    """Two runs with samples of their own, as many as each has."""
-    first, second = matrix(first_QN), matrix(second_QM)
-    return _found(float(first.mean() - second.mean()), noise(first), noise(second))
-
-
 def against_printed(scores_QN: ArrayLike, printed: float, n: int, sd: float | None = None) -> Fixed:
     """Our score against one of which only a number is printed.
 
@@ -98,26 +66,6 @@ def against_printed(scores_QN: ArrayLike, printed: float, n: int, sd: float | No
         v = min(max(printed, 1 / size), 1 - 1 / size)
         theirs = Noise(v * (1 - v) / size, math.inf)
     return _found(float(scores.mean()) - printed, noise(scores), theirs)
-
-
-def first_samples(scores_QN: ArrayLike, n: int, again_QN: ArrayLike | None = None) -> Fixed:
-    """The first n samples of each problem against all N of them, of which they are a part.
-
-    Args:
-        again_QN: the same samples graded in another way, of which the first n are taken.
-
-    Raises:
-        BadInput: n is not below N.
-    """
-    scores = matrix(scores_QN)
-    again, size = scores if again_QN is None else matrix(again_QN), scores.shape[1]
-    if not 1 <= n < size:
-        raise BadInput("a part of the samples is fewer than all", found=n, expected=f"1 to {size - 1}")
-    # of the first n a sample counts y / n - x / N, of the others - x / N
-    first, others = noise(again - scores * n / size), noise(scores)
-    variance = first.variance * size / n + others.variance * (size - n) / size
-    found = float(again[:, :n].mean() - scores.mean())
-    return _found(found, Noise(variance, min(first.df, others.df)))
 
 
 def _found(difference: float, *parts: Noise) -> Fixed:
