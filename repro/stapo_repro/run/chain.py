@@ -42,9 +42,11 @@ def main(r: Request, dry: bool = False) -> int:
         RunFailed: a stage failed; the same command resumes.
     """
     began, stages, costs = time.monotonic(), make_stages(r), checks.stage_costs(r)
+    if dry:
+        checks.show_plan(r, stages, costs)  # before the checks, which may take a minute
     made = checks.make_checks(r, stages, costs)
     if dry:
-        checks.show_plan(r, stages, costs, made)
+        checks.show_checks(made)
         return 0
     made.refuse()
     engine.execute(r.out, checks.new_record(r), stages, r.grace_seconds)

@@ -217,15 +217,13 @@ def _asked(command: Sequence[str], refused: str, cure: str, passes: str = "") ->
     return passes or done.stdout.strip()
 
 
-def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate], checks: Checks) -> None:
-    """Print each stage with its command, what is there, hours and disk, and the checks.
-
-    Raises:
-        BadInput: with everything that is in the way of a start.
-    """
+def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> None:
+    """Print each stage with its command, what is there, hours and disk; then the sums, by kind of stage."""
     steps = f", {r.steps:,} steps" if r.steps else ""
     print(f"{r.experiment}: {', '.join(r.cells)}{steps}, on {r.ray_address or r.hardware}, into {r.out}")
-    done = next((c.found for c in checks.made if c.name == STAGES), None) or {}
+    done = set[str]()
+    with contextlib.suppress(BadInput):  # the checks say it
+        done = engine.finished(r.out, stages)
     for i, stage in enumerate(stages, 1):
         begun = "begun" if stage.folder.exists() else "to do"
         what = "there" if stage.name in done else "made at every call" if stage.always else begun
@@ -233,13 +231,26 @@ def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]
         print(f"     {shlex.join([Path(stage.command[0]).name, *stage.command[1:]])}")
         if stage.name in costs:
             print(f"     {cost_text(costs[stage.name])} ({costs[stage.name].basis})")
-    left = [s.name for s in stages if s.name not in done and not s.always]
-    print(f"\nStill to do: {len(left)} of {len(stages)} stages, {cost_text(*(costs[n] for n in left if n in costs))}")
+    left = [s for s in stages if s.name not in done and not s.always]
+    known = [s for s in left if s.name in costs]
+    print(f"\nStill to do: {len(left)} of {len(stages)} stages, {cost_text(*(costs[s.name] for s in known))}")
+    for kind in dict.fromkeys(s.kind for s in known):
+        these = [s.name for s in known if s.kind == kind]
+        print(f"  {kind} ({len(these)}): {cost_text(*(costs[n] for n in these))}")
     if not r.on_cpu:
         days, paper = cost.paper_days(), load_hyperparameters()
         print(f"The mean is {sum(days.values()) / len(days):.1f} days a training on 64 H20 by this formula; "
               f"the paper states {paper['days-low']['value']} to {paper['days-high']['value']}")  # fmt: skip
-    print("\nChecks")
+    print("", flush=True)
+
+
+def show_checks(checks: Checks) -> None:
+    """Print what each check found.
+
+    Raises:
+        BadInput: with everything that is in the way of a start.
+    """
+    print("Checks")
     for c in checks.made:
         found = len(c.found) if c.name == STAGES and not c.problem else c.found
         print(f"  {'NOT OK' if c.problem else 'ok':<8}{c.name}: {c.problem.what if c.problem else found}")
