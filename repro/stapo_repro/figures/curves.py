@@ -121,6 +121,9 @@ def line(axes: Axes, c: Curve, name: str, *, colour: str = "", dashed: bool = Fa
     steps is smoothed: few responses a step make it noise, so its points are drawn beside it in place of the range."""
     how = method_style(c.method)
     colour = colour or how.colour
+    if name == THRESHOLD.metric:  # a step without a rare token has none
+        c = _broken(c)
+        axes.plot(c.steps, c.mean, ".", color=colour, markersize=3)
     noisy = name == REWARD.metric and len(c.steps) > NOISY and c.window == 1
     if noisy:
         axes.plot(c.steps, c.mean, ".", color=colour, markersize=2.5, alpha=0.5, gid=f"points-{c.method}")
@@ -133,6 +136,13 @@ def line(axes: Axes, c: Curve, name: str, *, colour: str = "", dashed: bool = Fa
         drawn.set(marker=how.marker, markersize=4, markeredgecolor="white", markeredgewidth=0.5)
     if c.seeds > 1 and not noisy:
         axes.fill_between(c.steps, c.low, c.high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _broken(c: Curve) -> Curve:
+    """The curve with a gap where steps are missing."""
+    gaps = np.flatnonzero(np.diff(c.steps) > c.window) + 1
+    steps, mean, low, high = (np.insert(v.astype(float), gaps, math.nan) for v in (c.steps, c.mean, c.low, c.high))
+    return replace(c, steps=steps, mean=mean, low=low, high=high)
 
 
 def _silenced_axis(axes: Axes, highest: float) -> None:
@@ -247,12 +257,15 @@ def silenced_by_size(experiment: Experiment) -> Sketch:
 
 def _silenced(name: str, title: str, opening: str, runs: Runs, bound: bool) -> Sketch:
     figure = sheet(2.9)
-    left, right = figure.subplots(1, 2)
+    left, right = figure.subplots(1, 2, sharex=True)
     drawn = _draw(left, runs, SILENCED)
     # the random mask has a threshold too, in its random keys
     drawn += _draw(right, {m: mine for m, mine in runs.items() if m != "stapo-random"}, THRESHOLD)
     handles: list[Artist] = list(_handles(runs))
-    caption = f"{opening} Left: share of the response tokens; right: the entropy below which a rare token is silenced"
+    caption = (
+        f"{opening} Left: share of the response tokens; right, at steps at which every seed has a rare token: the "
+    )
+    caption += "entropy below which it is silenced"
     caption += " (above which, by the high-entropy mask)." if "stapo-high-entropy" in runs else "."
     if list(runs) == ["stapo"] and (found := curve(runs["stapo"], CANDIDATES)) is not None:
         line(left, found, CANDIDATES.metric, colour=GREY, dashed=True)

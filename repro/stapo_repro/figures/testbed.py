@@ -82,6 +82,7 @@ def long(t: Testbed) -> Sketch:
     arms = [method_and_rate(a) for a in dict.fromkeys((*LONG_ARMS, *(r.method for r in runs)))]
     of = {(m, rate): [r for r in runs if r.method == m + rate] for m, rate in arms}
     methods, rates = (list(dict.fromkeys(x)) for x in zip(*arms, strict=True))
+    judges = [r for r in runs if judging([j.claim for j in t.claims], r.method, r.seed)]
     figure = style.sheet(0.8 + 1.8 * len(rates))
     grid = figure.subplots(len(rates), len(_LONG), sharex=True, sharey="col")
     for row, rate in zip(grid, rates, strict=True):
@@ -92,6 +93,7 @@ def long(t: Testbed) -> Sketch:
                 for run in of.get((method, rate), []):
                     if (found := curve([run], panel)) is not None:
                         line(axes, replace(found, method=method), f"long-{panel.metric}{rate}-s{run.seed}")
+                        axes.lines[-1].set_alpha(1.0 if run in judges else 0.45)
             if not axes.lines:
                 style.nothing(axes)
     for top, bottom, panel in zip(grid[0], grid[-1], _LONG, strict=True):
@@ -105,8 +107,8 @@ def long(t: Testbed) -> Sketch:
         for at in rates
     )
     steps = max((r.steps[-1].step for r in runs), default=STEPS["long"])
-    seen = sum(not judging([j.claim for j in t.claims], r.method, r.seed) for r in runs)
-    exploratory = f" {seen} of them are exploratory and judge no claim." if seen else ""
+    seen = len(runs) - len(judges)
+    exploratory = f" {seen} of them, paler, are exploratory and judge no claim." if seen else ""
     caption = _opening(t, f"Trainings of {steps} steps in the world paper,")
     caption += f" A line is one training: {seeds}.{exploratory}" if runs else " Nothing has been run yet."
     return Sketch("testbed_long", _heading(t, "Long trainings with S2T and without a mask"), figure, caption)
@@ -117,7 +119,9 @@ def claims(t: Testbed) -> Sketch:
     panels: dict[str, list[Judged]] = {}
     for j in t.claims:
         unit = MEASURES[j.claim.measure][1] or "reward"
-        panels.setdefault(f"growth, {unit}" if j.claim.measure.endswith("growth") else unit, []).append(j)
+        rate = method_and_rate(j.claim.first)[1]
+        grown = f"growth, {unit}{f', at {rate_text(rate)}' if rate else ''}"
+        panels.setdefault(grown if j.claim.measure.endswith("growth") else unit, []).append(j)
     ends = {(r.method, str(r.seed)): (run_values(r.steps).get("collapse_step", math.inf), r.steps[-1].step)
             for r in t.evidence["long"].runs}  # fmt: skip
     collapsed = {run for run, (at, last) in ends.items() if at <= last}
@@ -142,7 +146,7 @@ def claims(t: Testbed) -> Sketch:
     caption = (
         f"{_opening(t, 'The claims')} Each claim's quantity, the first minus the second, in its own unit. Bars: 95 % "
         "intervals. Colour and marker: the verdict before Holm's correction. Hollow triangles: the claim's reference, "
-        "pointing to where the claim expects the quantity."
+        "pointing to where the claim expects the quantity. No event: no run that judges the claim collapsed."
     )
     return Sketch("testbed_claims", _heading(t, "The claims"), figure, caption)
 
@@ -168,9 +172,7 @@ def _draw(axes: Axes, j: Judged, y: float, event: bool) -> None:
                   markerfacecolor="none", markeredgewidth=0.7, zorder=2)  # fmt: skip
     if q.mean is None or j.verdict not in _LOOKS or not event:
         known = q.mean is not None and j.verdict in _LOOKS
-        style.number(
-            axes, c.reference, y, "no event: no run that judges collapsed" if known else "not run", 9, color=GREY
-        )
+        style.number(axes, c.reference, y, "no event" if known else "not run", 9, color=GREY)
         return
     colour, marker, full = _LOOKS[j.verdict]
     style.interval(axes, q.low, q.high, y, colour, 1.4, zorder=3)
