@@ -70,7 +70,7 @@ def kind_of(m: int, n: int) -> str:
     return "only by rounding up" if numerators(m, n, "ceiling") else "impossible"
 
 
-def neighbours(m: int, n: int) -> list[str]:
-    """The multiples of 1/n beside a value, as percentages; none beyond 100."""
+def neighbours(m: int, n: int) -> list[Fraction]:
+    """The multiples of 1/n beside a value, in units of 0.01 %; none beyond 100 %."""
     k = m * n // WHOLE
-    return [nearest(Fraction(WHOLE * i, n)) for i in (k, k + 1) if i <= n]
+    return [Fraction(WHOLE * i, n) for i in (k, k + 1) if i <= n]
