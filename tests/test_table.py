@@ -99,7 +99,7 @@ def test_missing_is_loud_and_never_zero(tmp_path):
     assert value(t, "base", "avg", part="miniature-real").shown == "1 of 6 run"
     shown = write.to_markdown(t)
     assert "100.00 (**1/2 samples**)" in shown
-    assert "25.00 (**2/30 problems**)" in shown
+    assert "<sub>2/30 problems (n/a)</sub>" in shown
     assert "MISSING SAMPLES: GRPO on mini-add at t1.0" in shown
 
 
@@ -125,7 +125,8 @@ def test_last_checkpoint_counts(tmp_path):
     cell(tmp_path, "stapo", ["10", "00"], step=40)
     t = table(tmp_path)
     assert value(t, "stapo", "mini-add").shown == "25.00"
-    assert "STAPO step 40" in " ".join(section(t).footnotes)
+    cell(tmp_path, "grpo", ["11", "11"], step=20)
+    assert "NOT TRAINED ALIKE: step 20; step 40." in section(table(tmp_path)).footnotes
 
 
 def test_unlike_records_are_named(tmp_path):
