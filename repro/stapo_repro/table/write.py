@@ -43,10 +43,11 @@ class Grid:
 
 
 def _both(first: str, second: str, *small: tuple[str, str]) -> str:
-    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both."""
+    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both, or one text."""
     if first == second and first in _ABSENT:
         return first
-    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(f"{a} ({b})")) for a, b in small)
+    below = (escape(f"{a} ({b})" if b else a) for a, b in small)
+    return f"{first} ({second})" + "".join(map(_IN_SMALL.format, below))
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -72,7 +73,7 @@ def _cell(first: Row, second: Row) -> str:
     ours = "run" in (first.status, second.status)
     small = [(_interval(first.low, first.high), _interval(second.low, second.high))] if ours else []
     if any(r.problems < r.rows for r in (first, second)):
-        small.append((_part(first), _part(second)))
+        small.append((part, "") if (part := _part(first)) == _part(second) else (part, _part(second)))
     return _both(_number(first), _number(second), *small)
 
 
