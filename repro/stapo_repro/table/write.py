@@ -309,3 +309,7 @@ def to_latex(table: Table) -> str:
             (r"\end{minipage}" if g.notes else "") + r"\end{table}",
         ]
     return "\n".join(out) + "\n"
+
+
+FORMS = {"md": to_markdown, "csv": to_csv, "json": to_json, "tex": to_latex}
+"""By the ending of the file's name."""
