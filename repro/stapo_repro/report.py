@@ -8,8 +8,6 @@ allows no script.
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice, zip_longest
@@ -31,8 +29,6 @@ from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import parse_verdicts, problem_means
 from stapo_results.store import read, read_json, write_atomic
 
-_ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
-_NOT_SHOWN = {"schema_version", "config", "cell", "problems", "by_verdict"}
 Key = tuple[str, str, int]  # cell, problem, sample
 Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
 
@@ -113,25 +109,6 @@ def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
     return lines + [f"{run['title']}: made by code with uncommitted changes" for run in runs if run["dirty"]]
 
 
-def _text(value: object) -> str:
-    """A value of a record on one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_text(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, list):
-        return "; ".join(map(_text, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _facts(record: Run | CellRecord, root: Path | None = None) -> dict[str, str]:
-    """The record's fields that are not empty, without absolute paths: the page is shown to others."""
-    fields = record.model_dump(exclude=_NOT_SHOWN, exclude_defaults=True)
-    if isinstance(record, Run):
-        fields["command"] = shlex.join(record.command)
-    texts = {k: _text(v) for k, v in fields.items() if v not in ("", [], {})}
-    texts = {k: v.replace(str(root.resolve()), "RUN") for k, v in texts.items()} if root else texts
-    return {k: _ABSOLUTE.sub(r"…/\1", v) for k, v in texts.items()}
-
-
 def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[str, Any]]:
     """Every run record below the roots, in the order of its path."""
     found = []
@@ -140,9 +117,8 @@ def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[s
         if where.parts[:1] and where.parts[0] in skip:
             continue
         run = read_json(path, Run)
-        name = {"id": run.run_id, "anchor": f"run-{len(found)}", "title": f"{run.kind}: {where.as_posix()}"}
-        state = {"status": run.status, "dirty": run.code_dirty}
-        found.append({**name, **state, "facts": _facts(run, root), "address": _address(path, page)})
+        found.append({"id": run.run_id, "title": f"{run.kind}: {where.as_posix()}", "status": run.status,
+                      "dirty": run.code_dirty, "address": _address(path, page)})  # fmt: skip
     return found
 
 
@@ -156,9 +132,8 @@ def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Pat
         "model": f"{labels.method_label(of.method)}, {labels.size_label(of.size)}",
         "title": f"{labels.benchmark_label(of.benchmark)} at {of.setting}{step}",
         "mean": shown(percent(sum(means) / len(means))),
-        "facts": _facts(r),
         "address": _address(c.file, page),
-        "run": next((run["anchor"] for run in runs if run["id"] == r.run_id), ""),
+        "run": next((run["address"] for run in runs if run["id"] == r.run_id), ""),
         "lines": [f"{p.problem_id:<24} {shown(percent(m)):>6}  {p.verdicts}" for p, m in lines],
         "responses": responses.get(of.id, ()),
     }
