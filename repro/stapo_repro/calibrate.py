@@ -89,7 +89,7 @@ def published(model: str) -> list[Row]:
                        next_step="stapo-repro calibrate JustRL-DeepSeek-1.5B")  # fmt: skip
     return [
         {"benchmark": b, "source": s.name, "published": values[b][0], "sd": (*values[b], None)[1], "n": s.n.get(b),
-         "settings": s.setting | {"golds": "other" if b in s.other_golds else "registered"}}
+         "settings": s.setting, "golds": "other" if b in s.other_golds else "registered"}
         for b in PAPER_BENCHMARKS for s, values in mine if b in values
     ]  # fmt: skip
 
@@ -135,7 +135,9 @@ def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float) -> li
     is undefined. `p_holm` is over all rows.
     """
     of = {b: [c for c in cells if c.record.cell.benchmark == b] for b in PAPER_BENCHMARKS}
-    rows = [p | (_beside(p, c) if c else {"verdict": "not run"}) for p in theirs for c in of[p["benchmark"]] or [None]]
+    rows: list[Row] = [
+        p | (_beside(p, c) if c else {"verdict": "not run"}) for p in theirs for c in of[p["benchmark"]] or [None]
+    ]
     tested = [r for r in rows if r.get("p") is not None]
     for row, p in zip(tested, holm([r["p"] for r in tested]), strict=True):
         within = row["low"] is not None and -margin <= row["low"] <= 0 <= row["high"] <= margin
@@ -193,9 +195,10 @@ def to_markdown(found: dict[str, Any]) -> str:
     lines = []
     for r in found["rows"]:
         spread = "" if r["sd"] is None else f" ± {r['sd']}"
+        source = r["source"] + (", other gold answers" if r["golds"] == "other" else "")
         run, ends = "ours" in r, "" if r.get("low") is None else f" [{signed(r['low'])}, {signed(r['high'])}]"
         lines.append([
-            benchmark_label(r["benchmark"]), r.get("at", ""), r["source"],
+            benchmark_label(r["benchmark"]), r.get("at", ""), source,
             f"{shown(r['ours'])} ({r['our_n']})" if run else "",
             f"{r['published']}{spread} ({r['n'] or '?'})",
             f"{signed(r['points'])}{ends}" if run else "", p_shown(r.get("p_holm")),

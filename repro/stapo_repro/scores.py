@@ -101,18 +101,17 @@ class Score:
 def _check_alike(cells: Sequence[Loaded]) -> None:
     one = cells[0]
     for c in cells[1:]:
-        for what, (a, b) in {
-            "problems": [sorted(p.problem_id for p in x.record.problems) for x in (one, c)],
-            "gold answers": [x.record.benchmark_sha256 for x in (one, c)],
-        }.items():
-            if a != b:
-                shown = [f"{x.file}: {len(v) if isinstance(v, list) else v[:16]}" for x, v in ((one, a), (c, b))]
-                raise RecordError(
-                    f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
-                    found=", ".join(shown),
-                    expected=f"the same {what} for every seed",
-                    next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
-                )
+        same = {
+            "problems": {p.problem_id for p in one.record.problems} == {p.problem_id for p in c.record.problems},
+            "gold answers": one.record.benchmark_sha256 == c.record.benchmark_sha256,
+        }
+        for what in (w for w, equal in same.items() if not equal):
+            raise RecordError(
+                f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
+                found=f"{one.file} ({len(one.record.problems)} problems) and {c.file} ({len(c.record.problems)})",
+                expected=f"the same {what} for every seed",
+                next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
+            )
 
 
 def score(cells: Sequence[Loaded]) -> Score:
