@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import zip_longest
-from typing import get_args
+from itertools import groupby, zip_longest
+from typing import TypeVar, get_args
 
 from stapo_repro import labels, paper
 from stapo_repro.scores import Difference
@@ -17,6 +17,7 @@ from stapo_repro.table.build import SYNTHETIC, Row, Section, Table
 from stapo_repro.text import escape, grid, p_shown, shown, signed, spans
 from stapo_results.schema import SETTINGS
 
+T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 _ABSENT = ("not run", "n/a", "other problems")
 _IN_SMALL = "<br><sub>{}</sub>"
@@ -89,14 +90,18 @@ def _header(first: str, benchmarks: Sequence[str]) -> list[str]:
     return [first, *(escape(labels.benchmark_label(b)) for b in benchmarks), f"Avg of {len(benchmarks)}"]
 
 
+def _pairs(found: Iterable[T], benchmarks: Iterable[str]) -> list[tuple[T, T]]:
+    """What a line shows: of each benchmark, the average last, both settings."""
+    of = {(x.benchmark, x.setting): x for x in found}
+    return [(of[b, FIRST], of[b, SECOND]) for b in (*benchmarks, labels.AVERAGE)]
+
+
 def main_grid(table: Table, section: Section) -> Grid:
     """The section in the paper's layout."""
-    found = {(r.method, r.source, r.benchmark, r.setting): r for r in table.rows if r.section == section.id}
-    rows, notes = [], list(section.footnotes)
-    for method, source in dict.fromkeys((m, s) for m, s, _, _ in found):
-        label = escape(labels.method_label(method))
-        columns = (*section.benchmarks, labels.AVERAGE)
-        pairs = [(found[method, source, b, FIRST], found[method, source, b, SECOND]) for b in columns]
+    rows, notes = [], section.footnotes
+    lines = groupby((r for r in table.rows if r.section == section.id), lambda r: (r.method, r.source))
+    for (method, source), line in lines:
+        label, pairs = escape(labels.method_label(method)), _pairs(line, section.benchmarks)
         rows.append([f"*{label}, paper*" if source == "paper" else label, *(_cell(*p) for p in pairs)])
         if any(r.minus_paper is not None for p in pairs for r in p):
             notes = [_BESIDE, *section.footnotes]
@@ -136,24 +141,15 @@ def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str
 
 def difference_grid(table: Table, section: Section) -> Grid | None:
     """Differences of methods; None where no pair was run."""
-    of_section = table.differences.get(section.id, [])
-    found = {(d.method, d.against, d.benchmark, d.setting): d for d in of_section}
-    run = dict.fromkeys((d.method, d.against) for d in of_section if d.status != "not run")
-    if not run:
-        return None
-    rows = [
-        [
-            escape(f"{labels.method_label(method)} minus {labels.method_label(against)}"),
-            *(
-                _difference(found[method, against, b, FIRST], found[method, against, b, SECOND])
-                for b in (*section.benchmarks, labels.AVERAGE)
-            ),
-        ]
-        for method, against in run
-    ]
+    found, rows = table.differences.get(section.id, []), []
+    for (method, against), line in groupby(found, lambda d: (d.method, d.against)):
+        pairs = _pairs(line, section.benchmarks)
+        if any(d.status != "not run" for p in pairs for d in p):
+            label = f"{labels.method_label(method)} minus {labels.method_label(against)}"
+            rows.append([escape(label), *(_difference(*p) for p in pairs)])
     title = f"Differences of methods: {section.title}"
     head = _header("Difference", section.benchmarks)
-    return Grid(f"{section.id}-differences", title, head, rows, _tests(of_section, table.families))
+    return Grid(f"{section.id}-differences", title, head, rows, _tests(found, table.families)) if rows else None
 
 
 def gains_grid(table: Table) -> Grid:
@@ -167,14 +163,14 @@ def gains_grid(table: Table) -> Grid:
         found = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
         return ", ".join(f"{found.count(reading)} {reading}" for reading in get_args(paper.Reading))
 
-    found = {(g.size, g.baseline, g.benchmark, g.setting): g for g in table.gains}
     rows = []
-    for size, baseline in dict.fromkeys((g.size, g.baseline) for g in table.gains):
-        cells = []
-        for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
-            pair = [found[size, baseline, b, s] for s in SETTINGS]
-            bounds = [_interval(g.mde_sampling, g.mde_unpaired) for g in pair]
-            cells.append(_both(text(pair[0]), text(pair[1]), (bounds[0], bounds[1])))
+    for (size, baseline), line in groupby(table.gains, lambda g: (g.size, g.baseline)):
+        cells = [
+            _both(
+                text(a), text(b), (_interval(a.mde_sampling, a.mde_unpaired), _interval(b.mde_sampling, b.mde_unpaired))
+            )
+            for a, b in _pairs(line, labels.PAPER_BENCHMARKS)
+        ]
         rows.append([f"*{labels.PAPER_SIZES[size]}, STAPO minus {labels.method_label(baseline)}*", *cells])
     notes = [
         "Printed values of the paper, in percentage points. Below: the minimal detectable difference (80 % power, "
