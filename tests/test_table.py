@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -125,15 +123,19 @@ def test_last_checkpoint_counts(tmp_path):
     cell(tmp_path, "stapo", ["10", "00"], step=40)
     t = table(tmp_path)
     assert value(t, "stapo", "mini-add").shown == "25.00"
-    cell(tmp_path, "grpo", ["11", "11"], step=20)
-    assert "NOT TRAINED ALIKE: step 20; step 40." in section(table(tmp_path)).footnotes
 
 
 def test_unlike_records_are_named(tmp_path):
+    judged = {"scored_by": "rule+judge", "judge": "x"}
     cell(tmp_path, "base", ["10"], variant="31 rows, registered 30", text_variants=15, grader="ours-1")
-    cell(tmp_path, "stapo", ["10"], scored_by="rule+judge", grader="ours-2", benchmark_sha256="1" * 64)
+    cell(tmp_path, "grpo", ["10"], step=20, **judged)
+    cell(
+        tmp_path, "stapo", ["10"], grader="ours-2", benchmark_sha256="1" * 64, max_tokens=64, **judged | {"judge": "y"}
+    )
     notes = " ".join(section(table(tmp_path)).footnotes)
-    for said in ("SCORED ALIKE", "GRADED ALIKE", "SAME COPY of mini-add", "31 rows, registered 30", "15 problems"):
+    for what in ("SCORED", "GRADED", "JUDGED", "LIMITED", "TRAINED"):
+        assert f"NOT {what} ALIKE" in notes
+    for said in ("SAME COPY of mini-add", "31 rows, registered 30", "15 problems"):
         assert said in notes
 
 
@@ -413,20 +415,3 @@ def test_page_without_its_markers_is_refused(tmp_path):
         page.write_text(found)
         with pytest.raises(BadInput, match=r"README\.md"):
             generated.renew({}, page, "table", "new")
-
-
-def test_tables_need_neither_torch_nor_matplotlib(tmp_path):
-    small(tmp_path)
-    code = (
-        "import sys\n"
-        "class Absent:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('torch', 'transformers', 'matplotlib', 'ray', 'verl', 'math_verify'):\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Absent())\n"
-        "from stapo_repro.cli import main\n"
-        f"main(['tables', '--records', {str(tmp_path)!r}, '--out', {str(tmp_path / 'out')!r}])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "| STAPO | **50.00**" in (tmp_path / "out" / "main_table.md").read_text()
