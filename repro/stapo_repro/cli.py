@@ -249,7 +249,7 @@ def audit(table: Path | None = None) -> int:
 
     from stapo_repro.audit import page
 
-    Console().print(Markdown(page.page(page.load_and_audit(table), "stapo-repro audit")))
+    Console().print(Markdown(page.page(table, "stapo-repro audit")))
     return 0
 
 

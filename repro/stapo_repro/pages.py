@@ -68,7 +68,7 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         labelled = records[0] if records else _RECORDS / read.LABELS
         texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
-            texts["audit.md"] = audit.page(audit.load_and_audit())
+            texts["audit.md"] = audit.page()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
             generated.renew(files, readme, "times", engine.page_block(_RECORDS, "miniature", "miniature"))

@@ -39,7 +39,6 @@ from stapo_results.statistics import average as average_estimate
 from stapo_results.statistics.crossed import crossed, t_test_p
 
 METHOD = "stapo"
-BASELINES = tuple(m for m in labels.METHODS if m != METHOD)
 FLIPS = 100_000
 """Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""
 
@@ -76,11 +75,6 @@ class Score:
     fewest: int
     cells: tuple[Loaded, ...]
     by_seed: dict[int, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        """Every sample of every problem is there."""
-        return not self.estimate.missing and self.estimate.problems == self.rows
 
     @property
     def is_base(self) -> bool:
@@ -297,7 +291,7 @@ def differences(
     """
     columns = {**{b: (b,) for b in benchmarks}, labels.AVERAGE: tuple(benchmarks)}
     out = []
-    for method, against in [*((m, labels.BASE) for m in methods), *((METHOD, b) for b in BASELINES)]:
+    for method, against in [*((m, labels.BASE) for m in methods), *((METHOD, b) for b in labels.METHODS if b != METHOD)]:
         for name, parts in columns.items():
             family = f"{table}, {'averages' if name == labels.AVERAGE else 'single benchmarks'}"
             for s in SETTINGS:
