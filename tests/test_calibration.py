@@ -80,7 +80,7 @@ def test_a_score_beside_three_published_ones(tmp_path):
     ("changed", "why"),
     [
         ({"variant": "only the first 6 of 30 problems"}, "only the first 6"),
-        ({"benchmark_sha256": "1" * 64}, "other answers"),
+        ({"benchmark_sha256": "1" * 64}, "other gold answers"),
         ({"n": 1, "right": 1}, "one sample"),
         ({"rows": ["1100"] * 29 + ["11-0"]}, "1 samples missing"),
     ],

@@ -15,7 +15,7 @@ from stapo_repro.read import Loaded, load_cells
 from stapo_repro.text import escape, grid, p_shown, percent, shown, signed
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
-from stapo_results.schema import SETTINGS, CellRecord
+from stapo_results.schema import SETTINGS
 from stapo_results.shapes import Shape, shape_from
 from stapo_results.statistics import holm, parse_verdicts
 from stapo_results.statistics.fixed import against_printed
@@ -89,7 +89,7 @@ def published(model: str) -> list[Row]:
                        next_step="stapo-repro calibrate JustRL-DeepSeek-1.5B")  # fmt: skip
     return [
         {"benchmark": b, "source": s.name, "published": values[b][0], "sd": (*values[b], None)[1], "n": s.n.get(b),
-         "settings": s.setting, "golds": "other" if b in s.other_golds else "registered"}
+         "settings": s.setting}
         for b in PAPER_BENCHMARKS for s, values in mine if b in values
     ]  # fmt: skip
 
@@ -140,34 +140,32 @@ def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float) -> li
     ]
     tested = [r for r in rows if r.get("p") is not None]
     for row, p in zip(tested, holm([r["p"] for r in tested]), strict=True):
-        within = row["low"] is not None and -margin <= row["low"] <= 0 <= row["high"] <= margin
+        within = -margin <= row["low"] <= 0 <= row["high"] <= margin
         row |= {"p_holm": p, "verdict": "differs" if p < LEVEL else "agrees" if within else "cannot tell"}
     return rows
 
 
 def _beside(theirs: Row, cell: Loaded) -> Row:
-    r, sd = cell.record, theirs["sd"]
-    scores = [parse_verdicts(q.verdicts) for q in r.problems]
+    r, sd, spec = cell.record, theirs["sd"], registry()[cell.record.cell.benchmark]
+    scores, missing = [parse_verdicts(q.verdicts) for q in r.problems], sum(q.verdicts.count("-") for q in r.problems)
     found = against_printed(scores, theirs["published"] / 100, theirs["n"] or 0, sd and sd / 100)
-    why = _obstacle(r) or ("" if theirs["n"] else "their samples a problem are not stated")
-    se, low, high = (None if why else percent(x) for x in (found.se, found.low, found.high))
-    p = None if why or math.isnan(found.p) else found.p
+    obstacles = {
+        f"{missing} samples missing": missing,
+        "one sample a problem has no spread": r.n < 2,
+        f"other problems: {r.variant}": r.variant,
+        f"other problems: {len(r.problems)} of {spec.rows}": len(r.problems) != spec.rows,
+        "other gold answers": r.benchmark_sha256 != spec.golds_sha256,
+        "their samples a problem are not stated": not theirs["n"],
+        "the noise cannot be estimated": math.isnan(found.low),
+    }
+    why = next((text for text, holds in obstacles.items() if holds), "")
+    se, low, high, p = (math.nan,) * 4 if why else (found.se, found.low, found.high, found.p)
     return {
         "record": cell.path, "at": r.cell.setting + (f", seed {r.cell.eval_seed}" if r.cell.eval_seed else ""),
         "ours": percent(math.fsum(map(math.fsum, scores)) / (r.n * len(scores))), "our_n": r.n,
-        "points": percent(found.difference), "se": se, "low": low, "high": high, "p": p,
-        "verdict": "cannot tell", "why": why if why or p is not None else "the noise cannot be estimated",
+        "points": percent(found.difference), "se": percent(se), "low": percent(low), "high": percent(high),
+        "p": None if why else p, "verdict": "cannot tell", "why": why,
     }  # fmt: skip
-
-
-def _obstacle(r: CellRecord) -> str:
-    """Why no difference of this cell can be judged; "" for nothing."""
-    spec, missing = registry()[r.cell.benchmark], sum(q.verdicts.count("-") for q in r.problems)
-    if missing or r.n < 2:
-        return f"{missing} samples missing" if missing else "one sample a problem has no spread"
-    if r.variant or (len(r.problems), r.benchmark_sha256) != (spec.rows, spec.golds_sha256):
-        return f"other problems: {r.variant or f'{len(r.problems)} of {spec.rows}, or other answers'}"
-    return ""
 
 
 def calibration(model: str, runs: Sequence[Path], margin: float) -> dict[str, Any]:
@@ -180,7 +178,8 @@ def calibration(model: str, runs: Sequence[Path], margin: float) -> dict[str, An
     for s in (s for s in load().sets if s.name in {r["source"] for r in rows}):
         at = [f"github.com/{s.source['repository']}", s.source["commit"] or "no commit on record", *s.source["places"]]
         stated = "; ".join(f"{k} {NOT_STATED if v is None else v}" for k, v in s.setting.items())
-        notes.append(f"{s.name} ({s.kind}): {stated}; problems: {s.problems}; {', '.join(at)}")
+        golds = f"; other gold answers of {', '.join(s.other_golds)}" if s.other_golds else ""
+        notes.append(f"{s.name} ({s.kind}): {stated}; problems: {s.problems}{golds}; {', '.join(at)}")
     for r in (c.record for c in cells):
         judge = r.judge if r.scored_by == "rule+judge" else "none"
         notes.append(f"ours, {r.cell.benchmark} at {r.cell.setting}: temperature {r.temperature}; top_p {r.top_p}; "
@@ -195,10 +194,9 @@ def to_markdown(found: dict[str, Any]) -> str:
     lines = []
     for r in found["rows"]:
         spread = "" if r["sd"] is None else f" ± {r['sd']}"
-        source = r["source"] + (", other gold answers" if r["golds"] == "other" else "")
         run, ends = "ours" in r, "" if r.get("low") is None else f" [{signed(r['low'])}, {signed(r['high'])}]"
         lines.append([
-            benchmark_label(r["benchmark"]), r.get("at", ""), source,
+            benchmark_label(r["benchmark"]), r.get("at", ""), r["source"],
             f"{shown(r['ours'])} ({r['our_n']})" if run else "",
             f"{r['published']}{spread} ({r['n'] or '?'})",
             f"{signed(r['points'])}{ends}" if run else "", p_shown(r.get("p_holm")),

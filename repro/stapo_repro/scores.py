@@ -291,7 +291,10 @@ def differences(
     """
     columns = {**{b: (b,) for b in benchmarks}, labels.AVERAGE: tuple(benchmarks)}
     out = []
-    for method, against in [*((m, labels.BASE) for m in methods), *((METHOD, b) for b in labels.METHODS if b != METHOD)]:
+    for method, against in [
+        *((m, labels.BASE) for m in methods),
+        *((METHOD, b) for b in labels.METHODS if b != METHOD),
+    ]:
         for name, parts in columns.items():
             family = f"{table}, {'averages' if name == labels.AVERAGE else 'single benchmarks'}"
             for s in SETTINGS:
