@@ -131,12 +131,14 @@ def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str
     sizes = "; ".join(f"{name}: {families[name]} tests" for name in dict.fromkeys(d.family for d in found if d.family))
     several = {labels.method_label(d.method): d.seeds for d in found if d.seeds}
     which = "; ".join(f"{m}: {', '.join(map(str, s))}" for m, s in several.items())
-    return [
+    notes = [
         "In percentage points, paired by problem: the 95 % t interval, the two-sided p of a sign-flip permutation "
-        f"test, and that p by Holm over its family ({sizes}).",
-        *([f"Paired by training seed too ({which}): interval and p are the t test's over problems and seeds; the "
-           "others speak about these two models, not about another training."] if several else []),
-    ]  # fmt: skip
+        f"test, and that p by Holm over its family ({sizes}). It speaks about these two models, not about another "
+        "training."
+    ]
+    if several:
+        notes.append(f"Paired by training seed too ({which}): interval and p are the t test's over problems and seeds.")
+    return notes
 
 
 def difference_grid(table: Table, section: Section) -> Grid | None:
