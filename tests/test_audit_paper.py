@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stapo_repro import cli, paper
 from stapo_repro.audit import checks, printed
-from stapo_repro.audit.checks import Check, Claims, Finding
-from stapo_repro.audit.page import load_and_audit, page
+from stapo_repro.audit.checks import Claims
+from stapo_repro.audit.page import page
 
 COUNTS = st.integers(1, 2_500)  # of answers: steps of at least 4 units of 0.01 %
 
@@ -22,7 +22,6 @@ COUNTS = st.integers(1, 2_500)  # of answers: steps of at least 4 units of 0.01 
 def test_what_rounding_gives_is_possible_and_cut_or_raised_digits_are_explained(n, data, how):
     k = data.draw(st.integers(0, n))
     m = printed.round_to(Fraction(printed.WHOLE * k, n), how)
-    assert k in printed.numerators(m, n, how)
     assert how in printed.given_by(m, Fraction(printed.WHOLE * k, n), printed.ROUNDINGS)
     assert printed.kind_of(m, n) == "possible" or (how not in printed.NEAREST and printed.kind_of(m, n) != "impossible")
 
@@ -34,14 +33,16 @@ def test_beside_a_coarse_step_is_refused(n, data):
     m = printed.round_to(Fraction(printed.WHOLE * k, n), "half up")
     assert printed.kind_of(m + 1, n) != "possible"
     assert printed.kind_of(m + 2, n) == "impossible"
-    beside = [printed.nearest(Fraction(printed.WHOLE * i, n)) for i in (k, k + 1)]
-    assert printed.neighbours(m + 2, n) == beside
+    assert printed.neighbours(m + 2, n) == [Fraction(printed.WHOLE * i, n) for i in (k, k + 1)]
 
 
-@given(st.integers(1, 200), st.integers(0, 10_000), st.sampled_from(printed.ROUNDINGS))
-def test_numerators_are_those_that_counting_finds(n, m, how):
-    counted = [k for k in range(n + 1) if printed.round_to(Fraction(printed.WHOLE * k, n), how) == m]
-    assert list(printed.numerators(m, n, how)) == counted
+@given(st.integers(1, 200), st.integers(0, 10_000))
+def test_the_kind_is_what_counting_all_answers_finds(n, m):
+    every = [Fraction(printed.WHOLE * k, n) for k in range(n + 1)]
+    found = {how for how in printed.ROUNDINGS for x in every if printed.round_to(x, how) == m}
+    kinds = {"half up": "possible", "half even": "possible", "truncation": "only by truncation"}
+    expected = next((kinds.get(how, "only by rounding up") for how in printed.ROUNDINGS if how in found), "impossible")
+    assert printed.kind_of(m, n) == expected
 
 
 @pytest.mark.parametrize(
@@ -70,21 +71,17 @@ def claims() -> Claims:
 
 
 def test_grim_finds_seven_of_144(table):
-    found = checks.check_grim(table)
-    expected = {
-        ("Qwen3-8B T=0.7, JustRL, Minerva", "impossible"): "51.03 is k / 1,088 for no k; the neighbours are 51.01 and",
-        ("Qwen3-14B T=1.0, 20-Entropy, Olympiad", "impossible"): "61.28 and 61.31",
-        ("Qwen3-14B T=1.0, STAPO, AMC23", "impossible"): "89.61 and 89.69",
-        ("Qwen3-8B T=0.7, GRPO, Olympiad", "only by truncation"): "1,573 / 2,696 = 58.3457 %",
-        ("Qwen3-8B T=0.7, 20-Entropy, AIME25", "only by truncation"): "263 / 960 = 27.3958 %",
-        ("Qwen3-8B T=0.7, STAPO, AIME25", "only by truncation"): "282 / 960 = 29.3750 %, a tie",
-        ("Qwen3-1.7B T=0.7, JustRL, AIME25", "only by rounding up"): "89 / 960 = 9.2708 %",
-    }
-    assert [(f.where, f.kind) for f in found.findings] == list(expected)
-    assert all(part in f.fact for f, part in zip(found.findings, expected.values(), strict=True))
-    assert sum(", a tie" in f.fact for f in found.findings) == 1
-    assert found.lines[1].startswith("137 of 144 ")
-    assert [(r[0], r[1], r[3], r[5]) for r in found.grid[1:]] == [
+    counts, found = checks.check_grim(table).grids
+    assert [row[:3] + row[-1:] for row in found[1:]] == [
+        ["Qwen3-8B T=0.7, JustRL, Minerva", "51.03", "impossible", "51.0110, 51.1029"],
+        ["Qwen3-14B T=1.0, 20-Entropy, Olympiad", "61.30", "impossible", "61.2760, 61.3131"],
+        ["Qwen3-14B T=1.0, STAPO, AMC23", "89.63", "impossible", "89.6094, 89.6875"],
+        ["Qwen3-8B T=0.7, GRPO, Olympiad", "58.34", "only by truncation", "58.3086, 58.3457"],  # 1,573 / 2,696
+        ["Qwen3-8B T=0.7, 20-Entropy, AIME25", "27.39", "only by truncation", "27.2917, 27.3958"],  # 263 / 960
+        ["Qwen3-8B T=0.7, STAPO, AIME25", "29.37", "only by truncation", "29.2708, 29.3750"],  # 282 / 960, a tie
+        ["Qwen3-1.7B T=0.7, JustRL, AIME25", "9.28", "only by rounding up", "9.2708, 9.3750"],  # 89 / 960
+    ]
+    assert [(r[0], r[1], r[3], r[5]) for r in counts[1:]] == [
         ("AIME24", "30", "24 of 24", "yes"), ("AIME25", "30", "21 of 24", "yes"), ("AMC23", "40", "23 of 24", "yes"),
         ("AMC23", "83", "10 of 24", ""), ("MATH500", "500", "24 of 24", "yes"), ("Minerva", "272", "23 of 24", "yes"),
         ("Olympiad", "674", "22 of 24", "yes"), ("Olympiad", "675", "3 of 24", ""), ("Olympiad", "581", "1 of 24", ""),
@@ -95,43 +92,37 @@ def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
     found = checks.check_granularity(table)
     # binomial tail of 13 or more of 24 at 1/16: its first term is C(24, 13) 15^11 / 16^24 = 2.7e-10; 21 comparisons:
     # five numbers of samples that divide 32, in three columns, and two that divide 4, in three
-    assert ["AIME25", "1/60", "13 of 24", "1.5", "6e-09", "coarse steps"] in found.grid
-    assert {r[0] for r in found.grid[1:]} == {"AIME25"}
-    assert "21 comparisons" in found.lines[0]
+    assert ["AIME25", "1/60", "13 of 24", "1.5", "6e-09", "coarse steps"] in found.grids[0]
+    assert {r[0] for r in found.grids[0][1:]} == {"AIME25"}
+    assert "21 comparisons" in found.summary
 
 
-def test_averages_marks_and_gains(table):
-    ((where, _, fact),) = checks.check_averages(table).findings
-    assert where == "Qwen3-14B T=1.0, STAPO, Avg"
-    for part in ("67.76 is printed", "67.7667, rounded 67.77", "truncation", "67.7617 and 67.7717", "89.61 for 89.63"):
-        assert part in fact
-    marks = checks.check_marks(table)
-    assert (marks.findings, marks.lines[0].split(" best")[0]) == ([], "42 of 42")
-    assert marks.grid[1:] == [["GRPO", "2", "0"], ["20-Entropy", "0", "0"], ["JustRL", "2", "0"], ["STAPO", "32", "6"]]
-    # 1.09 is below 1.96 standard errors of sampling (0.7 points), the next smallest gain (2.01) is not
-    assert [r[2:] for r in checks.check_gains(table).grid[1:]] == [
-        ["5.75", "18.49 %", "1.3", "5.5", "beyond both"], ["2.01", "5.79 %", "1.3", "5.8", "beyond sampling"],
-        ["3.33", "5.78 %", "1.4", "6.5", "beyond sampling"], ["2.18", "3.76 %", "1.4", "6.5", "beyond sampling"],
-        ["6.27", "10.20 %", "1.4", "6.6", "beyond sampling"], ["1.09", "1.63 %", "1.4", "6.5", "within both"],
-    ]  # fmt: skip
+def test_averages_and_marks(table):
+    ((_, (where, printed, _, mean, explained)),) = checks.check_averages(table).grids
+    assert (where, printed, mean) == ("Qwen3-14B T=1.0, STAPO, Avg", "67.76", "67.7667")
+    assert explained.startswith("truncation; cells with more digits; 89.61 for 89.63 at AMC23")
+    marks, wrong = checks.check_marks(table).grids
+    assert len(wrong) == 1
+    assert marks[1:] == [["GRPO", "2", "0"], ["20-Entropy", "0", "0"], ["JustRL", "2", "0"], ["STAPO", "32", "6"]]
 
 
 def test_claims_and_their_readings(table, claims):
     # 1.7B at T=1.0: 36.85 over JustRL's 31.10 is 18.49 %, 5.75 points; over GRPO's 29.92, 20-Entropy's 29.60 and
     # JustRL's 23.16, 24.49 and 18.49 %, mean 22.05; 6.93, 7.25 and 5.75 points, mean 6.64
-    rows = {r[0]: r[1:] for r in checks.check_claims(table, claims).grid[1:]}
+    rows = {r[0]: r[1:] for r in checks.check_claims(table, claims).grids[0][1:]}
+    first = "relative, strongest"
     assert rows == {
-        "main-t1.0-v1": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version"],
-        "main-t1.0-v2": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version"],
-        "main-t0.7-v2": ["3.69", "3.73", "1.76", "8.15", "3.77", "another version"],
-        "main-t1.0-v4": ["11.49", "11.49", "5.12", "15.98", "7.06", "reading found: relative, strongest"],
-        "main-t0.7-v4": ["3.73", "3.73", "1.76", "8.15", "3.77", "reading found: relative, strongest"],
-        "scale-1.7b-t1.0-v4": ["18.49", "18.49", "5.75", "22.05", "6.64", "agrees"],
-        "scale-8b-t1.0-v4": ["5.78", "5.78", "3.33", "11.47", "6.10", "agrees"],
-        "scale-14b-t1.0-v4": ["10.20", "10.20", "6.27", "14.42", "8.43", "agrees"],
+        "main-t1.0-v1": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version", ""],
+        "main-t1.0-v2": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version", ""],
+        "main-t0.7-v2": ["3.69", "3.73", "1.76", "8.15", "3.77", "another version", ""],
+        "main-t1.0-v4": ["11.49", "11.49", "5.12", "15.98", "7.06", "reading found", first],
+        "main-t0.7-v4": ["3.73", "3.73", "1.76", "8.15", "3.77", "reading found", first],
+        "scale-1.7b-t1.0-v4": ["18.49", "18.49", "5.75", "22.05", "6.64", "agrees", first],
+        "scale-8b-t1.0-v4": ["5.78", "5.78", "3.33", "11.47", "6.10", "agrees", first],
+        "scale-14b-t1.0-v4": ["10.20", "10.20", "6.27", "14.42", "8.43", "agrees", first],
     }
     wrong = claims.gains[-1]._replace(reading="points, each")
-    assert checks.judge(table, wrong)[1] == "differs"
+    assert checks.judge(table, wrong)[2] == "differs"
 
 
 def test_facts_of_the_claims_follow_from_what_is_printed(claims):
@@ -164,34 +155,34 @@ ROW = "Qwen3-1.7B T=1.0, GRPO"
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ({"aime24": "7.62"}, [(f"{ROW}, AIME24", "impossible")]),  # k / 960: 7.604 and 7.708; the mean stays 29.92
-        ({"avg": "29.95"}, [(f"{ROW}, Avg", "average")]),  # 179.53 / 6 = 29.9217
-        ({"best": ["minerva", "aime24"]}, [("Qwen3-1.7B T=1.0, AIME24", "mark")]),
+        ({"aime24": "7.62"}, (f"{ROW}, AIME24", "impossible")),  # k / 960: 7.604 and 7.708; the mean stays 29.92
+        ({"avg": "29.95"}, (f"{ROW}, Avg", "average")),  # 179.53 / 6 = 29.9217
+        ({"best": ["minerva", "aime24"]}, ("Qwen3-1.7B T=1.0, AIME24", "mark")),
     ],
 )
 def test_each_fault_gives_its_finding_and_no_other(table, more, expected):
-    def found(of: paper.PaperTable) -> set[Finding]:
-        every: list[Check] = [check(of) for check in checks.OF_TABLE]
-        return {f for check in every for f in check.findings}
+    def found(of: paper.PaperTable) -> set[tuple[str, str]]:
+        grids = [grid for check in checks.OF_TABLE for grid in check(of).grids if grid[0][0] == "where"]
+        kinds = [(row[0], *(t for t in row if t in checks.REASONS)) for grid in grids for row in grid[1:]]
+        return set(kinds)
 
-    assert [(f.where, f.kind) for f in found(changed(0, **more)) - found(table)] == expected
+    assert found(changed(0, **more)) - found(table) == {expected}
 
 
 def test_steps_finer_than_the_digits_say_nothing(table):
     # 500 x 40 answers: steps of 0.005 %; every value is a multiple, and none tells how many samples there were
     fine = table.model_copy(update={"samples_per_problem": table.samples_per_problem | {"math500": 40}})
-    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in checks.check_grim(fine).grid
-    assert "19 comparisons" in checks.check_granularity(fine).lines[0]
+    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in checks.check_grim(fine).grids[0]
+    assert "19 comparisons" in checks.check_granularity(fine).summary
 
 
-def test_the_command_and_the_committed_page(tmp_path, capsys):
-    assert (paper.checkout() / "results/tables/audit.md").read_text() == page(load_and_audit())
+def test_the_command_reads_another_table(tmp_path, capsys):
     file = tmp_path / "v2.json"
     file.write_text((paper.folder() / "main_table.json").read_text().replace("20v4", "20v2 <b>"))
     with pytest.raises(SystemExit) as e:
         cli.main(["audit", "--table", str(file)])
     assert (e.value.code, "137 of 144" in capsys.readouterr().out) == (0, True)
-    assert "<b>" not in page(load_and_audit(file))
+    assert "<b>" not in page(file)
     file.write_text(file.read_text().replace('"7.60"', "7.6", 1))
     with pytest.raises(SystemExit) as e:
         cli.main(["audit", "--table", str(file)])

@@ -43,14 +43,6 @@ def test_the_whole_file():
     assert totals == known
 
 
-def test_verdicts_by_hand():
-    of = calibrate.verdict
-    assert of(0.004, 6.0, 14.0, 5.0)[0] == "differs"
-    assert [of(0.6, -1.0, 3.0, margin)[0] for margin in (5.0, 2.0)] == ["agrees", "cannot tell"]
-    assert of(0.12, 0.5, 3.5, 5.0)[0] == "cannot tell"  # 0 is outside, and p is small before Holm alone
-    assert of(1.0, None, None, 5.0)[0] == "cannot tell"
-
-
 def evaluated(root: Path, benchmark: str = "aime24", right: int = 17, n: int = 32, **changed) -> Path:
     """`right` of n samples of every problem are right: 17 of 32 is 53.125 %."""
     spec = registry()[benchmark]
@@ -74,15 +66,12 @@ def test_a_score_beside_three_published_ones(tmp_path):
     same = found["justrl"]
     assert (same["ours"], same["points"]) == (53.125, pytest.approx(0.525))
     assert same["se"] == pytest.approx(2.29669, abs=1e-4)
-    assert (same["verdict"], same["apart"]) == (
-        "agrees", {"judge": ("CompassVerifier-3B, mode x", "CompassVerifier-3B, mode justrl-exact")},
-    )  # fmt: skip
+    assert same["verdict"] == "agrees"
+    assert compared(tmp_path, 4.0)["justrl"]["verdict"] == "cannot tell"  # its interval ends beyond 4 points
     # theirs 5.4^2 / 10 = 2.916 points^2, ours 2.67767: SE 2.36509
     other = found["sober"]
     assert (other["points"], other["se"]) == (pytest.approx(9.825), pytest.approx(2.36509, abs=1e-4))
     assert (other["verdict"], other["p_holm"]) == ("differs", pytest.approx(2 * other["p"]))  # of two tests the smaller
-    assert [other["apart"][k] for k in ("temperature", "judge")] == [(0.7, 0.8), ("CompassVerifier-3B, mode x", "none")]
-    assert "top_p" not in other["apart"]
     figure = [found["justrl-figure"][k] for k in ("points", "verdict", "low")]
     assert figure == [pytest.approx(-5.465), "cannot tell", None]
 
@@ -91,7 +80,7 @@ def test_a_score_beside_three_published_ones(tmp_path):
     ("changed", "why"),
     [
         ({"variant": "only the first 6 of 30 problems"}, "only the first 6"),
-        ({"benchmark_sha256": "1" * 64}, "other answers"),
+        ({"benchmark_sha256": "1" * 64}, "other gold answers"),
         ({"n": 1, "right": 1}, "one sample"),
         ({"rows": ["1100"] * 29 + ["11-0"]}, "1 samples missing"),
     ],
@@ -108,7 +97,7 @@ def test_of_several_models_the_named_one_is_taken(tmp_path):
     evaluated(tmp_path, right=3, size="other")
     (cell,) = calibrate.own_cells([tmp_path], MODEL)
     assert cell.record.cell.size == MODEL
-    with pytest.raises(BadInput, match="one model"):
+    with pytest.raises(BadInput, match="other"):
         calibrate.own_cells([tmp_path], "LIMO")
 
 

@@ -89,17 +89,6 @@ def test_other_gold_answers_are_refused_between_seeds_and_not_compared_between_m
         build_table(load_cells([tmp_path]), paper.load())
 
 
-@pytest.mark.parametrize(("changed", "note"), [
-    ({"grader": "b"}, "a; b."), ({"max_tokens": 64}, "128 tokens; 64 tokens."), ({"judge": "y"}, "x; y."),
-])  # fmt: skip
-def test_records_that_were_made_otherwise_are_compared_and_named(tmp_path, changed, note):
-    common: dict = {"grader": "a", "judge": "x", "scored_by": "rule+judge"}
-    record(tmp_path, **common)
-    record(tmp_path, ("10", "00"), "base", **{**common, **changed})
-    footnotes = build_table(load_cells([tmp_path]), paper.load()).sections[0].footnotes
-    assert any(f.startswith("NOT ") and f.endswith(f": {note}") for f in footnotes)
-
-
 def step(number: int, attempt: int = 0, reward: float = 0.5, **more: float) -> StepMetrics:
     return StepMetrics(step=number, attempt=attempt, values={"reward": reward, **more})
 

@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from stapo_results import generated
 from stapo_results.errors import BadInput
+from stapo_results.runs import check_folder
 from stapo_results.terminal import check_command, run_main
 
 Records = Annotated[
@@ -31,8 +33,6 @@ DryRun = Annotated[
 
 def _check_out(out: Path | None, records: Sequence[Path] = ()) -> None:
     """Raises: BadInput for a file; and for other records without a folder: results/ is made of the committed ones."""
-    from stapo_results.runs import check_folder
-
     if out is not None:
         check_folder(out, "--out")
     elif records:
@@ -48,7 +48,6 @@ def tables(records: Records = (), of: Of = None, out: Path | None = None, check:
         check: Write nothing; compare with what is on disk and exit 1 with a diff if it is stale.
     """
     from stapo_repro import pages
-    from stapo_results import generated
 
     _check_out(out, records)
     files = pages.table_files(of, records, out)
@@ -69,7 +68,6 @@ def figures(
         check: Write nothing; compare with what is on disk and exit 1 if it is stale.
     """
     from stapo_repro import pages
-    from stapo_results import generated
 
     if paper:
         print(pages.papers_figures(records))
@@ -251,7 +249,7 @@ def audit(table: Path | None = None) -> int:
 
     from stapo_repro.audit import page
 
-    Console().print(Markdown(page.page(page.load_and_audit(table), "stapo-repro audit")))
+    Console().print(Markdown(page.page(table, "stapo-repro audit")))
     return 0
 
 
@@ -272,13 +270,9 @@ def calibrate(
         out: Folder for calibration.md and calibration.json. Default: the table is printed only.
     """
     from stapo_repro.calibrate import calibration, to_markdown
-    from stapo_results.runs import check_folder
     from stapo_results.store import write_atomic, write_json
 
-    if margin <= 0:
-        raise BadInput("--margin is above zero", found=margin, next_step="correct the number")
-    if out:
-        check_folder(out, "--out")
+    _check_out(out)
     found = calibration(model, runs, margin)
     print(to_markdown(found))
     if out:
@@ -301,34 +295,25 @@ def gpu_check(cpu: bool = False, out: Path = Path("runs/gpu-check")) -> int:
 
 
 _COMMANDS = {
-    "tables": tables,
-    "figures": figures,
-    "audit": audit,
-    "report": report,
-    "miniature": miniature,
-    "testbed": of_testbed,
-    "run": run,
-    "collect": collect,
-    "tokens": tokens,
-    "calibrate": calibrate,
-    "gpu-check": gpu_check,
+    f.__name__.removeprefix("of_").replace("_", "-"): f
+    for f in (tables, figures, audit, report, miniature, of_testbed, run, collect, tokens, calibrate, gpu_check)
 }
 
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the console script."""
-    sys.exit(run_main(lambda: _command(argv), extra="repro"))
 
+    def command() -> int:
+        check_command("stapo-repro", argv, _COMMANDS)
+        return tyro.extras.subcommand_cli_from_dict(
+            _COMMANDS,
+            prog="stapo-repro",
+            description="Tables, figures and the driver of the STAPO reproduction.",
+            args=argv,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        )
 
-def _command(argv: list[str] | None) -> int:
-    check_command("stapo-repro", argv, _COMMANDS)
-    return tyro.extras.subcommand_cli_from_dict(
-        _COMMANDS,
-        prog="stapo-repro",
-        description="Tables, figures and the driver of the STAPO reproduction.",
-        args=argv,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
+    sys.exit(run_main(command, extra="repro"))
 
 
 if __name__ == "__main__":

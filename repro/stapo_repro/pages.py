@@ -42,9 +42,9 @@ def parts(of: ExperimentName | None, records: Sequence[Path]) -> tuple[Experimen
     return ("main",) if records else ("main", "testbed")
 
 
-def roots(records: Sequence[Path]) -> tuple[list[Path], tuple[str, ...]]:
-    """(folders with the main experiment's records, folders in them that are left out)"""
-    return (list(records), ()) if records else ([_RECORDS], read.APART)
+def roots(records: Sequence[Path], but: str = "") -> tuple[list[Path], tuple[str, ...]]:
+    """(folders with the main experiment's records, folders in them that are left out, all apart from `but`)"""
+    return (list(records), ()) if records else ([_RECORDS], tuple(name for name in read.APART if name != but))
 
 
 def load_testbed(records: Sequence[Path]) -> testbed.Testbed:
@@ -63,15 +63,12 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     files: dict[Path, bytes] = {}
     if "main" in named:
         table = build.build(read.load_cells(*roots(records)), paper.load())
-        texts |= {
-            "main_table.md": write.to_markdown(table),
-            "main_table.csv": write.to_csv(table),
-            "main_table.json": write.to_json(table),
-            "main_table.tex": write.to_latex(table),
-            "tokens.md": _tokens(records),
-        }
+        texts = {f"main_table.{kind}": written(table) for kind, written in write.FORMS.items()}
+        runs, logged = (read.load_training_runs(*roots(records, but)) for but in ("", read.METHODS))
+        labelled = records[0] if records else _RECORDS / read.LABELS
+        texts["tokens.md"] = tables.tables(runs, logged, labelled / "labels" / readers.FILE)
         if not out:
-            texts["audit.md"] = audit.page(audit.load_and_audit())
+            texts["audit.md"] = audit.page()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
             generated.renew(files, readme, "times", engine.page_block(_RECORDS, "miniature", "miniature"))
@@ -81,14 +78,6 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
         value = load_testbed(records)
         texts |= {"testbed.md": testbed.to_markdown(value), "testbed.json": testbed.to_json(value)}
     return files | {folder / name: text.encode() for name, text in texts.items()}
-
-
-def _tokens(records: Sequence[Path]) -> str:
-    """What token logs say: planted words, mismatch, rare tokens of the small model, labels of readers."""
-    runs = read.load_training_runs(*roots(records))
-    more = [] if records else read.load_training_runs([_RECORDS / read.METHODS])
-    labelled = (records[0] if records else _RECORDS / read.LABELS) / "labels" / readers.FILE
-    return tables.tables(runs, [*runs, *more], labelled)
 
 
 def _experiment(records: Sequence[Path]) -> Experiment:

@@ -7,7 +7,7 @@ what is printed and nothing else. Formulas in `stapo_results.statistics.comparis
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -93,33 +93,29 @@ class Gain:
     reading: Reading
 
 
-def _gain(paper: PaperTable, size: str, baseline: str, name: str, benchmarks: Sequence[str], setting: str) -> Gain:
-    ours, theirs = paper.get(size, "stapo", setting), paper.get(size, baseline, setting)
-    assert ours is not None  # `PaperTable` is complete
-    assert theirs is not None
-    rows, samples = registry(), paper.samples_per_problem
-    se = difference_se(
-        [
-            Design(float(ours.values[b]) / 100, float(theirs.values[b]) / 100, rows[b].rows, samples[b])
-            for b in benchmarks
-        ]
-    )
+def _gain(ours: PaperRow, theirs: PaperRow, name: str, samples: Mapping[str, int]) -> Gain:
+    designs = [
+        Design(float(ours.values[b]) / 100, float(theirs.values[b]) / 100, registry()[b].rows, samples[b])
+        for b in (PAPER_BENCHMARKS if name == AVERAGE else [name])
+    ]
+    se = difference_se(designs)
     numbers = (se.sampling, se.unpaired, minimal_detectable(se.sampling), minimal_detectable(se.unpaired))
     of_sampling, of_unpaired, low, high = (round(100 * x, 8) for x in numbers)
     points = float(Decimal(ours.values[name]) - Decimal(theirs.values[name]))
     reading: Reading = "below both" if abs(points) < low else "between" if abs(points) < high else "above both"
-    return Gain(size, setting, name, baseline, points, of_sampling, of_unpaired, low, high, reading)
+    key = ours.size, ours.setting, name, theirs.method
+    return Gain(*key, points, of_sampling, of_unpaired, low, high, reading)
 
 
 def gains(paper: PaperTable) -> list[Gain]:
     """STAPO's gains of every size, baseline, column (six benchmarks and their average) and setting."""
-    columns = {**{b: (b,) for b in PAPER_BENCHMARKS}, AVERAGE: tuple(PAPER_BENCHMARKS)}
+    rows = {(r.size, r.method, r.setting): r for r in paper.rows}
     return [
-        _gain(paper, size, baseline, name, benchmarks, setting)
+        _gain(rows[size, "stapo", setting], rows[size, baseline, setting], name, paper.samples_per_problem)
         for size in PAPER_SIZES
         for baseline in METHODS
         if baseline != "stapo"
-        for name, benchmarks in columns.items()
+        for name in COLUMNS
         for setting in SETTINGS
     ]
 
@@ -144,14 +140,12 @@ def transcribed(name: str, kind: type[Transcribed], path: Path | None = None) ->
         BadInput: no such file (an installation without its checkout).
         RecordError: the file does not validate.
     """
-    if path is not None and not path.is_file():
-        raise BadInput(f"no such {Path(name).stem}", found=path, expected=f"a file in the form of results/paper/{name}")
     path = path or folder() / name
-    if not path.exists():
+    if not path.is_file():
         raise BadInput(
-            f"the paper's transcribed {Path(name).stem} is not there",
+            f"no such {Path(name).stem}",
             found=path,
-            expected=f"results/paper/{name} of the checkout",
+            expected=f"a file in the form of results/paper/{name}",
             next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
         )
     return read_json(path, kind)

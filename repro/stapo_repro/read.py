@@ -14,12 +14,10 @@ from stapo_results.schema import SETTINGS, Cell, CellRecord, Cut, Run, StepMetri
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
-ARITHMETIC = "arithmetic"
 LABELS = "labels"
-CAUSES = "causes"
 METHODS = "methods"
 """Short runs of the methods beyond the paper's."""
-APART = ("testbed", ARITHMETIC, LABELS, CAUSES, METHODS)
+APART = ("testbed", LABELS, "causes", METHODS)
 """Folders of results/records with experiments of their own: in no table or figure of the others, and no estimate."""
 
 

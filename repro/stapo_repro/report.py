@@ -1,4 +1,4 @@
-"""One HTML page of what the records say: the table, what is missing or wrong, responses, and the runs behind them.
+"""One HTML page of what the records say: the table, what is wrong, figures, responses, and the runs behind them.
 
 The page has no script and opens from disk without a network. Figures, other pages and records are links relative to it.
 Responses are a model's text: the template escapes them, `visible` writes out what is not seen, and the page's policy
@@ -8,31 +8,27 @@ allows no script.
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 
 from stapo_repro import labels, paper
 from stapo_repro.read import APART, Loaded, check_roots, load_cells
-from stapo_repro.table import write as forms
-from stapo_repro.table.build import Row, Table, build
-from stapo_repro.text import percent, shown, spans, template, visible
+from stapo_repro.table.build import build
+from stapo_repro.table.write import to_markdown
+from stapo_repro.text import percent, shown, template, visible
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import parse_verdicts, problem_means
 from stapo_results.store import read, read_json, write_atomic
 
-_ABSOLUTE = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+([^\s/'\"]*)")
-_NOT_SHOWN = {"schema_version", "config", "cell", "problems", "by_verdict"}
-_METHODS = (labels.BASE, *labels.METHODS)
 Key = tuple[str, str, int]  # cell, problem, sample
 Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
 
@@ -60,20 +56,17 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     table = build(cells, paper.load())
     listed = _runs(roots, skip, page)
     responses = _responses(runs, cells, most)
-    values = [r for r in table.rows if r.benchmark != labels.AVERAGE]
-    # as in the table, so that all seeds of a value follow each other; a cell that is not in it comes last
-    place = {path: n for n, path in enumerate(path for v in values for path in v.records)}
+    # as in the table; a cell that is not in it comes last
+    place = {path: n for n, path in enumerate(path for r in table.rows for path in r.records)}
     cells.sort(key=lambda c: (place.get(c.path, len(place)), c.record.cell.id))
-    views = [_cell(c, n, listed, responses, page) for n, c in enumerate(cells)]
-    anchors = {v["path"]: v["anchor"] for v in views}
+    views = [_cell(c, listed, responses, page) for c in cells]
+    # every text of a record in the table is escaped against HTML by `text.escape`
+    forms = MarkdownIt("commonmark").enable("table").render(to_markdown(table).partition("\n")[2])
     text = template("stapo_repro", "report.html.jinja", _made_visible).render(
-        table=table,
-        forms=forms,
-        cell=lambda text, behind=(): _html(text, [anchors[path] for path in behind]),
-        methods=[labels.method_label(m) for m in _METHODS],
-        sizes=_state(table),
+        table=Markup(visible(forms)),
+        synthetic=table.synthetic,
         faults=_faults(cells, listed),
-        figures=_figures(home, page),
+        figures=[(_address(f, page), f.stem.replace("_", " ")) for f in _pictures(home / "figures")],
         pages=[(_address(f, page), title) for f, title in _pages(home)],
         models=[(title, list(group)) for title, group in groupby(views, key=itemgetter("model"))],
         shown=f"{sum(map(len, responses.values())):,}",
@@ -92,16 +85,9 @@ def _address(file: Path, page: Path) -> str:
     return quote(Path(os.path.relpath(file.resolve(), page.parent.resolve())).as_posix())
 
 
-def _figures(home: Path, page: Path) -> list[tuple[str, str, str]]:
-    """(address, name, caption of the gallery beside it) of every picture; one of two forms of a picture."""
-    folder = home / "figures"
-    gallery = text.read_text(encoding="utf-8") if (text := folder / "README.md").is_file() else ""
-    found = {f.stem: f for kind in ("png", "svg") for f in sorted(folder.glob(f"*.{kind}"))}
-    shown = []
-    for name, file in sorted(found.items()):
-        caption = re.search(rf"/{re.escape(file.name)}\)\s*<sub>(.*?)</sub>", gallery, re.DOTALL)
-        shown.append((_address(file, page), name.replace("_", " "), caption[1] if caption else ""))
-    return shown
+def _pictures(folder: Path) -> Iterable[Path]:
+    """Every picture once, of two forms the SVG."""
+    return dict(sorted((f.stem, f) for kind in ("png", "svg") for f in folder.glob(f"*.{kind}"))).values()
 
 
 def _pages(home: Path) -> list[tuple[Path, str]]:
@@ -109,40 +95,6 @@ def _pages(home: Path) -> list[tuple[Path, str]]:
     pages = [*sorted(home.glob("tables/*.md")), home / "figures" / "README.md", home.parent / "docs" / "README.md"]
     named = [(f, f.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")) for f in pages if f.is_file()]
     return named + [(f, f"Tokens of {f.parent.name}") for f in sorted(home.glob("tokens/*/index.html"))]
-
-
-def _html(cell: str, anchors: Sequence[str] = ()) -> Markup:
-    """A cell or label of a grid; its numbers with two decimals lead to the anchors, in order."""
-    left, out = iter(anchors), Markup()
-    tags = {"bold": "<strong>%s</strong>", "italic": "<em>%s</em>", "small": "<br><small>%s</small>", "plain": "%s"}
-    for text, mark in spans(cell):
-        shown = escape(visible(text))
-        if mark != "small":
-            parts = re.split(r"(\d+\.\d\d)", shown)
-            shown = Markup().join(
-                Markup('<a href="#{}">{}</a>').format(to, Markup(p)) if i % 2 and (to := next(left, "")) else Markup(p)
-                for i, p in enumerate(parts)
-            )
-        out += Markup(tags[mark]) % shown
-    return out
-
-
-def _state(table: Table) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(size, of each method how much is on record and, where that is not all, the model's name for the driver)."""
-    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for r in table.rows:
-        if r.source == "ours" and r.benchmark != labels.AVERAGE:
-            found[r.section, r.method].append(r)
-    sizes = []
-    for section in (s for s in table.sections if s.id in ("miniature", "small", *labels.PAPER_SIZES)):
-        models = []
-        for method in _METHODS:
-            rows = found[section.id, method]
-            done = sum(r.complete for r in rows)
-            text = f"{done} of {len(rows)}" if done else "not run"
-            models.append((text, "" if done == len(rows) else f"{method}/{section.size}"))
-        sizes.append((labels.size_label(section.size), models))
-    return sizes
 
 
 def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
@@ -157,25 +109,6 @@ def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:
     return lines + [f"{run['title']}: made by code with uncommitted changes" for run in runs if run["dirty"]]
 
 
-def _text(value: object) -> str:
-    """A value of a record on one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_text(v)}" for k, v in value.items()) or "none"
-    if isinstance(value, list):
-        return "; ".join(map(_text, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _facts(record: Run | CellRecord, root: Path | None = None) -> dict[str, str]:
-    """The record's fields that are not empty, without absolute paths: the page is shown to others."""
-    fields = record.model_dump(exclude=_NOT_SHOWN, exclude_defaults=True)
-    if isinstance(record, Run):
-        fields["command"] = shlex.join(record.command)
-    texts = {k: _text(v) for k, v in fields.items() if v not in ("", [], {})}
-    texts = {k: v.replace(str(root.resolve()), "RUN") for k, v in texts.items()} if root else texts
-    return {k: _ABSOLUTE.sub(r"…/\1", v) for k, v in texts.items()}
-
-
 def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[str, Any]]:
     """Every run record below the roots, in the order of its path."""
     found = []
@@ -184,27 +117,23 @@ def _runs(roots: Sequence[Path], skip: Sequence[str], page: Path) -> list[dict[s
         if where.parts[:1] and where.parts[0] in skip:
             continue
         run = read_json(path, Run)
-        name = {"id": run.run_id, "anchor": f"run-{len(found)}", "title": f"{run.kind}: {where.as_posix()}"}
-        state = {"status": run.status, "dirty": run.code_dirty}
-        found.append({**name, **state, "facts": _facts(run, root), "address": _address(path, page)})
+        found.append({"id": run.run_id, "title": f"{run.kind}: {where.as_posix()}", "status": run.status,
+                      "dirty": run.code_dirty, "address": _address(path, page)})  # fmt: skip
     return found
 
 
-def _cell(c: Loaded, number: int, runs: list[dict[str, Any]], responses: Responses, page: Path) -> dict[str, Any]:
+def _cell(c: Loaded, runs: list[dict[str, Any]], responses: Responses, page: Path) -> dict[str, Any]:
     """A cell as the page shows it."""
     r, of = c.record, c.record.cell
     means = problem_means([parse_verdicts(p.verdicts) for p in r.problems]).tolist()
     step = "" if of.step == "base" else f", seed {of.train_seed}, step {of.step}"
     lines = zip(r.problems, means, strict=True)
     return {
-        "anchor": f"cell-{number}",
-        "path": c.path,
         "model": f"{labels.method_label(of.method)}, {labels.size_label(of.size)}",
         "title": f"{labels.benchmark_label(of.benchmark)} at {of.setting}{step}",
         "mean": shown(percent(sum(means) / len(means))),
-        "facts": _facts(r),
         "address": _address(c.file, page),
-        "run": next((run["anchor"] for run in runs if run["id"] == r.run_id), ""),
+        "run": next((run["address"] for run in runs if run["id"] == r.run_id), ""),
         "lines": [f"{p.problem_id:<24} {shown(percent(m)):>6}  {p.verdicts}" for p, m in lines],
         "responses": responses.get(of.id, ()),
     }

@@ -39,7 +39,6 @@ from stapo_results.statistics import average as average_estimate
 from stapo_results.statistics.crossed import crossed, t_test_p
 
 METHOD = "stapo"
-BASELINES = tuple(m for m in labels.METHODS if m != METHOD)
 FLIPS = 100_000
 """Drawn sign flips a test: Holm's correction over a few hundred tests still tells small p-values apart."""
 
@@ -78,11 +77,6 @@ class Score:
     by_seed: dict[int, dict[str, float]] = field(default_factory=dict)
 
     @property
-    def complete(self) -> bool:
-        """Every sample of every problem is there."""
-        return not self.estimate.missing and self.estimate.problems == self.rows
-
-    @property
     def is_base(self) -> bool:
         """An untrained model: one model, whose seeds are not drawn."""
         return all(c.record.cell.step == "base" for c in self.cells)
@@ -101,18 +95,17 @@ class Score:
 def _check_alike(cells: Sequence[Loaded]) -> None:
     one = cells[0]
     for c in cells[1:]:
-        for what, (a, b) in {
-            "problems": [sorted(p.problem_id for p in x.record.problems) for x in (one, c)],
-            "gold answers": [x.record.benchmark_sha256 for x in (one, c)],
-        }.items():
-            if a != b:
-                shown = [f"{x.file}: {len(v) if isinstance(v, list) else v[:16]}" for x, v in ((one, a), (c, b))]
-                raise RecordError(
-                    f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
-                    found=", ".join(shown),
-                    expected=f"the same {what} for every seed",
-                    next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
-                )
+        same = {
+            "problems": {p.problem_id for p in one.record.problems} == {p.problem_id for p in c.record.problems},
+            "gold answers": one.record.benchmark_sha256 == c.record.benchmark_sha256,
+        }
+        for what in (w for w, equal in same.items() if not equal):
+            raise RecordError(
+                f"two records of {c.record.cell.method} on {c.record.cell.benchmark} hold different {what}",
+                found=f"{one.file} ({len(one.record.problems)} problems) and {c.file} ({len(c.record.problems)})",
+                expected=f"the same {what} for every seed",
+                next_step="evaluate all seeds on the same copy and --limit, or name one run's folder only",
+            )
 
 
 def score(cells: Sequence[Loaded]) -> Score:
@@ -298,7 +291,10 @@ def differences(
     """
     columns = {**{b: (b,) for b in benchmarks}, labels.AVERAGE: tuple(benchmarks)}
     out = []
-    for method, against in [*((m, labels.BASE) for m in methods), *((METHOD, b) for b in BASELINES)]:
+    for method, against in [
+        *((m, labels.BASE) for m in methods),
+        *((METHOD, b) for b in labels.METHODS if b != METHOD),
+    ]:
         for name, parts in columns.items():
             family = f"{table}, {'averages' if name == labels.AVERAGE else 'single benchmarks'}"
             for s in SETTINGS:

@@ -178,55 +178,49 @@ def _paper_rows(section: str, size: str, method: str, printed: PaperTable) -> li
 
 
 def footnotes(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """Sentences in a fixed order, read from the records; empty where nothing was run."""
+    """What a reader must know before believing a section, read from the records; empty where nothing was run."""
     if not scores:
         return []
     records = [c.record for s in scores.values() for c in s.cells]
-    return [
-        "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval (t, "
-        "clustered by problem; exact where every problem is all right or all wrong). Rounded half to even.",
-        *_problems(scores),
-        *scoring(records),
-        *_unlike(records),
-        *_models(records),
-        provenance(records),
-    ]
+    return [*_sizes(scores), *_missing(scores), *scoring(records), *_unlike(records), provenance(records)]
 
 
 def _join(items: Iterable[object]) -> str:
     return ", ".join(sorted(map(str, items)))
 
 
-def _methods(methods: Iterable[str]) -> str:
-    return _join({labels.method_label(m) for m in methods})
-
-
-def _problems(scores: Mapping[ScoreKey, Score]) -> list[str]:
-    """How many problems and samples; then, loudly, which are missing."""
+def _sizes(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    """Problems and samples of each benchmark, and each trained method's seeds."""
     shapes: dict[str, set[str]] = defaultdict(set)
-    missing = []
-    for (_, method, benchmark, setting), s in scores.items():
-        e, seeds = s.estimate, len(s.by_seed)
+    seeds: dict[str, int] = {}
+    for (_, method, benchmark, _), s in scores.items():
+        e, n = s.estimate, len(s.by_seed)
         part = f" of {s.rows}" if e.problems != s.rows else ""
-        of = f" x {seeds} training seeds" if seeds > 1 else ""
-        shapes[benchmark].add(f"{e.problems}{part} problems x {e.samples // seeds} samples{of}")
-        if e.missing:
-            missing.append(
-                f"MISSING SAMPLES: {labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting} "
-                f"lacks {e.missing} of {e.problems * e.samples} samples; its value is over those present and is never "
-                "marked best."
-            )
-    text = "; ".join(f"{labels.benchmark_label(b)}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items()))
-    return [f"{text}.", *missing]
+        shapes[labels.benchmark_label(benchmark)].add(f"{e.problems}{part} problems, {e.samples // n} samples each")
+        if not s.is_base:
+            seeds[labels.method_label(method)] = n
+    trained = f"Training seeds: {', '.join(f'{m} {n}' for m, n in seeds.items())}."
+    return ["; ".join(f"{b}: {' or '.join(sorted(v))}" for b, v in sorted(shapes.items())) + "."] + [trained] * bool(
+        seeds
+    )
+
+
+def _missing(scores: Mapping[ScoreKey, Score]) -> list[str]:
+    return [
+        f"MISSING SAMPLES: {labels.method_label(method)} on {labels.benchmark_label(benchmark)} at {setting}: "
+        f"{e.missing} of {e.problems * e.samples}; the value is over those present and never marked best."
+        for (_, method, benchmark, setting), s in scores.items()
+        if (e := s.estimate).missing
+    ]
 
 
 def scoring(records: Sequence[CellRecord]) -> list[str]:
     """By rule or by judge, and the notes on the judge."""
     by: dict[str, set[str]] = defaultdict(set)
     for r in records:
-        by[r.scored_by].add(r.cell.method)
+        by[r.scored_by].add(labels.method_label(r.cell.method))
     if len(by) > 1:
-        said = "NOT SCORED ALIKE: " + "; ".join(f"{k}: {_methods(v)}" for k, v in sorted(by.items())) + "."
+        said = f"NOT SCORED ALIKE: {'; '.join(f'{k}: {_join(v)}' for k, v in sorted(by.items()))}."
     else:
         said = "Scored by the rule" + (" alone." if "rule" in by else ", then by the judge where the rule fails.")
     return [said, *(n if n.endswith(".") else f"{n}." for n in sorted({r.judge_note for r in records if r.judge_note}))]
@@ -234,55 +228,26 @@ def scoring(records: Sequence[CellRecord]) -> list[str]:
 
 def _unlike(records: Sequence[CellRecord]) -> list[str]:
     """What differs between records that a reader compares; fields that older records lack are left out."""
-    copies: dict[str, set[str]] = defaultdict(set)
+    golds: dict[str, set[str]] = defaultdict(set)
     variants = set()
     for r in records:
         name = labels.benchmark_label(r.cell.benchmark)
-        copies[name].add(r.benchmark_sha256)
+        golds[name].add(r.benchmark_sha256)
         if r.variant:
             variants.add(f"{name} is a variant: {r.variant}.")
         if r.text_variants:
             variants.add(f"{name}: {r.text_variants} problems with another text than the registered copy.")
-    notes = [
-        f"NOT THE SAME COPY of {name}: {len(hashes)} sets of gold answers."
-        for name, hashes in sorted(copies.items())
-        if len(hashes) > 1
-    ]
-    for what, found in (
-        ("GRADED", {r.grader for r in records if r.grader}),
-        ("JUDGED", {r.judge for r in records if r.judge and r.scored_by == "rule+judge"}),
-        ("LIMITED", {f"{r.max_tokens} tokens" for r in records}),
-    ):
-        if len(found) > 1:
-            notes.append(f"NOT {what} ALIKE: {'; '.join(sorted(found))}.")
-    return [*notes, *sorted(variants)]
-
-
-def _models(records: Sequence[CellRecord]) -> list[str]:
-    """Checkpoints, and what the interval covers: with one training seed, with two, with several."""
-    steps: dict[str, set[int]] = defaultdict(set)
-    seeds: dict[str, set[int]] = defaultdict(set)
-    for r in records:
-        if r.cell.step != "base":
-            steps[r.cell.method].add(r.cell.step)
-            seeds[r.cell.method].add(r.cell.train_seed)
-    order = [m for m in dict.fromkeys((*labels.METHODS, *sorted(steps))) if m in steps]
-    at = ", ".join(f"{labels.method_label(m)} step {' and '.join(map(str, sorted(steps[m])))}" for m in order)
-    several = _join(f"{labels.method_label(m)}: seeds {_join(s)}" for m, s in seeds.items() if len(s) > 1)
-    two, one = (_methods(m for m, s in seeds.items() if len(s) == n) for n in (2, 1))
+    found = {
+        "GRADED": {r.grader for r in records if r.grader},
+        "JUDGED": {r.judge for r in records if r.judge and r.scored_by == "rule+judge"},
+        "LIMITED": {f"{r.max_tokens} tokens" for r in records},
+        "TRAINED": {f"step {r.cell.step}" for r in records if r.cell.step != "base"},
+    }
     return [
-        said
-        for found, said in (
-            (at, f"Evaluated checkpoints: {at}."),
-            (several, f"Several training seeds ({several}): the interval covers the choice of problems and of seeds, "
-             "SE² = SE² over problems + SE² over seeds; both, and each seed's score, stand in the JSON."),
-            (two, f"Two training seeds ({two}) are few: where their standard error is three to six times that over "
-             "problems, such an interval holds the truth in 88 of 100 simulations, not in 95."),
-            (one, f"One training seed ({one}): the interval covers the choice of problems and the sampling, not the "
-             "spread between training runs."),
-        )
-        if found
-    ]  # fmt: skip
+        *(f"NOT THE SAME COPY of {n}: {len(v)} sets of gold answers." for n, v in sorted(golds.items()) if len(v) > 1),
+        *(f"NOT {what} ALIKE: {'; '.join(sorted(v))}." for what, v in found.items() if len(v) > 1),
+        *sorted(variants),
+    ]
 
 
 def provenance(records: Sequence[CellRecord]) -> str:

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from itertools import zip_longest
-from typing import get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby, zip_longest
+from typing import TypeVar, get_args
 
 from stapo_repro import labels, paper
 from stapo_repro.scores import Difference
@@ -17,33 +17,38 @@ from stapo_repro.table.build import SYNTHETIC, Row, Section, Table
 from stapo_repro.text import escape, grid, p_shown, shown, signed, spans
 from stapo_results.schema import SETTINGS
 
+T = TypeVar("T", Row, Difference, paper.Gain)
 FIRST, SECOND = SETTINGS  # order of the paper's cells: T=1.0, then T=0.7 in brackets
 _ABSENT = ("not run", "n/a", "other problems")
 _IN_SMALL = "<br><sub>{}</sub>"
+_BESIDE = (
+    "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our 95 % "
+    "interval. Not judged: samples or problems are missing, or other ones."
+)
+_LEGEND = (
+    "Accuracy in percent at temperature 1.0 / top-p 1.0, in brackets at 0.7 / 0.9; below it the 95 % interval over "
+    "problems and samples and, with several training seeds, over those. Bold: the best complete value of a column."
+)
 
 
 @dataclass(frozen=True)
 class Grid:
     """A table as texts in Markdown: `**` around the column's best and around what must not be overlooked, `<br><sub>`
-    before each line of small print. `id` names it within its file.
-
-    Attributes:
-        behind: by (row, column), the first record of each number of that cell which comes from records.
-    """
+    before each line of small print. `id` names it within its file."""
 
     id: str
     title: str
     header: list[str]
     rows: list[list[str]]
     notes: list[str]
-    behind: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
 
 def _both(first: str, second: str, *small: tuple[str, str]) -> str:
-    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both."""
+    """The paper's cell: temperature 1.0, in brackets 0.7; below it lines of small print for both, or one text."""
     if first == second and first in _ABSENT:
         return first
-    return f"{first} ({second})" + "".join(_IN_SMALL.format(escape(f"{a} ({b})")) for a, b in small)
+    below = (escape(f"{a} ({b})" if b else a) for a, b in small)
+    return f"{first} ({second})" + "".join(map(_IN_SMALL.format, below))
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -57,14 +62,19 @@ def _number(r: Row) -> str:
     if r.status == "not run":
         return r.status
     text = f"**{r.shown}**" if r.best else r.shown
-    if r.missing:
-        text += f" (**{r.fewest_samples}/{r.samples} samples**)"
-    return text + (f" (**{r.problems}/{r.rows} problems**)" if r.problems < r.rows else "")
+    return f"{text} (**{r.fewest_samples}/{r.samples} samples**)" if r.missing else text
+
+
+def _part(r: Row) -> str:
+    """How many of the benchmark's problems were run."""
+    return f"{r.problems}/{r.rows} problems" if r.problems < r.rows else "all" if r.problems else "n/a"
 
 
 def _cell(first: Row, second: Row) -> str:
     ours = "run" in (first.status, second.status)
     small = [(_interval(first.low, first.high), _interval(second.low, second.high))] if ours else []
+    if any(r.problems < r.rows for r in (first, second)):
+        small.append((part, "") if (part := _part(first)) == _part(second) else (part, _part(second)))
     return _both(_number(first), _number(second), *small)
 
 
@@ -80,29 +90,23 @@ def _header(first: str, benchmarks: Sequence[str]) -> list[str]:
     return [first, *(escape(labels.benchmark_label(b)) for b in benchmarks), f"Avg of {len(benchmarks)}"]
 
 
+def _pairs(found: Iterable[T], benchmarks: Iterable[str]) -> list[tuple[T, T]]:
+    """What a line shows: of each benchmark, the average last, both settings."""
+    of = {(x.benchmark, x.setting): x for x in found}
+    return [(of[b, FIRST], of[b, SECOND]) for b in (*benchmarks, labels.AVERAGE)]
+
+
 def main_grid(table: Table, section: Section) -> Grid:
     """The section in the paper's layout."""
-    found = {(r.method, r.source, r.benchmark, r.setting): r for r in table.rows if r.section == section.id}
-    columns, rows, notes = (*section.benchmarks, labels.AVERAGE), [], list(section.footnotes)
-    beside, behind = False, {}
-    for method, source in dict.fromkeys((m, s) for m, s, _, _ in found):
-        label = escape(labels.method_label(method))
-        pairs = [(found[method, source, b, FIRST], found[method, source, b, SECOND]) for b in columns]
-        behind |= {
-            (len(rows), i): [r.records[0] for r in p if r.records and r.mean is not None]
-            for i, p in enumerate(pairs[:-1], 1)
-        }
+    rows, notes = [], section.footnotes
+    lines = groupby((r for r in table.rows if r.section == section.id), lambda r: (r.method, r.source))
+    for (method, source), line in lines:
+        label, pairs = escape(labels.method_label(method)), _pairs(line, section.benchmarks)
         rows.append([f"*{label}, paper*" if source == "paper" else label, *(_cell(*p) for p in pairs)])
         if any(r.minus_paper is not None for p in pairs for r in p):
-            beside = True
+            notes = [_BESIDE, *section.footnotes]
             rows.append([f"{label}, ours minus paper", *(_minus_paper(*p) for p in pairs)])
-    if beside:
-        notes.insert(
-            0,
-            "Ours minus paper in percentage points; within or outside: whether the paper's printed value lies in our "
-            "95 % interval. Not judged: samples or problems are missing, or other ones.",
-        )
-    return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes, behind)
+    return Grid(section.id, section.title, _header("Method", section.benchmarks), rows, notes)
 
 
 def _difference(first: Difference, second: Difference) -> str:
@@ -125,40 +129,29 @@ def _difference(first: Difference, second: Difference) -> str:
 
 def _tests(found: Sequence[Difference], families: Mapping[str, int]) -> list[str]:
     sizes = "; ".join(f"{name}: {families[name]} tests" for name in dict.fromkeys(d.family for d in found if d.family))
+    several = {labels.method_label(d.method): d.seeds for d in found if d.seeds}
+    which = "; ".join(f"{m}: {', '.join(map(str, s))}" for m, s in several.items())
     notes = [
-        "In percentage points, paired by problem, at temperature 1.0, in brackets at 0.7; below it the 95 % t "
-        f"interval, the two-sided p-value, and that p by Holm over its family ({sizes}). p is a sign-flip permutation "
-        "test's: it speaks about these two models, not about another training."
+        "In percentage points, paired by problem: the 95 % t interval, the two-sided p of a sign-flip permutation "
+        f"test, and that p by Holm over its family ({sizes}). It speaks about these two models, not about another "
+        "training."
     ]
-    if several := {d.method: d.seeds for d in found if d.seeds}:
-        which = "; ".join(f"{labels.method_label(m)}: {', '.join(map(str, s))}" for m, s in several.items())
-        notes.append(
-            f"Where both sides have the same several training seeds ({which}) they are paired by seed too, the "
-            "interval covers the choice of problems and of seeds, and p is the t test's with that standard error."
-        )
+    if several:
+        notes.append(f"Paired by training seed too ({which}): interval and p are the t test's over problems and seeds.")
     return notes
 
 
 def difference_grid(table: Table, section: Section) -> Grid | None:
     """Differences of methods; None where no pair was run."""
-    of_section = table.differences.get(section.id, [])
-    found = {(d.method, d.against, d.benchmark, d.setting): d for d in of_section}
-    run = dict.fromkeys((d.method, d.against) for d in of_section if d.status != "not run")
-    if not run:
-        return None
-    rows = [
-        [
-            escape(f"{labels.method_label(method)} minus {labels.method_label(against)}"),
-            *(
-                _difference(found[method, against, b, FIRST], found[method, against, b, SECOND])
-                for b in (*section.benchmarks, labels.AVERAGE)
-            ),
-        ]
-        for method, against in run
-    ]
+    found, rows = table.differences.get(section.id, []), []
+    for (method, against), line in groupby(found, lambda d: (d.method, d.against)):
+        pairs = _pairs(line, section.benchmarks)
+        if any(d.status != "not run" for p in pairs for d in p):
+            label = f"{labels.method_label(method)} minus {labels.method_label(against)}"
+            rows.append([escape(label), *(_difference(*p) for p in pairs)])
     title = f"Differences of methods: {section.title}"
     head = _header("Difference", section.benchmarks)
-    return Grid(f"{section.id}-differences", title, head, rows, _tests(of_section, table.families))
+    return Grid(f"{section.id}-differences", title, head, rows, _tests(found, table.families)) if rows else None
 
 
 def gains_grid(table: Table) -> Grid:
@@ -172,22 +165,19 @@ def gains_grid(table: Table) -> Grid:
         found = [g.reading for g in table.gains if (g.benchmark == labels.AVERAGE) == averages]
         return ", ".join(f"{found.count(reading)} {reading}" for reading in get_args(paper.Reading))
 
-    found = {(g.size, g.baseline, g.benchmark, g.setting): g for g in table.gains}
     rows = []
-    for size, baseline in dict.fromkeys((g.size, g.baseline) for g in table.gains):
-        cells = []
-        for b in (*labels.PAPER_BENCHMARKS, labels.AVERAGE):
-            pair = [found[size, baseline, b, s] for s in SETTINGS]
-            bounds = [_interval(g.mde_sampling, g.mde_unpaired) for g in pair]
-            cells.append(_both(text(pair[0]), text(pair[1]), (bounds[0], bounds[1])))
+    for (size, baseline), line in groupby(table.gains, lambda g: (g.size, g.baseline)):
+        cells = [
+            _both(
+                text(a), text(b), (_interval(a.mde_sampling, a.mde_unpaired), _interval(b.mde_sampling, b.mde_unpaired))
+            )
+            for a, b in _pairs(line, labels.PAPER_BENCHMARKS)
+        ]
         rows.append([f"*{labels.PAPER_SIZES[size]}, STAPO minus {labels.method_label(baseline)}*", *cells])
     notes = [
-        "Printed values of the paper, in percentage points, at temperature 1.0, in brackets at 0.7. Below: the "
-        "minimal detectable difference (80 % power, two-sided 5 %) from the number of problems and samples and the "
-        "printed values alone, once if all problems were equally hard (sampling alone), once if each problem were "
-        "always right or always wrong and the models unpaired. Bold: above both. †: below both, so a true gain of "
-        "that size would be missed more than one time in five even with the smaller standard error. The spread "
-        "between training runs is in neither, and nothing is corrected for the number of comparisons.",
+        "Printed values of the paper, in percentage points. Below: the minimal detectable difference (80 % power, "
+        "two-sided 5 %) by the number of problems and samples: by sampling alone, and with the models' problems "
+        "independent. Bold: above both. †: below both. The spread between training runs is in neither.",
         f"On averages: {counted(True)}. On single benchmarks: {counted(False)}.",
     ]
     title = "The paper's gains beside what its design can tell from noise"
@@ -210,7 +200,7 @@ def introduction(table: Table) -> str:
     """How to read it."""
     return (
         f"Italic rows are the paper's printed values ({table.paper}); the others are this suite's own runs. "
-        '"not run" means that no record exists. Bold marks the best complete value of a column.'
+        f"Not run: no record exists. {_LEGEND}"
     )
 
 
@@ -241,7 +231,8 @@ def readme_block(table: Table) -> str:
     g = main_grid(table, table.sections[0])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
     more = f"{state_of_paper_cells(table)} All sections, and the differences of methods with intervals and p: {file}."
-    return "\n".join([f"### {escape(g.title)}", "", *lines(g), "", f"{more} {escape(stamp(table))}", ""])
+    text = f"{_LEGEND} {more} {escape(stamp(table))}"
+    return "\n".join([f"### {escape(g.title)}", "", *lines(g), "", text, ""])
 
 
 def to_json(table: Table) -> str:
@@ -292,9 +283,9 @@ def latex(markdown: str) -> list[str]:
 
 
 def _latex_rows(row: Sequence[str]) -> list[str]:
-    """A row of a grid; each line of small print is a row of its own."""
-    columns = zip_longest(*map(latex, row), fillvalue="")
-    return [" & ".join(cells) + r" \\" for cells in columns]
+    """A row of a grid; each line of small print is a row of its own, and a little space ends them."""
+    columns = list(zip_longest(*map(latex, row), fillvalue=""))
+    return [*(" & ".join(cells) + r" \\" for cells in columns), *([r"\addlinespace"] if len(columns) > 1 else [])]
 
 
 def to_latex(table: Table) -> str:
@@ -305,14 +296,18 @@ def to_latex(table: Table) -> str:
         out += [
             r"\begin{table}[p]\centering\scriptsize\setlength{\tabcolsep}{3pt}",
             rf"\caption{{{latex(escape(g.title))[0]}}}\label{{tab:stapo-{re.sub('[^a-z0-9]+', '-', g.id.lower())}}}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            r"\smallskip\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{@{{}}l{'c' * (len(g.header) - 1)}@{{}}}}\toprule",
             *_latex_rows(g.header),
             r"\midrule",
             *(line for row in g.rows for line in _latex_rows(row)),
             r"\bottomrule\end{tabular}}",
-            *([r"\par\begin{minipage}{\linewidth}\tiny\raggedright"] if g.notes else []),
+            *([r"\par\smallskip\begin{minipage}{\linewidth}\tiny\raggedright"] if g.notes else []),
             *(latex(escape(n))[0] + r"\par" for n in g.notes),
             (r"\end{minipage}" if g.notes else "") + r"\end{table}",
         ]
     return "\n".join(out) + "\n"
+
+
+FORMS = {"md": to_markdown, "csv": to_csv, "json": to_json, "tex": to_latex}
+"""By the ending of the file's name."""
