@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from stapo_repro.labels import PAPER_BENCHMARKS, benchmark_label
 from stapo_repro.paper import transcribed
 from stapo_repro.read import Loaded, load_cells
+from stapo_repro.statistics import against_printed
 from stapo_repro.text import escape, grid, p_shown, percent, shown, signed
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS, CellRecord
 from stapo_results.shapes import Shape, shape_from
 from stapo_results.statistics import holm, parse_verdicts
-from stapo_results.statistics.fixed import against_printed
 
 Row = dict[str, Any]
 NOT_STATED = "not stated"
@@ -177,7 +177,7 @@ def _beside(theirs: Row, cell: Loaded | None) -> Row:
     return row | {
         "record": cell.path, "at": r.cell.setting + (f", seed {r.cell.eval_seed}" if r.cell.eval_seed else ""),
         "ours": percent(math.fsum(map(math.fsum, scores)) / (r.n * len(scores))), "our_n": r.n,
-        "points": percent(found.difference), "se": se, "low": low, "high": high, "p": p,
+        "points": percent(found.mean), "se": se, "low": low, "high": high, "p": p,
         "verdict": "cannot tell", "why": why if why or p is not None else "the noise cannot be estimated",
     }  # fmt: skip
 

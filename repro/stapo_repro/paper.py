@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+from stapo_repro.statistics import Design, difference_se, minimal_detectable
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
-from stapo_results.statistics import Design, difference_se, minimal_detectable
 from stapo_results.store import read_json
 
 Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
@@ -98,13 +98,13 @@ def _gain(paper: PaperTable, size: str, baseline: str, name: str, benchmarks: Se
     assert ours is not None  # `PaperTable` is complete
     assert theirs is not None
     rows, samples = registry(), paper.samples_per_problem
-    se = difference_se(
+    sampling, unpaired = difference_se(
         [
             Design(float(ours.values[b]) / 100, float(theirs.values[b]) / 100, rows[b].rows, samples[b])
             for b in benchmarks
         ]
     )
-    numbers = (se.sampling, se.unpaired, minimal_detectable(se.sampling), minimal_detectable(se.unpaired))
+    numbers = (sampling, unpaired, minimal_detectable(sampling), minimal_detectable(unpaired))
     of_sampling, of_unpaired, low, high = (round(100 * x, 8) for x in numbers)
     points = float(Decimal(ours.values[name]) - Decimal(theirs.values[name]))
     reading: Reading = "below both" if abs(points) < low else "between" if abs(points) < high else "above both"
