@@ -1,7 +1,7 @@
 """The paper's main table and hyperparameters as data: arXiv 2602.15620v4, as printed, transcribed by this project.
 
 Its gains are held against the smallest difference that its own design (N and row counts) can tell from noise; they use
-what is printed and nothing else. Formulas in `stapo_results.statistics.comparison`.
+what is printed and nothing else. Formulas in `stapo_repro.statistics`.
 """
 
 from __future__ import annotations
