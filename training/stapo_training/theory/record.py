@@ -58,7 +58,7 @@ class Theory(Record):
     vocabularies: list[int]
     rows: list[TheoryRow]
     source_run: str = ""
-    source_about: dict[str, str] = {}
-    source: dict[str, float] = {}
-    quadrants: list[TheoryQuadrant] = []
-    missing: list[str] = []
+    source_about: dict[str, str] = Field(default_factory=dict)
+    source: dict[str, float] = Field(default_factory=dict)
+    quadrants: list[TheoryQuadrant] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
