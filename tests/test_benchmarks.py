@@ -115,11 +115,11 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{broken\n", "is not a JSON line"),
-        ('["a list"]\n', "is not an object"),
-        ('{"id": "a", "problem": "x"}\n', "no column 'answer'"),
-        ('{"id": "a", "problem": 3, "answer": "x"}\n', "problem is text"),
-        ('{"id": "a", "problem": "x", "answer": "1"}\n{"id": "a", "problem": "y", "answer": "1"}\n', "stands twice"),
+        ("{broken\n", "is not a JSON object"),
+        ('["a list"]\n', "is not a JSON object"),
+        ('{"id": "a", "problem": "x"}\n', "no answer"),
+        ('{"id": "a", "problem": 3, "answer": "x"}\n', "no problem"),
+        ('{"id": "a", "problem": "x", "answer": "1"}\n{"id": "a", "problem": "y", "answer": "1"}\n', "duplicate ids"),
     ],
 )
 def test_broken_files_are_named(toy: Path, content: str, message: str) -> None:

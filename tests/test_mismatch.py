@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from stapo_repro.read import TrainingRun
 from stapo_repro.tokens import tables
 from stapo_repro.tokens.log import load
 from stapo_repro.tokens.mismatch import Mismatch, measured
-from stapo_results.statistics.ranks import rank_correlation
 from stapo_training.verl_ext.token_log_buffer import largest
 
 
@@ -81,18 +79,3 @@ def test_the_largest_of_all_ranks_are_flagged() -> None:
     values[1] = 0.5
     assert largest(values, among, chosen, pool).tolist() == [True, True, False, False]
     assert not largest(values, among, torch.zeros(4, dtype=torch.bool), lambda v: v).any()
-
-
-def test_rank_correlation_by_hand() -> None:
-    assert rank_correlation([1, 2, 3, 4], [1, 3, 2, 4], [0, 0, 0, 0])[0] == pytest.approx(0.8)  # 1 - 6 x 2 / (4 x 15)
-    # midranks 1.5 1.5 3 against 1 2 3: covariance 1.5, squares 1.5 and 2
-    rho, low, high = rank_correlation([5, 5, 9], [1, 2, 3], [0, 0, 0])
-    assert rho == pytest.approx(1.5 / math.sqrt(3))
-    assert all(map(math.isnan, (low, high)))
-    assert math.isnan(rank_correlation([1, 1], [1, 2], [0, 1])[0])
-
-
-def test_its_interval_is_over_clusters() -> None:
-    """Draws aa and bb hold one direction each, ab and ba both: +1, -1 and 0 ("1 2" against "1 2" and "2 1", tied)."""
-    rho, low, high = rank_correlation([1, 2, 1, 2], [1, 2, 2, 1], ["a", "a", "b", "b"])
-    assert (rho, low, high) == (0.0, pytest.approx(-1.0), pytest.approx(1.0))

@@ -14,10 +14,11 @@ import torch
 
 from stapo_results import provenance, store, token_log
 from stapo_results.errors import BadInput
-from stapo_results.schema import Run, Theory
+from stapo_results.schema import Run
 from stapo_training import cli
 from stapo_training.theory import cases, formulas, report
 from stapo_training.theory.checks import Tally
+from stapo_training.theory.record import Theory
 from stapo_training.theory.report import STATEMENTS
 from stapo_training.theory.run import TheoryPlan, check, run
 

@@ -81,7 +81,7 @@ def test_the_key_of_a_text_by_hand() -> None:
 )
 def test_when_a_benchmark_problem_counts(training: str, benchmark: str, kind: str | None) -> None:
     spec = benchmarks.registry()["aime24"]
-    problem = benchmarks.Problem("p", benchmark, "1")
+    problem = benchmarks.Problem(id="p", problem=benchmark, answer="1")
     one = benchmarks.Benchmark("b", spec, (problem,), benchmarks.Identity(1, "", "", ()), "")
     report = contamination.find([source.Prompt(training, 5, "s")], {"b": one}, excluded=False)
     assert [(m.problem_id, m.kind, [(r.row, r.source_id) for r in m.rows]) for m in report.benchmarks["b"].matches] == (

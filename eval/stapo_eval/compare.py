@@ -184,7 +184,12 @@ def _side(record: CellRecord) -> dict[str, Any]:
 
 
 def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
-    return {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.p), **difference_fields(d, ends)}
+    return {
+        "problems": d.problems,
+        "standard_error": rounded(d.se),
+        "p": rounded(d.sign_flip),
+        **difference_fields(d, ends),
+    }
 
 
 def compare(pairs: Sequence[Pair]) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Literal
 import tyro
 
 from stapo_eval.engines.options import EngineOptions
-from stapo_results.benchmarks.loader import name_of_file
-from stapo_results.benchmarks.sources import is_file_name
+from stapo_results.benchmarks.load import is_file_name, name_of_file
 from stapo_results.errors import BadInput
 
 

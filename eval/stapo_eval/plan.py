@@ -19,7 +19,7 @@ from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import RunOptions
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
-from stapo_results.benchmarks.sources import is_file_name
+from stapo_results.benchmarks.load import is_file_name
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size

@@ -56,7 +56,7 @@ def difference_fields(d: Paired, ends: tuple[float, float]) -> dict[str, float |
     """A paired difference and both intervals; where no problem differs they would claim certainty and are null."""
     low, high, bootstrap_low, bootstrap_high = (d.low, d.high, *ends) if d.se > 0 else (math.nan,) * 4
     return {
-        "difference": rounded(d.difference),
+        "difference": rounded(d.mean),
         "low": rounded(low),
         "high": rounded(high),
         "bootstrap_low": rounded(bootstrap_low),

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from stapo_repro.labels import PAPER_BENCHMARKS, benchmark_label
 from stapo_repro.paper import transcribed
 from stapo_repro.read import Loaded, load_cells
+from stapo_repro.statistics import against_printed
 from stapo_repro.text import escape, grid, p_shown, percent, shown, signed
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
 from stapo_results.shapes import Shape, shape_from
 from stapo_results.statistics import holm, parse_verdicts
-from stapo_results.statistics.fixed import against_printed
 
 Row = dict[str, Any]
 NOT_STATED = "not stated"
@@ -163,7 +163,7 @@ def _beside(theirs: Row, cell: Loaded) -> Row:
     return {
         "record": cell.path, "at": r.cell.setting + (f", seed {r.cell.eval_seed}" if r.cell.eval_seed else ""),
         "ours": percent(math.fsum(map(math.fsum, scores)) / (r.n * len(scores))), "our_n": r.n,
-        "points": percent(found.difference), "se": percent(se), "low": percent(low), "high": percent(high),
+        "points": percent(found.mean), "se": percent(se), "low": percent(low), "high": percent(high),
         "p": None if why else p, "verdict": "cannot tell", "why": why,
     }  # fmt: skip
 

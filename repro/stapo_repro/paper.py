@@ -1,7 +1,7 @@
 """The paper's main table and hyperparameters as data: arXiv 2602.15620v4, as printed, transcribed by this project.
 
 Its gains are held against the smallest difference that its own design (N and row counts) can tell from noise; they use
-what is printed and nothing else. Formulas in `stapo_results.statistics.comparison`.
+what is printed and nothing else. Formulas in `stapo_repro.statistics`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES
+from stapo_repro.statistics import Design, difference_se, minimal_detectable
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
-from stapo_results.statistics import Design, difference_se, minimal_detectable
 from stapo_results.store import read_json
 
 Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
@@ -98,8 +98,8 @@ def _gain(ours: PaperRow, theirs: PaperRow, name: str, samples: Mapping[str, int
         Design(float(ours.values[b]) / 100, float(theirs.values[b]) / 100, registry()[b].rows, samples[b])
         for b in (PAPER_BENCHMARKS if name == AVERAGE else [name])
     ]
-    se = difference_se(designs)
-    numbers = (se.sampling, se.unpaired, minimal_detectable(se.sampling), minimal_detectable(se.unpaired))
+    sampling, unpaired = difference_se(designs)
+    numbers = (sampling, unpaired, minimal_detectable(sampling), minimal_detectable(unpaired))
     of_sampling, of_unpaired, low, high = (round(100 * x, 8) for x in numbers)
     points = float(Decimal(ours.values[name]) - Decimal(theirs.values[name]))
     reading: Reading = "below both" if abs(points) < low else "between" if abs(points) < high else "above both"

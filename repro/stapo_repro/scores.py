@@ -29,6 +29,7 @@ from stapo_results.statistics import (
     Estimate,
     bootstrap,
     clustered,
+    crossed,
     holm,
     paired_average,
     parse_verdicts,
@@ -36,7 +37,6 @@ from stapo_results.statistics import (
     sampling_se,
 )
 from stapo_results.statistics import average as average_estimate
-from stapo_results.statistics.crossed import crossed, t_test_p
 
 METHOD = "stapo"
 FLIPS = 100_000
@@ -264,17 +264,17 @@ def difference(
         if seeds:
             by_seed.append(_columns(a, ids, seeds) - _columns(b, ids, seeds))
     flat = paired_average(strata, resamples=flips)
-    values, p, test = (flat.difference, flat.se, flat.low, flat.high), flat.p, "sign flip"
-    if seeds and not math.isnan(flat.difference):
+    values, p, test = (flat.mean, flat.se, flat.low, flat.high), flat.sign_flip, "sign flip"
+    if seeds and not math.isnan(flat.mean):
         c = crossed(by_seed)
-        values, p, test = (c.mean, c.se, c.low, c.high), t_test_p(c), "t over problems and seeds"
+        values, p, test = (c.mean, c.se, c.low, c.high), c.p, "t over problems and seeds"
     return Difference(
         *label,
         "run",
         *map(percent, values),
         test=test,
         p=_rounded(p),
-        p_sign_flip=_rounded(flat.p),
+        p_sign_flip=_rounded(flat.sign_flip),
         problems=flat.problems,
         missing=sum(a.estimate.missing + b.estimate.missing for a, b in there),
         seeds=list(seeds) if test != "sign flip" else [],

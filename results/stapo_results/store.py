@@ -132,37 +132,32 @@ def append(path: str | os.PathLike, records: Iterable[BaseModel]) -> None:
             journal.append(records)
 
 
+def _keep_aside(path: Path, lines: Iterable[bytes], what: str) -> None:
+    with open(path.with_name(path.name + ".damaged"), "ab") as aside:
+        aside.writelines(lines)
+        aside.flush()
+        os.fsync(aside.fileno())
+    print(f"repaired {path}: {what} taken out and kept in {path.name}.damaged", file=sys.stderr)
+
+
 def repair(path: str | os.PathLike) -> int:
     """Cut off a half-written last line, say so on stderr, keep its bytes in `<name>.damaged`.
 
     Returns:
-        The number of bytes that were cut off (0 for a whole file).
+        The number of bytes that were cut off (0 for a whole file, or none).
     """
     path = Path(path)
     if not path.exists():
         return 0
+    whole, half = 0, b""
     with open(path, "rb+") as f:
-        size = f.seek(0, os.SEEK_END)
-        tail, pos = b"", size
-        while pos > 0 and b"\n" not in tail:
-            step = min(1 << 16, pos)
-            pos -= step
-            f.seek(pos)
-            tail = f.read(step) + tail
-        keep = pos + tail.rfind(b"\n") + 1
-        lost = size - keep
-        if lost:
-            f.seek(keep)
-            with open(path.with_name(path.name + ".damaged"), "ab") as d:
-                d.write(f.read(lost) + b"\n")
-            f.truncate(keep)
-            f.flush()
+        for line in f:
+            whole, half = (whole + len(line), b"") if line.endswith(b"\n") else (whole, line)
+        if half:
+            _keep_aside(path, [half + b"\n"], f"a half-written last line ({len(half)} bytes) was")
+            f.truncate(whole)
             os.fsync(f.fileno())
-            print(
-                f"repaired {path}: a half-written last line ({lost} bytes) was cut off and kept in {path.name}.damaged",
-                file=sys.stderr,
-            )
-    return lost
+    return len(half)
 
 
 def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
@@ -188,22 +183,11 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
                     return lost
                 bad[number] = line
     if bad:
-        with open(path.with_name(path.name + ".damaged"), "ab") as aside:
-            aside.writelines(bad.values())
-            aside.flush()
-            os.fsync(aside.fileno())
+        shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
+        _keep_aside(path, bad.values(), f"{len(bad)} lines that are no {model.__name__} record ({shown}) were")
         with open(path, "rb") as f, replacing(path) as whole:
             whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
-        shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
-        print(
-            f"repaired {path}: {len(bad)} lines that are no {model.__name__} record ({shown}) were taken out and kept "
-            f"in {path.name}.damaged",
-            file=sys.stderr,
-        )
     return lost + len(bad)
-
-
-_MADE_AGAIN = ("Sample", "Judgement", "Timing", "Verdict", "CellRecord")  # of a run of stapo-eval
 
 
 def _refusal(model: type[BaseModel], e: ValidationError, where: str, number: int = 0) -> RecordError:
@@ -219,14 +203,12 @@ def _refusal(model: type[BaseModel], e: ValidationError, where: str, number: int
         )
     # the parser counts lines from the record's own start, which `where` has already
     message = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
-    mend = f"restore the file from a copy{', or delete the line' if number else ''}"
-    if model.__name__ in _MADE_AGAIN:
-        mend = "run the command that wrote it again: it keeps what is whole and makes the rest again"
     return RecordError(
         f"{where}: not a valid {model.__name__} record",
         found=f"{field}: {message}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
-        expected=f"the fields of stapo_results.schema.{model.__name__}",
-        next_step=mend,
+        expected=f"the fields of {model.__module__}.{model.__name__}",
+        next_step="restore the file from a copy, or repeat the command that wrote it: stapo-eval run keeps what is "
+        "whole and makes the rest again",
     )
 
 
@@ -306,8 +288,5 @@ def sha256_files(files: Sequence[Path]) -> str:
 
 def sha256_file(path: str | os.PathLike) -> str:
     """Hex SHA-256 of a file, read in pieces."""
-    h = hashlib.sha256()
     with open(path, "rb") as f:
-        while block := f.read(1 << 20):
-            h.update(block)
-    return h.hexdigest()
+        return hashlib.file_digest(f, "sha256").hexdigest()

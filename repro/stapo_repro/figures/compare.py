@@ -19,7 +19,7 @@ from stapo_repro.figures.style import GREY, SMALL, Sketch
 from stapo_repro.read import Loaded
 from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS, StepMetrics
-from stapo_results.statistics.crossed import over_seeds
+from stapo_results.statistics import over_seeds
 
 _OURS = "stapo"
 _PITCH = 0.155  # inches a line of the forest

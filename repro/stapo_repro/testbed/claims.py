@@ -12,11 +12,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
+from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
 from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity, rounded
 from stapo_repro.testbed.plan import SEEDS, Part
 from stapo_results.statistics import holm
-from stapo_results.statistics.comparison import ALPHA
-from stapo_results.statistics.power import detectable, runs_for_equivalence, runs_needed, tost_p
 
 Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not run"]
 

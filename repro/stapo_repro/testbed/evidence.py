@@ -22,8 +22,7 @@ from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
-from stapo_results.statistics import parse_verdicts, pass_at_k
-from stapo_results.statistics.crossed import Crossed, crossed, over_seeds, t_test_p
+from stapo_results.statistics import Crossed, crossed, over_seeds, parse_verdicts, pass_at_k
 
 BENCHMARK, REFERENCE = "mini-add", "justrl"
 EARLY = 16
@@ -265,7 +264,7 @@ def quantity(
 def p_value(c: Crossed) -> float:
     """The t test's p of "the mean is 0"; where no seed differs from another, which a t test takes for certainty, that
     of the sign-flip test: 2^(1 - seeds)."""
-    return 2.0 ** (1 - len(c.seeds)) if no_spread(c) and c.mean != 0 else t_test_p(c)
+    return 2.0 ** (1 - len(c.seeds)) if no_spread(c) and c.mean != 0 else c.p
 
 
 def no_spread(c: Crossed) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stapo_repro.statistics import rank_correlation
 from stapo_repro.tokens.log import LoggedRun, batch_keys
 from stapo_repro.tokens.masks import Array, Interval, Share, Sums
-from stapo_results.statistics.ranks import rank_correlation
 
 
 @dataclass(frozen=True)

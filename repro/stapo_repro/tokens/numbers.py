@@ -12,7 +12,7 @@ import numpy as np
 
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys
 from stapo_results.errors import RunFailed
-from stapo_results.statistics.estimates import quantile_t
+from stapo_results.statistics import interval
 
 ORDER = ((False, False), (False, True), (True, False), (True, True))
 """(rare, below tau_h) in the order of the paper's table."""
@@ -60,9 +60,9 @@ def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Ratio:
     mean = math.fsum(sums_C) / total
     if n < 2:
         return Ratio(mean, None, None)
-    se = math.sqrt(n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2)) / total
-    half = quantile_t(0.95, n - 1) * se
-    return Ratio(mean, mean - half, mean + half)
+    variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / total**2
+    found = interval(mean, [(variance, n - 1)])
+    return Ratio(mean, found.low, found.high)
 
 
 def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:

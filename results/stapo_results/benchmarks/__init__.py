@@ -4,32 +4,27 @@
 text), never a problem or an answer. A `registry.yaml` in a data directory adds benchmarks in the same format, and a
 JSONL file of a user's own is a benchmark without an entry.
 
-spec      what an entry, a problem and a loaded benchmark are; hashes, and the comparison of a copy with its entry
-registry  the packaged entries, those of a data directory, making new ones
-sources   rows of JSONL files, Parquet files and the hub's data sets
-loader    from a name or a path to checked problems
-copies    writing copies into a data directory
+spec    what an entry, a problem and a loaded benchmark are; the registry; the comparison of a copy with its entry
+load    from a name or a path to checked problems
+copies  writing copies into a data directory
 """
 
 from stapo_results.benchmarks.copies import registry_entry
-from stapo_results.benchmarks.loader import load
-from stapo_results.benchmarks.registry import (
+from stapo_results.benchmarks.load import load, read_jsonl
+from stapo_results.benchmarks.spec import (
     DATA_DIR_VARIABLE,
     REGISTRY_FILE,
-    find_data_dir,
-    registry,
-    write_registry,
-)
-from stapo_results.benchmarks.sources import read_jsonl
-from stapo_results.benchmarks.spec import (
     Benchmark,
     Identity,
     Problem,
     Spec,
     check_identity,
+    find_data_dir,
     golds_sha256,
     normal_text,
+    registry,
     text_hash,
+    write_registry,
 )
 
 __all__ = [

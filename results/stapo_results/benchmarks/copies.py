@@ -8,9 +8,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stapo_results.benchmarks.loader import HUB, OWN, checked, load, problems_of
-from stapo_results.benchmarks.registry import (
+from stapo_results.benchmarks.load import (
+    HUB,
+    OWN,
+    Rows,
+    checked,
+    from_file,
+    from_hub,
+    is_file_name,
+    load,
+    problems_of,
+)
+from stapo_results.benchmarks.spec import (
+    FIELDS,
     REGISTRY_FILE,
+    Benchmark,
+    Spec,
     check_name,
     describe,
     own_entries,
@@ -18,8 +31,6 @@ from stapo_results.benchmarks.registry import (
     to_entry,
     write_registry,
 )
-from stapo_results.benchmarks.sources import Rows, from_file, from_hub, is_file_name
-from stapo_results.benchmarks.spec import Benchmark, Problem, Spec
 from stapo_results.errors import BadInput
 from stapo_results.store import write_atomic
 
@@ -47,20 +58,29 @@ def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = 
 
 def to_jsonl(benchmark: Benchmark) -> str:
     """The benchmark as a data directory holds it: our fields, then source and licence."""
-    return "".join(
-        json.dumps(_row(p) | {"source": benchmark.source, "license": benchmark.spec.license}, ensure_ascii=False) + "\n"
-        for p in benchmark.problems
-    )
+    known = {"source": benchmark.source, "license": benchmark.spec.license}
+    rows = [p.model_dump(mode="json", exclude_defaults=True) | known for p in benchmark.problems]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _row(p: Problem) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": p.id, "problem": p.problem}
-    row["answer"] = p.answer if isinstance(p.answer, str) else list(p.answer)
-    if p.unit:
-        row["unit"] = p.unit
-    if p.tolerance is not None:
-        row["tolerance"] = p.tolerance
-    return row
+def parse_columns(text: str) -> dict[str, str]:
+    """`problem=question,answer=final_answer` as a mapping from our fields to columns.
+
+    Raises:
+        BadInput: for another form or a field that does not exist.
+    """
+    columns = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        field, _, column = (x.strip() for x in part.partition("="))
+        if not column or field not in FIELDS:
+            raise BadInput(
+                "--columns does not name a field and its column",
+                found=part,
+                expected=f"FIELD=COLUMN joined by commas, with the fields {', '.join(FIELDS)}",
+                next_step="for example --columns problem=question,answer=final_answer",
+            )
+        columns[field] = column
+    return columns
 
 
 def write_copy(

@@ -1,26 +1,33 @@
-"""What a registry entry, a problem and a loaded benchmark are; what identifies a copy, and its comparison."""
+"""What a registry entry, a problem and a loaded benchmark are; the registry, and the comparison of a copy with it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from stapo_results.answers import normalise_gold
 from stapo_results.errors import BadInput
+from stapo_results.store import write_atomic
 
-NAME = re.compile(r"[a-z0-9][a-z0-9\-]*")
+DATA_DIR_VARIABLE = "STAPO_DATA_DIR"
+REGISTRY_FILE = "registry.yaml"
 
+_NAME = re.compile(r"[a-z0-9][a-z0-9\-]*")
+_INTEGER = re.compile(r"[+-]?\d+")
 _SHOWN = 20  # differing rows that a message names
-# our fields; the first three are in every file, `unit` and `tolerance` where a problem has one
-FIELDS = ("id", "problem", "answer", "unit", "tolerance")
 
 
 class Spec(BaseModel):
@@ -50,18 +57,42 @@ class Spec(BaseModel):
     miniature: bool = False
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One problem; `answer` is a tuple where several answers, in any order, are asked for.
+def _empty_as_none(value: Any) -> Any:
+    return None if value == "" else value
 
-    `tolerance` is the largest absolute error that still counts as right; None where an answer has to be exact.
+
+def _as_text(value: Any) -> Any:
+    """Numbers as text, 3.0 as the integer that it copies; what is neither a number nor text stays and is refused."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class Problem(BaseModel):
+    """One problem, as a row of a file gives it. Columns of other names are ignored.
+
+    `answer` is a tuple where several answers, in any order, are asked for. `tolerance` is the largest absolute error
+    that still counts as right; None where an answer has to be exact. `id` is "" until the loader gives one.
     """
 
-    id: str
-    problem: str
+    model_config = ConfigDict(frozen=True)
+
+    id: Annotated[str, BeforeValidator(lambda v: "" if v is None else _as_text(v))] = ""
+    problem: Annotated[str, Field(pattern=r"\S")]
     answer: str | tuple[str, ...]
-    unit: str = ""
-    tolerance: float | None = None
+    unit: Annotated[str, BeforeValidator(lambda v: v or "")] = ""
+    tolerance: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(_empty_as_none)] = None
+
+    @field_validator("answer", mode="before")
+    @classmethod
+    def _answers(cls, value: Any) -> Any:
+        values = tuple(map(_as_text, value if isinstance(value, list | tuple) else [value]))
+        if not values or any(isinstance(v, str) and not v.strip(" \t\r\n$") for v in values):
+            raise ValueError("an empty gold answer would say nothing of a response")
+        return values[0] if len(values) == 1 else values
+
+
+FIELDS = tuple(Problem.model_fields)
 
 
 @dataclass(frozen=True)
@@ -90,7 +121,7 @@ class Benchmark:
 
         Unlike the identity, it tells texts apart that differ in white space, and it depends on the order of the rows.
         """
-        rows = json.dumps([asdict(p) for p in self.problems], sort_keys=True)
+        rows = json.dumps([p.model_dump() for p in self.problems], sort_keys=True)
         problems = hashlib.sha256(rows.encode()).hexdigest()
         return f"{self.identity.rows} rows, golds sha256:{self.identity.golds_sha256}, problems sha256:{problems}"
 
@@ -160,3 +191,104 @@ def check_identity(
         )
     variant = "; ".join(f"{what} {found} instead of {expected}" for what, found, expected in differs)
     return Identity(len(problems), golds, variant, tuple(differing))
+
+
+def _entries(text: str, where: str) -> dict[str, Spec]:
+    try:
+        raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if not isinstance(raw, dict) or raw.get("schema_version") != 1 or not isinstance(raw.get("benchmarks"), dict):
+            raise ValueError("expected the keys schema_version (1) and benchmarks")
+        return {check_name(str(name), where): Spec.model_validate(entry) for name, entry in raw["benchmarks"].items()}
+    except (yaml.YAMLError, ValidationError, ValueError) as e:
+        raise BadInput(
+            f"{where} is not a benchmark registry",
+            found=e,
+            next_step="make its entries with `stapo-eval benchmarks --add FILE --data-dir DIR`",
+        ) from None
+
+
+def check_name(name: str, where: str) -> str:
+    """The name. Raises BadInput for one that would not do as part of a cell id and a file name."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{where}: a benchmark's name is lower case letters, digits and hyphens",
+            found=name,
+            next_step="choose another name",
+        )
+    return name
+
+
+@cache
+def packaged() -> dict[str, Spec]:
+    """The paper's six."""
+    text = resources.files("stapo_results").joinpath("benchmarks.yaml").read_text(encoding="utf-8")
+    return _entries(text, "stapo_results/benchmarks.yaml")
+
+
+def find_data_dir(given: str | os.PathLike | None) -> Path | None:
+    """The directory with benchmark files: as given, else from STAPO_DATA_DIR, else None (the hub)."""
+    path = given or os.environ.get(DATA_DIR_VARIABLE)
+    if not path:
+        return None
+    if not Path(path).is_dir():
+        raise BadInput(
+            "the data directory is no folder",
+            found=path,
+            expected="a folder with the benchmarks' JSONL files",
+            next_step=f"check --data-dir, or ${DATA_DIR_VARIABLE} where it is not given",
+        )
+    return Path(path)
+
+
+def own_entries(data_dir: str | os.PathLike | None) -> dict[str, Spec]:
+    """The entries of a data directory's registry.yaml; none where it has no such file.
+
+    Raises:
+        BadInput: for a file that is no registry, or one that redefines a packaged name.
+    """
+    if data_dir is None or not (path := Path(data_dir) / REGISTRY_FILE).exists():
+        return {}
+    specs = _entries(path.read_text(encoding="utf-8"), str(path))
+    if taken := specs.keys() & packaged().keys():
+        raise BadInput(
+            f"{path} redefines a benchmark of the paper",
+            found=", ".join(sorted(taken)),
+            expected="names that the suite does not use",
+            next_step="rename the entry: a score must not change its meaning with a directory",
+        )
+    return specs
+
+
+def registry(data_dir: str | os.PathLike | None = None) -> dict[str, Spec]:
+    """All known benchmarks by name: the packaged six, then those of the data directory's registry.yaml.
+
+    Raises:
+        BadInput: for a file that is no registry, or one that redefines a packaged name.
+    """
+    return packaged() | own_entries(data_dir)
+
+
+def describe(problems: Sequence[Problem], *, title: str, samples: int | None = None, **known: Any) -> Spec:
+    """The entry of problems as they are: their count and hashes, and the paper's N for their number, which is 32 for
+    its sets of 30 and 40 problems and 4 for the larger ones."""
+    golds = [p.answer for p in problems]
+    integers = all(isinstance(g, str) and _INTEGER.fullmatch(normalise_gold(g)) for g in golds)
+    return Spec(
+        title=title,
+        rows=len(problems),
+        golds_sha256=golds_sha256(golds),
+        text_hashes=" ".join(text_hash(p.problem) for p in problems),
+        samples=samples or (32 if len(problems) <= 100 else 4),
+        **{"answer_type": "integer" if integers else "math", **known},
+    )
+
+
+def to_entry(spec: Spec) -> dict[str, Any]:
+    """An entry as registry.yaml holds it: without what is at its default."""
+    return spec.model_dump(mode="json", exclude_defaults=True)
+
+
+def write_registry(path: str | os.PathLike, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write `registry.yaml` with the entries (see `registry_entry`) by name, the same bytes each time."""
+    value = {"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}
+    write_atomic(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120))

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from stapo_results import store
 from stapo_results.benchmarks import find_data_dir, load
-from stapo_results.benchmarks.sources import from_file
+from stapo_results.benchmarks.load import from_file
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training.data.rows import INSTRUCTION

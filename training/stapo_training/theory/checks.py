@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from stapo_results.schema import TheoryRow
 from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import formulas
 from stapo_training.theory.cases import Batch
@@ -24,6 +23,7 @@ from stapo_training.theory.formulas import (
     upper_factor,
     weight,
 )
+from stapo_training.theory.record import TheoryRow
 from stapo_training.theory.report import STATEMENTS, Statement
 
 LOW, HIGH = 0.2, 0.28

@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from stapo_results import store
-from stapo_results.schema import Run, Theory, TheoryQuadrant, TheoryRow
+from stapo_results.schema import Run
+from stapo_training.theory.record import Theory, TheoryQuadrant, TheoryRow
 
 
 @dataclass(frozen=True)

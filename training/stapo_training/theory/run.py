@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from stapo_results import provenance, runs, store, terminal
-from stapo_results.schema import Theory, TheoryRow
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
 from stapo_training.theory.checks import StatementChecks
+from stapo_training.theory.record import Theory, TheoryRow
 from stapo_training.theory.report import report
 
 _LARGE = 10_000

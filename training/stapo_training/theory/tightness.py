@@ -17,9 +17,10 @@ import torch
 
 from stapo_results import token_log
 from stapo_results.errors import BadInput
-from stapo_results.schema import Run, TheoryQuadrant
+from stapo_results.schema import Run
 from stapo_results.store import read_json
 from stapo_training.theory.formulas import lower_factor, printed_factor, upper_factor
+from stapo_training.theory.record import TheoryQuadrant
 from stapo_training.token_log.rows import gradient_norm
 
 RESOLUTION = 1e-3

@@ -1,4 +1,4 @@
-"""Several samples a problem: pass@k, maj@k, and what more samples would remove of a standard error."""
+"""The samples of a benchmark: verdicts as numbers, means by problem, pass@k, maj@k, and the split of their variance."""
 
 from __future__ import annotations
 
@@ -9,17 +9,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from stapo_results.statistics.estimates import matrix
+from stapo_results.errors import BadInput
 
 
-@dataclass(frozen=True)
-class Variance:
-    """Where the spread of single samples comes from: `within` a problem, `between` problems' true accuracies."""
+def matrix(scores_QN: ArrayLike) -> NDArray[np.float64]:
+    """Scores as (Q, N); one score a problem is N = 1.
 
-    within: float
-    between: float
+    Raises:
+        BadInput: empty input, another shape, or a score outside 0 to 1.
+    """
+    array = np.asarray(scores_QN, dtype=np.float64)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.size == 0:
+        raise BadInput("scores must be problems x samples", found=f"shape {array.shape}", expected="(Q, N), not empty")
+    if np.any((array < 0) | (array > 1)):
+        raise BadInput(
+            "a score lies outside 0 to 1", found=f"{np.nanmin(array)} to {np.nanmax(array)}", expected="fractions"
+        )
+    return array
+
+
+def parse_verdicts(verdicts: str) -> list[float]:
+    """The scores of a string of verdicts: 1 correct, 0 wrong, - missing (NaN)."""
+    meaning = {"1": 1.0, "0": 0.0, "-": math.nan}
+    try:
+        return [meaning[letter] for letter in verdicts]
+    except KeyError as e:
+        raise BadInput("an unknown verdict letter", found=e.args[0], expected="1, 0 or -") from None
+
+
+def problem_means(scores_QN: ArrayLike) -> NDArray[np.float64]:
+    """Mean of the samples that are there, a problem each (Q,); NaN for a problem without any."""
+    scores = matrix(scores_QN)
+    there = ~np.isnan(scores)
+    count = there.sum(axis=1)
+    total = np.where(there, scores, 0.0).sum(axis=1)
+    return np.divide(total, count, out=np.full(len(scores), math.nan), where=count > 0)
 
 
 def pass_at_k(scores_QN: ArrayLike, k: int) -> float:
@@ -68,6 +96,14 @@ def _majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
     lead = max(map(len, votes.values()))
     leaders = [v for v in votes.values() if len(v) == lead]
     return math.fsum(itertools.chain.from_iterable(leaders)) / (lead * len(leaders))
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Where the spread of single samples comes from: `within` a problem, `between` problems' true accuracies."""
+
+    within: float
+    between: float
 
 
 def variance_components(scores_QN: ArrayLike) -> Variance:

@@ -1,0 +1,185 @@
+"""What a design or a t test can tell, a score beside a printed one, and a rank correlation.
+
+What the evaluation needs too is `stapo_results.statistics`. Nothing here reads a record or rounds a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import nctdtr, ndtri, stdtr, stdtrit
+
+from stapo_results.statistics import LEVEL, Interval, interval, matrix
+from stapo_results.statistics.resampling import uniform_indices
+
+POWER = 0.8
+ALPHA = 0.05
+MOST_RUNS = 10_000
+"""Runs beyond which `runs_needed` looks no further."""
+_RANK_RESAMPLES = 1_000  # each draw ranks all values anew
+
+
+@dataclass(frozen=True)
+class Design:
+    """Two models on one benchmark: their mean scores (fractions), its problems, and the samples a problem."""
+
+    first: float
+    second: float
+    problems: int
+    samples: int
+
+
+def difference_se(designs: Sequence[Design]) -> tuple[float, float]:
+    """Bounds of the standard error of two models' difference, averaged over benchmarks unweighted.
+
+    Let p_q be a model's chance on problem q, p their mean, N the samples a problem. A problem's score has the variance
+    p (1 - p) / N + Var(p_q) (1 - 1 / N), and Var(p_q) lies between 0 and p (1 - p).
+
+    Returns:
+        (sampling, unpaired): problems alike in difficulty, so that only the sampling of answers is left; each problem
+        always right or always wrong, and the models' problems independent. A comparison paired by problem may lie
+        below `unpaired` by any amount; below `sampling` only as far as problems are nearly certain for both.
+    """
+    spread = [(d.first * (1 - d.first) + d.second * (1 - d.second)) / d.problems for d in designs]
+    k = len(designs)
+    sampling = math.fsum(v / d.samples for v, d in zip(spread, designs, strict=True))
+    return math.sqrt(sampling) / k, math.sqrt(math.fsum(spread)) / k
+
+
+def minimal_detectable(se: float) -> float:
+    """The true difference that a two-sided test at `ALPHA` finds with probability `POWER`.
+
+    (z(1 - alpha / 2) + z(power)) SE, by the normal approximation without the far tail (Bloom 1995, Evaluation Review
+    19(5)): 2.8016 SE.
+    """
+    return float(ndtri(1 - ALPHA / 2) + ndtri(POWER)) * se
+
+
+def t_power(effect: float, se: float, df: float, alpha: float = ALPHA) -> float:
+    """The chance that a two-sided t test at `alpha` finds a true mean of `effect`, on the side where it lies.
+
+    P(T > t) for T noncentral t with `df` degrees of freedom and noncentrality |effect| / se, where t is the critical
+    value t(1 - alpha / 2, df).
+    """
+    return 1.0 - float(nctdtr(df, abs(effect) / se, stdtrit(df, 1 - alpha / 2)))
+
+
+def detectable(se: float, df: float) -> float:
+    """The smallest true mean that a two-sided t test at `ALPHA` finds with probability `POWER`; NaN without an SE."""
+    if math.isnan(se) or se == 0:
+        return se
+    low, high = 0.0, 1.0
+    while t_power(high * se, se, df) < POWER:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_power(middle * se, se, df) < POWER else (low, middle)
+    return high * se
+
+
+def runs_needed(effect: float, sd: float, alpha: float = ALPHA) -> int | None:
+    """The fewest runs, from 2 on, whose t test at `alpha` finds a true mean of `effect` with probability `POWER`.
+
+    Args:
+        sd: standard deviation between runs, as a pilot gives it. 0 needs two.
+
+    Returns:
+        None where more than `MOST_RUNS` are needed.
+    """
+    return _fewest(lambda n: sd == 0 or t_power(effect, sd / math.sqrt(n), n - 1, alpha) >= POWER)
+
+
+def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int | None:
+    """The fewest runs whose two one-sided tests find a true mean of 0 to lie within +- margin; None as `runs_needed`.
+
+    The power is 2 P(T < margin / se - t) - 1 with t = t(1 - alpha, df) and T central t with df = n - 1.
+    """
+
+    def enough(n: int) -> bool:
+        room = margin * math.sqrt(n) / sd - float(stdtrit(n - 1, 1 - alpha)) if sd else math.inf
+        return 2 * float(stdtr(n - 1, room)) - 1 >= POWER
+
+    return _fewest(enough)
+
+
+def _fewest(enough: Callable[[int], bool]) -> int | None:
+    return next((n for n in range(2, MOST_RUNS + 1) if enough(n)), None)
+
+
+def tost_p(found: Interval, margin: float) -> float:
+    """p of "the true mean lies outside +- margin": the larger p of two one-sided t tests (Schuirmann 1987).
+
+    Below alpha exactly where the 1 - 2 alpha interval lies within the margin. NaN without a standard error; where that
+    is 0, 0 within the margin and else 1.
+    """
+    if found.se == 0:
+        return 0.0 if abs(found.mean) < margin else 1.0
+    return float(stdtr(found.df, (abs(found.mean) - margin) / found.se))
+
+
+def against_printed(scores_QN: ArrayLike, printed: float, n: int, sd: float | None = None) -> Interval:
+    """Our score minus one of which only a number is printed, on the same fixed problems.
+
+    What is random is the sampling of answers alone: the variance of avg@N is sum_q v_q / (N Q^2), v_q the unbiased
+    variance of problem q's samples. Its degrees of freedom are Satterthwaite's, so a problem that is always right or
+    always wrong adds none.
+
+    Args:
+        scores_QN: ours (Q, N); NaN, or N = 1, leaves the difference without an interval.
+        n: their samples a problem; 0 is not known, and leaves the difference without an interval.
+        sd: the printed standard deviation over n seeds, each with one sample a problem. Without one (or at 0) their
+            variance is the most that it can be, v (1 - v) / (n Q): v is the printed value, one sample away from 0 and 1
+            at least. Problems that are not alike only lower it.
+    """
+    scores = matrix(scores_QN)
+    problems, samples = scores.shape
+    ours = [(float(v) / samples / problems**2, samples - 1) for v in scores.var(axis=1, ddof=min(1, samples - 1))]
+    size = n * problems
+    if samples < 2 or not size:
+        theirs = (math.nan, math.nan)
+    elif sd and n > 1:
+        theirs = (sd**2 / n, n - 1)
+    else:
+        v = min(max(printed, 1 / size), 1 - 1 / size)
+        theirs = (v * (1 - v) / size, math.inf)
+    return interval(float(scores.mean()) - printed, [*ours, theirs])
+
+
+def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> tuple[float, float, float]:
+    """(Spearman's rho, low, high): midranks at ties, a 95 % percentile interval by a bootstrap over clusters.
+
+    Args:
+        cluster_N: of each value, such as its prompt. A draw takes whole clusters and ranks what it took.
+
+    Returns:
+        NaN three times where all x or all y are equal; NaN for the ends where there are fewer than two clusters.
+    """
+    clusters, cluster = np.unique(np.asarray(cluster_N), return_inverse=True)
+    x, y = (np.unique(np.asarray(v), return_inverse=True)[1] for v in (x_N, y_N))
+    rho = _weighted(x, y, np.ones(len(cluster)))
+    if len(clusters) < 2 or math.isnan(rho):
+        return rho, math.nan, math.nan
+    stream = np.random.PCG64(0)
+    draws = np.empty(_RANK_RESAMPLES)
+    for b in range(_RANK_RESAMPLES):
+        times_C = np.bincount(uniform_indices(stream, len(clusters), len(clusters)), minlength=len(clusters))
+        draws[b] = _weighted(x, y, times_C[cluster].astype(np.float64))
+    low, high = np.nanquantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
+    return rho, float(low), float(high)
+
+
+def _weighted(x_N: NDArray[np.int64], y_N: NDArray[np.int64], times_N: NDArray[np.float64]) -> float:
+    """Pearson's correlation of midranks, each value counted so many times; x and y as places among their own values."""
+    total = times_N.sum()
+    centred = []
+    for place_N in (x_N, y_N):
+        at_value = np.bincount(place_N, times_N)
+        rank_N = (np.cumsum(at_value) - at_value / 2)[place_N]
+        centred.append(rank_N - total / 2)  # the mean of midranks, whatever the ties
+    a_N, b_N = centred
+    squares = (times_N * a_N * a_N).sum() * (times_N * b_N * b_N).sum()
+    return float((times_N * a_N * b_N).sum() / math.sqrt(squares)) if squares > 0 else math.nan

@@ -1,0 +1,275 @@
+"""Means and differences with their uncertainty: one interval for all of them.
+
+Units are fractions for scores and any unit for other numbers. Dimensions: Q problems, N samples a problem, S training
+seeds. Every interval is a t interval at `LEVEL` whose variance is a sum of independent parts; its degrees of freedom
+are Welch's and Satterthwaite's. NaN means that an interval is not defined: one problem, one seed, a missing value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr, stdtrit
+
+from stapo_results.errors import BadInput
+from stapo_results.statistics.resampling import LEVEL, RESAMPLES, sign_flip_p
+from stapo_results.statistics.samples import matrix, problem_means
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean, its standard error, the ends of its 95 % interval, and the degrees of freedom behind them.
+
+    `df` is NaN where the standard error is 0 or NaN, and inf where the variance is known.
+    """
+
+    mean: float
+    se: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    df: float = math.nan
+
+    @property
+    def p(self) -> float:
+        """Two-sided p of "the mean is 0" by the t test whose interval this is; without a spread 0 or 1."""
+        if self.se == 0:
+            return 1.0 if self.mean == 0 else 0.0
+        return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate(Interval):
+    """avg@N of Q problems, its standard error clustered by problem.
+
+    Attributes:
+        problems: Q.
+        samples: N, the samples that each problem should have.
+        missing: how many of the Q x N samples are absent; the mean is over those present.
+    """
+
+    problems: int
+    samples: int
+    missing: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired(Interval):
+    """Difference of two models on the same problems (first minus second).
+
+    `sign_flip` is the two-sided p of the sign-flip permutation test of "no difference".
+    """
+
+    sign_flip: float = math.nan
+    problems: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossed(Interval):
+    """A mean over problems and training seeds with an interval for both choices.
+
+    Attributes:
+        se_problems: standard error over problems, of their means over seeds.
+        se_seeds: standard error over seeds, of their means over problems.
+        seeds: the mean of each seed, in the columns' order.
+    """
+
+    se_problems: float
+    se_seeds: float
+    seeds: tuple[float, ...]
+
+
+def mean_variance(values: ArrayLike) -> tuple[float, float]:
+    """Mean of n independent values, and its variance sum (x - m)^2 / (n (n - 1)), NaN for one."""
+    array = np.asarray(values, dtype=np.float64)
+    n = len(array)
+    mean = math.fsum(array) / n
+    return mean, math.fsum((array - mean) ** 2) / (n * (n - 1)) if n > 1 else math.nan
+
+
+def interval(mean: float, parts: Sequence[tuple[float, float]]) -> Interval:
+    """The interval of a mean whose variance is a sum of independent parts, each (variance, degrees of freedom)."""
+    total = math.fsum(v for v, _ in parts)
+    if math.isnan(total) or math.isnan(mean):
+        return Interval(mean=mean)
+    if total == 0:
+        return Interval(mean=mean, se=0.0, low=mean, high=mean)
+    squares = math.fsum((v / total) ** 2 / df for v, df in parts if v)
+    df = 1 / squares if squares else math.inf
+    half = float(stdtrit(df, 0.5 + LEVEL / 2)) * math.sqrt(total)
+    return Interval(mean=mean, se=math.sqrt(total), low=mean - half, high=mean + half, df=df)
+
+
+def clustered(scores_QN: ArrayLike) -> Estimate:
+    """avg@N with its standard error clustered by problem and a t interval with Q - 1 degrees of freedom.
+
+    The interval is cut at 0 and 1. Where every problem is all wrong (or all right) the standard error is 0, and a
+    zero-width interval would claim certainty; there the interval is the exact bound for the mean of a variable in
+    [0, 1] of which Q draws were all 0: up to 1 - 0.025^(1/Q).
+
+    Args:
+        scores_QN: (Q, N) or, with one score a problem, (Q,). NaN marks a missing sample.
+
+    Raises:
+        BadInput: empty input, or a score outside 0 to 1.
+    """
+    scores = matrix(scores_QN)
+    means = problem_means(scores)
+    n = len(means)
+    mean, variance = mean_variance(means)
+    found = interval(mean, [(variance, n - 1)])
+    low, high = max(0.0, found.low), min(1.0, found.high)
+    bound = 1 - ((1 - LEVEL) / 2) ** (1 / n)
+    if np.all(means == 0):
+        low, high = 0.0, bound
+    elif np.all(means == 1):
+        low, high = 1 - bound, 1.0
+    elif math.isnan(found.se):
+        low = high = math.nan
+    return Estimate(
+        mean=mean,
+        se=found.se,
+        low=low,
+        high=high,
+        df=found.df,
+        problems=n,
+        samples=scores.shape[1],
+        missing=int(np.isnan(scores).sum()),
+    )
+
+
+def average(estimates: Sequence[Estimate]) -> Estimate:
+    """Unweighted mean over benchmarks.
+
+    NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. A part without a
+    spread (all 0 or all 1) has a standard error of 0, but not no uncertainty: on the side where its exact bound lies,
+    its distance from the mean is added by squares (the limits' own variances: Zou and Donner 2008, MOVER).
+
+    Raises:
+        BadInput: no estimates.
+    """
+    if not estimates:
+        raise BadInput("an average needs at least one estimate", found=0, expected=">= 1")
+    k = len(estimates)
+    mean = math.fsum(e.mean for e in estimates) / k
+    found = interval(mean, [((e.se / k) ** 2, e.problems - 1) for e in estimates])
+    low, high = found.low, found.high
+    if not math.isnan(found.se):
+        half = found.high - mean
+        flat = [e for e in estimates if not e.se]
+        low = max(0.0, mean - math.hypot(half, *((e.low - e.mean) / k for e in flat)))
+        high = min(1.0, mean + math.hypot(half, *((e.high - e.mean) / k for e in flat)))
+    elif k == 1:
+        low, high = estimates[0].low, estimates[0].high
+    return Estimate(
+        mean=mean,
+        se=found.se,
+        low=low,
+        high=high,
+        df=found.df,
+        problems=sum(e.problems for e in estimates),
+        samples=max(e.samples for e in estimates),
+        missing=sum(e.missing for e in estimates),
+    )
+
+
+def paired(first: Mapping[str, float], second: Mapping[str, float], *, resamples: int = RESAMPLES) -> Paired:
+    """Difference of two models problem by problem.
+
+    Args:
+        first, second: problem id -> mean of its samples, over the same problems.
+
+    Raises:
+        BadInput: the two do not hold the same problems (a difference over a part of them would mislead).
+    """
+    if first.keys() != second.keys() or not first:
+        only = sorted(first.keys() ^ second.keys())
+        raise BadInput(
+            "a paired difference needs the same problems on both sides",
+            found=f"{len(first)} and {len(second)} problems, {len(only)} on one side only, first {only[:3]}",
+            expected="identical problem ids",
+            next_step="evaluate both models on the same benchmark file and the same --limit",
+        )
+    return paired_average([[first[k] - second[k] for k in sorted(first)]], resamples=resamples)
+
+
+def paired_average(strata: Sequence[ArrayLike], *, resamples: int = RESAMPLES) -> Paired:
+    """Unweighted mean over benchmarks of paired differences.
+
+    The sign-flip test flips problems, each weighted so that every benchmark counts alike.
+
+    Args:
+        strata: the differences (Q_b,) of each benchmark's problems.
+    """
+    arrays = [np.asarray(d, dtype=np.float64) for d in strata]
+    k = len(arrays)
+    parts = [mean_variance(d) for d in arrays]
+    mean = math.fsum(m for m, _ in parts) / k
+    found = interval(mean, [(v / k**2, d.size - 1) for (_, v), d in zip(parts, arrays, strict=True)])
+    flips = sign_flip_p(np.concatenate([d / (d.size * k) for d in arrays]), resamples=resamples)
+    return Paired(**vars(found), sign_flip=flips, problems=sum(d.size for d in arrays))
+
+
+def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
+    """Mean over benchmarks, problems and seeds; its interval holds the variance of problems and of seeds.
+
+    Every seed's model answers the same problems, so two choices could have come out otherwise: which problems, and
+    which seeds. Problems are drawn independently in each benchmark; a seed is one model, so its deviations are averaged
+    over the benchmarks before they are squared. The squared standard error is the sum of the two one-way ones. What
+    differs from problem to problem and seed to seed alike is in both, so the interval is rather too wide than too
+    narrow (coverage: docs/statistics.md, and a test).
+
+    Args:
+        strata: a matrix (Q, S) a benchmark; Q may differ, the columns are the same seeds in the same order.
+        fractions: the values are scores: the interval is cut at 0 and 1, and where every value is 0 (or 1) it is the
+            exact bound of `clustered`, not a point.
+
+    Raises:
+        BadInput: no matrix, an empty one, matrices with different numbers of seeds, or a value that is not finite.
+    """
+    matrices = [np.asarray(s, dtype=np.float64) for s in strata]
+    shapes = [m.shape for m in matrices]
+    if not matrices or any(m.ndim != 2 or m.size == 0 for m in matrices) or len({s[1] for s in shapes}) != 1:
+        raise BadInput("each benchmark needs a matrix of problems x seeds", found=shapes, expected="(Q, S), one S")
+    if not all(np.isfinite(m).all() for m in matrices):
+        raise BadInput("a value of the matrix is not finite", found="NaN or infinite", expected="every value present")
+    k, seeds = len(matrices), shapes[0][1]
+    by_seed = [math.fsum(math.fsum(m[:, s]) / len(m) for m in matrices) / k for s in range(seeds)]
+    mean, between = mean_variance(by_seed)
+    problems = [(mean_variance(m.mean(axis=1))[1] / k**2, len(m) - 1) for m in matrices]
+    found = interval(mean, [*problems, (between, seeds - 1)])
+    low, high = found.low, found.high
+    if fractions and found.se == 0 and mean in (0.0, 1.0):
+        exact = average([clustered(m.mean(axis=1)) for m in matrices])
+        low, high = exact.low, exact.high
+    elif fractions and not math.isnan(found.se):
+        low, high = max(0.0, low), min(1.0, high)
+    return Crossed(
+        mean=mean,
+        se=found.se,
+        low=low,
+        high=high,
+        df=found.df,
+        se_problems=math.sqrt(math.fsum(v for v, _ in problems)),
+        se_seeds=math.sqrt(between),
+        seeds=tuple(by_seed),
+    )
+
+
+def over_seeds(values_S: Sequence[float]) -> Crossed:
+    """Mean of one number a training run (an entropy, a share) with the t interval over seeds; no problems enter.
+
+    Raises:
+        BadInput: no value, or one that is not finite.
+    """
+    values = np.asarray(values_S, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise BadInput("each seed needs one finite number", found=list(values_S), expected="(S,)")
+    mean, variance = mean_variance(values)
+    found = interval(mean, [(variance, len(values) - 1)])
+    return Crossed(**vars(found), se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
