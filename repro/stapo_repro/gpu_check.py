@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 import traceback
@@ -14,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 from stapo_repro.collect import without_paths
 from stapo_repro.run import processes
@@ -63,8 +60,7 @@ class Machine:
 
     def __init__(self, out: Path, card: str):
         self.out, self.card, self.mark = out, card, processes.new_mark(out)
-        self.device, self.peak = "gpu" if card else "cpu", dict[str, float]()
-        self._in_use, self._started = 0.0, 0
+        self.device, self.peak, self._in_use = "gpu" if card else "cpu", dict[str, float](), 0.0
 
     def about_card(self, fields: str) -> list[str]:
         """nvidia-smi's values of the card, [] without one."""
@@ -73,69 +69,53 @@ class Machine:
 
     def sample(self) -> None:
         """Look at the memory once. What the card has in use when a step begins is none of the step's."""
-        now = {"host_gib": 0.0}
-        for p in processes.Family(self.mark).members():
-            with suppress(psutil.Error):
-                now["host_gib"] += (p.memory_info().rss - p.memory_info().shared) / 2**30
+        now = {"host_gib": processes.resident(processes.Family(self.mark).members()) / 2**30}
         if used := self.about_card("memory.used"):
             self._in_use = float(used[0]) if not self.peak else self._in_use
             now["gpu_gib"] = (float(used[0]) - self._in_use) / 1024
         self.peak = {k: round(max(v, self.peak.get(k, 0.0)), 2) for k, v in now.items()}
 
     @contextmanager
-    def started(self, name: str, command: str, grace: float = 20) -> Iterator[subprocess.Popen]:
-        """A command as it is typed, {out} for the folder of the check, in a session of its own and with a log; at the
-        end all that it started is gone."""
+    def running(self, name: str, command: str, limit_s: float, there: Callable[[], bool] | None = None) -> Iterator:
+        """A command as it is typed, {out} for the folder of the check, with a log, once `there()`, by default its end;
+        at the end of the block all that it started is gone.
+
+        Memory is sampled once a second in a thread: asking the card may take longer than what is waited for.
+
+        Raises:
+            RunFailed: it ended before that, or the limit has passed; with the end of its log.
+        """
         program, *arguments = command.split()
         words = [console_script(program), *(a.replace("{out}", str(self.out)) for a in arguments)]
-        self._started += 1
-        mark, log = f"{self.mark}.{self._started:03d}", self.out / "logs" / f"{name}.log"
+        log, mark = self.out / "logs" / f"{name}.log", f"{self.mark}.{name}."
         environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
         if not self.card:
             environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-        process = processes.start(words, log, mark, environment, self.out)
-        try:
-            yield process
-        finally:
-            processes.end_all(processes.Family(mark), process, grace)
-
-    def wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
-        """Wait until `there()`, and look at the memory once a second meanwhile: in a thread, since asking the card may
-        take longer than what is waited for.
-
-        Raises:
-            RunFailed: the process ended before that, or the limit has passed; with the end of its log.
-        """
-        over = threading.Event()
+        process, over = processes.start(words, log, mark, environment, self.out), threading.Event()
 
         def watch() -> None:
             while not over.wait(1):
                 self.sample()
 
         threading.Thread(target=watch, daemon=True).start()
+        until = time.monotonic() + limit_s
         try:
-            self._wait(name, process, there, limit_s)
+            while not (there() if there else process.poll() == 0):
+                if process.poll() is not None or time.monotonic() > until:
+                    tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
+                    code = process.returncode
+                    found = f"none within {limit_s:.0f} s" if code is None else f"exit code {code}"
+                    raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
+                time.sleep(0.02)
+            yield process
         finally:
             over.set()
-
-    def _wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
-        until = time.monotonic() + limit_s
-        while True:
-            code = process.poll()
-            if there():
-                return
-            if code is not None or time.monotonic() > until:
-                log = self.out / "logs" / f"{name}.log"
-                tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
-                found = f"exit code {code}" if code is not None else f"none within {limit_s:.0f} s"
-                raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
-            time.sleep(0.02)
+            processes.end_all(processes.Family(mark), process, grace=10)
 
     def run(self, name: str, command: str, limit_s: float = 600) -> float:
-        """Run a command to its end; returns its seconds. Raises as `wait`."""
+        """Run a command to its end; returns its seconds. Raises as `running`."""
         began = time.perf_counter()
-        with self.started(name, command, grace=5) as process:
-            self.wait(name, process, lambda: process.returncode == 0, limit_s)
+        with self.running(name, command, limit_s):
             return time.perf_counter() - began
 
     def train(self, name: str, more: str = "") -> str:
@@ -194,8 +174,7 @@ def _trained(m: Machine, name: str) -> Values:
 
 def _speculative(m: Machine) -> Values:
     first = m.out / "speculative" / "checkpoints" / "global_step_1" / "COMPLETE.json"
-    with m.started("speculative", m.train("speculative"), grace=0) as process:
-        m.wait("speculative", process, first.exists, limit_s=600)
+    with m.running("speculative", m.train("speculative"), 600, first.exists) as process:
         process.kill()
     m.run("resumed", m.train("speculative"))
     resumed = len(store.read_json(m.out / "speculative" / "run.json", Run).resumptions)
@@ -241,8 +220,7 @@ def _server(m: Machine) -> Values:
 
     named = "--served-model-name check --logprobs-mode processed_logprobs"
     serve = f"vllm serve {{out}}/model --host 127.0.0.1 --port {port} {named} {SERVE[m.device]}"
-    with m.started("server", serve) as process:
-        m.wait("server", process, answers, limit_s=300)
+    with m.running("server", serve, 300, answers):
         engine = f"--engine openai --url http://127.0.0.1:{port}/v1"
         found = _evaluate(m, "eval-server", f"{engine} --served-model check")
         return {**found, **_judge(m, "eval-server", f"{engine} --judge {{out}}/model")}
