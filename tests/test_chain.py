@@ -15,7 +15,7 @@ from driving import asked, commands
 from stapo_repro import cli, labels
 from stapo_repro.run import checks, request
 from stapo_repro.run.chain import main, make_stages
-from stapo_repro.run.request import console_script, cpu_run, of_testbed, parse_cells, run_of, seeds_of
+from stapo_repro.run.request import console_script, cpu_run, of_testbed, parse_cells, seeds_of
 from stapo_results import runs
 from stapo_results.errors import BadInput
 
@@ -306,10 +306,13 @@ def test_seeds_are_named_or_counted() -> None:
 
 
 def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
-    assert run_of(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "small"
-    assert run_of(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == "cells"
+    assert parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])[0] == "small"
+    assert parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"]) == (
+        "cells",
+        (("stapo", "qwen3-8b"), ("base", "qwen3-14b")),
+    )
     with pytest.raises(BadInput) as e:
-        run_of(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
+        parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"])
     each = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]
     assert e.value.next_step == "   and: ".join(f"stapo-repro run {names}" for names in each)
 
