@@ -41,15 +41,15 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
     from stapo_training.methods import selector_from
     from stapo_training.run.configuration import compose
 
-    s = BUDGET.settings
+    s = BUDGET
     for name, machine in MACHINES.items():
         for size in labels.PAPER_SIZES:
             for method in (*labels.METHODS, "stapo-per-response"):
                 c = compose([f"method={method}", f"size={size}", f"hardware={name}", "run.data=D", "run.out=O"])
                 rollout, actor = c.actor_rollout_ref.rollout, c.actor_rollout_ref.actor
-                assert (c.run.steps, c.trainer.save_freq) == (s["steps"].value, s["checkpoint_every"].value)
-                assert (c.data.train_batch_size, rollout.n) == (s["prompts"].value, s["responses"].value)
-                assert c.data.max_response_length == s["response_limit"].value
+                assert (c.run.steps, c.trainer.save_freq) == (s.value("steps"), s.value("checkpoint_every"))
+                assert (c.data.train_batch_size, rollout.n) == (s.value("prompts"), s.value("responses"))
+                assert c.data.max_response_length == s.value("response_limit")
                 assert c.trainer.nnodes * c.trainer.n_gpus_per_node == machine.gpus
                 assert rollout.tensor_model_parallel_size == machine.tensor_parallel(size)
                 assert bool(actor.use_kl_loss) == (method in cost.WITH_REFERENCE)

@@ -125,7 +125,7 @@ def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, mo
 def test_a_users_method_is_asked_for_before_anything_starts(tmp_path, monkeypatch, answer: str) -> None:
     """Its name is known to the training wing alone; the worlds and the seeds are one question."""
     asked_for = []
-    monkeypatch.setattr(checks, "_asked", lambda command: asked_for.append(command[-1]) or json.dumps([answer]))
+    monkeypatch.setattr(checks, "_asked", lambda command, *_: asked_for.append(command[-1]) or json.dumps([answer]))
     r = of_testbed(tmp_path / "out", method="nosuch")
     (found,) = (c for c in checks.make_checks(r, make_stages(r), {}).made if c.name == "configurations")
     assert (found.problem is not None) == bool(answer)

@@ -92,7 +92,8 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
     if r.judge != "none":  # days before it is asked
         command = (f"{evaluate}", "prompt", "--judge", r.judge)
-        checks.attempt("judge's prompt", _asked, command, "set STAPO_JUDGE_PROMPT=FILE, or --judge none")
+        refused, cure = "the judge's published prompt is not at hand", "set STAPO_JUDGE_PROMPT=FILE, or --judge none"
+        checks.attempt("judge's prompt", _asked, command, refused, cure)
     disk = sum(max(0.0, costs[s.name].disk - there[s.name]) for s in left if s.name in costs)
     checks.attempt("disk", check_disk, r.out, disk, "--keep-checkpoints 1, or " if r.trained else "")
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
@@ -205,12 +206,12 @@ def _check_configurations(train: Path, stages: Sequence[Stage]) -> str:
     asked = {tuple(a for a in s.command if not a.startswith(aside)): s for s in trainings}
     if not trainings or _installed(train, ("verl",))["verl"] is None:
         return "nothing to ask"
+    refused, cure = "the training wing refuses configurations", "correct what it names; alone: stapo-train run ..."
     commands = json.dumps([[*s.command[1:], "--config-only"] for s in asked.values()])
-    answers = json.loads(_asked((f"{train.with_name('python')}", "-c", _ASK, commands)).splitlines()[-1])
-    if refused := [(s.name, said) for s, said in zip(asked.values(), answers, strict=True) if said]:
-        raise BadInput("the training wing refuses these configurations", expected="what it names",
-                       found="\n".join(f"{name}: {said[said.find('error: ') :].strip()}" for name, said in refused),
-                       next_step="correct what it names; alone: stapo-train run ... --config-only")  # fmt: skip
+    said = _asked((f"{train.with_name('python')}", "-c", _ASK, commands), refused, cure)
+    answers = zip(asked.values(), json.loads(said.splitlines()[-1]), strict=True)
+    if found := [f"{s.name}: {said.partition('error: ')[2] or said}" for s, said in answers if said]:
+        raise BadInput(refused, found="\n".join(found), next_step=cure)
     return f"{len(asked)} pass"
 
 
@@ -222,17 +223,16 @@ for command in json.loads(sys.argv[1]):
     sys.argv[1:], said = command, io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
         code = main()
-    answers.append(said.getvalue() if code else "")
+    answers.append(said.getvalue().strip() if code else "")
 print(json.dumps(answers))
 """
 
 
-def _asked(command: Sequence[str], cure: str = "") -> str:
+def _asked(command: Sequence[str], refused: str, cure: str) -> str:
     """What a command of a wing prints. Raises: BadInput with the end of its errors where it refuses."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BadInput(f"{Path(command[0]).name} {command[1]} refuses", next_step=cure,
-                       found="\n".join(done.stderr.strip().splitlines()[-8:]))  # fmt: skip
+        raise BadInput(refused, found="\n".join(done.stderr.strip().splitlines()[-8:]), next_step=cure)
     return done.stdout.strip()
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field
 
 from stapo_repro import calibrate, labels
 from stapo_repro.paper import transcribed
@@ -38,23 +38,6 @@ SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token l
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-class Setting(BaseModel):
-    """A value with its place in the paper; "inferred" ones are decisions of this project."""
-
-    value: PositiveInt
-    unit: str
-    basis: Literal["stated", "inferred"]
-    where: str
-
-
-class Judge(BaseModel):
-    """The verifier: parameters, and the most tokens that one question has."""
-
-    model: str
-    parameters: int
-    question_tokens: int
-
-
 class BaseWeights(BaseModel):
     """A base model's hub id and the commit of its weights."""
 
@@ -67,11 +50,18 @@ class BaseWeights(BaseModel):
 
 
 class Budget(BaseModel):
-    """results/paper/budget.json. `settings`: steps, prompts and responses of a step, limits in tokens, checkpoints."""
+    """results/paper/budget.json.
 
-    settings: dict[str, Setting]
-    judge: Judge
+    settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
+    ones are decisions of this project. judge: model, parameters, most tokens of a question.
+    """
+
+    settings: dict[str, dict[str, Any]]
+    judge: dict[str, Any]
     models: dict[str, BaseWeights]
+
+    def value(self, name: str) -> int:
+        return self.settings[name]["value"]
 
 
 @cache
@@ -166,10 +156,10 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     Args:
         keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
     """
-    s, shape = load().settings, load().models[size].shape
-    most = min(-(-steps // s["checkpoint_every"].value), (keep or KEPT) + 1)
+    s, shape = load(), load().models[size].shape
+    most = min(-(-steps // s.value("checkpoint_every")), (keep or KEPT) + 1)
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    sequences, lengths = s["prompts"].value * s["responses"].value, throughput.lengths_of(s["response_limit"].value)
+    sequences, lengths = s.value("prompts") * s.value("responses"), throughput.lengths_of(s.value("response_limit"))
     own, reference = machine.own_pass(method), method in WITH_REFERENCE
     update = Update(shape, sequences, lengths, reference=reference, own_pass=own)
     step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
@@ -191,12 +181,12 @@ def evaluation(
     budget, known_as = load(), registry()
     count = sum(known_as[b].rows * known_as[b].samples for b in benchmarks) * len(settings)
     weights = budget.models.get(size) or calibrate.load().checkpoints[size]
-    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.settings["evaluation_limit"].value)
+    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.value("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     disk += EXPORT * shape.parameters / GIB if method in labels.NOT_TRAINED else 0.0
     sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
-    asked = 2 * budget.judge.parameters * count * budget.judge.question_tokens
+    asked = 2 * budget.judge["parameters"] * count * budget.judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
     basis = (
         f"formula, {count:,} samples of {lengths.mean:,.0f} tokens: generation {generating:.0f} s + judge at most "
@@ -207,6 +197,6 @@ def evaluation(
 
 def paper_days() -> dict[str, float]:
     """Days of STAPO's training of each size on the paper's machine, by our formula; the paper states 5 to 7."""
-    steps = load().settings["steps"].value
+    steps = load().value("steps")
     whole = {s: training("stapo", s, MACHINES["64gpu"], steps) for s in load().models}
     return {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}

@@ -159,14 +159,7 @@ def code_text() -> str:
 
 
 class Engine:
-    """Runs stages below one output folder.
-
-    Args:
-        out: the folder of logs, progress files and stages.json. The caller holds its lock.
-        display: told of everything.
-        grace: seconds a child has between TERM and KILL.
-        patience: seconds that daemons have after their stage ended.
-    """
+    """Runs stages below one output folder, whose lock the caller holds; grace and patience as `execute`."""
 
     def __init__(self, out: Path, display: Display, grace: float = 30.0, patience: float = 5.0):
         self.out, self.display, self.grace, self.patience = out, display, grace, patience
@@ -174,16 +167,7 @@ class Engine:
         self.states = read_states(out)
 
     def run(self, stages: Sequence[Stage]) -> set[str]:
-        """Run what is not finished, in order.
-
-        Returns:
-            The names of the stages that had to run.
-
-        Raises:
-            BadInput: as `finished`; nothing was started.
-            RunFailed: a stage failed; the rest was not started.
-            KeyboardInterrupt: passed on, after the child and all it started are gone.
-        """
+        """Run what is not finished, in order; returns the names of what had to run. Raises as `execute`."""
         before, kept = processes.Family(processes.mark_of(self.out)), finished(self.out, stages)
         if orphans := processes.describe(before.members()):
             self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
@@ -265,11 +249,12 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
 
     Args:
         record: of the run, as `provenance.new_run` makes it.
-        grace, patience: as `Engine`.
+        grace: seconds a child has between TERM and KILL.
+        patience: seconds that daemons have after their stage ended.
 
     Raises:
         BadInput: another driver works in this folder, or it holds another run or what another command made.
-        RunFailed: a stage failed.
+        RunFailed: a stage failed; the rest was not started.
         KeyboardInterrupt: after everything that was started is gone.
     """
     with interrupt_once(), runs.opened(out, record) as folder:

@@ -140,12 +140,12 @@ def of_cells(
     if public and (of_training := [k for k in asked if k not in ("data_dir", "ray_address", "judge", "eval_env")]):
         raise BadInput("nothing is trained here", found=_flags(of_training), next_step="leave it out")
     at_least("--keep-checkpoints", given.get("keep_checkpoints", 1), 1)
-    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().settings["steps"].value
+    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().value("steps")
     values: dict[str, Any] = {
         "hardware": hardware,
         "ray_address": given.get("ray_address", "auto" if MACHINES[hardware].gpus > 8 else ""),
         "source": given.get("source", ""),
-        "judge": given.get("judge", load().judge.model),
+        "judge": given.get("judge", load().judge["model"]),
         "keep_checkpoints": given.get("keep_checkpoints", 0),
     }
     folder, found = given.get("data_dir"), programs(given.get("train_env"), given.get("eval_env"))
