@@ -192,7 +192,7 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     rates = {"useful_rate": 0.5, "spurious_rate": 0.125}
     synthetic.training_run(r.out / "train", "mine", 0, 40, more=rates)
     synthetic.cell(r.out / "eval", "mine", "mini-add", "t1.0", ["1110"] * 16, folder="mine-s0")
-    state = engine.StageState(name="base", attempts=1, code="c", command=[])
+    state = engine.StageState(name="base", attempts=1, code="c")
     store.write_json(r.out / engine.FILE, engine.Stages(stages=[state]))
     show_summary(r, 1.0)
     text = capsys.readouterr().out

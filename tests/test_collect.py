@@ -10,7 +10,7 @@ from synthetic_log import Others, Token, write
 
 from stapo_repro.collect import RunTimes, collect, laid_over, page_block
 from stapo_repro.paper import checkout
-from stapo_repro.run.engine import Stages, StageState, StageTime
+from stapo_repro.run.engine import Stages, StageState
 from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
@@ -150,7 +150,7 @@ def driven(folder: Path, *took: tuple[str, float, int], quick: bool = False, fai
     make_run(folder / "train" / "stapo-s0", hardware=MACHINE)
     make_run(folder, kind="repro", config={"experiment": "miniature", "quick": quick, "data_dir": "/a/machine"})
     states = [
-        StageState(name=n, seconds=s, peak_mib=3900, attempts=a, code="d" * 40, command=["/a/machine/x"],
+        StageState(name=n, seconds=s, peak_mib=3900, attempts=a, code="d" * 40, command=("/a/machine/x",),
                    status="failed" if n == failed else "done") for n, s, a in took
     ]  # fmt: skip
     store.write_json(folder / "stages.json", Stages(stages=states))
@@ -163,7 +163,9 @@ def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
     collect(driven(tmp_path / "first", base, *first, failed="tables"), out)
     found = store.read_json(out / "stages.json", RunTimes)
     assert (found.kind, found.quick, found.seconds, found.hardware) == ("miniature", False, 441.75, [MACHINE])
-    assert found.stages[1] == StageTime(name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40)
+    assert found.stages[1] == StageState(
+        name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40
+    )
     assert "/a/machine" not in (out / "stages.json").read_text()
     assert "took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB" in page_block(tmp_path / "records", "miniature", "")
     # a second run into the same records: the base as it took it, 330.25 + 61.5 of the first, 330.25 + 5 of its own

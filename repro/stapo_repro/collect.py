@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro.read import check_roots
-from stapo_repro.run.engine import FILE, StageTime, read_states
+from stapo_repro.run.engine import FILE, StageState, read_states
 from stapo_repro.testbed import counts
 from stapo_repro.tokens import readers
 from stapo_results import store, token_log
@@ -39,6 +39,7 @@ _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
+_OF_THE_DRIVER = {"stages": {"__all__": {"command", "status"}}}
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 Files = dict[Path, str | bytes]
 
@@ -175,7 +176,7 @@ def collect(run: Path, out: Path) -> list[Path]:
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
     if (taken := _times(root, out, [r.hardware for r in records.values()])) is not None:
-        written[Path(FILE)] = taken.model_dump_json(indent=1) + "\n"
+        written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=_OF_THE_DRIVER) + "\n"
     there = (out / folder.relative_to(root) for folder in records)
     gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
             if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
@@ -227,7 +228,7 @@ class RunTimes(Record):
     quick: bool
     part: str = ""
     seconds: float
-    stages: list[StageTime]
+    stages: list[StageState]
     unfinished: tuple[str, ...] = ()
     hardware: list[dict[str, Any]]
 
@@ -241,7 +242,7 @@ def _times(folder: Path, out: Path, hardware: list[dict[str, Any]]) -> RunTimes 
     if not (folder / FILE).exists() or (run := store.read_json(folder / "run.json", Run)).kind != "repro":
         return None
     kind = {"kind": run.config["experiment"], "quick": run.config["quick"], "part": run.config.get("part", "")}
-    done, kept = {s.name: s for s in read_states(folder).values() if s.status == "done"}, list[StageTime]()
+    done, kept = {s.name: s for s in read_states(folder).values() if s.status == "done"}, list[StageState]()
     if (out / FILE).is_file():
         earlier = store.read_json(out / FILE, RunTimes)
         if (there := {name: getattr(earlier, name) for name in kind}) != kind:
@@ -249,7 +250,7 @@ def _times(folder: Path, out: Path, hardware: list[dict[str, Any]]) -> RunTimes 
                               next_step="stapo-repro collect RUN --out DIR, a folder without records")  # fmt: skip
         kept = [s for s in earlier.stages if s.name not in done]
         hardware = (earlier.hardware if kept else []) + hardware
-    stages = kept + [StageTime(**s.model_dump(include={*StageTime.model_fields})) for s in done.values()]
+    stages = [*kept, *done.values()]
     machines = [h for i, h in enumerate(hardware) if h not in hardware[:i]]
     return RunTimes(**kind, seconds=round(sum(s.seconds for s in stages), 2), stages=stages, hardware=machines)
 

@@ -58,20 +58,20 @@ def main(r: Request, dry: bool = False) -> int:
 
 def make_stages(r: Request) -> list[Stage]:
     """All stages; each needs only earlier ones."""
-    inputs = _inputs(r)
-    if r.experiment == "calibration":
-        return [*inputs, *_calibration(r, inputs)]
-    trainings = [_training(r, m) for m in r.trained]
+    inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
     judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
     exports = [_export(r, m) for m in judged if not m.is_base]
-    evaluations = [_evaluation(r, m, inputs) for m in judged]
+    evaluations = [s for m in judged for s in _evaluations(r, m, inputs)]
     made = [*trainings, *exports, *evaluations]
     if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
-    if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
+    if r.experiment == "calibration":
+        checkpoint = calibrate.load().checkpoints[r.models[0].size].id
+        made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
+    elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
     if r.experiment in ON_CPU.values():
         stapo = [m.name for m in r.trained if m.method == "stapo"]
@@ -160,12 +160,21 @@ def _export(r: Request, m: Model) -> Stage:
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
 
 
-def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
-    benchmarks, needs = "all", [] if m.is_base else [f"export/{m.name}"]
+def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
+    """A model at both settings; a public checkpoint at each setting at which it was published.
+
+    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
+    """
+    needs, benchmarks = [] if m.is_base else [f"export/{m.name}"], "all"
+    asked: list[tuple[str, list[str]]] = [("", ["both"])]
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
         model = ["--model", f"{_base(r, m.size) / 'model'}"]
+    elif m.method == labels.CALIBRATION:
+        model = ["--model", calibrate.load().checkpoints[m.size].id]
+        points = calibrate.points_of(model[1])
+        asked = [(f"-{p.source}", [p.setting, "--max-tokens", f"{p.max_tokens}"]) for p in points]
     else:
         known = load().models[m.size]
         model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
@@ -182,29 +191,13 @@ def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
     else:
         how = _engine(r, m.size)
         needs += [s.name for s in inputs if s.name != "data"]
-    return _evaluated(r, m.name, [*model, "--benchmarks", benchmarks, "--settings", "both"], m.size, how, needs)
-
-
-def _evaluated(r: Request, name: str, what: list[str], size: str, how: list[str], needs: list[str]) -> Stage:
-    folder = r.out / "eval" / name
-    command = [r.programs[1], "run", *what, "--data-dir", f"{_benchmarks(r, size)}", *how, "--out", f"{folder}"]
-    return _of_run(r, f"eval/{name}", command, folder, needs, "cells")
-
-
-def _calibration(r: Request, inputs: list[Stage]) -> list[Stage]:
-    """A public checkpoint at each setting at which it was published, then our scores beside the published ones.
-
-    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
-    """
-    (m,) = r.models
-    checkpoint, stages = calibrate.load().checkpoints[m.size].id, []
-    for point in calibrate.points_of(checkpoint):
-        what = ["--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
-                "--max-tokens", f"{point.max_tokens}"]  # fmt: skip
-        needs = [s.name for s in inputs]
-        stages.append(_evaluated(r, f"{m.name}-{point.source}", what, m.size, _engine(r, m.size), needs))
-    page = _page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in stages))
-    return [*stages, page]
+    stages = []
+    for ending, settings in asked:
+        folder = r.out / "eval" / f"{m.name}{ending}"
+        command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", *settings]
+        command += ["--data-dir", f"{_benchmarks(r, m.size)}", *how, "--out", f"{folder}"]
+        stages.append(_of_run(r, f"eval/{folder.name}", command, folder, needs, "cells"))
+    return stages
 
 
 def _engine(r: Request, size: str) -> list[str]:

@@ -75,11 +75,12 @@ class Stage:
         return ""
 
 
-class StageTime(BaseModel, extra="forbid", frozen=True):
+class StageState(BaseModel, extra="forbid", frozen=True):
     """What a stage took, all its attempts together.
 
     seconds: of the attempts whose end is on record, in sum; a killed one left none. peak_mib: highest resident memory;
     pages that processes share count for each. attempts: starts until it ended. code: version that worked on it last.
+    command: as `portable` writes it; committed records have none.
     """
 
     name: str
@@ -87,13 +88,8 @@ class StageTime(BaseModel, extra="forbid", frozen=True):
     peak_mib: NonNegativeInt = 0
     attempts: PositiveInt
     code: str
-
-
-class StageState(StageTime, frozen=True):
-    """A stage in the driver's folder, with its command as `portable` writes it."""
-
-    command: list[str]
-    status: Literal["running", "done", "failed", "interrupted"] = "running"
+    command: tuple[str, ...] = ()
+    status: Literal["running", "done", "failed", "interrupted"] = "done"
 
 
 class Stages(Record):
@@ -108,7 +104,7 @@ def read_states(out: Path) -> dict[str, StageState]:
     return {s.name: s for s in store.read_json(file, Stages).stages} if file.exists() else {}
 
 
-def portable(command: Sequence[str], out: Path) -> list[str]:
+def portable(command: Sequence[str], out: Path) -> tuple[str, ...]:
     """The command as it is recorded and compared: the program's name, and paths below `out` from there.
 
     A run folder may so be named in another way, moved, or continued by the programs of another environment.
@@ -118,7 +114,7 @@ def portable(command: Sequence[str], out: Path) -> list[str]:
         key, equals, value = word.rpartition("=")
         path = Path(value).resolve()
         words.append(f"{key}{equals}{path.relative_to(here)}" if path.is_relative_to(here) else word)
-    return words
+    return tuple(words)
 
 
 def finished(out: Path, stages: Sequence[Stage]) -> set[str]:

@@ -41,7 +41,7 @@ def marked(mark: str) -> list[psutil.Process]:
     """
     parents, found = dict[psutil.Process, int](), set[psutil.Process]()
     for p in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # ended meanwhile, or another user's
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
             environment, parent = p.environ(), p.ppid()
             if p.status() != psutil.STATUS_ZOMBIE:
                 parents[p] = parent
