@@ -214,7 +214,7 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     lambda: asked("calibration/x"),
     lambda: asked("calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"),
     lambda: asked("calibration/justrl-deepseek-1.5b", steps=10),
-    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms="stapo,stapo"),
+    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms=""),
     lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(part="pilot", seeds=(10, 11)),
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
     lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", part="pilot"),
@@ -237,10 +237,8 @@ def test_seeds_are_named_or_counted() -> None:
 
 def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
     assert parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])[0] == "small"
-    assert parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"]) == (
-        "cells",
-        (("stapo", "qwen3-8b"), ("base", "qwen3-14b")),
-    )
+    run, cells = parse_cells(["stapo/qwen3-8b", "base/qwen3-14b", "stapo/qwen3-8b"])
+    assert (run, cells) == ("cells", (("stapo", "qwen3-8b"), ("base", "qwen3-14b")))
     with pytest.raises(BadInput) as e:
         parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"])
     each = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from stapo_repro import calibrate, labels
 from stapo_repro.run.cost import MACHINES, STEPS, load
 from stapo_repro.testbed import plan
-from stapo_results.errors import BadInput, near_name
+from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.sizes import MINI, SMALL
 
 CPUS = ("cpu", "cpu-2nodes")
@@ -189,17 +189,20 @@ def of_testbed(
         method: the name of an overlay, or a YAML file of one.
 
     Raises:
-        BadInput: an unknown world or arm or one twice, fewer than one step, a method's file that is not there, or
+        BadInput: an unknown world or arm, fewer than one step, a method's file that is not there, or
             options that exclude each other.
     """
     if method is not None and (arms is not None or part != "main"):
         raise BadInput("--method trains that method alone", found="--arms, --pilot or --long beside it",
                        next_step="leave them out: the committed arms are shown beside it")  # fmt: skip
     own = None if method is None else _own_arm(method)
-    chosen = QUICK_METHODS if quick else None
-    chosen = chosen if arms is None else names_of("--arms", arms, plan.ARMS)
-    names = tuple(labels.WORLDS)[: 1 if quick else None]
-    names = names if worlds is None else names_of("--worlds", worlds, labels.WORLDS)
+    chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
+    if arms is not None:
+        chosen = tuple(meant("arm", a, plan.ARMS, "--arms justrl,stapo") for a in arms.split(","))
+    if worlds is not None:
+        names = tuple(
+            dict.fromkeys(meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
+        )
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     numbers = seeds or default
     if part == "pilot" and (judging := sorted({*numbers} & {*plan.SEEDS["main"]})):
@@ -297,16 +300,6 @@ def at_least(flag: str, value: int, least: int) -> int:
     if value < least:
         raise BadInput(f"{flag} is at least {least:d}", found=value, next_step=f"{flag} {least:d}")
     return value
-
-
-def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """ "a,b" as ("a", "b"). Raises: BadInput for one that is not known, or one twice."""
-    names = tuple(n.strip() for n in text.split(","))
-    if not set(names) <= set(known) or len(set(names)) != len(names):
-        raise BadInput(f"{flag} cannot be used", found=", ".join(names),
-                       expected=f"each at most once, out of {', '.join(known)}",
-                       next_step=f"{flag} {','.join(list(known)[:2])}")  # fmt: skip
-    return names
 
 
 def _flags(names: Iterable[str]) -> str:
