@@ -77,7 +77,11 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     if r.on_cpu:
         small = r.experiment == "small"
         if small and any(s.name == "base" for s in left):
-            checks.attempt("fetched model", _check_fetched)
+            cure, weights = (
+                f"stapo-train fetch {SMALL}, or the whole by tox -e small",
+                store.fetched_folder(SMALL) / "model",
+            )
+            checks.attempt("fetched model", _check_there, [weights], f"{SMALL} has not been fetched", cure)
         if left:
             checks.attempt("memory", _check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
             disk = CPU_DISK_GIB + cost.SMALL_TRAINING_GIB * sum(s.kind == "train" for s in left if small)
@@ -86,7 +90,11 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
             checks.attempt("configurations", _check_configurations, train, left)
         return checks
     if r.data_dir is not None:
-        checks.attempt("benchmarks", _check_benchmarks, r.data_dir)
+        files, cure = (
+            [r.data_dir / f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS],
+            "correct --data-dir, or leave it out",
+        )
+        checks.attempt("benchmarks", _check_there, files, "the folder of benchmarks is not complete", cure)
     if r.trained:
         checks.attempt("training's environment", check_environment, train, *TRAINING)
     checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
@@ -116,20 +124,10 @@ def _check_folder(r: Request) -> str:
     return f"{r.out}: {'is filled further' if runs.previous_of(r.out, new_record(r), '--out') else 'new'}"
 
 
-def _check_benchmarks(folder: Path) -> str:
-    names = [f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS]
-    if missing := [n for n in names if not (folder / n).exists()]:
-        raise BadInput("the folder of benchmarks is not complete", found=f"{folder} lacks {', '.join(missing)}",
-                       next_step="name the right folder with --data-dir, or leave the option out")  # fmt: skip
-    return f"{len(names)} files in {folder}"
-
-
-def _check_fetched() -> str:
-    folder = store.fetched_folder(SMALL) / "model"
-    if not folder.is_dir():
-        raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
-                       next_step=f"stapo-train fetch {SMALL}, or the whole by tox -e small")  # fmt: skip
-    return str(folder)
+def _check_there(paths: Sequence[Path], what: str, cure: str) -> str:
+    if missing := [p for p in paths if not p.exists()]:
+        raise BadInput(what, found=f"no {', '.join(map(str, missing))}", next_step=cure)
+    return f"{paths[0].parent}"
 
 
 def check_system() -> str:

@@ -204,7 +204,7 @@ class Engine:
             return ", ".join([*parts, f"peak {peak / 2**30:.1f} GiB"])
 
         environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), terminal.PROGRESS: str(report.resolve())}
-        child, result, note, found = None, "interrupted", "", ""
+        child, result, note, found, anew = None, "interrupted", "", "", ""
         try:
             child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
             while child.poll() is None:
@@ -213,7 +213,9 @@ class Engine:
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
             if left := processes.sweep(family, self.patience):
                 note = f"\n            outlived the stage and were ended: {', '.join(left)}"
-            found = f"exit code {child.returncode}" if child.returncode else stage.missing()
+            found = f"exit code {child.returncode}"
+            if not child.returncode:
+                found, anew = stage.missing(), f"{shlex.join(['rm', '-r', f'{stage.folder}'])} makes it anew; "
             result = "failed" if found else "done"
         finally:  # also after Ctrl-C and a defect of our own: nothing may be left running
             if result == "interrupted" and (left := processes.end_all(family, child, self.grace)):
@@ -226,11 +228,6 @@ class Engine:
         if result == "failed":
             tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
             self.display.say("\n".join([f"--- last {len(tail)} lines of {log}", *(f"  {x[:400]}" for x in tail)]))
-            anew = (
-                ""
-                if found.startswith("exit code")
-                else f"{shlex.join(['rm', '-r', f'{stage.folder}'])} makes it anew; "
-            )
             raise RunFailed(
                 f"the stage {stage.name} failed",
                 found=found,
