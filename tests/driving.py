@@ -23,7 +23,7 @@ def nobody_left(out: Path) -> bool:
 
 def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
     """A request for these cells of the paper."""
-    return request.paper_cells(request.parse_cells(names), out, **changed)
+    return request.of_cells(names, out, **changed)
 
 
 def commands(r: Request) -> dict[str, str]:

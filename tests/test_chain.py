@@ -2,108 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+import synthetic_records as synthetic
 from driving import asked, commands
 
 from stapo_repro import cli, labels
-from stapo_repro.run import checks, request
-from stapo_repro.run.chain import main, make_stages
-from stapo_repro.run.request import console_script, cpu_run, of_testbed, parse_cells, run_of, seeds_of
-from stapo_results import runs
+from stapo_repro.run import checks, engine, request
+from stapo_repro.run.chain import make_stages, show_summary
+from stapo_repro.run.request import cpu_run, of_testbed, parse_cells, seeds_of
+from stapo_results import runs, store
 from stapo_results.errors import BadInput
-
-# Stands in for the two other wings: writes small synthetic outputs where the real commands would.
-WINGS = textwrap.dedent(
-    """
-    import sys
-    from pathlib import Path
-    import synthetic_records as synthetic
-    import token_logs
-    from stapo_results.provenance import new_run
-    from stapo_results.store import write_json
-    command, arguments = sys.argv[1], sys.argv[2:]
-    named = dict(a.split("=") for a in arguments if "=" in a)
-    after = lambda name: Path(arguments[arguments.index(name) + 1])
-    def finished(folder, kind):
-        record = new_run(kind, {}, seeds={}, deterministic=True)
-        write_json(folder / "run.json", record.model_copy(update={"status": "done", "synthetic": True}))
-    if command == "base":
-        for name in ("model", "data", "benchmarks"):
-            (after("--out") / name).mkdir(parents=True)
-            (after("--out") / name / "file").write_text(name)
-        finished(after("--out"), "base")
-    elif command == "run" and named:
-        out = Path(named["run.out"])
-        method = named.get("run.method", named["method"])
-        rates = {"useful_rate": 0.5, "spurious_rate": 0.1 + 0.1 * int(named["run.seed"]) * (method == "stapo")}
-        synthetic.training_run(out.parent, method, int(named["run.seed"]), int(named["run.steps"]), more=rates)
-        (out / "checkpoints").mkdir()
-        token_logs.write(out, [token_logs.row(step=k) for k in range(1, int(named["run.steps"]) + 1)])
-    elif command == "export":
-        after("--out").mkdir(parents=True)
-        (after("--out") / "stapo.json").write_text("{}")
-    else:
-        out = after("--out")
-        method, _, seed = out.name.rpartition("-s")
-        method, seed = method or out.name, int(seed) if method else 0
-        right = {"base": "1000", "justrl": "1100"}.get(method, "1110")
-        finished(out, "eval")
-        for benchmark in after("--benchmarks").name.split(","):
-            for setting in ("t1.0", "t0.7"):
-                verdicts = [right, right[1:] + "0"] * 8
-                synthetic.cell(out.parent, method, benchmark, setting, verdicts, seed=seed, folder=out.name)
-    """
-)
-
-
-@pytest.fixture
-def stand_ins(tmp_path, monkeypatch):
-    """The other wings' commands replaced by ones that write made-up records at once."""
-    wings = tmp_path / "wings.py"
-    wings.write_text(WINGS)
-    script = tmp_path / "wing"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={Path(__file__).parent}:$PYTHONPATH exec {sys.executable} {wings} "$@"\n')
-    script.chmod(0o755)
-    real = console_script
-    monkeypatch.setattr(request, "console_script", lambda n, _=None: real(n) if n == "stapo-repro" else str(script))
-    monkeypatch.setenv("COLUMNS", "120")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("stand_ins")
-def test_whole_testbed_with_stand_ins_judges_the_claims_and_takes_further_seeds(tmp_path, capsys):
-    out = tmp_path / "run"
-    given: dict[str, Any] = {"worlds": "paper", "arms": "justrl,stapo", "steps": 40}
-    assert main(of_testbed(out, seeds=(0, 1), **given)) == 0
-    judged = {c["claim"]["id"]: c["verdict"] for c in json.loads((out / "tables/testbed.json").read_text())["claims"]}
-    assert judged["s2t-lowers-the-spurious"] == "not distinguishable"
-    assert judged["s2t-beats-the-full-mask"] == "not run"
-    assert (out / "figures" / "testbed_rates.svg").stat().st_size > 0
-    assert not (out / "tables" / "main_table.md").exists()
-    capsys.readouterr()
-    # another seed goes into the same folder; what is there is not made again, but the page is
-    assert main(of_testbed(out, seeds=(0, 1, 2), **given)) == 0
-    assert capsys.readouterr().out.count("finished before") == 2 + 4 * 3
-    assert "of 2 seeds" not in (out / "tables" / "testbed.md").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("stand_ins")
-def test_a_users_method_ends_beside_the_committed_arms(tmp_path, capsys):
-    file = tmp_path / "mine.yaml"
-    file.write_text("run: {method: mine}")
-    assert main(of_testbed(tmp_path / "run", method=str(file), worlds="paper", seeds=(0, 1), steps=40)) == 0
-    text = capsys.readouterr().out
-    assert "mine beside the committed arms" in text
-    assert "stapo-repro collect" not in text
-
 
 # commands
 
@@ -272,6 +185,23 @@ def test_every_training_command_composes() -> None:
                 assert config.trainer.max_actor_ckpt_to_keep == 2
 
 
+def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    (tmp_path / "mine.yaml").write_text("run: {method: mine}")
+    r = of_testbed(tmp_path / "run", method=f"{tmp_path / 'mine.yaml'}", worlds="paper", seeds=(0,), steps=40)
+    rates = {"useful_rate": 0.5, "spurious_rate": 0.125}
+    synthetic.training_run(r.out / "train", "mine", 0, 40, more=rates)
+    synthetic.cell(r.out / "eval", "mine", "mini-add", "t1.0", ["1110"] * 16, folder="mine-s0")
+    state = engine.StageState(name="base", attempts=1, code="c")
+    store.write_json(r.out / engine.FILE, engine.Stages(stages=[state]))
+    show_summary(r, 1.0)
+    text = capsys.readouterr().out
+    assert "paper: mine beside the committed arms" in text
+    for part in ("12.5", "JustRL", "Random mask"):
+        assert part in text
+    assert "stapo-repro collect" not in text
+
+
 # values
 
 
@@ -284,7 +214,7 @@ def test_every_training_command_composes() -> None:
     lambda: asked("calibration/x"),
     lambda: asked("calibration/justrl-deepseek-1.5b", "stapo/qwen3-8b"),
     lambda: asked("calibration/justrl-deepseek-1.5b", steps=10),
-    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms="stapo,stapo"),
+    lambda: of_testbed(worlds="paper,other"), lambda: of_testbed(arms="grpo"), lambda: of_testbed(arms=""),
     lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(part="pilot", seeds=(10, 11)),
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
     lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", part="pilot"),
@@ -306,10 +236,11 @@ def test_seeds_are_named_or_counted() -> None:
 
 
 def test_the_miniature_the_small_model_and_the_paper_are_three_runs() -> None:
-    assert run_of(parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])) == "small"
-    assert run_of(parse_cells(["stapo/qwen3-8b", "base/qwen3-14b"])) == "cells"
+    assert parse_cells(["stapo/smollm2-135m", "grpo/smollm2-135m"])[0] == "small"
+    run, cells = parse_cells(["stapo/qwen3-8b", "base/qwen3-14b", "stapo/qwen3-8b"])
+    assert (run, cells) == ("cells", (("stapo", "qwen3-8b"), ("base", "qwen3-14b")))
     with pytest.raises(BadInput) as e:
-        run_of(parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"]))
+        parse_cells(["stapo/mini", "stapo/qwen3-8b", "grpo/smollm2-135m", "base/qwen3-14b"])
     each = ["stapo/mini", "stapo/qwen3-8b base/qwen3-14b", "grpo/smollm2-135m"]
     assert e.value.next_step == "   and: ".join(f"stapo-repro run {names}" for names in each)
 

@@ -8,7 +8,9 @@ import pytest
 import synthetic_records as synthetic
 from synthetic_log import Others, Token, write
 
-from stapo_repro.collect import collect, laid_over
+from stapo_repro.collect import RunTimes, collect, laid_over, page_block
+from stapo_repro.paper import checkout
+from stapo_repro.run.engine import Stages, StageState
 from stapo_repro.testbed import counts
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
@@ -136,3 +138,50 @@ def test_the_token_log_is_one_pair_of_files_and_its_tokenizer_one_for_all(kind: 
         damage()
         with pytest.raises(RecordError, match="its tokenizer was left out"):
             token_log.tokenizer_file(out / "a")
+
+
+# what a run took
+
+MACHINE = {"cpu": "Some CPU", "cores": 2, "memory_gib": 15.6, "gpus": []}
+
+
+def driven(folder: Path, *took: tuple[str, float, int], quick: bool = False, failed: str = "") -> Path:
+    """A driver's folder with one finished training; of each stage name, seconds and attempts."""
+    make_run(folder / "train" / "stapo-s0", hardware=MACHINE)
+    make_run(folder, kind="repro", config={"experiment": "miniature", "quick": quick, "data_dir": "/a/machine"})
+    states = [
+        StageState(name=n, seconds=s, peak_mib=3900, attempts=a, code="d" * 40, command=("/a/machine/x",),
+                   status="failed" if n == failed else "done") for n, s, a in took
+    ]  # fmt: skip
+    store.write_json(folder / "stages.json", Stages(stages=states))
+    return folder
+
+
+def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
+    out = tmp_path / "records" / "miniature"
+    base, first = ("base", 50.0, 1), [("train/stapo-s0", 330.25, 3), ("eval/base", 61.5, 1), ("tables", 2.0, 1)]
+    collect(driven(tmp_path / "first", base, *first, failed="tables"), out)
+    found = store.read_json(out / "stages.json", RunTimes)
+    assert (found.kind, found.quick, found.seconds, found.hardware) == ("miniature", False, 441.75, [MACHINE])
+    assert found.stages[1] == StageState(
+        name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40
+    )
+    assert "/a/machine" not in (out / "stages.json").read_text()
+    assert "took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB" in page_block(tmp_path / "records", "miniature", "")
+    # a second run into the same records: the base as it took it, 330.25 + 61.5 of the first, 330.25 + 5 of its own
+    collect(driven(tmp_path / "second", base, ("train/stapo-s1", 330.25, 1), ("tables", 5.0, 1)), out)
+    found = store.read_json(out / "stages.json", RunTimes)
+    assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
+    assert (found.seconds, found.hardware) == (777.0, [MACHINE])
+    with pytest.raises(RecordError, match="another kind of run"):
+        collect(driven(tmp_path / "quick", base, quick=True), out)
+
+
+@pytest.mark.parametrize(("page", "marker", "experiment", "what"), [
+    ("README.md", "times", "miniature", "miniature"),
+    ("docs/small-model.md", "small-times", "small", "run of the small model"),
+])  # fmt: skip
+def test_the_committed_records_give_the_pages_blocks(page, marker, experiment, what) -> None:
+    text = (checkout() / page).read_text(encoding="utf-8")
+    block = text.split(f"<!-- generated:{marker} -->\n")[1].split(f"\n<!-- /generated:{marker} -->")[0]
+    assert block == page_block(checkout() / "results" / "records", experiment, what)

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-import synthetic_records as synthetic
 from driving import nobody_left, wait_for
 
-from stapo_repro.collect import collect
-from stapo_repro.paper import checkout
 from stapo_repro.run import engine, processes
-from stapo_repro.run.engine import Engine, RunTimes, Stage, Stages, StageState, StageTime
+from stapo_repro.run.engine import Engine, Stage
 from stapo_results import store
-from stapo_results.errors import BadInput, RecordError, RunFailed
+from stapo_results.errors import BadInput, RunFailed
 from stapo_results.provenance import new_run
 from stapo_results.schema import Run
 from stapo_results.store import read_json
@@ -295,71 +292,3 @@ def test_children_get_their_environment_and_progress_is_shown(out):
     assert "train 3/8, reward 0.500" in shown.getvalue()
     assert (out / "logs" / "train-x.log").read_text() == "1 0 false\n"
     assert engine.read_states(out)["train/x"].peak_mib >= 5  # at least a Python
-
-
-def state(
-    name: str, status: str, seconds: float = 0.0, peak: int = 0, attempts: int = 1, code: str = "c"
-) -> StageState:
-    values = {"name": name, "seconds": seconds, "peak_mib": peak, "attempts": attempts, "code": code * 40}
-    return StageState(command=["/a/machine/x"], status=status, **values)  # type: ignore[arg-type]
-
-
-def test_time_left_by_hand(out):
-    shown = Engine(out, Display(io.StringIO()))
-    train, evaluate = (Stage(f"{kind}/a", (), out, ()) for kind in ("train", "eval"))
-    shown.waiting = ["train/b", "eval/a", "eval/b"]
-    assert shown.time_left(train, 20, {"done": 1, "total": 40}, (1, 20)) == "time left: ?"
-    # 9 steps in 27 s after the first report: 30 steps are 90 s more, the whole stage takes 137, train/b like it
-    assert shown.time_left(train, 47, {"done": 10, "total": 40}, (1, 20)) == "at least 3 min 47 s left"
-    shown.states = {s.name: s for s in (state("train/a", "done", 100), state("train/b", "done", 140))}
-    shown.waiting = ["eval/b"]
-    # two quarters in 40 s after a start of 20: 20 left, the other one takes 80
-    assert shown.time_left(evaluate, 60, {"done": 3, "total": 4}, (1, 20)) == "1 min 40 s left"
-
-
-# what a run took
-
-MACHINE = {"cpu": "Some CPU", "cores": 2, "memory_gib": 15.6, "gpus": []}
-STATES = [state("base", "done", 50.0, 900), state("train/stapo-s0", "done", 330.25, 3900, 3, "d"),
-          state("eval/base", "done", 61.5, 1000), state("tables", "failed", 2.0, 100)]  # fmt: skip
-
-
-def driven(folder: Path, states: list[StageState], quick: bool = False) -> Path:
-    """A driver's folder with one finished training."""
-    path = synthetic.training_run(folder / "train", "stapo") / "run.json"
-    store.write_json(path, read_json(path, Run).model_copy(update={"hardware": MACHINE}))
-    config = {"experiment": "miniature", "quick": quick, "data_dir": "/a/machine"}
-    store.write_json(folder / "run.json", new_run("repro", config, seeds={}, deterministic=True))
-    store.write_json(folder / "stages.json", Stages(stages=states))
-    return folder
-
-
-def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
-    out = tmp_path / "records" / "miniature"
-    collect(driven(tmp_path / "first", STATES), out)
-    found = read_json(out / "stages.json", RunTimes)
-    assert (found.kind, found.quick, found.seconds, found.unfinished) == ("miniature", False, 441.75, ["tables"])
-    assert found.hardware == [MACHINE]
-    assert found.stages[1] == StageTime(name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40)
-    assert "/a/machine" not in (out / "stages.json").read_text()
-    assert engine.page_block(tmp_path / "records", "miniature", "miniature").startswith(
-        "The committed miniature took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB: "
-    )
-    # a second run into the same records: the base as it took it, 330.25 + 61.5 of the first, 330.25 + 5 of its own
-    again = [STATES[0], state("train/stapo-s1", "done", 330.25), state("tables", "done", 5.0)]
-    collect(driven(tmp_path / "second", again), out)
-    found = read_json(out / "stages.json", RunTimes)
-    assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
-    assert (found.seconds, found.unfinished, found.hardware) == (777.0, [], [MACHINE])
-    with pytest.raises(RecordError, match="another kind of run"):
-        collect(driven(tmp_path / "quick", STATES, quick=True), out)
-
-
-@pytest.mark.parametrize(("page", "marker", "experiment", "what"), [
-    ("README.md", "times", "miniature", "miniature"),
-    ("docs/small-model.md", "small-times", "small", "run of the small model"),
-])  # fmt: skip
-def test_the_committed_records_give_the_pages_blocks(page, marker, experiment, what) -> None:
-    text = (checkout() / page).read_text(encoding="utf-8")
-    block = text.split(f"<!-- generated:{marker} -->\n")[1].split(f"\n<!-- /generated:{marker} -->")[0]
-    assert block == engine.page_block(checkout() / "results" / "records", experiment, what)

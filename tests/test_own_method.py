@@ -108,13 +108,6 @@ def test_a_file_named_like_a_method_of_ours_is_refused(overlay: Path, name: str)
         compose([f"method={overlay.with_name(name)}", *MINI])
 
 
-@pytest.mark.parametrize("text", ["import nosuchmodule", "def symmetric(:"])
-def test_a_file_that_does_not_load_is_bad_input(overlay: Path, text: str) -> None:
-    (overlay.parent / "mine.py").write_text(text)
-    with pytest.raises(BadInput):
-        selector_from({"name": f"{overlay.parent / 'mine.py'}:symmetric"})
-
-
 @pytest.mark.parametrize("value", ["a'b", "a\\b", "a\\'b", "", "x=y,[z]"])
 def test_any_text_of_an_overlay_arrives(overlay: Path, value: str) -> None:
     overlay.write_text(f"trainer:\n  project_name: {json.dumps(value)}\n")
@@ -132,9 +125,15 @@ def test_what_is_no_method_is_refused(overlay: Path) -> None:
         compose([f"method={overlay}", *MINI])
 
 
-@pytest.mark.parametrize("name", ["nosuch", "nosuch.py:f", "mine.py:nosuch"])
-def test_a_selector_that_is_not_there_is_refused(overlay: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "text"), [
+    ("nosuch", FUNCTION), ("nosuch.py:f", FUNCTION), ("mine.py:nosuch", FUNCTION),
+    ("mine.py:symmetric", "import nosuchmodule"), ("mine.py:symmetric", "def symmetric(:"),
+])  # fmt: skip
+def test_a_selector_that_is_not_there_or_does_not_load_is_refused(
+    overlay: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(overlay.parent)
+    (overlay.parent / "mine.py").write_text(text)
     with pytest.raises(BadInput):
         selector_from({"name": name})
 

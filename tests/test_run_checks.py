@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from driving import asked, environment, with_cards
 from stapo_repro import cli
 from stapo_repro.run import checks
 from stapo_repro.run.chain import main, make_stages
-from stapo_repro.run.request import cpu_run
+from stapo_repro.run.request import cpu_run, of_testbed
 from stapo_results.errors import BadInput
 
 
@@ -36,6 +37,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, capsys) -> None:
     monkeypatch.setattr(checks, "check_disk", lambda *given: "enough")  # 600 GiB of disk are not there
+    monkeypatch.setattr(checks, "_ASK", "print([0])")  # that environment has no veRL to ask
     (machine / "bin" / "stapo-eval").write_text('#!/bin/sh\necho "$@"\n')
     r = asked("stapo/qwen3-8b", out=tmp_path / "o", train_env=machine, eval_env=machine, judge="my-judge")
     assert main(r, dry=True) == 0
@@ -48,7 +50,7 @@ def test_a_dry_run_writes_nothing_and_says_all(tmp_path, machine, monkeypatch, c
         "  ok      GPUs: 8 in this machine, 8 needed",
         "  ok      evaluation's environment: vllm 0.32.0, math_verify 0.9.0, torch 2\n",
         "  ok      judge's prompt: prompt --judge my-judge\n",
-        "  ok      configuration of train/stapo-qwen3-8b-s0: ",
+        "  ok      configurations: 1 pass\n",
     ):
         assert part in text
     assert not (tmp_path / "o").exists()
@@ -68,7 +70,7 @@ def test_the_miniatures_dry_run_knows_its_hours_from_records(tmp_path, monkeypat
 
 def test_a_dry_run_of_all_lists_every_cell_of_the_paper_without_torch(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checks, "_asked", lambda *given: "")
+    monkeypatch.setattr(checks, "_asked", lambda *given: str([0] * 12))
     with pytest.raises(SystemExit):
         cli.main(["run", "--all", "--dry-run"])
     text = capsys.readouterr().out
@@ -117,3 +119,22 @@ def test_the_small_model_is_fetched_before_hours_depend_on_it(tmp_path: Path, mo
     assert fetched.problem is not None
     assert fetched.problem.next_step.startswith("stapo-train fetch smollm2-135m")
     assert "fetched model" not in names(r, make_stages(r)[1:])  # what has its base model needs no other
+
+
+@pytest.mark.parametrize("answer", ["no such method", ""])
+def test_a_users_method_is_asked_for_before_anything_starts(tmp_path, monkeypatch, answer: str) -> None:
+    """Its name is known to the training wing alone; the worlds and the seeds are one question."""
+    asked_for = []
+    monkeypatch.setattr(checks, "_asked", lambda command, *_: asked_for.append(command[-1]) or json.dumps([answer]))
+    r = of_testbed(tmp_path / "out", method="nosuch")
+    (found,) = (c for c in checks.make_checks(r, make_stages(r), {}).made if c.name == "configurations")
+    assert (found.problem is not None) == bool(answer)
+    (command,) = json.loads(asked_for[0])
+    assert {"run", "method=nosuch", "run.method=nosuch", "--config-only"} <= {*command}
+
+
+@pytest.mark.slow
+def test_the_training_wing_refuses_a_method_that_it_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nosuch"):
+        main(of_testbed(tmp_path / "out", method="nosuch"), dry=True)
+    assert not (tmp_path / "out").exists()

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro.read import check_roots
-from stapo_repro.run import engine as times
+from stapo_repro.run.engine import FILE, StageState, read_states
 from stapo_repro.testbed import counts
 from stapo_repro.tokens import readers
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import CellRecord, Cut, Run, StepMetrics
+from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics
+from stapo_results.terminal import duration
 
 KEPT = (
     *("reward", "entropy", "accuracy", "accuracy_t1.0", "accuracy_t0.7", "useful_rate", "spurious_rate"),
@@ -38,6 +39,7 @@ _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
 _OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
+_OF_THE_DRIVER = {"stages": {"__all__": {"command", "status"}}}
 _HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 Files = dict[Path, str | bytes]
 
@@ -85,15 +87,6 @@ def laid_over(whole: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return whole | part | {k: laid_over(whole[k], part[k]) for k in nested}
 
 
-def first_steps(counted: counts.PlantedCounts) -> counts.PlantedCounts:
-    """The counts of the steps that the testbed reads."""
-    n = sum(step <= counts.NEAR_BASE for step in counted.steps)
-    by_step = {name: getattr(counted, name)[:n] for name in ("steps", "spurious", "own")}
-    parts = {name: [c.model_copy(update={"tokens": c.tokens[:n]}) for c in getattr(counted, name)]
-             for name in ("rare", "masks")}  # fmt: skip
-    return counted.model_copy(update=by_step | parts)
-
-
 def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool = False) -> tuple[Files, Files]:
     """What is kept of a run folder beside its cells; run.json says what was left out (`Cut`).
 
@@ -128,9 +121,12 @@ def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool =
             cut["tokenizer"] = share("tokenizer", tokenizer)
         files |= {Path(name): data for name, data in logged.items()}
     elif record.kind == "train" and (counted := counts.of_run(folder, record.run_id)):
-        near = first_steps(counted)
-        cut["planted_steps"] = len(counted.steps) - len(near.steps)
-        files[Path(counts.FILE)] = store.to_line(near) + "\n"
+        n = sum(step <= counts.NEAR_BASE for step in counted.steps)  # what the testbed reads
+        cut["planted_steps"] = len(counted.steps) - n
+        near = {name: getattr(counted, name)[:n] for name in ("steps", "spurious", "own")}
+        for name in ("rare", "masks"):
+            near[name] = [c.model_copy(update={"tokens": c.tokens[:n]}) for c in getattr(counted, name)]
+        files[Path(counts.FILE)] = store.to_line(counted.model_copy(update=near)) + "\n"
     plain = record.model_copy(update={"cut": Cut(**cut) if cut else None}).model_dump(mode="json")
     return files | {Path("run.json"): json.dumps(plain, ensure_ascii=False, indent=1) + "\n"}, shared
 
@@ -179,10 +175,8 @@ def collect(run: Path, out: Path) -> list[Path]:
             expected="run.json files of trainings and evaluations",
             next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
         )
-    if (taken := times.of_run(root, [r.hardware for r in records.values()])) is not None:
-        before = out / times.FILE  # of runs that were collected into this folder before
-        taken = times.joined(store.read_json(before, times.RunTimes), taken) if before.is_file() else taken
-        written[Path(times.FILE)] = taken.model_dump_json(indent=1) + "\n"
+    if (taken := _times(root, out, [r.hardware for r in records.values()])) is not None:
+        written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=_OF_THE_DRIVER) + "\n"
     there = (out / folder.relative_to(root) for folder in records)
     gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
             if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
@@ -221,3 +215,57 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
             next_step="keep base model, data and outputs of a run in one folder",
         )
     return Run.model_validate(plain)
+
+
+class RunTimes(Record):
+    """stages.json among committed records: what the stages of a driver's runs took, `seconds` in sum.
+
+    kind: miniature, small, testbed or cells; quick: its short form; part: of the testbed. hardware: of the run records
+    beside it, each once.
+    """
+
+    kind: str
+    quick: bool
+    part: str = ""
+    seconds: float
+    stages: list[StageState]
+    unfinished: tuple[str, ...] = ()
+    hardware: list[dict[str, Any]]
+
+
+def _times(folder: Path, out: Path, hardware: list[dict[str, Any]]) -> RunTimes | None:
+    """The times of a driver's folder, with those that `out` has of earlier runs; None where no driver ran in it.
+
+    Raises:
+        RecordError: `out` has the records of another kind of run.
+    """
+    if not (folder / FILE).exists() or (run := store.read_json(folder / "run.json", Run)).kind != "repro":
+        return None
+    kind = {"kind": run.config["experiment"], "quick": run.config["quick"], "part": run.config.get("part", "")}
+    done, kept = {s.name: s for s in read_states(folder).values() if s.status == "done"}, list[StageState]()
+    if (out / FILE).is_file():
+        earlier = store.read_json(out / FILE, RunTimes)
+        if (there := {name: getattr(earlier, name) for name in kind}) != kind:
+            raise RecordError("the folder holds the records of another kind of run", found=there, expected=kind,
+                              next_step="stapo-repro collect RUN --out DIR, a folder without records")  # fmt: skip
+        kept = [s for s in earlier.stages if s.name not in done]
+        hardware = (earlier.hardware if kept else []) + hardware
+    stages = [*kept, *done.values()]
+    machines = [h for i, h in enumerate(hardware) if h not in hardware[:i]]
+    return RunTimes(**kind, seconds=round(sum(s.seconds for s in stages), 2), stages=stages, hardware=machines)
+
+
+def page_block(records: Path, experiment: str, what: str) -> str:
+    """What a page says of the time that the committed run of an experiment took; `what`: its name in the sentence."""
+    if not (file := records / experiment / FILE).exists():
+        return f"The {what}: not run."
+    t = store.read_json(file, RunTimes)
+    count, peak = Counter(s.name.split("/")[0] for s in t.stages), max(s.peak_mib for s in t.stages) / 1024
+    machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in t.hardware)
+    code = dict.fromkeys(s.code[:12] + (" with uncommitted changes" if "+" in s.code else "") for s in t.stages)
+    again = sum(s.attempts - 1 for s in t.stages if s.name.startswith(("base", "train", "eval")))
+    return (
+        f"The committed {what} took {duration(t.seconds)} on {machines}: {count['train']} trainings, {count['eval']} "
+        f"evaluations, peak memory {peak:.1f} GiB, code {', '.join(code)}."
+        + (f" Attempts that did not end: {again}; what a killed one took is not counted." if again else "")
+    )

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import threading
 import time
 import traceback
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
-
-import psutil
+from typing import Literal, NamedTuple
 
 from stapo_repro.collect import without_paths
 from stapo_repro.run import processes
@@ -63,8 +61,8 @@ class Machine:
 
     def __init__(self, out: Path, card: str):
         self.out, self.card, self.mark = out, card, processes.new_mark(out)
-        self.device, self.peak = "gpu" if card else "cpu", dict[str, float]()
-        self._in_use, self._started = 0.0, 0
+        self.device: Literal["cpu", "gpu"] = "gpu" if card else "cpu"
+        self.peak, self._in_use = dict[str, float](), 0.0
 
     def about_card(self, fields: str) -> list[str]:
         """nvidia-smi's values of the card, [] without one."""
@@ -73,69 +71,53 @@ class Machine:
 
     def sample(self) -> None:
         """Look at the memory once. What the card has in use when a step begins is none of the step's."""
-        now = {"host_gib": 0.0}
-        for p in processes.Family(self.mark).members():
-            with suppress(psutil.Error):
-                now["host_gib"] += (p.memory_info().rss - p.memory_info().shared) / 2**30
+        now = {"host_gib": processes.resident(processes.Family(self.mark).members()) / 2**30}
         if used := self.about_card("memory.used"):
             self._in_use = float(used[0]) if not self.peak else self._in_use
             now["gpu_gib"] = (float(used[0]) - self._in_use) / 1024
         self.peak = {k: round(max(v, self.peak.get(k, 0.0)), 2) for k, v in now.items()}
 
     @contextmanager
-    def started(self, name: str, command: str, grace: float = 20) -> Iterator[subprocess.Popen]:
-        """A command as it is typed, {out} for the folder of the check, in a session of its own and with a log; at the
-        end all that it started is gone."""
+    def running(self, name: str, command: str, limit_s: float, there: Callable[[], bool] | None = None) -> Iterator:
+        """A command as it is typed, {out} for the folder of the check, with a log, once `there()`, by default its end;
+        at the end of the block all that it started is gone.
+
+        Memory is sampled once a second in a thread: asking the card may take longer than what is waited for.
+
+        Raises:
+            RunFailed: it ended before that, or the limit has passed; with the end of its log.
+        """
         program, *arguments = command.split()
         words = [console_script(program), *(a.replace("{out}", str(self.out)) for a in arguments)]
-        self._started += 1
-        mark, log = f"{self.mark}.{self._started:03d}", self.out / "logs" / f"{name}.log"
+        log, mark, over = self.out / "logs" / f"{name}.log", f"{self.mark}.{name}.", threading.Event()
         environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
         if not self.card:
             environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
         process = processes.start(words, log, mark, environment, self.out)
-        try:
-            yield process
-        finally:
-            processes.end_all(processes.Family(mark), process, grace)
-
-    def wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
-        """Wait until `there()`, and look at the memory once a second meanwhile: in a thread, since asking the card may
-        take longer than what is waited for.
-
-        Raises:
-            RunFailed: the process ended before that, or the limit has passed; with the end of its log.
-        """
-        over = threading.Event()
 
         def watch() -> None:
             while not over.wait(1):
                 self.sample()
 
         threading.Thread(target=watch, daemon=True).start()
+        until = time.monotonic() + limit_s
         try:
-            self._wait(name, process, there, limit_s)
+            while not (there() if there else process.poll() == 0):
+                if process.poll() is not None or time.monotonic() > until:
+                    tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
+                    code = process.returncode
+                    found = f"none within {limit_s:.0f} s" if code is None else f"exit code {code}"
+                    raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
+                time.sleep(0.02)
+            yield process
         finally:
             over.set()
-
-    def _wait(self, name: str, process: subprocess.Popen, there: Callable[[], bool], limit_s: float) -> None:
-        until = time.monotonic() + limit_s
-        while True:
-            code = process.poll()
-            if there():
-                return
-            if code is not None or time.monotonic() > until:
-                log = self.out / "logs" / f"{name}.log"
-                tail = [f"\n    | {line[:300]}" for line in log.read_text(errors="replace").splitlines()[-15:]]
-                found = f"exit code {code}" if code is not None else f"none within {limit_s:.0f} s"
-                raise RunFailed(f"{name} failed", found=found + "".join(tail), next_step=f"the whole log: {log}")
-            time.sleep(0.02)
+            processes.end_all(processes.Family(mark), process, grace=10)
 
     def run(self, name: str, command: str, limit_s: float = 600) -> float:
-        """Run a command to its end; returns its seconds. Raises as `wait`."""
+        """Run a command to its end; returns its seconds. Raises as `running`."""
         began = time.perf_counter()
-        with self.started(name, command, grace=5) as process:
-            self.wait(name, process, lambda: process.returncode == 0, limit_s)
+        with self.running(name, command, limit_s):
             return time.perf_counter() - began
 
     def train(self, name: str, more: str = "") -> str:
@@ -170,21 +152,19 @@ def _scores(m: Machine) -> Values:
     return {"largest_distance": off, "seconds": ours.seconds, "seconds_of_verl": verl.seconds}
 
 
-def _trained(m: Machine, name: str) -> Values:
-    """Values and times of a training's steps, checked."""
+def _trained(m: Machine, name: str, more: str = "") -> Values:
+    """Run a training to its end; values and times of its steps, checked."""
+    m.run(name, m.train(name, more))
     found = {s.step: dict(s.values) for s in store.read(m.out / name / "metrics.jsonl", StepMetrics)}
-    for s in store.read(m.out / name / "timings.jsonl", StepMetrics):
-        found[s.step] |= s.values
-    status = store.read_json(m.out / name / "run.json", Run).status
-    _require((status, [*found]) == ("done", [*range(1, STEPS + 1)]), "the training is not whole", [status, *found],
-             f"done, steps 1 to {STEPS}")  # fmt: skip
+    times = {s.step: s.values["seconds"] for s in store.read(m.out / name / "timings.jsonl", StepMetrics)}
+    _require([*found] == [*range(1, STEPS + 1)], "the training is not whole", [*found], f"steps 1 to {STEPS}")
     values, probs = list(found.values()), "training/rollout_probs_diff"
     norms = [v["grad_norm"] for v in values]
     _require(min(norms) > 0, "a step has no gradient", norms, "above 0")
     off, most = max(v[f"{probs}_mean"] for v in values), ROUNDING[m.device]
     _require(off < most, "rollout and trainer disagree about the policy", off, f"below {most}")
     return {
-        "seconds_of_the_last_step": round(values[-1]["seconds"], 2),
+        "seconds_of_the_last_step": round(times[STEPS], 2),
         "mean_probability_difference": off,
         "largest_probability_difference": max(v[f"{probs}_max"] for v in values),
         "silenced_share": sum(v["silenced_share"] for v in values) / STEPS,
@@ -193,19 +173,13 @@ def _trained(m: Machine, name: str) -> Values:
 
 
 def _speculative(m: Machine) -> Values:
-    first = m.out / "speculative" / "checkpoints" / "global_step_1" / "COMPLETE.json"
-    with m.started("speculative", m.train("speculative"), grace=0) as process:
-        m.wait("speculative", process, first.exists, limit_s=600)
+    folder = m.out / "speculative"
+    first = folder / "checkpoints" / "global_step_1" / "COMPLETE.json"
+    with m.running("killed", m.train("speculative"), 600, first.exists) as process:
         process.kill()
-    m.run("resumed", m.train("speculative"))
-    resumed = len(store.read_json(m.out / "speculative" / "run.json", Run).resumptions)
-    _require(resumed == 1, "the run does not say that it was resumed", resumed, 1)
-    return _trained(m, "speculative")
-
-
-def _two_pass(m: Machine) -> Values:
-    m.run("two_pass", m.train("two_pass", "actor_rollout_ref.selector.form=two_pass"))
-    return _trained(m, "two_pass")
+    found, run = _trained(m, "speculative"), store.read_json(folder / "run.json", Run)
+    _require(len(run.resumptions) == 1, "the run does not say that it was resumed", len(run.resumptions), 1)
+    return found
 
 
 def _export(m: Machine) -> Values:
@@ -241,8 +215,7 @@ def _server(m: Machine) -> Values:
 
     named = "--served-model-name check --logprobs-mode processed_logprobs"
     serve = f"vllm serve {{out}}/model --host 127.0.0.1 --port {port} {named} {SERVE[m.device]}"
-    with m.started("server", serve) as process:
-        m.wait("server", process, answers, limit_s=300)
+    with m.running("server", serve, 300, answers):
         engine = f"--engine openai --url http://127.0.0.1:{port}/v1"
         found = _evaluate(m, "eval-server", f"{engine} --served-model check")
         return {**found, **_judge(m, "eval-server", f"{engine} --judge {{out}}/model")}
@@ -262,7 +235,8 @@ CHECK = (
     Step("base", "base model, and the training's preflight", _base, "machine"),
     Step("scores", "token scores against float64", _scores, "machine"),
     Step("speculative", "three steps, killed and resumed", _speculative, "base"),
-    Step("two-pass", "the same in two passes", _two_pass, "base"),
+    Step("two-pass", "the same in two passes",
+         lambda m: _trained(m, "two_pass", "actor_rollout_ref.selector.form=two_pass"), "base"),
     Step("export", "export", _export, "speculative"),
     Step("evaluation", "2,000 samples, vLLM in the process",
          lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
@@ -271,26 +245,6 @@ CHECK = (
     Step("judge", "a judge by vLLM",
          lambda m: _judge(m, "eval", "--engine vllm --judge {out}/base/model"), "evaluation"),
 )  # fmt: skip
-
-
-def _done(step: Step, m: Machine, passed: set[str]) -> CheckedStep:
-    if step.needs and step.needs not in passed:
-        print(f"{step.title}: left out, it needs {step.needs}", flush=True)
-        return CheckedStep(name=step.name, outcome="left_out", seconds=0.0, error=f"needs {step.needs}")
-    print(f"{step.title} ...", flush=True)
-    began, error, values, m.peak = time.perf_counter(), "", {}, {}
-    m.sample()
-    try:
-        values = step.work(m)
-    except StapoError as e:
-        print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
-        error = without_paths(": ".join([e.what, *str(e.found or "").splitlines()[:1]]))
-    except Exception as e:  # noqa: BLE001  # a step that breaks has failed, and the next ones are run all the same
-        traceback.print_exc()
-        error = type(e).__name__
-    seconds, outcome = round(time.perf_counter() - began, 1), "failed" if error else "passed"
-    print(f"  {outcome} after {seconds:.0f} s", flush=True)
-    return CheckedStep(name=step.name, outcome=outcome, seconds=seconds, values={**values, **m.peak}, error=error)
 
 
 def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
@@ -306,21 +260,43 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     if out.exists() and any(out.iterdir()):
         next_step = f"--out {out}-2, or remove it: the check is short, and is made anew each time"
         raise BadInput(f"{out} is not empty", expected="a new folder", next_step=next_step)
-    out, done = out.resolve(), list[CheckedStep]()
+    out, done = out.resolve(), dict[str, CheckedStep]()
     m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
     code, dirty = provenance.code_version()
     with runs.one_writer(out, "--out"), interrupt_once(), processes.watched(m.mark):
-        for step in steps:
-            done.append(_done(step, m, {s.name for s in done if s.outcome == "passed"}))
+        for s in steps:
+            if s.needs and done[s.needs].outcome != "passed":
+                found = CheckedStep(name=s.name, outcome="left_out", seconds=0.0, error=f"needs {s.needs}")
+            else:
+                found = _made(s, m)
+            print(f"{s.title}: {found.outcome.replace('_', ' ')}, {found.seconds:.0f} s", flush=True)
+            done[s.name] = found
             record = MachineCheck(
-                command="tox -e gpu-check" + (" -- --cpu" if cpu else ""), device="cpu" if cpu else "gpu",
+                command="tox -e gpu-check" + (" -- --cpu" if cpu else ""), device=m.device,
                 at=provenance.now(), code_commit=code, code_dirty=dirty, packages=provenance.package_versions(),
-                hardware=provenance.hardware(), walked=done,
+                hardware=provenance.hardware(), walked=list(done.values()),
             )  # fmt: skip
             store.write_json(out / RECORD, record)  # after each step: what ends the check ends the rest of it only
             store.write_atomic(out / PAGE, page(record, {s.name: s.title for s in steps}))
     print(f"\n{(out / PAGE).read_text()}\npage:   {out / PAGE}\nrecord: {out / RECORD}")
-    return 0 if all(s.outcome == "passed" for s in done) else 1
+    return 0 if all(s.outcome == "passed" for s in done.values()) else 1
+
+
+def _made(step: Step, m: Machine) -> CheckedStep:
+    """The step, done; one that fails or breaks does not stop the others."""
+    print(f"{step.title} ...", flush=True)
+    began, error, values, m.peak = time.perf_counter(), "", {}, {}
+    m.sample()
+    try:
+        values = step.work(m)
+    except StapoError as e:
+        print(e, flush=True)  # with the end of the log, which has this machine's folders and stays here
+        error = without_paths(": ".join([e.what, *str(e.found or "").splitlines()[:1]]))
+    except Exception as e:  # noqa: BLE001
+        traceback.print_exc()
+        error = type(e).__name__
+    seconds, outcome = round(time.perf_counter() - began, 1), "failed" if error else "passed"
+    return CheckedStep(name=step.name, outcome=outcome, seconds=seconds, values={**values, **m.peak}, error=error)
 
 
 def page(record: MachineCheck, titles: dict[str, str]) -> str:
@@ -333,7 +309,7 @@ def page(record: MachineCheck, titles: dict[str, str]) -> str:
         said = "; ".join([*found, *filter(None, [s.error.replace("|", " ")])])
         outcome = s.outcome.replace("_", " ").replace("failed", "FAILED")
         rows.append([titles[s.name], outcome, f"{s.seconds:.0f}", *memory, said])
-    count = {o: sum(s.outcome == o for s in record.walked) for o in ("passed", "failed", "left_out")}
+    count = Counter(s.outcome for s in record.walked)
     place = ", ".join(hardware["gpus"]) if record.device == "gpu" else f"{hardware['cores']} cores of {hardware['cpu']}"
     code = record.code_commit[:12] + (" with changes" if record.code_dirty else "")
     heading = f"{count['passed']} steps passed, {count['failed']} failed, {count['left_out']} left out"

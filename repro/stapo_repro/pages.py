@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from stapo_repro import labels, paper, read
+from stapo_repro import collect, labels, paper, read
 from stapo_repro.audit import page as audit
-from stapo_repro.run import engine
 from stapo_repro.run.request import ON_CPU
 from stapo_repro.table import build, write
 from stapo_repro.testbed import claims
@@ -71,8 +70,8 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
             texts["audit.md"] = audit.page()
             readme, small = paper.checkout() / "README.md", paper.checkout() / "docs" / "small-model.md"
             generated.renew(files, readme, "table", write.readme_block(table))
-            generated.renew(files, readme, "times", engine.page_block(_RECORDS, "miniature", "miniature"))
-            times = engine.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
+            generated.renew(files, readme, "times", collect.page_block(_RECORDS, "miniature", "miniature"))
+            times = collect.page_block(_RECORDS, ON_CPU[SMALL], "run of the small model")
             generated.renew(files, small, "small-times", times)
     if "testbed" in named:
         value = load_testbed(records)

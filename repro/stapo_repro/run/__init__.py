@@ -2,7 +2,7 @@
 
 request    what is asked for, of five experiments; values are checked
 chain      the stages with their exact commands; what `stapo-repro run` does
-engine     runs stages in order, once each; what each took
+engine     runs stages in order, once each
 processes  child processes that cannot outlive the driver
 checks     every check before anything starts, and what a dry run prints
 cost       hours, GPU hours and disk of a stage

@@ -1,9 +1,8 @@
 """The stages of a run in their order, each the exact command of a wing; and the run itself.
 
-The miniature, the small model, the testbed and the paper's cells are one chain: inputs, trainings, exports,
-evaluations, tables, figures, and of the first two the tokens of STAPO. What differs is the origin of weights, data and
-benchmarks: the miniature makes them on a CPU, and the testbed for each of its worlds; the small model is one that
-`stapo-train fetch` has fetched; the paper's cells take them from the hub and need GPUs.
+All experiments are one chain: inputs, trainings, exports, evaluations, tables, figures, and of miniature and small
+model the tokens of STAPO. What differs is the origin of weights, data and benchmarks: made on a CPU, fetched by
+`stapo-train fetch`, or taken from the hub for GPUs.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -49,27 +49,29 @@ def main(r: Request, dry: bool = False) -> int:
         checks.show_checks(made)
         return 0
     made.refuse()
-    engine.execute(r.out, checks.new_record(r), stages, r.grace_seconds)
+    # a stage has to end in order: a training step of the largest model and its checkpoint
+    grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
+    engine.execute(r.out, checks.new_record(r), stages, grace)
     show_summary(r, time.monotonic() - began)
     return 0
 
 
 def make_stages(r: Request) -> list[Stage]:
     """All stages; each needs only earlier ones."""
-    inputs = _inputs(r)
-    if r.experiment == "calibration":
-        return [*inputs, *_calibration(r, inputs)]
-    trainings = [_training(r, m) for m in r.trained]
+    inputs, trainings = _inputs(r), [_training(r, m) for m in r.trained]
     judged = r.models if r.part != "long" else ()  # of long runs only what they log is asked for
     exports = [_export(r, m) for m in judged if not m.is_base]
-    evaluations = [_evaluation(r, m, inputs) for m in judged]
+    evaluations = [s for m in judged for s in _evaluations(r, m, inputs)]
     made = [*trainings, *exports, *evaluations]
     if r.experiment in ("testbed", "small"):  # hours: model by model, so that what is there can be read
         place = {m.name: i for i, m in enumerate(r.models)}
         made.sort(key=lambda s: place[s.name.partition("/")[2]])
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
-    if r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
+    if r.experiment == "calibration":
+        checkpoint = calibrate.load().checkpoints[r.models[0].size].id
+        made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
+    elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
     if r.experiment in ON_CPU.values():
         stapo = [m.name for m in r.trained if m.method == "stapo"]
@@ -83,9 +85,14 @@ def _page(r: Request, name: str, *words: str) -> Stage:
     return Stage(name, (r.programs[2], *words, "--out", f"{folder}"), folder, (folder,), always=True)
 
 
-def _online(r: Request) -> tuple[tuple[str, str], ...]:
-    """The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids."""
-    return () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
+def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: Sequence[str], *outputs: str) -> Stage:
+    """A stage whose folder has the run.json of its wing.
+
+    The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
+    """
+    online = () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
+    there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
+    return Stage(name, tuple(command), folder, there, tuple(needs), online)
 
 
 def _base(r: Request, size: str) -> Path:
@@ -102,30 +109,21 @@ def _inputs(r: Request) -> list[Stage]:
     train, evaluate, _ = r.programs
     stages = []
     for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
-        base, of = _base(r, size), ("--size", size) if size == SMALL else ()
-        of = ("--world", f"{plan.world_of(size)}") if r.experiment == "testbed" else of
-        anew = ("--rebuild-base",) if r.rebuild_base else ()
-        command = (train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of, *anew)
-        stages.append(_of_run(base.name, command, base, (), "model", "data", "benchmarks"))
+        base, of = _base(r, size), ["--size", size] if size == SMALL else []
+        of += ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
+        of += ["--rebuild-base"] if r.rebuild_base else []
+        command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
+        stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
+    folder = _benchmarks(r)
     if not r.on_cpu and r.data_dir is None:
-        folder = _benchmarks(r)
-        written = tuple(folder / f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)
-        command = (evaluate, "benchmarks", "--write", f"{folder}")
-        stages.append(Stage("benchmarks", command, folder, written, (), _online(r)))
+        command = [evaluate, "benchmarks", "--write", f"{folder}"]
+        stages.append(_of_run(r, "benchmarks", command, folder, (), *(f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)))
     if not r.on_cpu and r.trained:
-        command = (train, "data", "--benchmarks", f"{_benchmarks(r)}", "--out", f"{r.out / 'data'}")
-        command += ("--source", r.source) if r.source else ()
-        needs, files = tuple(s.name for s in stages), ("train.parquet", "val.parquet", "data.json")
-        stages.append(_of_run("data", command, r.out / "data", needs, *files, environment=_online(r)))
+        command = [train, "data", "--benchmarks", f"{folder}", "--out", f"{r.out / 'data'}"]
+        command += ["--source", r.source] if r.source else []
+        needs, files = [s.name for s in stages], ("train.parquet", "val.parquet", "data.json")
+        stages.append(_of_run(r, "data", command, r.out / "data", needs, *files))
     return stages
-
-
-def _of_run(
-    name: str, command: tuple[str, ...], folder: Path, needs: tuple[str, ...], *outputs: str,
-    environment: tuple[tuple[str, str], ...] = (),
-) -> Stage:  # fmt: skip
-    """A stage whose folder has the run.json of its wing."""
-    return Stage(name, command, folder, tuple(folder / f for f in ("run.json", *outputs)), needs, environment)
 
 
 def _training(r: Request, m: Model) -> Stage:
@@ -150,7 +148,7 @@ def _training(r: Request, m: Model) -> Stage:
         # the overlay of 64 GPUs names a cluster already, the others have no such key
         command.append(f"{'' if MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address={r.ray_address}")
     needs = (_base(r, m.size).name if r.on_cpu else "data",)
-    return _of_run(f"train/{m.name}", tuple(command), folder, needs, "metrics.jsonl", environment=_online(r))
+    return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
 def _export(r: Request, m: Model) -> Stage:
@@ -162,12 +160,21 @@ def _export(r: Request, m: Model) -> Stage:
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
 
 
-def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
-    benchmarks, needs = "all", [] if m.is_base else [f"export/{m.name}"]
+def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
+    """A model at both settings; a public checkpoint at each setting at which it was published.
+
+    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
+    """
+    needs, benchmarks = [] if m.is_base else [f"export/{m.name}"], "all"
+    asked: list[tuple[str, list[str]]] = [("", ["both"])]
     if not m.is_base:
         model = ["--model", f"{r.out / 'models' / m.name}"]
     elif r.on_cpu:
         model = ["--model", f"{_base(r, m.size) / 'model'}"]
+    elif m.method == labels.CALIBRATION:
+        model = ["--model", calibrate.load().checkpoints[m.size].id]
+        points = calibrate.points_of(model[1])
+        asked = [(f"-{p.source}", [p.setting, "--max-tokens", f"{p.max_tokens}"]) for p in points]
     else:
         known = load().models[m.size]
         model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
@@ -184,29 +191,13 @@ def _evaluation(r: Request, m: Model, inputs: list[Stage]) -> Stage:
     else:
         how = _engine(r, m.size)
         needs += [s.name for s in inputs if s.name != "data"]
-    return _evaluated(r, m.name, [*model, "--benchmarks", benchmarks, "--settings", "both"], m.size, how, needs)
-
-
-def _evaluated(r: Request, name: str, what: list[str], size: str, how: list[str], needs: list[str]) -> Stage:
-    folder = r.out / "eval" / name
-    command = (r.programs[1], "run", *what, "--data-dir", f"{_benchmarks(r, size)}", *how, "--out", f"{folder}")
-    return _of_run(f"eval/{name}", command, folder, tuple(needs), "cells", environment=_online(r))
-
-
-def _calibration(r: Request, inputs: list[Stage]) -> list[Stage]:
-    """A public checkpoint at each setting at which it was published, then our scores beside the published ones.
-
-    The grader is ours, and N each benchmark's own: what is calibrated is the harness as it judges other models.
-    """
-    (m,) = r.models
-    checkpoint, stages = calibrate.load().checkpoints[m.size].id, []
-    for point in calibrate.points_of(checkpoint):
-        what = ["--model", checkpoint, "--benchmarks", "all", "--settings", point.setting,
-                "--max-tokens", f"{point.max_tokens}"]  # fmt: skip
-        needs = [s.name for s in inputs]
-        stages.append(_evaluated(r, f"{m.name}-{point.source}", what, m.size, _engine(r, m.size), needs))
-    page = _page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in stages))
-    return [*stages, page]
+    stages = []
+    for ending, settings in asked:
+        folder = r.out / "eval" / f"{m.name}{ending}"
+        command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", *settings]
+        command += ["--data-dir", f"{_benchmarks(r, m.size)}", *how, "--out", f"{folder}"]
+        stages.append(_of_run(r, f"eval/{folder.name}", command, folder, needs, "cells"))
+    return stages
 
 
 def _engine(r: Request, size: str) -> list[str]:
@@ -242,17 +233,12 @@ def show_summary(r: Request, wall_seconds: float) -> None:
 
 def _scores(table: Path) -> str:
     """The scores of a main_table.json that come from records: a line a method, both settings in a cell."""
-    rows = [r for r in json.loads(table.read_text(encoding="utf-8"))["rows"] if r["source"] == "ours"]
-    section = next((r["section"] for r in rows if r["status"] != "not run"), "")
     found: dict[str, dict[str, list[str]]] = {}
-    for r in (r for r in rows if r["section"] == section):
-        found.setdefault(r["method"], {}).setdefault(r["benchmark"], []).append(r["shown"] or r["status"])
+    for r in json.loads(table.read_text(encoding="utf-8"))["rows"]:
+        if r["source"] == "ours" and r["status"] != "not run":
+            found.setdefault(r["method"], {}).setdefault(r["benchmark"], []).append(r["shown"] or r["status"])
     head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
-    lines = [
-        [labels.method_label(m), *(" / ".join(both) for both in columns.values())]
-        for m, columns in found.items()
-        if any(c != "not run" for both in columns.values() for c in both)
-    ]
+    lines = [[labels.method_label(m), *map(" / ".join, columns.values())] for m, columns in found.items()]
     words = "Accuracy in percent at T=1.0 / T=0.7. Intervals and differences are in main_table.md."
     return "\n".join([*grid(head, lines), "", words])
 

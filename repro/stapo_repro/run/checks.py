@@ -19,20 +19,19 @@ from stapo_repro import calibrate, labels
 from stapo_repro.paper import checkout, load_hyperparameters
 from stapo_repro.read import APART
 from stapo_repro.run import cost, engine
-from stapo_repro.run.cost import CPU, GIB, MACHINES, Estimate
+from stapo_repro.run.cost import GIB, MACHINES, Estimate
 from stapo_repro.run.engine import Stage
 from stapo_repro.run.request import Request
 from stapo_results import runs, store, throughput
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.provenance import new_run, nvidia_smi
-from stapo_results.schema import Run
-from stapo_results.sizes import MINI, SMALL, is_miniature_size
+from stapo_results.schema import SETTINGS, Run
+from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
 
 STAGES = "finished stages"
-MINIATURE_DISK_GIB, MINIATURE_MEMORY_GIB = 3, 6
-SMALL_DISK_GIB, SMALL_MEMORY_GIB = 3, 10
+CPU_DISK_GIB, MINIATURE_MEMORY_GIB, SMALL_MEMORY_GIB = 3, 6, 10
 # packages that an environment needs beyond the suite itself, and the file that pins them
 TRAINING, EVALUATION = (("verl", "vllm", "torch"), "gpu"), (("vllm", "math_verify", "torch"), "eval-gpu")
 _OTHER_ENVIRONMENT = "name the environment with --train-env DIR or --eval-env DIR (docs/reproduction.md)"
@@ -45,21 +44,24 @@ def new_record(r: Request) -> Run:
 
 def stage_costs(r: Request) -> dict[str, Estimate]:
     """Hours and disk of every training and evaluation, on the card of this machine where it has a known one."""
-    known, found = cost.recorded([checkout() / "results" / "records"], skip=APART), {}
-    machine = MACHINES.get(r.hardware, CPU)
-    if machine.gpus and (card := throughput.card_named(nvidia_smi("name"))):
+    judged = () if r.quick else r.models
+    if r.on_cpu:
+        known = cost.recorded([checkout() / "results" / "records"], skip=APART)
+        found = {f"train/{m.name}": cost.on_cpu(known, "train", m.method, m.size, r.steps) for m in r.trained}
+        return found | {f"eval/{m.name}": cost.on_cpu(known, "eval", m.method, m.size) for m in judged}
+    machine = MACHINES[r.hardware]
+    if card := throughput.card_named(nvidia_smi("name")):
         machine = replace(machine, card=card)
-    for m in r.models:
-        size = MINI if is_miniature_size(m.size) else m.size  # the worlds' models are alike
-        if not m.is_base:
-            found[f"train/{m.name}"] = cost.training(m.method, size, machine, r.steps, known, r.keep_checkpoints)
-        asked = {m.name: (cost.places(size), None)}
+    found = {
+        f"train/{m.name}": cost.training(m.method, m.size, machine, r.steps, r.keep_checkpoints) for m in r.trained
+    }
+    for m in judged:
+        asked: list[tuple] = [("", SETTINGS, None)]
         if m.method == labels.CALIBRATION:
-            points = calibrate.points_of(calibrate.load().checkpoints[size].id)
-            at = {p: [(b, p.setting) for b in labels.PAPER_BENCHMARKS] for p in points}
-            asked = {f"{m.name}-{p.source}": (places, p.max_tokens) for p, places in at.items()}
-        for name, (places, limit) in asked.items() if not r.quick else ():
-            found[f"eval/{name}"] = cost.evaluation(m.method, size, places, machine, known, limit)
+            points = calibrate.points_of(calibrate.load().checkpoints[m.size].id)
+            asked = [(f"-{p.source}", (p.setting,), p.max_tokens) for p in points]
+        for ending, settings, limit in asked:
+            found[f"eval/{m.name}{ending}"] = cost.evaluation(m.method, m.size, machine, settings, limit)
     return found
 
 
@@ -71,31 +73,40 @@ def make_checks(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimat
     done = checks.attempt(STAGES, engine.finished, r.out, stages) or set()
     left = [s for s in stages if s.name not in done and not s.always]
     there = {s.name: _bytes(s.folder) / GIB for s in left}
+    train, evaluate, _ = map(Path, r.programs)
     if r.on_cpu:
         small = r.experiment == "small"
         if small and any(s.name == "base" for s in left):
-            checks.attempt("fetched model", _check_fetched)
-        trainings = sum(s.kind == "train" for s in left) if small else 0
-        disk = (SMALL_DISK_GIB if small else MINIATURE_DISK_GIB) + cost.SMALL_TRAINING_GIB * trainings
+            cure, weights = (
+                f"stapo-train fetch {SMALL}, or the whole by tox -e small",
+                store.fetched_folder(SMALL) / "model",
+            )
+            checks.attempt("fetched model", _check_there, [weights], f"{SMALL} has not been fetched", cure)
         if left:
             checks.attempt("memory", _check_memory, SMALL_MEMORY_GIB if small else MINIATURE_MEMORY_GIB)
+            disk = CPU_DISK_GIB + cost.SMALL_TRAINING_GIB * sum(s.kind == "train" for s in left if small)
             checks.attempt("disk", check_disk, r.out, max(0.0, disk - sum(there.values())))
+        if r.own:  # the training wing alone knows the names of methods
+            checks.attempt("configurations", _check_configurations, train, left)
         return checks
     if r.data_dir is not None:
-        checks.attempt("benchmarks", _check_benchmarks, r.data_dir)
-    train, evaluate, _ = map(Path, r.programs)
+        files, cure = (
+            [r.data_dir / f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS],
+            "correct --data-dir, or leave it out",
+        )
+        checks.attempt("benchmarks", _check_there, files, "the folder of benchmarks is not complete", cure)
     if r.trained:
         checks.attempt("training's environment", check_environment, train, *TRAINING)
     checks.attempt("evaluation's environment", check_environment, evaluate, *EVALUATION)
     if r.judge != "none":  # days before it is asked
-        cure = "set STAPO_JUDGE_PROMPT=FILE, or leave the judge out: --judge none"
         command = (f"{evaluate}", "prompt", "--judge", r.judge)
-        checks.attempt("judge's prompt", _asked, command, "the judge's published prompt is not at hand", cure)
+        refused, cure = "the judge's published prompt is not at hand", "set STAPO_JUDGE_PROMPT=FILE, or --judge none"
+        checks.attempt("judge's prompt", _asked, command, refused, cure)
     disk = sum(max(0.0, costs[s.name].disk - there[s.name]) for s in left if s.name in costs)
     checks.attempt("disk", check_disk, r.out, disk, "--keep-checkpoints 1, or " if r.trained else "")
     if not r.ray_address:  # a cluster's are counted by the wings, when they join it
         checks.attempt("GPUs", check_gpus, r.hardware)
-    _check_configurations(checks, left)
+    checks.attempt("configurations", _check_configurations, train, left)
     return checks
 
 
@@ -110,24 +121,13 @@ def _bytes(folder: Path) -> int:
 
 
 def _check_folder(r: Request) -> str:
-    previous = runs.previous_of(r.out, new_record(r), "--out")
-    return f"{r.out}: {'is filled further' if previous else 'new'}"
+    return f"{r.out}: {'is filled further' if runs.previous_of(r.out, new_record(r), '--out') else 'new'}"
 
 
-def _check_benchmarks(folder: Path) -> str:
-    names = [f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS]
-    if missing := [n for n in names if not (folder / n).exists()]:
-        raise BadInput("the folder of benchmarks is not complete", found=f"{folder} lacks {', '.join(missing)}",
-                       next_step="name the right folder with --data-dir, or leave the option out")  # fmt: skip
-    return f"{len(names)} files in {folder}"
-
-
-def _check_fetched() -> str:
-    folder = store.fetched_folder(SMALL) / "model"
-    if not folder.is_dir():
-        raise BadInput(f"{SMALL} has not been fetched", found=f"no {folder}", expected="its weights, 0.5 GB",
-                       next_step=f"stapo-train fetch {SMALL}, or the whole by tox -e small")  # fmt: skip
-    return str(folder)
+def _check_there(paths: Sequence[Path], what: str, cure: str) -> str:
+    if missing := [p for p in paths if not p.exists()]:
+        raise BadInput(what, found=f"no {', '.join(map(str, missing))}", next_step=cure)
+    return f"{paths[0].parent}"
 
 
 def check_system() -> str:
@@ -193,34 +193,52 @@ def check_gpus(hardware: str) -> str:
     return f"{found} in this machine, {needed} needed"
 
 
-def _check_configurations(checks: Checks, stages: Sequence[Stage]) -> None:
+def _check_configurations(train: Path, stages: Sequence[Stage]) -> str:
     """The training wing's own check of each configuration: it needs veRL, but no GPU, no data and no weights.
 
-    Trainings that differ in the seed alone are asked once. Where veRL is missing, the environment's check says so.
+    Trainings that differ in seed and folders alone are asked once, and all by one process: its start takes longest.
+    Where veRL is missing, the environment's check says so.
     """
+    aside = ("run.seed=", "run.out=", "run.base=", "run.size=")
     trainings = [s for s in stages if s.kind == "train"]
-    if not trainings or _installed(Path(trainings[0].command[0]), ("verl",))["verl"] is None:
-        return
-    different = {tuple(a for a in s.command if not a.startswith(("run.seed=", "run.out="))): s for s in trainings}
-    for stage in different.values():
-        command, cure = (*stage.command, "--config-only"), "correct what it names; alone: stapo-train run ..."
-        checks.attempt(
-            f"configuration of {stage.name}", _asked, command, "the training wing refuses it", cure, "passes"
-        )
+    asked = {tuple(a for a in s.command if not a.startswith(aside)): s for s in trainings}
+    if not trainings or _installed(train, ("verl",))["verl"] is None:
+        return "nothing to ask"
+    refused, cure = "the training wing refuses configurations", "correct what it names; alone: stapo-train run ..."
+    commands = json.dumps([[*s.command[1:], "--config-only"] for s in asked.values()])
+    said = _asked((f"{train.with_name('python')}", "-c", _ASK, commands), refused, cure)
+    answers = zip(asked.values(), json.loads(said.splitlines()[-1]), strict=True)
+    if found := [f"{s.name}: {said.partition('error: ')[2] or said}" for s, said in answers if said]:
+        raise BadInput(refused, found="\n".join(found), next_step=cure)
+    return f"{len(asked)} pass"
 
 
-def _asked(command: Sequence[str], refused: str, cure: str, passes: str = "") -> str:
-    """What a wing's command answers, or `passes`. Raises: BadInput with the end of its errors where it refuses."""
+_ASK = """
+import contextlib, io, json, sys
+from stapo_training.cli import main
+answers = []
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:], said = command, io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        code = main()
+    answers.append(said.getvalue().strip() if code else "")
+print(json.dumps(answers))
+"""
+
+
+def _asked(command: Sequence[str], refused: str, cure: str) -> str:
+    """What a command of a wing prints. Raises: BadInput with the end of its errors where it refuses."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BadInput(refused, found="\n".join(done.stderr.strip().splitlines()[-8:]), next_step=cure)
-    return passes or done.stdout.strip()
+    return done.stdout.strip()
 
 
 def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]) -> None:
     """Print each stage with its command, what is there, hours and disk; then the sums, by kind of stage."""
     steps = f", {r.steps:,} steps" if r.steps else ""
-    print(f"{r.experiment}: {', '.join(r.cells)}{steps}, on {r.ray_address or r.hardware}, into {r.out}")
+    cells = ", ".join(dict.fromkeys(f"{m.method}/{m.size}" for m in r.models))
+    print(f"{r.experiment}: {cells}{steps}, on {r.ray_address or r.hardware}, into {r.out}")
     done = set[str]()
     with contextlib.suppress(BadInput):  # the checks say it
         done = engine.finished(r.out, stages)
@@ -232,11 +250,11 @@ def show_plan(r: Request, stages: Sequence[Stage], costs: Mapping[str, Estimate]
         if stage.name in costs:
             print(f"     {cost_text(costs[stage.name])} ({costs[stage.name].basis})")
     left = [s for s in stages if s.name not in done and not s.always]
-    known = [s for s in left if s.name in costs]
-    print(f"\nStill to do: {len(left)} of {len(stages)} stages, {cost_text(*(costs[s.name] for s in known))}")
-    for kind in dict.fromkeys(s.kind for s in known):
-        these = [s.name for s in known if s.kind == kind]
-        print(f"  {kind} ({len(these)}): {cost_text(*(costs[n] for n in these))}")
+    kinds = {kind: [costs[s.name] for s in left if s.kind == kind and s.name in costs] for kind in ("train", "eval")}
+    print(f"\nStill to do: {len(left)} of {len(stages)} stages, {cost_text(*kinds['train'], *kinds['eval'])}")
+    for kind, estimates in kinds.items():
+        if estimates:
+            print(f"  {kind} ({len(estimates)}): {cost_text(*estimates)}")
     if not r.on_cpu:
         days, paper = cost.paper_days(), load_hyperparameters()
         print(f"The mean is {sum(days.values()) / len(days):.1f} days a training on 64 H20 by this formula; "
@@ -265,7 +283,7 @@ def cost_text(*estimates: Estimate) -> str:
     if None in hours:
         return "no time on record"
     text = f"about {duration(3600 * sum(h or 0.0 for h in hours))}"
-    if gpu_hours := sum(e.gpu_hours or 0.0 for e in estimates):
+    if gpu_hours := sum((e.hours or 0.0) * e.gpus for e in estimates):
         disk = sum(e.disk for e in estimates)
         text += f", {gpu_hours:,.0f} GPU h, disk {disk:,.{0 if disk >= 10 else 1}f} GiB"
     return text

@@ -1,4 +1,4 @@
-"""Time and disk of one training and of one evaluation: measured where a record exists, else by formula.
+"""Time and disk of one training and of one evaluation: of a CPU's models as recorded, of the paper's by formula.
 
 The formula (`stapo_results.throughput`) starts from the paper's stated budget, the machines, the models and the number
 of samples.
@@ -7,11 +7,11 @@ of samples.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
@@ -19,10 +19,9 @@ from stapo_repro import calibrate, labels
 from stapo_repro.paper import transcribed
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
-from stapo_results.errors import RecordError
-from stapo_results.schema import SETTINGS, CellRecord, Run
+from stapo_results.schema import Run
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import MINI, SMALL, has_base
+from stapo_results.sizes import MINI, SMALL, has_base, is_miniature_size
 from stapo_results.store import read_json
 from stapo_results.throughput import CARDS, Sampling, Step, Update
 
@@ -39,23 +38,6 @@ SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token l
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-class Setting(BaseModel):
-    """A value with its place in the paper; "inferred" ones are decisions of this project."""
-
-    value: int = Field(ge=1)
-    unit: str
-    basis: Literal["stated", "inferred"]
-    where: str
-
-
-class Judge(BaseModel):
-    """The verifier: parameters, and the most tokens that one question has."""
-
-    model: str
-    parameters: int
-    question_tokens: int
-
-
 class BaseWeights(BaseModel):
     """A base model's hub id and the commit of its weights."""
 
@@ -68,11 +50,18 @@ class BaseWeights(BaseModel):
 
 
 class Budget(BaseModel):
-    """results/paper/budget.json. `settings`: steps, prompts and responses of a step, limits in tokens, checkpoints."""
+    """results/paper/budget.json.
 
-    settings: dict[str, Setting]
-    judge: Judge
+    settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
+    ones are decisions of this project. judge: model, parameters, most tokens of a question.
+    """
+
+    settings: dict[str, dict[str, Any]]
+    judge: dict[str, Any]
     models: dict[str, BaseWeights]
+
+    def value(self, name: str) -> int:
+        return self.settings[name]["value"]
 
 
 @cache
@@ -100,31 +89,18 @@ class Machine:
         return self.parallel.get(size, 1)
 
 
-CPU = Machine(0, "")
 MACHINES = {
     "1gpu": Machine(1, "H100"),
     "8gpu": Machine(8, "H100", {"qwen3-14b": 2}),
     "64gpu": Machine(64, "H20", {"qwen3-14b": 2}, two_pass=True),
 }
 
-Place = tuple[str, str]
-"""(benchmark, decoding setting)"""
 
-
-def places(size: str) -> tuple[Place, ...]:
-    """Benchmarks and settings of a size: the paper's six, or the two of a size that a CPU trains, at both settings."""
-    return tuple((b, s) for b in labels.benchmarks_of(size) for s in SETTINGS)
-
-
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a training or an evaluation takes.
 
-    Attributes:
-        hours: of wall time, None where nothing is known.
-        gpus: of the machine; GPU hours are wall hours of all of them, idle ones included.
-        disk: GiB at most.
-        basis: "measured: ..." or "formula: ..." with its sum.
+    hours: of wall time, None where nothing is known. gpus: of the machine; GPU hours count idle ones too. disk: GiB at
+    most. basis: "measured: ..." or "formula: ..." with its sum.
     """
 
     hours: float | None
@@ -132,116 +108,85 @@ class Estimate:
     disk: float
     basis: str
 
-    @property
-    def gpu_hours(self) -> float | None:
-        return None if self.hours is None else self.hours * self.gpus
 
-
-@dataclass(frozen=True)
-class Measured:
-    """A finished training or evaluation: wall seconds of a step, of a sample, or of the evaluation of a CPU's model."""
+class Measured(NamedTuple):
+    """A finished training or evaluation of a CPU's model: wall seconds of a step, or of the whole evaluation."""
 
     kind: str
     method: str
     size: str
-    card: str
-    gpus: int
     seconds: float
     machine: str
 
 
-def recorded(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Measured]:
-    """Finished trainings and evaluations below the roots that are long enough to say how long another one takes.
-
-    Raises:
-        RecordError: a broken record, or one whose configuration lacks method, size or a training's steps.
-    """
+def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> list[Measured]:
+    """Whole trainings and evaluations of a CPU's models below the roots. Raises: RecordError for a broken record."""
     found = []
     for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
         run = read_json(path, Run)
-        if run.kind not in ("train", "eval") or run.status != "done" or not run.wall_seconds:
-            continue
-        train, trainer = run.kind == "train", run.config.get("trainer") or {}
+        train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
-        if lacking := [k for k in ("method", "size", *(["steps"] if train else [])) if c.get(k) is None]:
-            raise RecordError(f"{path}: a finished run without its labels", found=f"no {', '.join(lacking)}",
-                              next_step="make the run again, or leave its folder out")  # fmt: skip
-        cells = [read_json(p, CellRecord) for p in sorted(path.parent.glob("cells/*.json"))]
-        graded = 0 if c.get("limit") else sum(x.n * len(x.problems) for x in cells)
-        if train:
-            units = c["steps"] if c["steps"] >= SHORTEST else 0
-        else:
-            units = min(graded, 1) if has_base(c["size"]) else graded
-        cards, gpus = run.hardware.get("gpus") or [""], 0
-        if cards[0]:
-            spread = (c.get("tensor_parallel") or 1) * (c.get("replicas") or 1)
-            gpus = trainer.get("nnodes", 1) * trainer.get("n_gpus_per_node", 1) if train else spread
-        card = throughput.card_named(cards[0]) or cards[0]
-        machine = f"{gpus} {card}" if gpus else f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}"
-        if units:
-            found.append(Measured(run.kind, c["method"], c["size"], card, gpus, run.wall_seconds / units, machine))
+        whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
+        if run.status == "done" and run.wall_seconds and whole and has_base(c.get("size") or ""):
+            machine = f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}"
+            seconds = run.wall_seconds / (c["steps"] if train else 1)
+            found.append(Measured(run.kind, c.get("method") or "", c["size"], seconds, machine))
     return found
 
 
-def _measured(
-    known: Sequence[Measured], kind: str, method: str, size: str, machine: Machine
-) -> tuple[float, str] | None:
-    """(seconds of a step or of a sample, how they were measured), of the same method where it is recorded."""
-    same = [r for r in known if (r.kind, r.size, r.card, r.gpus) == (kind, size, machine.card, machine.gpus)]
+def on_cpu(known: Sequence[Measured], kind: str, method: str, size: str, steps: int = 1) -> Estimate:
+    """A training of so many steps, or an evaluation, of a model that a CPU trains: the median of those on record.
+
+    Where its method is on none, other methods' are taken; the testbed's models are the miniature's.
+    """
+    disk = SMALL_TRAINING_GIB if (kind, size) == ("train", SMALL) else LOGS_GIB
+    size = MINI if is_miniature_size(size) else size
+    same = [r for r in known if (r.kind, r.size) == (kind, size)]
     same = [r for r in same if r.method == method] or same
+    if not same:
+        return Estimate(None, 0, disk, "not known")
     machines = " and ".join(sorted({r.machine for r in same}))
-    how = f"measured: median of {len(same)} recorded runs on {machines}"
-    return (statistics.median(r.seconds for r in same), how) if same else None
+    seconds = steps * statistics.median(r.seconds for r in same)
+    return Estimate(seconds / 3600, 0, disk, f"measured: median of {len(same)} recorded runs on {machines}")
 
 
-def training(
-    method: str, size: str, machine: Machine, steps: int, known: Sequence[Measured], keep: int = 0
-) -> Estimate:
-    """The training of a model. On a CPU nothing but a record says how long it takes.
+def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Estimate:
+    """The training of one of the paper's models.
 
     Args:
         keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
     """
-    found = _measured(known, "train", method, size, machine)
-    if has_base(size):
-        return _on_cpu(found, steps, SMALL_TRAINING_GIB if size == SMALL else LOGS_GIB)
-    s, shape = load().settings, load().models[size].shape
-    most = min(-(-steps // s["checkpoint_every"].value), (keep or KEPT) + 1)
+    s, shape = load(), load().models[size].shape
+    most = min(-(-steps // s.value("checkpoint_every")), (keep or KEPT) + 1)
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    if found is None:
-        sequences, lengths = s["prompts"].value * s["responses"].value, throughput.lengths_of(s["response_limit"].value)
-        update = Update(shape, sequences, lengths, reference=method in WITH_REFERENCE,
-                        own_pass=machine.own_pass(method))  # fmt: skip
-        step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
-        seconds, gpus = step.seconds(CARDS[machine.card], machine.gpus), machine.gpus
-        found = seconds, f"formula, {seconds:.0f} s a step: {step.words(machine.card, gpus)}"
-    return Estimate(found[0] * steps / 3600, machine.gpus, disk, found[1])
+    sequences, lengths = s.value("prompts") * s.value("responses"), throughput.lengths_of(s.value("response_limit"))
+    own, reference = machine.own_pass(method), method in WITH_REFERENCE
+    update = Update(shape, sequences, lengths, reference=reference, own_pass=own)
+    step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
+    seconds = step.seconds(CARDS[machine.card], machine.gpus)
+    basis = f"formula, {seconds:.0f} s a step: {step.words(machine.card, machine.gpus)}"
+    return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
 def evaluation(
-    method: str, size: str, places: Sequence[Place], machine: Machine, known: Sequence[Measured],
-    limit: int | None = None,
+    method: str, size: str, machine: Machine, settings: Collection[str], limit: int | None = None,
+    benchmarks: Collection[str] = tuple(labels.PAPER_BENCHMARKS),
 ) -> Estimate:  # fmt: skip
-    """The evaluation of one model at these benchmarks and settings, with the judge. The weights of a base model, and of
-    a public checkpoint, are fetched for it.
+    """The evaluation of a model at these benchmarks and settings, with the judge. The weights of a base model, and of a
+    public checkpoint, are fetched for it.
 
     Args:
         limit: longest response in tokens. Default: the paper's.
     """
-    found = _measured(known, "eval", method, size, machine)
-    if has_base(size):
-        return _on_cpu(found, 1, LOGS_GIB)
     budget, known_as = load(), registry()
-    count = sum(known_as[b].rows * known_as[b].samples for b, _ in places)
+    count = sum(known_as[b].rows * known_as[b].samples for b in benchmarks) * len(settings)
     weights = budget.models.get(size) or calibrate.load().checkpoints[size]
-    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.settings["evaluation_limit"].value)
+    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.value("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     disk += EXPORT * shape.parameters / GIB if method in labels.NOT_TRAINED else 0.0
-    if found is not None:
-        return Estimate(count * found[0] / 3600, machine.gpus, disk, found[1])
     sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
-    asked = 2 * budget.judge.parameters * count * budget.judge.question_tokens
+    asked = 2 * budget.judge["parameters"] * count * budget.judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
     basis = (
         f"formula, {count:,} samples of {lengths.mean:,.0f} tokens: generation {generating:.0f} s + judge at most "
@@ -250,12 +195,8 @@ def evaluation(
     return Estimate((generating + judging) / 3600, machine.gpus, disk, basis)
 
 
-def _on_cpu(found: tuple[float, str] | None, units: int, disk: float) -> Estimate:
-    return Estimate(found[0] * units / 3600, 0, disk, found[1]) if found else Estimate(None, 0, disk, "not known")
-
-
 def paper_days() -> dict[str, float]:
     """Days of STAPO's training of each size on the paper's machine, by our formula; the paper states 5 to 7."""
-    steps = load().settings["steps"].value
-    whole = {s: training("stapo", s, MACHINES["64gpu"], steps, ()) for s in load().models}
+    steps = load().value("steps")
+    whole = {s: training("stapo", s, MACHINES["64gpu"], steps) for s in load().models}
     return {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}

@@ -39,25 +39,16 @@ def marked(mark: str) -> list[psutil.Process]:
     Descendants by parent too, because a process may wipe its environment (setproctitle writes Ray's worker names over
     it).
     """
-    wanted, parents, found = f"{MARK}={mark}".encode(), {}, set()
-    for pid in psutil.pids():
-        try:
-            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # ended meanwhile, or another user's
-            continue
-        if state == "Z":
-            continue
-        parents[pid] = int(parent)
-        if any(entry.startswith(wanted) for entry in environment.split(b"\0")):
-            found.add(pid)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+    parents, found = dict[psutil.Process, int](), set[psutil.Process]()
+    for p in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
+            environment, parent = p.environ(), p.ppid()
+            if p.status() != psutil.STATUS_ZOMBIE:
+                parents[p] = parent
+                found |= {p} if environment.get(MARK, "").startswith(mark) else set()
+    while more := {p for p, parent in parents.items() if parent in {f.pid for f in found}} - found:
         found |= more
-    out = []
-    for pid in sorted(found - {os.getpid()}):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            out.append(psutil.Process(pid))
-    return out
+    return sorted((p for p in found if p.pid != os.getpid()), key=lambda p: p.pid)
 
 
 class Family:
@@ -102,7 +93,7 @@ def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str
 
 def _signal(processes: Iterable[psutil.Process], number: int) -> None:
     for p in processes:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        with contextlib.suppress(psutil.Error):
             p.send_signal(number)
 
 

@@ -7,14 +7,14 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stapo_repro import calibrate, labels
 from stapo_repro.run.cost import MACHINES, STEPS, load
 from stapo_repro.testbed import plan
-from stapo_results.errors import BadInput, near_name
+from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.sizes import MINI, SMALL
 
 CPUS = ("cpu", "cpu-2nodes")
@@ -35,7 +35,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9.-]*")
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is evaluated and, unless it is a base model, trained.
+    """A model that is evaluated and, unless its weights are taken as they are, trained.
 
     `choices`: what `stapo-train run` is told of the method, where that is more than its name.
     """
@@ -47,28 +47,26 @@ class Model:
 
     @property
     def is_base(self) -> bool:
-        """Whether its weights are taken as they are: a base model's, or a public checkpoint's."""
         return self.method in labels.NOT_TRAINED
 
     @property
     def name(self) -> str:
         """Of its folders: stapo-s0, stapo-qwen3-1.7b-s0, base-qwen3-1.7b."""
         size = [] if self.size == MINI else [self.size]
-        seed = [] if self.is_base else [f"s{self.seed}"]
-        return "-".join([self.method, *size, *seed])
+        return "-".join([self.method, *size, *([] if self.is_base else [f"s{self.seed}"])])
 
 
 @dataclass(frozen=True)
 class Request:
-    """One run of the driver. `out` and `data_dir` are made absolute, so that both spellings give the same commands.
+    """One run of the driver. Paths are made absolute, so that both spellings give the same commands.
 
     Attributes:
         models: in the order in which they are trained and evaluated.
-        programs: paths of stapo-train, stapo-eval and stapo-repro.
         same: what further calls on the same folder have to agree in, beside experiment, quick and steps.
-        hardware: one of `CPUS` for the miniature, "cpu" for small model and testbed, else a key of `MACHINES`.
-        part: of the testbed; own: the label of a method that is shown beside the testbed's committed arms.
-        data_dir and below: of the paper's cells alone; see `stapo-repro run --help`.
+        programs: paths of stapo-train, stapo-eval and stapo-repro.
+        hardware: one of `CPUS`, else a key of `cost.MACHINES`.
+        own: the label of a method that is shown beside the testbed's committed arms; part: of the testbed.
+        data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number.
     """
 
     experiment: Experiment
@@ -76,8 +74,8 @@ class Request:
     steps: int
     quick: bool
     out: Path
-    programs: tuple[str, str, str]
-    same: Mapping[str, Any] = field(default_factory=dict)
+    same: Mapping[str, Any]
+    programs: tuple[str, str, str] = field(default_factory=lambda: programs())
     hardware: str = "cpu"
     rebuild_base: bool = False
     part: plan.Part = "main"
@@ -90,7 +88,7 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
-        object.__setattr__(self, "data_dir", self.data_dir and self.data_dir.resolve())
+        at_least("--steps", self.steps, self.experiment != "calibration")
 
     @property
     def on_cpu(self) -> bool:
@@ -101,43 +99,61 @@ class Request:
         return tuple(m for m in self.models if not m.is_base)
 
     @property
-    def cells(self) -> list[str]:
-        """ "stapo/qwen3-8b", each once."""
-        return list(dict.fromkeys(f"{m.method}/{m.size}" for m in self.models))
-
-    @property
-    def grace_seconds(self) -> float:
-        """How long a stage has to end in order: a training step of the largest model and its checkpoint."""
-        return 1800.0 if not self.on_cpu else 600.0 if self.experiment == "small" else 30.0
-
-    @property
     def config(self) -> dict[str, Any]:
         """What all calls on one output folder have to agree in."""
         return {"experiment": self.experiment, "quick": self.quick, "steps": self.steps, **self.same}
 
 
 def of_cells(
-    names: Sequence[str], out: Path | None = None, *, hardware: str | None = None, quick: bool = False,
-    seeds: Seeds | None = None, steps: int | None = None, **options: Any,
+    names: Sequence[str], out: Path | None = None, *, hardware: str | None = None, seeds: Seeds | None = None,
+    steps: int | None = None, quick: bool = False, **options: Any,
 ) -> Request:  # fmt: skip
     """The run that these cells are; None takes the default.
 
     Args:
-        options: further ones of `paper_cells`; None and "" where they are not given.
+        names: METHOD/SIZE each; `all_cells` for the whole table.
+        options: of the paper's sizes: data_dir, source, ray_address, judge, keep_checkpoints, train_env, eval_env; None
+            and "" where they are not given.
 
     Raises:
         BadInput: a name that is no cell, cells of several runs, or a value or an option that they do not have.
     """
-    cells, given = parse_cells(names), {k: v for k, v in options.items() if v not in (None, "")}
-    same, run = {"quick": quick, "seeds": seeds, "steps": steps}, run_of(cells)
-    if run not in ON_CPU.values():
-        return paper_cells(cells, out or Path("runs") / run, hardware=hardware or "8gpu", **same, **given)
-    if given := ({} if hardware in (None, *CPUS) else {"hardware": hardware}) | given:
-        raise BadInput(f"the {run} run has no such option", found=_flags(given),
-                       expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",
-                       next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
-    return cpu_run(out or Path("runs") / run, methods=[m for m in labels.METHODS if m in dict(cells)],
-                   hardware=hardware or "cpu", size=cells[0][1], **same)  # fmt: skip
+    run, cells = parse_cells(names)
+    given = {k: v for k, v in options.items() if v not in (None, "")}
+    out = out or Path("runs") / run
+    if run in ON_CPU.values():
+        if given := ({} if hardware in (None, *CPUS) else {"hardware": hardware}) | given:
+            raise BadInput(f"the {run} run has no such option", found=_flags(given),
+                           expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",
+                           next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
+        methods, size = [m for m in labels.METHODS if m in dict(cells)], cells[0][1]
+        return cpu_run(
+            out, quick=quick, seeds=seeds, methods=methods, steps=steps, hardware=hardware or "cpu", size=size
+        )
+    hardware = hardware or "8gpu"
+    if hardware not in MACHINES:
+        raise BadInput("the paper's models need GPUs", found=f"--hardware {hardware}", expected=" | ".join(MACHINES),
+                       next_step=f"stapo-repro run {names[0]} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
+                       "or tox -e eval-cpu -- --model DIR for a model's evaluation alone")  # fmt: skip
+    public = run == "calibration"
+    asked = given | {k: v for k, v in {"seeds": seeds, "steps": steps}.items() if v is not None}
+    if public and (of_training := [k for k in asked if k not in ("data_dir", "ray_address", "judge", "eval_env")]):
+        raise BadInput("nothing is trained here", found=_flags(of_training), next_step="leave it out")
+    at_least("--keep-checkpoints", given.get("keep_checkpoints", 1), 1)
+    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().value("steps")
+    values: dict[str, Any] = {
+        "hardware": hardware,
+        "ray_address": given.get("ray_address", "auto" if MACHINES[hardware].gpus > 8 else ""),
+        "source": given.get("source", ""),
+        "judge": given.get("judge", load().judge["model"]),
+        "keep_checkpoints": given.get("keep_checkpoints", 0),
+    }
+    folder, found = given.get("data_dir"), programs(given.get("train_env"), given.get("eval_env"))
+    folder = folder and folder.resolve()
+    same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
+    models = tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else seeds or (0,)))
+    return Request("calibration" if public else "cells", models, 0 if public else count, quick, out, same, found,
+                   data_dir=folder, **values)  # fmt: skip
 
 
 def cpu_run(
@@ -152,7 +168,7 @@ def cpu_run(
     if size != MINI and hardware != "cpu":
         raise BadInput(f"{size} is trained on one machine's CPU here", found=f"--hardware {hardware}",
                        expected="cpu", next_step="leave it out")  # fmt: skip
-    names, experiment = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), ON_CPU[size]
+    names = methods or (QUICK_METHODS if quick else tuple(labels.METHODS))
     count = steps if steps is not None else QUICK_STEPS[size] if quick else STEPS[size]
     numbers, same = seeds or (0,), {}
     if size == MINI:  # to the folder of the small model methods and seeds may be added
@@ -160,48 +176,7 @@ def cpu_run(
         same |= {"rebuild_base": True} if rebuild_base else {}
         same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, size), *(Model(m, size, s) for s in numbers for m in names))
-    return Request(experiment, models, at_least("--steps", count, 1), quick, out, _programs(), same, hardware,
-                   rebuild_base)  # fmt: skip
-
-
-def paper_cells(
-    cells: Named, out: Path, *, hardware: str = "8gpu", seeds: Seeds | None = None, steps: int | None = None,
-    quick: bool = False, ray_address: str = "", judge: str | None = None, keep_checkpoints: int | None = None,
-    data_dir: Path | None = None, source: str = "", train_env: Path | None = None, eval_env: Path | None = None,
-) -> Request:  # fmt: skip
-    """Cells of the paper's sizes, or a public checkpoint at its published settings; None and "" take the default.
-
-    Raises:
-        BadInput: a value that cannot be, or an option of trainings for a checkpoint.
-    """
-    if hardware not in MACHINES:
-        raise BadInput("the paper's models need GPUs", found=f"--hardware {hardware}", expected=" | ".join(MACHINES),
-                       next_step=f"stapo-repro run {'/'.join(cells[0])} --hardware 8gpu --dry-run; without a GPU: "
-                       f"{_EXAMPLE}, or tox -e eval-cpu -- --model DIR for a model's evaluation alone")  # fmt: skip
-    public = run_of(cells) == "calibration"
-    of_training = {"seeds": seeds, "steps": steps, "keep_checkpoints": keep_checkpoints, "source": source or None,
-                   "train_env": train_env}  # fmt: skip
-    if public and (given := [k for k, v in of_training.items() if v is not None]):
-        raise BadInput("nothing is trained here", found=_flags(given), next_step="leave it out")
-    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().settings["steps"].value
-    r = Request(
-        experiment="calibration" if public else "cells",
-        models=tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else seeds or (0,))),
-        steps=0 if public else at_least("--steps", count, 1),
-        quick=quick,
-        out=out,
-        programs=_programs(train_env, eval_env),
-        hardware=hardware,
-        data_dir=data_dir,
-        ray_address=ray_address or ("auto" if MACHINES[hardware].gpus > 8 else ""),
-        source=source,
-        judge=load().judge.model if judge is None else judge,
-        # 0: the training's own number
-        keep_checkpoints=0 if keep_checkpoints is None else at_least("--keep-checkpoints", keep_checkpoints, 1),
-    )
-    same = {n: getattr(r, n) for n in ("hardware", "ray_address", "source", "judge", "keep_checkpoints")}
-    same |= {"data_dir": str(r.data_dir or ""), "programs": list(r.programs)}  # one run takes one environment
-    return replace(r, same=same)
+    return Request(ON_CPU[size], models, count, quick, out, same, hardware=hardware, rebuild_base=rebuild_base)
 
 
 def of_testbed(
@@ -214,17 +189,20 @@ def of_testbed(
         method: the name of an overlay, or a YAML file of one.
 
     Raises:
-        BadInput: an unknown world or arm or one twice, fewer than one step, a method's file that is not there, or
+        BadInput: an unknown world or arm, fewer than one step, a method's file that is not there, or
             options that exclude each other.
     """
     if method is not None and (arms is not None or part != "main"):
         raise BadInput("--method trains that method alone", found="--arms, --pilot or --long beside it",
                        next_step="leave them out: the committed arms are shown beside it")  # fmt: skip
     own = None if method is None else _own_arm(method)
-    chosen = None if arms is None else names_of("--arms", arms, plan.ARMS)
-    chosen = QUICK_METHODS if quick and chosen is None else chosen
-    names = tuple(labels.WORLDS)[: 1 if quick else None]
-    names = names if worlds is None else names_of("--worlds", worlds, labels.WORLDS)
+    chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
+    if arms is not None:
+        chosen = tuple(meant("arm", a, plan.ARMS, "--arms justrl,stapo") for a in arms.split(","))
+    if worlds is not None:
+        names = tuple(
+            dict.fromkeys(meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
+        )
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
     numbers = seeds or default
     if part == "pilot" and (judging := sorted({*numbers} & {*plan.SEEDS["main"]})):
@@ -240,11 +218,10 @@ def of_testbed(
                        next_step="add paper to --worlds")  # fmt: skip
     count = steps if steps is not None else plan.QUICK_STEPS if quick else plan.STEPS[part]
     label = own.name if own else ""
-    folder = "-".join(["testbed", *filter(None, [label or (part if part != "main" else "")])])
-    file = Path(method) if method and label != method else None
-    same = {"part": part, "standing": label, "standing_sha256": _sha256(file) if file else ""}
-    return Request("testbed", tuple(models), at_least("--steps", count, 1), quick, out or Path("runs") / folder,
-                   _programs(), same, part=part, own=label)  # fmt: skip
+    folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])
+    overlay = _sha256(Path(method)) if method and label != method else ""
+    same = {"part": part, "standing": label, "standing_sha256": overlay}
+    return Request("testbed", tuple(models), count, quick, out or Path("runs") / folder, same, part=part, own=label)
 
 
 def _own_arm(method: str) -> plan.Arm:
@@ -270,11 +247,16 @@ def _sha256(overlay: Path) -> str:
     return hashlib.sha256(text + b"".join(f.read_bytes() for f in named if f.is_file())).hexdigest()
 
 
-def parse_cells(names: Sequence[str]) -> Named:
-    """(method, size) of each METHOD/SIZE, each once, in the order given. Raises: BadInput for none, or no such cell."""
+def parse_cells(names: Sequence[str]) -> tuple[str, Named]:
+    """(experiment, (method, size) of each METHOD/SIZE once, in the order given).
+
+    Raises:
+        BadInput: for none, no such cell, or cells of several runs.
+    """
     of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
     of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
     of |= dict.fromkeys(calibrate.load().checkpoints, (labels.CALIBRATION,))
+    runs: dict[str, list[str]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
         if method not in of.get(size, ()):
@@ -283,25 +265,19 @@ def parse_cells(names: Sequence[str]) -> Named:
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
                            next_step=f"{near_name(method, known)}{_EXAMPLE}; other methods alone: stapo-train run "
                            "method=METHOD size=SIZE ...")  # fmt: skip
-    return tuple(dict.fromkeys((name.split("/")[0], name.split("/")[1]) for name in names))
+        public = name if method == labels.CALIBRATION else "cells"  # each checkpoint is a run of its own
+        runs.setdefault(ON_CPU.get(size, public), []).append(name)
+    if len(runs) > 1:
+        raise BadInput("these cells are several runs", found=", ".join(names),
+                       expected="one run a command: the miniature's, the small model's, the paper's, a checkpoint's",
+                       next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
+    cells = tuple((method, size) for method, _, size in (n.partition("/") for n in dict.fromkeys(names)))
+    return next(iter(runs)).partition("/")[0], cells
 
 
 def all_cells() -> list[str]:
     """The cells of the paper's table, base models included."""
     return [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
-
-
-def run_of(cells: Named) -> str:
-    """The one experiment that these cells are of. Raises: BadInput for cells of several runs."""
-    runs: dict[str, list[str]] = {}
-    for method, size in cells:
-        public = f"{labels.CALIBRATION}/{size}" if method == labels.CALIBRATION else "cells"
-        runs.setdefault(ON_CPU.get(size, public), []).append(f"{method}/{size}")
-    if len(runs) > 1:
-        raise BadInput("these cells are several runs", found=", ".join(n for names in runs.values() for n in names),
-                       expected="one run a command: the miniature's, the small model's, the paper's, a checkpoint's",
-                       next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
-    return next(iter(runs)).partition("/")[0]
 
 
 def seeds_of(text: str | None, count: int | None = None) -> Seeds | None:
@@ -312,40 +288,26 @@ def seeds_of(text: str | None, count: int | None = None) -> Seeds | None:
     """
     if text is None:
         return None if count is None else tuple(range(at_least("--seed-count", count, 1)))
-    if count is not None:
-        raise BadInput("seeds are named or counted", found=f"--seeds {text} --seed-count {count}",
-                       expected="one of the two", next_step="leave one out")  # fmt: skip
-    try:
-        numbers = tuple(int(s) for s in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0:
-        raise BadInput("seeds are whole numbers from 0 on, each once", found=text, expected="such as 0,1",
+    numbers = tuple(int(s) for s in text.split(",") if s.strip().isdecimal())
+    if count is not None or len({*numbers}) != len(text.split(",")):
+        beside = "" if count is None else f" --seed-count {count}"
+        raise BadInput("seeds are whole numbers from 0 on, each once, or their count", found=f"--seeds {text}{beside}",
                        next_step="--seeds 0,1; for the first so many: --seed-count 2")  # fmt: skip
     return numbers
 
 
 def at_least(flag: str, value: int, least: int) -> int:
     if value < least:
-        raise BadInput(f"{flag} is at least {least}", found=value, next_step=f"{flag} {least}")
+        raise BadInput(f"{flag} is at least {least:d}", found=value, next_step=f"{flag} {least:d}")
     return value
-
-
-def names_of(flag: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """ "a,b" as ("a", "b"). Raises: BadInput for one that is not known, or one twice."""
-    names = tuple(n.strip() for n in text.split(","))
-    if not set(names) <= set(known) or len(set(names)) != len(names):
-        raise BadInput(f"{flag} cannot be used", found=", ".join(names),
-                       expected=f"each at most once, out of {', '.join(known)}",
-                       next_step=f"{flag} {','.join(list(known)[:2])}")  # fmt: skip
-    return names
 
 
 def _flags(names: Iterable[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
-def _programs(train_env: Path | None = None, eval_env: Path | None = None) -> tuple[str, str, str]:
+def programs(train_env: Path | None = None, eval_env: Path | None = None) -> tuple[str, str, str]:
+    """Paths of stapo-train, stapo-eval and stapo-repro. Raises: BadInput as `console_script`."""
     train, evaluate = console_script("stapo-train", train_env), console_script("stapo-eval", eval_env)
     return train, evaluate, console_script("stapo-repro")
 
@@ -357,11 +319,10 @@ def console_script(name: str, environment: Path | None = None) -> str:
         BadInput: it is not installed.
     """
     path = environment.absolute() / "bin" / name if environment else Path(sys.executable).with_name(name)
-    if path.exists():
-        return str(path)
-    if environment is None and (found := shutil.which(name)):
-        return found
-    python = f"{environment}/bin/python" if environment else "python"
-    raise BadInput(f"the command {name} is not installed", found=f"no {path}",
-                   expected="an environment with the suite in it",
-                   next_step=f"{python} -m pip install --no-deps --editable .   (docs/reproduction.md)")  # fmt: skip
+    found = str(path) if path.exists() else None if environment else shutil.which(name)
+    if found is None:
+        python = f"{environment}/bin/python" if environment else "python"
+        raise BadInput(f"the command {name} is not installed", found=f"no {path}",
+                       expected="an environment with the suite in it",
+                       next_step=f"{python} -m pip install --no-deps -e .   (docs/reproduction.md)")  # fmt: skip
+    return found
