@@ -1,10 +1,12 @@
-"""`stapo-repro tokens`: counts and norms worked out by hand, the comparison with the metrics, odd logs, the command."""
+"""`stapo-repro tokens`: counts and norms worked out by hand, the comparison with the metrics, odd logs, hostile
+text, the command."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from stapo_repro.paper import checkout
 from stapo_repro.read import load_training_runs
 from stapo_repro.token_page import analyse
 from stapo_repro.tokens import numbers, tables
-from stapo_repro.tokens.log import load
+from stapo_repro.tokens.log import load, marked
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
 from stapo_training.token_log import rows as token_rows
@@ -232,3 +234,28 @@ def test_the_example_on_the_front_page_is_in_the_committed_log():
     assert re.findall(r"`(.+)` \*\*say\*\* `(.+)`", text) == [
         (one["before"][one["before"].rindex("The answer is") :], one["after"].strip())
     ]
+
+
+HOSTILE = "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>"
+UNSEEN = "\u202eright\u200b\x00\x1b[31m"
+
+
+def test_the_page_has_no_element_of_the_model(tmp_path: Path):
+    around = logs.ids(f"{HOSTILE} `code` | $x$ <!-- & &amp; {UNSEEN}")
+    rows = [logs.row(token=t, position=i, prompt_id=HOSTILE, before=around, after=around, top_tokens=around[i : i + 5])
+            for i, t in enumerate(sorted(set(around)))]  # fmt: skip
+    files, _ = analyse(load(logs.write(tmp_path / "run", rows)), top=len(rows))
+    html = files["index.html"].decode()
+    assert not re.search(r"<(script|base|iframe|[^>]*\son\w+=|[^>]*\sstyle=|img src=(?!\"data:image/svg))", html)
+    assert HOSTILE in unescape(html)
+    assert "⟨U+202E⟩right⟨U+200B⟩⟨U+0000⟩⟨U+001B⟩[31m" in html
+    assert not set(html) & set("\u202e\u200b\x00\x1b")
+
+
+def test_tokens_of_white_space_bytes_and_no_vocabulary_are_seen(tmp_path: Path):
+    words = load(logs.write(tmp_path, [logs.row()])).vocabulary
+    assert words.one(logs.tokenizer().token_to_id("<0xE4>")) == "\ufffd"
+    assert (words.one(99_999), words.one(-1)) == ("⟨id 99999⟩", "⟨id -1⟩")
+    assert (words.several([99_999, *logs.ids("7")]), words.several(logs.ids("中"))) == ("⟨id 99999⟩7", "中")
+    assert marked("") == "(empty)"
+    assert marked("a\u00a0b\u3000\tc \n") == "a⟨U+00A0⟩b⟨U+3000⟩⇥c␣⏎"
