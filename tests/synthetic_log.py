@@ -28,7 +28,6 @@ class Token:
     batch: int = 1
     step: int = 1
     advantage: float = 1.0
-    p: float = 0.001  # where it is rare
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def write(
         of_it = {
             "step": t.step, "mini_batch": t.batch, "prompt_id": t.prompt, "position": i, "advantage": t.advantage,
             "token": JUNK[i % 2] if t.junk else USEFUL if t.useful else WORD, "rare": t.rare, "silenced": t.silenced,
-            "logprob": math.log(t.p if t.rare else 0.3), "entropy": t.entropy, "tau_h": t.tau_h,
+            "logprob": math.log(0.001 if t.rare else 0.3), "entropy": t.entropy, "tau_h": t.tau_h,
         }  # fmt: skip
         rows.append(logs.row(**of_it))
     for o in others:

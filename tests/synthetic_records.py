@@ -167,11 +167,8 @@ def planted_counts(folder: Path, steps: int, more: int = 0) -> None:
                         tokens=[(s + further.get(m, 0), u, o)] * steps)
         for m, (s, u, o) in SILENCED.items()
     ]  # fmt: skip
-    masks += [counts.Silenced(mask=m.mask, tau_p=0.002, q=q, tokens=[(0.0, 0.0, 0.0)] * steps)
-              for m in masks if m.q < 1 for q in (0.25, 0.5)]  # fmt: skip
     whole = (8.0 + more, 2.0, 0.5)
     rare = [counts.Candidates(tau_p=0.002, tokens=[whole] * steps)]
     own = counts.PlantedCounts(run_id="synthetic", selector="keep_all", tau_p=0.002, q=0.75,
-                               steps=list(range(1, steps + 1)), spurious=[9.0] * steps,
-                               own=[(0.0, 0.0, 0.0)] * steps, rare=rare, masks=masks)  # fmt: skip
+                               steps=list(range(1, steps + 1)), rare=rare, masks=masks)  # fmt: skip
     write_json(folder / counts.FILE, own)

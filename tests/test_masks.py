@@ -42,38 +42,41 @@ def read(folder, tokens, others=(), **more) -> token_log.TokenLog:
 
 
 def parts(measured: masks.Measured) -> list[tuple[float, float]]:
-    return [(s.part, s.whole) for s in (measured.precision, measured.recall, measured.rare_recall)]
+    return [(s.part, s.whole) for s in (measured["precision"], measured["recall"], measured["rare_recall"])]
+
+
+def compared(tokens):
+    return masks.compare(tokens, masks.weights(tokens, 0.75))
 
 
 def test_every_mask_on_the_hand_worked_tokens(tmp_path):
-    tokens = masks.tokens_of(read(tmp_path, HAND, [Others(correct=14), Others(correct=80, batch=2)]))
-    found, _ = masks.compare(tokens, 0.75)
+    found, _ = compared(masks.tokens_of(read(tmp_path, HAND, [Others(correct=14), Others(correct=80, batch=2)])))
     assert parts(found[S2T]) == [(1, 3), (1, 4), (1, 3)]  # 0.1, 0.2, 0.3; a token alone is kept
     assert parts(found[FULL]) == [(3, 5), (3, 4), (3, 3)]
     assert parts(found[HIGH]) == [(1, 3), (1, 4), (1, 3)]  # 0.2, 0.3, 0.4
     assert parts(found[RANDOM]) == [(1.5, 3), (1.5, 4), (1.5, 3)]  # floor(3) of 4: 3/4 each; floor(0.75) of 1: none
-    assert masks.base_rates(tokens) == (4 / 100, 3 / 5)
+    assert (found[S2T]["base"].mean, found[S2T]["rare_base"].mean) == (4 / 100, 3 / 5)
 
 
 def test_intervals_of_two_prompts_are_those_of_their_four_draws(tmp_path):
     """Draws aa, ab, ba, bb. FullMask's precision: 2/2, 3/5, 1/3. S2T minus random: 1 - 1, 1/3 - 1/2, 0 - 0."""
-    found, differences = masks.compare(masks.tokens_of(read(tmp_path, HAND)), 0.75)
-    full = found[FULL].precision
-    assert (full.value, full.low, full.high, full.clusters) == (0.6, pytest.approx(1 / 3), 1.0, 2)
-    d = differences[RANDOM][0]
-    np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 6, -1 / 6, 0], atol=1e-15)
+    found, differences = compared(masks.tokens_of(read(tmp_path, HAND)))
+    full = found[FULL]["precision"]
+    assert (full.mean, full.low, full.high) == (0.6, pytest.approx(1 / 3), 1.0)
+    d = differences[RANDOM]["precision"]
+    np.testing.assert_allclose([d.mean, d.low, d.high], [-1 / 6, -1 / 6, 0], atol=1e-15)
     # recall of S2T 1/4 (a: 1 of 3, b: 0 of 1), of random 1.5/4 (a: 1.5 of 3, b: 0 of 1): -1/6, -1/8, 0
-    d = differences[RANDOM][1]
-    np.testing.assert_allclose([d.value, d.low, d.high], [-1 / 8, -1 / 6, 0], atol=1e-15)
+    d = differences[RANDOM]["recall"]
+    np.testing.assert_allclose([d.mean, d.low, d.high], [-1 / 8, -1 / 6, 0], atol=1e-15)
 
 
 def test_a_share_without_spread_has_the_bound_of_its_clusters(tmp_path):
     tokens = [Token(p, junk=True, entropy=e) for p, e in zip("abc", (0.1, 0.2, 0.3), strict=True)]
-    full = masks.compare(masks.tokens_of(read(tmp_path, tokens)), 0.75)[0][FULL].precision
-    assert full.value == full.high == 1.0
+    full = compared(masks.tokens_of(read(tmp_path, tokens)))[0][FULL]["precision"]
+    assert full.mean == full.high == 1.0
     assert full.low == pytest.approx(0.025 ** (1 / 3))  # 0.2924
-    one = masks.compare(masks.tokens_of(read(tmp_path / "one", tokens[:1])), 0.75)[0][FULL].precision
-    assert (one.value, one.low, one.high) == (1.0, None, None)
+    one = compared(masks.tokens_of(read(tmp_path / "one", tokens[:1])))[0][FULL]["precision"]
+    assert (one.mean, one.low, one.high) == (1.0, None, None)
 
 
 def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
@@ -83,18 +86,19 @@ def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
     others = [Others(correct=60, silenced=40, wrong=30), Others(correct=30, silenced=20, batch=2)]
     own = masks.as_trained(masks.tokens_of(read(tmp_path / "s2t", HAND, [Others(correct=94, wrong=50)])))
     assert parts(own) == [(1, 3), (1, 4), (1, 3)]
-    assert own.precision.over == "prompts"
+    assert own["precision"].over == "prompts"
     own = masks.as_trained(masks.tokens_of(read(tmp_path, tokens, others, selector="top_entropy", mode="full")))
     assert parts(own) == [(2, 62), (2, 4), (2, 3)]
-    assert (own.precision.over, own.recall.over) == ("mini-batches", "prompts")
+    assert (own["precision"].over, own["recall"].over) == ("mini-batches", "prompts")
     # batch 1: 2 of 42, batch 2: 0 of 20
-    assert (own.precision.low, own.precision.high) == (0.0, pytest.approx(2 / 42))
+    assert (own["precision"].low, own["precision"].high) == (0.0, pytest.approx(2 / 42))
 
 
 def test_a_log_without_any_token_of_interest(tmp_path):
     tokens = masks.tokens_of(read(tmp_path, [], [Others(correct=10)]))
-    assert masks.base_rates(tokens) == (0.0, None)
-    assert masks.compare(tokens, 0.75)[1][RANDOM][0].value is None
+    found, differences = compared(tokens)
+    assert (found[S2T]["base"].mean, found[S2T]["rare_base"].mean) == (0.0, None)
+    assert differences[RANDOM]["precision"].mean is None
 
 
 def test_a_log_that_lacks_rows_is_refused(tmp_path):
@@ -124,7 +128,7 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
 
     entropy = np.array([e for g in groups for e in g])
     batch = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    n, yes = len(entropy), np.ones(len(entropy), bool)
+    n = len(entropy)
     expected = {S2T: np.empty(n), HIGH: np.empty(n), RANDOM: np.empty(n)}
     for b in range(len(groups)):
         at = batch == b
@@ -137,10 +141,7 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
         expected[S2T][at] = ~selectors.silence_spurious(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[HIGH][at] = ~selectors.silence_high_entropy(stats, tau_p=0.002, q=q).keep_N.numpy()
         expected[RANDOM][at] = (~selectors.silence_random(stats, tau_p=0.002, q=q).keep_N.numpy()).sum() / m
-    tokens = masks.Tokens(
-        yes.astype(int), batch, np.zeros(n, int), yes, ~yes, yes, yes, entropy, np.full(n, -9.0), np.ones(1), np.ones(1)
-    )
-    found = masks.weights(tokens, q)
+    found = masks.weights({"rare": np.ones(n, bool), "batch": batch, "entropy": entropy}, q)
     for name, want in expected.items():
         np.testing.assert_allclose(found[name], want, atol=1e-12, err_msg=name)
 
@@ -148,9 +149,12 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(len(HAND))), st.booleans())
 def test_neither_the_order_of_rows_nor_an_empty_prompt_changes_a_number(tmp_path_factory, order, more):
-    first = masks.compare(masks.tokens_of(read(tmp_path_factory.mktemp("a"), HAND)), 0.75)
     rows = [HAND[i] for i in order] + [Token("z", rare=False, entropy=0.2)] * more
-    other = masks.compare(masks.tokens_of(read(tmp_path_factory.mktemp("b"), rows, mode="full")), 0.75)
+    first, other = (
+        compared(masks.tokens_of(read(tmp_path_factory.mktemp("log"), tokens, mode="full"))) for tokens in (HAND, rows)
+    )
+    for measured in (*first[0].values(), *other[0].values()):
+        del measured["base"]  # of all tokens, which are more
     assert first == other
 
 

@@ -11,7 +11,8 @@ import torch
 from stapo_repro.read import TrainingRun
 from stapo_repro.tokens import tables
 from stapo_repro.tokens.log import load
-from stapo_repro.tokens.mismatch import Mismatch, measured
+from stapo_repro.tokens.masks import Number
+from stapo_repro.tokens.numbers import mismatch as measured
 from stapo_training.verl_ext.token_log_buffer import largest
 
 
@@ -21,7 +22,7 @@ def rare(entropy: float, mismatch: float, prompt: str, flagged: bool = False, **
     return logs.row(**own | {"silenced": entropy < 0.5} | more)
 
 
-def found(folder: Path, rows: list[dict[str, object]], frequent: int, flagged: int) -> Mismatch:
+def found(folder: Path, rows: list[dict[str, object]], frequent: int, flagged: int) -> dict[str, Number]:
     """Of these rows and of `frequent` tokens with A > 0 and no row, some of them flagged."""
     more = [logs.row(logprob=-0.1, rare=False, silenced=False, mismatched=i < flagged) for i in range(frequent)]
     result = measured(load(logs.write(folder, rows, more)))
@@ -35,24 +36,24 @@ ROWS = [rare(0.1, 0.4, "a", True), rare(0.2, 0.1, "a"), rare(0.3, 0.3, "b", True
 def test_overlaps_by_hand(tmp_path: Path) -> None:
     """S2T: 0.1, 0.2, 0.3 nats. Of three flagged tokens two are S2T's; the three largest of the rare: 0.4, 0.3, 0.2."""
     m = found(tmp_path, ROWS, frequent=26, flagged=1)
-    assert [(s.part, s.whole) for s in (m.correct, m.rare)] == [(2, 3), (2, 3)]
-    assert (m.correct_chance, m.rare_chance) == (pytest.approx(3 / 30), 3 / 4)
-    assert m.rare_least == 2 / 3  # three and three of four share two
+    assert [(m[x].part, m[x].whole) for x in ("correct", "rare")] == [(2, 3), (2, 3)]
+    assert (m["correct_chance"].mean, m["rare_chance"].mean) == (pytest.approx(3 / 30), 3 / 4)
+    assert m["rare_least"].mean == 2 / 3  # three and three of four share two
     # draws of prompts aa, ab, ba, bb: a has 1 of 2, b 1 of 1
-    assert (m.correct.low, m.correct.high) == (0.5, 1.0)
+    assert (m["correct"].low, m["correct"].high) == (0.5, 1.0)
     # entropies 1 2 3 4 against mismatches 4 1 3 2: 1 - 6 (9 + 1 + 0 + 4) / (4 x 15); all are equally probable
-    assert m.entropy.value == pytest.approx(-0.4)
-    assert m.probability.value is None
-    assert (m.median, m.largest) == (pytest.approx(0.25), pytest.approx(0.4))
+    assert m["entropy"].mean == pytest.approx(-0.4)
+    assert m["probability"].mean is None
+    assert (m["median"].mean, m["largest"].mean) == (pytest.approx(0.25), pytest.approx(0.4))
 
 
 def test_equal_mismatches_count_in_part_and_mini_batches_apart(tmp_path: Path) -> None:
     """Mini-batch 1: one of two equal ones is among the largest. Mini-batch 2: S2T would silence its only token."""
     rows = [rare(0.1, 0.2, "a"), rare(0.9, 0.2, "a"), rare(0.1, 0.0, "b", True, mini_batch=2)]
     m = found(tmp_path, rows, frequent=8, flagged=1)
-    assert (m.rare.part, m.rare.whole) == (1.5, 2)
-    assert m.rare_chance == (1 / 2 + 1) / 2
-    assert (m.correct.part, m.correct_chance) == (1, (1 / 10 + 1 / 1) / 2)
+    assert (m["rare"].part, m["rare"].whole) == (1.5, 2)
+    assert m["rare_chance"].mean == (1 / 2 + 1) / 2
+    assert (m["correct"].part, m["correct_chance"].mean) == (1, (1 / 10 + 1 / 1) / 2)
 
 
 def test_the_table_names_what_was_not_run_and_what_a_log_does_not_know(tmp_path: Path) -> None:

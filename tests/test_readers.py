@@ -31,8 +31,8 @@ def test_kappa_by_hand():
     # 50 tokens: equal in 20 + 15; the first reading calls 25 harmful, the second 30: chance .5 x .6 + .5 x .4 = .5
     both = [(HARMFUL, HARMFUL)] * 20 + [(HARMFUL, NEUTRAL)] * 5 + [(NEUTRAL, HARMFUL)] * 10 + [(NEUTRAL, NEUTRAL)] * 15
     agreement, kappa, _ = readers.score([token(i, pair, full=1.0) for i, pair in enumerate(both)])
-    assert agreement.value == pytest.approx(0.7)
-    assert kappa.value == pytest.approx(0.4)
+    assert agreement.mean == pytest.approx(0.7)
+    assert kappa.mean == pytest.approx(0.4)
     assert kappa.low is not None and kappa.high is not None  # noqa: PT018  for the type checker
     # SE of an unweighted kappa (Fleiss, Cohen and Everitt 1969) is about .13 here
     assert kappa.high - kappa.low == pytest.approx(4 * 0.127, rel=0.15)
@@ -45,7 +45,7 @@ def test_shares_by_mask_by_hand():
         token(2, (HARMFUL, NEUTRAL), 3.0, s2t=1, high=1, full=1),
         token(3, (USEFUL, USEFUL), 2.0, s2t=0, high=1, full=1),
     ])  # fmt: skip
-    assert {name: [x.value for x in row] for name, row in rows.items()} == {
+    assert {name: [x.mean for x in row] for name, row in rows.items()} == {
         "S2T": pytest.approx([0.75, 0.25, 0.0]),
         "all rare tokens": pytest.approx([0.5625, 0.1875, 0.25]),  # (3 + 1.5) / 8, 1.5 / 8, 2 / 8
         "high entropy": pytest.approx([0.3, 0.3, 0.4]),
@@ -67,11 +67,11 @@ def test_every_labelled_token_is_the_one_that_the_committed_log_has_there():
         assert t.token == run.vocabulary.one(row["token"])
         assert (t.probability, t.entropy) == (pytest.approx(np.exp(row["logprob"])), pytest.approx(row["entropy"]))
         assert t.masks[masks.S2T] == run.silenced[i]
-    assert record.drawn.there == {"silenced": run.silenced.sum(), "kept": run.kept.sum()}
+    assert record.drawn["there"] == {"silenced": run.silenced.sum(), "kept": run.kept.sum()}
     # each part stands for all of its kind
     for part, silenced in (("silenced", 1.0), ("kept", 0.0)):
         weights = [t.weight for t in record.tokens if t.masks[masks.S2T] == silenced]
-        assert (len(weights), sum(weights)) == (200, pytest.approx(record.drawn.there[part]))
+        assert (len(weights), sum(weights)) == (200, pytest.approx(record.drawn["there"][part]))
 
 
 def test_another_label_is_refused(tmp_path: Path):

@@ -1,10 +1,12 @@
-"""`stapo-repro tokens`: counts and norms worked out by hand, the comparison with the metrics, odd logs, the command."""
+"""`stapo-repro tokens`: counts and norms worked out by hand, the comparison with the metrics, odd logs, hostile
+text, the command."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ from stapo_repro.paper import checkout
 from stapo_repro.read import load_training_runs
 from stapo_repro.token_page import analyse
 from stapo_repro.tokens import numbers, tables
-from stapo_repro.tokens.log import load
+from stapo_repro.tokens.log import load, marked
 from stapo_results import token_log
 from stapo_results.errors import RecordError, RunFailed
 from stapo_training.token_log import rows as token_rows
@@ -50,14 +52,14 @@ def test_quadrants_by_hand(tmp_path: Path):
         FREQUENT,
     ]
     none, frequent, kept, silenced = numbers.quadrants(load(logs.write(tmp_path, rows)))
-    assert (none.tokens, none.share, none.norm) == (0, 0, None)
+    assert (none.tokens, none.share, none.norm.mean) == (0, 0, None)
     assert (frequent.tokens, frequent.share) == (1, 1 / 6)
     assert (kept.rare, kept.below, kept.tokens) == (True, False, 2)
-    assert kept.norm == numbers.Ratio(pytest.approx(0.6), None, None)  # one of the two is clipped; one mini-batch
+    assert kept.norm.mean == pytest.approx(0.6)  # one of the two is clipped
+    assert kept.norm.low is kept.norm.high is None  # one mini-batch
     # mini-batch 1: sum 3.6 of 2 tokens; mini-batch 2: 1.2 of 1. Mean 1.6; residuals 0.4 and -0.4;
     # se = sqrt(2 / 1 x 0.32) / 3 = 0.26667; t(1 degree of freedom) = 12.7062
     assert silenced.tokens == 3
-    assert silenced.norm
     assert silenced.norm.mean == pytest.approx(1.6)
     assert silenced.norm.high == pytest.approx(1.6 + 12.7062 * 0.8 / 3, rel=1e-5)
 
@@ -90,11 +92,9 @@ def test_silenced_tokens_equal_the_metrics(tmp_path: Path):
     # step 1: the mean 1 over two mini-batches is two tokens; step 3 silences none; the last attempt counts
     logs.metrics(run, {1: 7.0, 2: 1.0, 3: 0.0})
     logs.metrics(run, {1: 1.0}, attempt=1)
-    assert numbers.by_step(load(run)) == [
-        numbers.StepCount(1, 2, tokens=4, rare=3, region=2, silenced=2, in_rows=2, metric=2),
-        numbers.StepCount(2, 1, 1, 1, 1, 1, 1, 1),
-        numbers.StepCount(3, 1, 1, 1, 1, 0, 0, 0),
-    ]
+    names = ("step", "mini_batches", "tokens", "rare", "region", "silenced", "in_rows", "metric")
+    rows = ((1, 2, 4, 3, 2, 2, 2, 2), (2, 1, 1, 1, 1, 1, 1, 1), (3, 1, 1, 1, 1, 0, 0, 0))
+    assert numbers.by_step(load(run)) == [dict(zip(names, row, strict=True)) for row in rows]
     logs.metrics(run, {1: 1.25}, attempt=2)  # two and a half tokens
     with pytest.raises(RunFailed, match="step 1"):
         numbers.by_step(load(run))
@@ -113,15 +113,13 @@ def test_rows_that_lack_a_silenced_token_are_an_error_unless_left_out(tmp_path: 
     with pytest.raises(RunFailed, match="step 1"):
         numbers.by_step(load(logs.write(tmp_path / "a", [SILENCED], [logs.row(position=9)])))
     log = load(logs.write(tmp_path / "b", [SILENCED], [logs.row(position=9)], left_out=1))
-    assert [(c.silenced, c.in_rows, c.metric) for c in numbers.by_step(log)] == [(2, 1, None)]
+    assert [(c["silenced"], c["in_rows"], c["metric"]) for c in numbers.by_step(log)] == [(2, 1, None)]
 
 
-def test_thresholds_by_step(tmp_path: Path):
+def test_the_thresholds_of_the_mini_batches(tmp_path: Path):
     rows = [SILENCED, logs.row(mini_batch=2, tau_h=0.7), logs.row(mini_batch=3, tau_h=1.5), logs.row(step=2)]
     rows.append(logs.row(step=3, tau_h=None, rare=False, silenced=False))
-    log = load(logs.write(tmp_path, rows))
-    assert numbers.thresholds(log) == [numbers.Threshold(1, 0.5, 0.7, 1.5), numbers.Threshold(2, 0.5, 0.5, 0.5)]
-    assert numbers.all_thresholds(log) == numbers.Threshold(0, 0.5, 0.6, 1.5)
+    assert numbers.threshold(load(logs.write(tmp_path, rows))) == (0.5, 0.6, 1.5)
 
 
 def test_a_method_that_silences_nothing_shows_what_s2t_would(tmp_path: Path):
@@ -158,7 +156,7 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
     token_log.write(joined, 3, columns, logs.histogram(rows), logs.header())
     (joined / token_log.TOKENIZER).write_bytes((tmp_path / "a/run/token_log/tokenizer.json").read_bytes())
     together = load(tmp_path / "b" / "run")
-    for part in (numbers.by_step, numbers.thresholds, numbers.quadrants, numbers.words):
+    for part in (numbers.by_step, numbers.threshold, numbers.quadrants, numbers.words):
         assert part(apart) == part(together)
     assert numbers.cases(apart, 20) == numbers.cases(together, 20)
 
@@ -167,15 +165,15 @@ def test_several_steps_in_one_file_are_the_same_as_one_file_each(tmp_path: Path)
 def test_logs_without_rare_tokens_give_a_page(tmp_path: Path, rows: list[dict]):
     files, _ = analyse(load(logs.write(tmp_path, rows)))
     value = json.loads(files["tokens.json"])
-    assert (value["cases"], value["threshold"]["all"]) == ([], None)
+    assert (value["cases"], value["threshold"]) == ([], None)
 
 
 @pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
 def test_thresholds_that_are_infinite(tmp_path: Path, q: float, tau: float):
     rows = [logs.row(tau_h=tau, silenced=q == 1, position=i, step=1 + i) for i in range(3)]
     log = load(logs.write(tmp_path, rows, q=q))
-    assert (numbers.all_thresholds(log), numbers.thresholds(log)) == (None, [])
-    assert [c.region for c in numbers.by_step(log)] == [int(q == 1)] * 3
+    assert numbers.threshold(log) is None
+    assert [c["region"] for c in numbers.by_step(log)] == [int(q == 1)] * 3
     assert numbers.cases(log, 1)[0]["tau_h"] is None
 
 
@@ -236,3 +234,28 @@ def test_the_example_on_the_front_page_is_in_the_committed_log():
     assert re.findall(r"`(.+)` \*\*say\*\* `(.+)`", text) == [
         (one["before"][one["before"].rindex("The answer is") :], one["after"].strip())
     ]
+
+
+HOSTILE = "</script><script>alert(1)</script></pre><img src=x onerror=alert(1)>"
+UNSEEN = "\u202eright\u200b\x00\x1b[31m"
+
+
+def test_the_page_has_no_element_of_the_model(tmp_path: Path):
+    around = logs.ids(f"{HOSTILE} `code` | $x$ <!-- & &amp; {UNSEEN}")
+    rows = [logs.row(token=t, position=i, prompt_id=HOSTILE, before=around, after=around, top_tokens=around[i : i + 5])
+            for i, t in enumerate(sorted(set(around)))]  # fmt: skip
+    files, _ = analyse(load(logs.write(tmp_path / "run", rows)), top=len(rows))
+    html = files["index.html"].decode()
+    assert not re.search(r"<(script|base|iframe|[^>]*\son\w+=|[^>]*\sstyle=|img src=(?!\"data:image/svg))", html)
+    assert HOSTILE in unescape(html)
+    assert "⟨U+202E⟩right⟨U+200B⟩⟨U+0000⟩⟨U+001B⟩[31m" in html
+    assert not set(html) & set("\u202e\u200b\x00\x1b")
+
+
+def test_tokens_of_white_space_bytes_and_no_vocabulary_are_seen(tmp_path: Path):
+    words = load(logs.write(tmp_path, [logs.row()])).vocabulary
+    assert words.one(logs.tokenizer().token_to_id("<0xE4>")) == "\ufffd"
+    assert (words.one(99_999), words.one(-1)) == ("⟨id 99999⟩", "⟨id -1⟩")
+    assert (words.several([99_999, *logs.ids("7")]), words.several(logs.ids("中"))) == ("⟨id 99999⟩7", "中")
+    assert marked("") == "(empty)"
+    assert marked("a\u00a0b\u3000\tc \n") == "a⟨U+00A0⟩b⟨U+3000⟩⇥c␣⏎"

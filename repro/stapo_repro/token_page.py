@@ -9,16 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import resources
+from typing import Any
 
 from markupsafe import Markup
 
 from stapo_repro.figures import tokens as figures
 from stapo_repro.figures.style import save, style
 from stapo_repro.text import template, visible
-from stapo_repro.tokens import mismatch, numbers
+from stapo_repro.tokens import numbers
 from stapo_repro.tokens.log import LoggedRun, marked
 from stapo_repro.tokens.tables import MISMATCH, mismatch_cells, small_percent
 
@@ -37,20 +38,17 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
     with style():
         drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
-    spread, disagreement, notices = numbers.all_thresholds(run), mismatch.measured(run), _notices(run, counts)
+    spread, disagreement, notices = numbers.threshold(run), numbers.mismatch(run), _notices(run, counts)
     found = {
-        "schema_version": 5,
+        "schema_version": 6,
         "run_id": run.record.run_id if run.record is not None else None,
         "inputs": dict(sorted(run.inputs.items())),
         "facts": run.header.model_dump(mode="json"),
         "comparison": notices[0],
-        "threshold": {
-            "all": asdict(spread) if spread else None,
-            "steps": [asdict(t) for t in numbers.thresholds(run)],
-        },
+        "threshold": dict(zip(("low", "median", "high"), spread, strict=True)) if spread else None,
         "taxonomy": [asdict(q) for q in quadrants],
-        "silenced": [asdict(c) for c in counts],
-        "mismatch": None if disagreement is None else asdict(disagreement),
+        "silenced": counts,
+        "mismatch": disagreement and {name: asdict(number) for name, number in disagreement.items()},
         "ranked": {
             part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
             for part, w in numbers.words(run).items()
@@ -63,7 +61,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
         title=run.heading("Tokens"),
         notices=notices,
         run=run,
-        done=sum(c.silenced if run.masks_rare else c.region for c in counts),
+        done=sum(c["silenced" if run.masks_rare else "region"] for c in counts),
         counts=counts,
         pictures={d.name: (d, base64.b64encode(d.files["svg"]).decode()) for d in drawn},
         quadrants=quadrants,
@@ -83,10 +81,10 @@ def _visible(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _notices(run: LoggedRun, counts: Sequence[numbers.StepCount]) -> list[str]:
+def _notices(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> list[str]:
     """The comparison of log and metrics, which `by_step` has made, and what else a reader has to know first."""
-    header, compared = run.header, sum(c.metric is not None for c in counts)
-    said = f"silenced: {sum(c.silenced for c in counts):,} in the log"
+    header, compared = run.header, sum(c["metric"] is not None for c in counts)
+    said = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
     said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
     notices = [said + (f"; {header.left_out:,} rows left out at the log's bound" if header.left_out else "")]
     if run.is_probe:

@@ -26,7 +26,7 @@ from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
 from stapo_repro.text import percent, shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
-from stapo_repro.tokens.masks import Measured, Share
+from stapo_repro.tokens.masks import Measured
 from stapo_results.errors import BadInput
 from stapo_results.token_log import ENTROPY_EDGES, LOG10_P_EDGES
 
@@ -58,7 +58,7 @@ def sketches(run: LoggedRun) -> list[Sketch]:
 
 def density(run: LoggedRun) -> Sketch:
     """All tokens with a positive advantage by probability and entropy, S2T's region outlined."""
-    title, region = run.heading("Tokens by probability and entropy"), numbers.all_thresholds(run)
+    title, region = run.heading("Tokens by probability and entropy"), numbers.threshold(run)
     figure = style.sheet(3.7)
     axes = figure.add_subplot()
     c = run.counts
@@ -86,7 +86,7 @@ def density(run: LoggedRun) -> Sketch:
     axes.annotate(f"p = {run.header.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
                   textcoords="offset points", ha="left", va="bottom", size=7)  # fmt: skip
     inside, total = int(c["tokens"][correct & c["rare"] & c["below"]].sum()), int(grid.sum())
-    tau_h = region.median if region is not None else top if np.inf in run.thresholds.values() else None  # inf: q = 1
+    tau_h = region[1] if region is not None else top if np.inf in run.thresholds else None  # inf: q = 1
     if tau_h is None:
         axes.set_title("no rare token, so no entropy threshold", color=GREY, weight="normal")
     else:
@@ -99,11 +99,12 @@ def density(run: LoggedRun) -> Sketch:
             "below the threshold; its count is exact and of each mini-batch's own threshold."
         )
     if region is not None:
-        axes.add_patch(Rectangle((left, region.low), tau_p - left, min(region.high, top) - region.low, linewidth=0,
+        low, median, high = region
+        axes.add_patch(Rectangle((left, low), tau_p - left, min(high, top) - low, linewidth=0,
                                  facecolor=SILENCED, alpha=0.15, zorder=0))  # fmt: skip
         caption += (
-            f" Its upper edge is the median threshold, {region.median:.3g} nats; the band is the range over the "
-            f"mini-batches, {region.low:.3g} to {region.high:.3g}."
+            f" Its upper edge is the median threshold, {median:.3g} nats; the band is the range over the mini-batches, "
+            f"{low:.3g} to {high:.3g}."
         )
     caption += " Bins are 0.25 wide and 0.125 high and may lie across a line."
     return Sketch("tokens_density", title, figure, caption, dense=True)
@@ -117,7 +118,7 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
     right.set_title("Mean gradient norm of a token")
     for i, q in enumerate(quadrants):
         colour = SILENCED if q.rare and q.below else KEPT
-        if q.norm is None:
+        if q.norm.mean is None:
             for axes in (left, right):
                 style.number(axes, 0, -i, "no token", 3, color=GREY, xycoords=axes.get_yaxis_transform())
             continue
@@ -128,13 +129,13 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
         style.interval(right, low, q.norm.high, -i, "black", 1)
         style.number(right, q.norm.high or q.norm.mean, -i, f"{q.norm.mean:.3g}", 4)
     left.set_yticks([-i for i in range(len(quadrants))], [_NAMES[q.rare, q.below] for q in quadrants])
-    if norms := [q.norm for q in quadrants if q.norm]:
+    if ends := [q.norm.high or q.norm.mean for q in quadrants if q.norm.mean is not None]:
         left.set_xscale("log")
         left.set_xlim(0.7, 20 * max(q.tokens for q in quadrants))
-        right.set_xlim(0, 1.25 * max([n.high or n.mean for n in norms] + [1e-9]))
+        right.set_xlim(0, 1.25 * max([*ends, 1e-9]))
     for axes in (left, right):
         style.bare(axes, len(quadrants), 0.5)
-    several = any(n.low is not None for n in norms)
+    several = any(q.norm.low is not None for q in quadrants)
     caption = (
         f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.header.tau_p:g}. Low "
         "entropy: below the mini-batch's threshold. The norm is of the gradient with respect to the token's logits, "
@@ -278,32 +279,30 @@ def planted_words(experiment: Experiment, group: Group) -> Sketch | None:
     logged = masks.planted_logs([r for r in experiment.runs if r.size == group.size])
     if not logged:
         return None
-    trained, *same = masks.parts(logged)
-    # (text, method, what its mask silences, junk among rare tokens); a heading has no method
-    found: list[tuple[str, str, Measured | None, float | None]] = [(trained.title, "", None, None)]
-    found += [(t.label, t.method, t.measured, t.base[1]) for t in trained.lines]
-    for part in same:
-        found.append((part.title, "", None, None))
-        found += [(masks.SELECTORS[x.selector], masks.METHODS[x.selector], x.measured, x.base[1]) for x in part.lines]
+    # (text, method, what its mask silences); a heading has no method
+    found: list[tuple[str, str, Measured | None]] = []
+    for part, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
+        found.append((title, "", None))
+        found += [(masks.SELECTORS[x.selector] if part else x.label, x.method, x.measured) for x in lines]
     figure = style.sheet(1.4 + 0.2 * len(found))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name in zip(panels, ("precision", "recall"), strict=True):
         axes.set_title(name.capitalize())
-        for i, (_, method, m, base) in enumerate(found):
+        for i, (_, method, m) in enumerate(found):
             if m is not None:
-                _draw_mask(axes, -i, method, m, name, base)
+                _draw_mask(axes, -i, method, m, name)
         style.bare(axes, len(found))
         axes.set(xlim=(0, 119), xticks=[0, 25, 50, 75, 100])  # room for the numbers
     panels[0].set_xlabel("planted words among the silenced tokens (%)")
     panels[1].set_xlabel("silenced share of the planted words (%)")
-    panels[0].set_yticks(*zip(*((-i, text) for i, (text, _, m, _) in enumerate(found) if m), strict=True))
-    for i, (text, _, m, _) in enumerate(found):
+    panels[0].set_yticks(*zip(*((-i, text) for i, (text, _, m) in enumerate(found) if m), strict=True))
+    for i, (text, _, m) in enumerate(found):
         if m is None:
             head = panels[0].annotate(text, (0, -i), xytext=(3, 0), textcoords="offset points", va="center",
                                       weight="bold", bbox={"facecolor": "white", "linewidth": 0, "pad": 1})  # fmt: skip
             head.set_in_layout(False)  # it may reach into the gap between the panels
     style.legend(figure, [Line2D([], [], color="black", linewidth=0.9, label="planted words among all rare tokens")])
-    by_batch = any(t.measured.precision.over == "mini-batches" for t in trained.lines)
+    by_batch = any(m["precision"].over == "mini-batches" for _, _, m in found if m)
     batches = ", for masks that reach beyond rare tokens over mini-batches" if by_batch else ""
     caption = (
         f"{group.opening('Tokens that each mask silences in responses with a positive advantage')} The base model was "
@@ -315,14 +314,14 @@ def planted_words(experiment: Experiment, group: Group) -> Sketch | None:
     return Sketch(f"{group.name}_planted", title, figure, caption)
 
 
-def _draw_mask(axes: Axes, y: float, method: str, m: Measured, name: str, base: float | None) -> None:
-    share: Share = getattr(m, name)
-    if not m.precision.whole or share.value is None:
-        style.number(axes, 0, y, "no planted word" if m.precision.whole else "silences none", 3, color=GREY)
+def _draw_mask(axes: Axes, y: float, method: str, m: Measured, name: str) -> None:
+    share, whole, base = m[name], m["precision"].whole, m["rare_base"].mean
+    if not whole or share.mean is None:
+        style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
         return
     low, high = (None if x is None else 100 * x for x in (share.low, share.high))
     style.interval(axes, low, high, y, style.method_style(method).colour, 1.3)
-    style.point(axes, 100 * share.value, y, method, f"planted-{-y}")
-    style.number(axes, high or 100 * share.value, y, shown(percent(share.value), 1), 5)
+    style.point(axes, 100 * share.mean, y, method, f"planted-{-y}")
+    style.number(axes, high or 100 * share.mean, y, shown(percent(share.mean), 1), 5)
     if name == "precision" and base is not None:
         axes.plot([100 * base] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

@@ -86,8 +86,7 @@ class Evidence:
 
     Attributes:
         values: (world, arm, measure) -> seed -> a number, or of an accuracy problem -> number; what was not logged is
-            not there. NaN is a share of nothing, or of a problem that lacks a sample. What a mask would silence of
-            JustRL's tokens (`MASKED`) is a value of the arm that trains with it, by JustRL's seed.
+            not there. NaN is a share of nothing, or of a problem that lacks a sample.
         problems: world -> the ids of its evaluated problems.
         runs: all trainings, for curves.
         steps: of all finished trainings; None without any.
@@ -170,8 +169,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collec
     lengths: dict[int, str] = {}
     finished: set[tuple[str, str, int]] = set()
     for c in final_step(cells)[0]:
-        cell = c.record.cell
-        world = _world(cell.size, c.path)
+        cell, world = c.record.cell, world_of(c.record.cell.size, c.path)
         if cell.benchmark != BENCHMARK:
             continue
         ids = {p.problem_id for p in c.record.problems}
@@ -187,7 +185,7 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collec
         values[world, arm, f"accuracy_{setting}"][seed] = {i: math.fsum(v) / len(v) for i, v in by.items()}
         values[world, arm, f"pass8_{setting}"][seed] = {i: pass_at_k([v], 8) for i, v in by.items()}
     for r in runs:
-        world = _world(r.size, r.path)
+        world = world_of(r.size, r.path)
         if r.status != "done" or not r.steps:
             continue
         if (world, r.method, r.seed) in finished:
@@ -209,15 +207,6 @@ def gather(cells: Sequence[Loaded], runs: Sequence[TrainingRun], judging: Collec
             next_step="collect the runs of one `stapo-repro testbed` into a folder of their own",
         )
     return Evidence(dict(values), problems, runs, next(iter(lengths), None))
-
-
-def _world(size: str, path: str) -> str:
-    world = world_of(size)
-    if world is None:
-        raise RecordError(f"{path} is no record of the testbed", found=f"size {size}",
-                          expected=" | ".join(labels.WORLDS.values()),
-                          next_step="name a folder that holds a run of `stapo-repro testbed` alone")  # fmt: skip
-    return world
 
 
 def _whole(value: Any) -> bool:
@@ -244,13 +233,12 @@ def quantity(
     missing = [f"{arm} seed{'s' if len(of) > 1 else ''} {', '.join(of)}" for arm, of in gone.items() if of]
     if not seeds:
         return Quantity("not run", missing=missing)
-    first = found[arms[0]][seeds[0]]
+    first, factor, single = found[arms[0]][seeds[0]], MEASURES[measure][3], len(terms) == 1 and terms[0][0] > 0
     if isinstance(first, Mapping):
         rows = [[math.fsum(sign * found[arm][s][i] for sign, arm in terms) for s in seeds] for i in sorted(first)]
         c = crossed([np.array(rows)], fractions=len(terms) == 1)
     else:
         c = over_seeds([math.fsum(sign * found[arm][s] for sign, arm in terms) for s in seeds])
-    factor, single = MEASURES[measure][3], len(terms) == 1 and terms[0][0] > 0
     p = p_value(replace(c, mean=c.mean - reference / factor))
     spread = float(np.std(c.seeds, ddof=1)) if len(seeds) > 1 else math.nan
     by_seed = {str(s): v for s, x in zip(seeds, c.seeds, strict=True) if (v := rounded(x, factor)) is not None}

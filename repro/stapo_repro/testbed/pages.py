@@ -31,9 +31,8 @@ Records = tuple[Sequence[Loaded], Sequence[TrainingRun]]
 
 
 class Testbed:
-    """What the tables and figures show, from all records; its attributes are the keys of testbed.json, in their order.
-
-    Of `evidence`, what was read by part, the file has nothing.
+    """What the tables and figures show, from all records; its attributes but `evidence`, what was read by part, are the
+    keys of testbed.json, in their order.
 
     Raises:
         RecordError: records that are not of one testbed (see `evidence.gather`).
@@ -42,9 +41,10 @@ class Testbed:
     def __init__(self, records: Mapping[Part, Records], claims: Claims) -> None:
         cells = [c for of, _ in records.values() for c in of]
         runs = [r for _, of in records.values() for r in of]
-        parts: dict[Part, Evidence] = {}
-        for part, of in records.items():  # of the long part some were seen before their claims were written
-            parts[part] = gather(*of, SEEDS["long"] if part == "long" else None)
+        # of the long part some were seen before their claims were written
+        parts: dict[Part, Evidence] = {
+            part: gather(*of, SEEDS["long"] if part == "long" else None) for part, of in records.items()
+        }
         main = parts["main"]
         self.schema_version = 2
         self.inputs_sha256 = inputs_hash(cells, *sorted(map(_stamp, runs)), claims.model_dump_json())
@@ -63,12 +63,9 @@ class Testbed:
 def read(root: Path, roots: Sequence[Path] = ()) -> dict[Part, Records]:
     """The records of each part below results/records/testbed or a folder like it; or, where `roots` names folders of
     main runs, of these alone."""
-    folders: dict[Part, Path] = {"main": root, **{part: root / part for part in PARTS}}
-    found: dict[Part, Records] = {}
-    for part, folder in folders.items():
-        of = [folder] if folder.is_dir() and not roots else roots if part == "main" else []
-        found[part] = load_cells(of, PARTS), load_training_runs(of, PARTS)
-    return found
+    named = {"main": roots} if roots else {"main": [root], **{part: [root / part] for part in PARTS}}
+    there = {part: [f for f in named.get(part, []) if roots or f.is_dir()] for part in get_args(Part)}
+    return {part: (load_cells(of, PARTS), load_training_runs(of, PARTS)) for part, of in there.items()}
 
 
 def _stamp(run: TrainingRun) -> str:

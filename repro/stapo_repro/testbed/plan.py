@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from stapo_repro import labels
+from stapo_results.errors import RecordError
 
 Part = Literal["main", "pilot", "long"]
 """pilot: other seeds, for the spread between seeds alone. long: more steps with validation, no evaluation."""
@@ -73,6 +74,13 @@ def rate_text(rate: str) -> str:
     return RATES[rate].replace(".0e", "e")
 
 
-def world_of(size: str) -> str | None:
-    """The world whose models have this size label; None for another size."""
-    return next((w for w, s in labels.WORLDS.items() if s == size), None)
+def world_of(size: str, where: str = "the model") -> str:
+    """The world whose models have this size label. Raises: RecordError for another size, found `where`."""
+    if world := next((w for w, s in labels.WORLDS.items() if s == size), None):
+        return world
+    raise RecordError(
+        f"{where} is not of the testbed",
+        found=f"size {size}",
+        expected=" | ".join(labels.WORLDS.values()),
+        next_step="name a folder that holds a run of `stapo-repro testbed` alone",
+    )

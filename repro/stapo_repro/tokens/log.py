@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from stapo_repro import labels
-from stapo_repro.read import read_steps
+from stapo_repro.read import TrainingRun, read_steps
 from stapo_repro.text import model_text, visible
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
@@ -32,28 +32,23 @@ _OTHER_SPACE = re.compile(r"[^\S \n\t]")
 class Vocabulary:
     """A tokenizer's vocabulary as text. A token that is a part of a character is shown as U+FFFD."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
-
-    @classmethod
-    def read(cls, path: Path) -> Vocabulary:
+    def __init__(self, path: Path):
         """Raises: RecordError when there is no such file, or it is no tokenizer."""
-        next_step = "copy the model's tokenizer.json there: its ids cannot be read without it"
-        if not path.is_file():
-            raise RecordError("the token log has no tokenizer", found=f"no {path}", next_step=next_step)
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as e:  # noqa: BLE001  the library raises no narrower class
-            raise RecordError(f"{path}: not a tokenizer", found=str(e)[:200], next_step=next_step) from None
+            raise RecordError(
+                f"{path}: not a tokenizer",
+                found=str(e)[:200],
+                next_step="copy the model's tokenizer.json there: the log's ids cannot be read without it",
+            ) from None
 
+    @cache  # noqa: B019  a vocabulary lives as long as the command
     def one(self, token: int) -> str:
         """The token alone; an id without a token as its number."""
-        if token not in self._known:
-            known = token >= 0 and self._tokenizer.id_to_token(token) is not None
-            text = self._tokenizer.decode([token], skip_special_tokens=False) if known else f"⟨id {token}⟩"
-            self._known[token] = text
-        return self._known[token]
+        if token < 0 or self._tokenizer.id_to_token(token) is None:
+            return f"⟨id {token}⟩"
+        return self._tokenizer.decode([token], skip_special_tokens=False)
 
     def several(self, tokens: Sequence[int]) -> str:
         """Consecutive tokens. A character that begins or ends outside of them is U+FFFD."""
@@ -79,6 +74,7 @@ class LoggedRun:
 
     Attributes:
         name: the run folder's own name.
+        method, size: as its record says, else the log's selector and "".
         record: the run's own, None where there is none.
         metrics: by step, the last attempt of each; empty for a probe.
         table: the logged tokens, `token_log.TOKENS`.
@@ -88,6 +84,8 @@ class LoggedRun:
     """
 
     name: str
+    method: str
+    size: str
     record: Run | None
     metrics: dict[int, StepMetrics]
     table: pa.Table
@@ -96,18 +94,6 @@ class LoggedRun:
     header: token_log.LogHeader
     vocabulary: Vocabulary
     inputs: dict[str, str]
-
-    @property
-    def method(self) -> str:
-        return self._label("method") or self.header.selector
-
-    @property
-    def size(self) -> str:
-        return self._label("size")
-
-    def _label(self, name: str) -> str:
-        own = self.record.config.get("run") if self.record is not None else None
-        return str(own.get(name) or "") if isinstance(own, dict) else ""
 
     @property
     def masks_rare(self) -> bool:
@@ -141,12 +127,11 @@ class LoggedRun:
         return self.rows["rare"] & ~self.silenced
 
     @cached_property
-    def thresholds(self) -> dict[tuple[int, int], float]:
-        """(step, mini-batch) -> tau_h in nats, infinite where q is 0 or 1, of the mini-batches with a rare token."""
-        tau, known = self.rows["tau_h"], ~np.isnan(self.rows["tau_h"])
-        keys, first = np.unique(batch_keys(self.rows)[known], return_index=True)
-        of_batch = zip(keys.tolist(), tau[known][first].tolist(), strict=True)
-        return {(key >> 16, key & 0xFFFF): value for key, value in of_batch}
+    def thresholds(self) -> np.ndarray:
+        """tau_h in nats of every mini-batch with a rare token, infinite where q is 0 or 1."""
+        known = ~np.isnan(self.rows["tau_h"])
+        _, first = np.unique(batch_keys(self.rows)[known], return_index=True)
+        return self.rows["tau_h"][known][first]
 
     def heading(self, text: str) -> str:
         """A figure's title; a miniature says so in it, a probe that it is one."""
@@ -165,6 +150,12 @@ class LoggedRun:
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""
         return self.table.take(index).to_pylist()
+
+
+def run_label(run: TrainingRun) -> str:
+    """Such as "STAPO, seed 0"; of a run that is not done with its status."""
+    status = "" if run.status == "done" else f" ({run.status})"
+    return f"{labels.method_label(run.method)}, seed {run.seed}{status}"
 
 
 def batch_keys(columns: Columns) -> np.ndarray:
@@ -187,19 +178,24 @@ def load(folder: Path) -> LoggedRun:
             expected="a training run that logged its tokens, a collected record of one, or the folder of a probe",
             next_step="name such a folder, or score responses with stapo-train probe",
         )
-    own, run_file, metrics_file = folder / token_log.FOLDER, folder / "run.json", folder / "metrics.jsonl"
-    tokenizer = token_log.tokenizer_file(folder)
-    read = {file.relative_to(folder).as_posix(): file for part in token_log.shards(own) for file in part}
+    tokenizer, run_file, metrics_file = token_log.tokenizer_file(folder), folder / "run.json", folder / "metrics.jsonl"
+    shards = token_log.shards(folder / token_log.FOLDER)
+    read = {file.relative_to(folder).as_posix(): file for part in shards for file in part}
     read[f"{token_log.FOLDER}/{token_log.TOKENIZER}"] = tokenizer
     read |= {p.name: p for p in (run_file, metrics_file) if p.is_file()}
+    record = store.read_json(run_file, Run) if run_file.is_file() else None
+    own = record.config.get("run") if record else None
+    said = own if isinstance(own, dict) else {}
     return LoggedRun(
         name=folder.resolve().name,
-        record=store.read_json(run_file, Run) if run_file.is_file() else None,
+        method=str(said.get("method") or log.header.selector),
+        size=str(said.get("size") or ""),
+        record=record,
         metrics={m.step: m for m in read_steps(metrics_file)} if metrics_file.is_file() else {},
         table=log.tokens,
         rows={name: log.tokens[name].to_numpy() for name in token_log.TOKENS if name not in _NOT_SCALAR},
         counts={name: log.histogram[name].to_numpy() for name in token_log.HISTOGRAM},
         header=log.header,
-        vocabulary=Vocabulary.read(tokenizer),
+        vocabulary=Vocabulary(tokenizer),
         inputs={name: store.sha256_file(p) for name, p in read.items()},
     )

@@ -1,4 +1,5 @@
-"""What a token log says in numbers: quadrants, silenced tokens and thresholds by step, words, single cases. Pure."""
+"""What a token log says in numbers: quadrants, silenced tokens and the threshold, mismatch of sampler and
+trainer, words, single cases. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from stapo_repro.statistics import rank_correlation
 from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys
+from stapo_repro.tokens.masks import Number, Sums
 from stapo_results.errors import RunFailed
 from stapo_results.statistics import interval
 
@@ -23,46 +26,36 @@ _SHARE = 2 / 3  # of the cases that are shown: silenced ones
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """A mean over tokens with its 95 % interval (None: fewer than two mini-batches have such tokens)."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
 class Quadrant:
     """Tokens with a positive advantage on one side of tau_p and of tau_h.
 
     Attributes:
         share: of the tokens with a positive advantage; None where there is no such token.
-        norm: mean gradient norm of a token; None without a token.
-        entropy_rises: share of the tokens at which a gradient step raises the entropy (column `rises` of the log); None
-            without a token.
+        norm: mean gradient norm of a token.
+        entropy_rises: share of the tokens at which a gradient step raises the entropy; None without a token.
     """
 
     rare: bool
     below: bool
     tokens: int
     share: float | None
-    norm: Ratio | None
+    norm: Number
     entropy_rises: float | None
 
 
-def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Ratio:
-    """sum of sums / sum of tokens over C clusters, with a t interval for the choice of clusters.
+def _ratio(sums_C: np.ndarray, tokens_C: np.ndarray) -> Number:
+    """sum of sums / sum of tokens over C mini-batches, with a t interval for the choice of these.
 
     Linearised ratio estimator: se = sqrt(C / (C - 1) sum (s_c - r n_c)^2) / sum n_c, C - 1 degrees of freedom
     (Cochran, Sampling Techniques, 1977, 6.4).
     """
-    n, total = len(tokens_C), float(tokens_C.sum())
-    mean = math.fsum(sums_C) / total
-    if n < 2:
-        return Ratio(mean, None, None)
-    variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / total**2
-    found = interval(mean, [(variance, n - 1)])
-    return Ratio(mean, found.low, found.high)
+    n, part, whole = len(tokens_C), math.fsum(sums_C), float(tokens_C.sum())
+    mean, low, high = part / whole, None, None
+    if n > 1:
+        variance = n / (n - 1) * math.fsum((sums_C - mean * tokens_C) ** 2) / whole**2
+        found = interval(mean, [(variance, n - 1)])
+        low, high = found.low, found.high
+    return Number(mean, low, high, part, whole, "mini-batches")
 
 
 def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
@@ -75,7 +68,7 @@ def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
     for rare, below in ORDER:
         of_it = positive & (c["rare"] == rare) & (c["below"] == below)
         tokens = int(c["tokens"][of_it].sum())
-        norm = rises = None
+        norm, rises = Number(None), None
         if tokens:
             sums, counts = (np.bincount(batch[of_it], c[name][of_it]) for name in ("norm_sum", "tokens"))
             norm = _ratio(sums[counts > 0], counts[counts > 0])
@@ -84,28 +77,13 @@ def quadrants(run: LoggedRun) -> tuple[Quadrant, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class StepCount:
-    """One step's response tokens.
+def by_step(run: LoggedRun) -> list[dict[str, Any]]:
+    """A row of counts for each step of the log.
 
-    Attributes:
-        rare, region: tokens that are rare, and those of them that S2T would silence.
-        silenced: by the method, counted in the histogram; in_rows: in the logged rows.
-        metric: from the run's metrics; None where they do not hold the step.
-    """
-
-    step: int
-    mini_batches: int
-    tokens: int
-    rare: int
-    region: int
-    silenced: int
-    in_rows: int
-    metric: int | None
-
-
-def by_step(run: LoggedRun) -> list[StepCount]:
-    """One entry a step of the log.
+    Returns:
+        step, mini_batches; tokens: of all responses; rare, region: those that are rare, and of them those that S2T
+        would silence; silenced: by the method, counted in the histogram, in_rows: in the logged rows, metric: in the
+        run's metrics, None where they do not hold the step.
 
     Raises:
         RunFailed: a step whose silenced tokens differ between the log and the run's metrics, or, for a mask over rare
@@ -114,62 +92,100 @@ def by_step(run: LoggedRun) -> list[StepCount]:
     c, r = run.counts, run.rows
     steps, batches = np.unique(np.unique(batch_keys(c)) >> 16, return_counts=True)
     at = np.searchsorted(steps, c["step"])
-    parts = (np.ones_like(c["rare"]), c["rare"], c["rare"] & c["below"], c["silenced"])
-    totals = np.array([np.bincount(at, np.where(p, c["tokens"], 0), minlength=len(steps)) for p in parts], np.int64)
-    totals = totals.T.tolist()
+    parts = (True, c["rare"], c["rare"] & c["below"], c["silenced"])
+    totals = np.array([np.bincount(at, c["tokens"] * p, len(steps)) for p in parts], np.int64).T.tolist()
     in_rows = Counter(r["step"][r["silenced"]].tolist())
     found = []
     for step, n, (tokens, rare, region, silenced) in zip(steps.tolist(), batches.tolist(), totals, strict=True):
         values = run.metrics[step].values if step in run.metrics else {}
         # a mean over the step's mini-batches; a method that silences nothing has only a share of 0
         mean = values.get(_METRIC, 0.0 if values.get("silenced_share") == 0.0 else None)
-        metric = None if mean is None else round(mean * n)
-        found.append(StepCount(step, n, tokens, rare, region, silenced, in_rows[step], metric))
-        _check(run, found[-1], mean)
+        found.append({
+            "step": step, "mini_batches": n, "tokens": tokens, "rare": rare, "region": region, "silenced": silenced,
+            "in_rows": in_rows[step], "metric": None if mean is None else round(mean * n),
+        })  # fmt: skip
+        whole, differs, expected = run.header.left_out == 0, "", ""
+        if mean is not None and abs(mean * n - silenced) > _ROUNDING:
+            differs = f"{silenced:,} in the log"
+            expected = f"{mean * n:,.8g} in the metrics: {_METRIC} x {n} mini-batches"
+        elif run.masks_rare and (in_rows[step] != silenced if whole else in_rows[step] > silenced):
+            differs = f"{in_rows[step]:,} in the log's rows"
+            expected = f"{'' if whole else 'at most '}{silenced:,}, as in its counts"
+        if differs:
+            raise RunFailed(
+                f"step {step}: the counts of silenced tokens differ",
+                found=differs,
+                expected=expected,
+                next_step="they are of different runs or attempts, or incomplete: take the folder as it was written",
+            )
     return found
 
 
-def _check(run: LoggedRun, one: StepCount, mean: float | None) -> None:
-    whole = run.header.left_out == 0
-    if mean is not None and abs(mean * one.mini_batches - one.silenced) > _ROUNDING:
-        found = f"{one.silenced:,} in the log"
-        expected = f"{mean * one.mini_batches:,.8g} in the metrics: {_METRIC} x {one.mini_batches} mini-batches"
-    elif run.masks_rare and (one.in_rows != one.silenced if whole else one.in_rows > one.silenced):
-        found = f"{one.in_rows:,} in the log's rows"
-        expected = f"{'' if whole else 'at most '}{one.silenced:,}, as in its counts"
-    else:
-        return
-    raise RunFailed(
-        f"step {one.step}: the counts of silenced tokens differ",
-        found=found,
-        expected=expected,
-        next_step="the files are of different runs or attempts, or incomplete: take the folder as it was written",
-    )
+def threshold(run: LoggedRun) -> tuple[float, float, float] | None:
+    """Lowest, median and highest finite tau_h of the mini-batches, nats; None where there is none."""
+    finite = run.thresholds[np.isfinite(run.thresholds)]
+    return (float(finite.min()), float(np.median(finite)), float(finite.max())) if len(finite) else None
 
 
-@dataclass(frozen=True)
-class Threshold:
-    """A step's finite tau_h over its mini-batches, in nats."""
+def mismatch(run: LoggedRun) -> dict[str, Number] | None:
+    """Are the tokens that S2T silences those on which sampler and trainer disagree?
 
-    step: int
-    low: float
-    median: float
-    high: float
+    Mismatch: |log p of the trainer - log p of the sampler| of a sampled token, both with the weights that sampled it.
+    Masks are of tokens with A > 0, mini-batch by mini-batch; N are the rare ones, which all have a row. Two masks are
+    compared with S2T's, each of as many tokens with the largest mismatch.
+
+    Returns:
+        correct: share of the tokens that S2T would silence that are also among as many of all tokens with A > 0
+            (`token_log`, column mismatched). correct_chance: what a mask without any knowledge would share.
+        rare, rare_chance: the same among the rare tokens; where several are equal at its end, each counts in part.
+            rare_least: what any two masks of these sizes share.
+        entropy, probability: Spearman's correlation of the mismatch with each, over the rare tokens.
+        median, largest: mismatch of the rare tokens, nats.
+        None where the log does not know the sampler's probabilities, or has no token that S2T would silence.
+    """
+    known = run.rows["rare"] & np.isfinite(run.rows["sampler_logprob"])
+    r = {name: column[known] for name, column in run.rows.items()}
+    s2t_N = run.below[known]
+    if not s2t_N.any():
+        return None
+    value_N = np.abs(r["old_logprob"].astype(np.float64) - r["sampler_logprob"])
+    _, prompt_N = np.unique(run.table["prompt_id"].to_numpy()[known], return_inverse=True)
+    batches, batch_N = np.unique(batch_keys(r), return_inverse=True)
+    among_rare_N, chance_rare_N, least = np.zeros(len(value_N)), np.zeros(len(value_N)), 0
+    for batch in range(len(batches)):
+        mine = np.flatnonzero(batch_N == batch)
+        count = int(s2t_N[mine].sum())
+        among_rare_N[mine] = _largest(value_N[mine], count)
+        chance_rare_N[mine] = count / len(mine)
+        least += max(0, 2 * count - len(mine))
+    c = run.counts
+    positive = (c["sign"] == 1) & np.isin(batch_keys(c), batches)
+    at = np.searchsorted(batches, batch_keys(c)[positive])
+    every, flagged = (np.bincount(at, c["tokens"][positive] * f, len(batches)) for f in (1, c["mismatched"][positive]))
+    sums = Sums(prompt_N, {"S2T": s2t_N, "correct": s2t_N & r["mismatched"], "rare": s2t_N * among_rare_N})
+
+    found = {
+        "correct": sums.share("correct", "S2T"),
+        "correct_chance": Number(float((flagged / every)[batch_N][s2t_N].mean())),
+        "rare": sums.share("rare", "S2T"),
+        "rare_chance": Number(float(chance_rare_N[s2t_N].mean())),
+        "rare_least": Number(least / int(s2t_N.sum())),
+        "median": Number(float(np.median(value_N))),
+        "largest": Number(float(value_N.max())),
+    }
+    for name, column in (("entropy", "entropy"), ("probability", "logprob")):
+        mean, low, high = (None if np.isnan(x) else x for x in rank_correlation(value_N, r[column], prompt_N))
+        found[name] = Number(mean, low, high)
+    return found
 
 
-def thresholds(run: LoggedRun) -> list[Threshold]:
-    """tau_h by step, of the steps that have a finite one."""
-    by: dict[int, list[float]] = {}
-    for (step, _), tau in run.thresholds.items():
-        if np.isfinite(tau):
-            by.setdefault(step, []).append(tau)
-    return [Threshold(step, min(v), float(np.median(v)), max(v)) for step, v in sorted(by.items())]
-
-
-def all_thresholds(run: LoggedRun) -> Threshold | None:
-    """The finite tau_h of all mini-batches together (step 0); None where there is none."""
-    found = [t for t in run.thresholds.values() if np.isfinite(t)]
-    return Threshold(0, min(found), float(np.median(found)), max(found)) if found else None
+def _largest(values_N: np.ndarray, count: int) -> np.ndarray:
+    """The chance (N,) of being among the `count` largest: 1, 0, or equal parts for those that are equal at its end."""
+    if not count:
+        return np.zeros(len(values_N))
+    end = np.sort(values_N)[-count]
+    above, equal = values_N > end, values_N == end
+    return above + equal * (count - above.sum()) / equal.sum()
 
 
 def words(run: LoggedRun) -> dict[str, dict[str, int]]:

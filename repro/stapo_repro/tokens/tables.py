@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import escape, grid, model_text, percent, shown
-from stapo_repro.tokens import masks, mismatch, numbers, readers
-from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked
-from stapo_repro.tokens.masks import Line
+from stapo_repro.text import escape, grid, model_text
+from stapo_repro.tokens import masks, numbers, readers
+from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked, run_label
+from stapo_repro.tokens.masks import Line, Number
 from stapo_results import token_log
 from stapo_results.sizes import SMALL, is_miniature_size
 
@@ -66,9 +66,9 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     logged = masks.planted_logs(runs)
     if not logged:
         return [_NO_RUN]
-    (first, log), parts = logged[0], masks.parts(logged)
+    first, log = logged[0]
     file = token_log.tokenizer_file(first.folder)
-    one = Vocabulary.read(file).one if file.exists() else "id {}".format
+    one = Vocabulary(file).one if file.exists() else "id {}".format
     steps = {f"{s.min()} to {s.max()}" for s in (log.histogram["step"].to_numpy() for _, log in logged)}
     synthetic = "SYNTHETIC RECORDS. " if any(run.synthetic for run, _ in logged) else ""
     lines = [
@@ -80,27 +80,27 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
         f"(tau_p = {log.header.tau_p:g}, q = {log.header.q:g}); of the random mask the expectation over its draws. "
         "Differences are in percentage points, paired over the draws of prompts.",
     ]
-    head = ("Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced")
-    head = ("Mask", *head, "Rare planted tokens silenced", "Base rate: planted among all (among rare)")
-    for part in parts:
-        lines += ["", f"### {escape(part.title)}", "", *grid(head, [_planted_row(line) for line in part.lines])]
-        if part.differences:
-            rows = [[f"S2T minus {masks.NAMES[name]}", *(d.text(2, 100, sign=True) for d in both)]
-                    for name, both in part.differences.items()]  # fmt: skip
+    head = ("Mask", "Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced",
+            "Rare planted tokens silenced", "Base rate: planted among all (among rare)")  # fmt: skip
+    for title, (of_masks, differences) in masks.parts(logged).items():
+        lines += ["", f"### {escape(title)}", "", *grid(head, [_planted_row(line) for line in of_masks])]
+        if differences:
+            rows = [[f"S2T minus {masks.NAMES[name]}", *(d.text(2, 100, sign=True) for d in of.values())]
+                    for name, of in differences.items()]  # fmt: skip
             lines += ["", *grid(("Difference", "Precision", "Recall"), rows)]
     return lines
 
 
 def _planted_row(line: Line) -> list[str]:
-    m, base = line.measured, [shown(None if b is None else percent(b)) for b in line.base]
-    texts = []
-    for share in (m.precision, m.recall, m.rare_recall):
+    m, texts = line.measured, []
+    for share in (m["precision"], m["recall"], m["rare_recall"]):
         unit = " %" if share.over == "prompts" else " % †"
         counts = f"{_tokens(share.part)} of {_tokens(share.whole)}" if share.whole else "n/a"
-        texts.append(f"{share.text(2, 100, unit)}; {counts}" if m.precision.whole else counts)
+        texts.append(f"{share.text(2, 100, unit)}; {counts}" if m["precision"].whole else counts)
     name = masks.SELECTORS.get(line.selector, line.selector)
     label = line.label if line.label == name else f"{line.label}: {name}"
-    return [escape(label), _tokens(m.precision.whole), *texts, f"{base[0]} % ({base[1]} %)"]
+    base = f"{m['base'].text(2, 100)} % ({m['rare_base'].text(2, 100)} %)"
+    return [escape(label), _tokens(m["precision"].whole), *texts, base]
 
 
 def _tokens(count: float) -> str:
@@ -108,33 +108,38 @@ def _tokens(count: float) -> str:
 
 
 def mismatches(runs: Sequence[TrainingRun]) -> list[str]:
-    """Whether S2T's tokens are those on which sampler and trainer disagree (`mismatch`), a line a run."""
+    """Whether S2T's tokens are those on which sampler and trainer disagree (`numbers.mismatch`), a line a run."""
     rows = []
     for method in _MISMATCHED:
         of_method = sorted((r for r in runs if r.method == method), key=lambda r: (r.size, r.seed))
         for run in of_method:
             log = _log_of(run)
-            found = mismatch.measured(log) if log else None
+            found = numbers.mismatch(log) if log else None
             why = "no sampler's probability, or no token that S2T would silence" if log else "no token log on record"
             model = "miniature" if is_miniature_size(run.size) else labels.size_label(run.size)
             note = f" ({model})" + (", SYNTHETIC" if run.synthetic else "")
-            cells = mismatch_cells(found) if found else [why, *[""] * (len(MISMATCH) - 1)]
-            rows.append([escape(f"{labels.method_label(method)}, seed {run.seed}{note}"), *cells])
+            rows.append([escape(run_label(run) + note), *(mismatch_cells(found) if found else [why])])
         if not of_method:
-            rows.append([escape(labels.method_label(method)), "not run", *[""] * (len(MISMATCH) - 1)])
-    return grid(("Run", *MISMATCH), rows)
+            rows.append([escape(labels.method_label(method)), "not run"])
+    return _filled(("Run", *MISMATCH), rows)
 
 
-def mismatch_cells(m: mismatch.Mismatch) -> list[str]:
+def _filled(head: Sequence[str], rows: Sequence[list[str]]) -> list[str]:
+    """A grid whose short rows say why they have no numbers."""
+    return grid(head, [[*row, *[""] * (len(head) - len(row))] for row in rows])
+
+
+def mismatch_cells(m: Mapping[str, Number]) -> list[str]:
     """A run's texts, in the order of MISMATCH."""
-    least = f", at least {shown(100 * m.rare_least, 1)} %" if m.rare_least else ""
+    share = {name: m[name].text(1, 100, " %") for name in m}
+    least = f", at least {share['rare_least']}" if m["rare_least"].mean else ""
     return [
-        f"{m.correct.whole:,.0f}",
-        f"{m.correct.text(1, 100, ' %')}; by chance {shown(100 * m.correct_chance, 1)} %",
-        f"{m.rare.text(1, 100, ' %')}; by chance {shown(100 * m.rare_chance, 1)} %{least}",
-        m.entropy.text(2),
-        m.probability.text(2),
-        f"{m.median:.1e} ({m.largest:.1e})",
+        f"{m['correct'].whole:,.0f}",
+        f"{share['correct']}; by chance {share['correct_chance']}",
+        f"{share['rare']}; by chance {share['rare_chance']}{least}",
+        m["entropy"].text(2),
+        m["probability"].text(2),
+        f"{m['median'].mean:.1e} ({m['largest'].mean:.1e})",
     ]
 
 
@@ -144,24 +149,23 @@ def _log_of(run: TrainingRun) -> LoggedRun | None:
 
 def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
     """How many tokens are rare, a line a run; then the rare tokens of the first run, in the order of the training."""
-    # STAPO's own tokens first, else those that it would silence of JustRL
-    order = sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed))
-    logs = {f"{labels.method_label(r.method)}, seed {r.seed}": _log_of(r) for r in order}
     head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
     rows, found = [], []
-    for name, log in logs.items():
+    # STAPO's own tokens first, else those that it would silence of JustRL
+    for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
+        log, name = _log_of(run), run_label(run)
         if log is None:
-            rows.append([escape(name), "no token log", *[""] * (len(head) - 2)])
+            rows.append([escape(name), "no token log"])
             continue
         steps, rare = numbers.by_step(log), log.counts["rare"]
         _, in_batch = np.unique(batch_keys(log.counts)[rare], return_inverse=True)
         several = int((np.bincount(in_batch, log.counts["tokens"][rare]) > 1).sum())
         positive = sum(q.tokens for q in numbers.quadrants(log))
-        sums = sum(s.tokens for s in steps), positive, sum(s.rare for s in steps), sum(s.region for s in steps)
-        batches = f"{several} of {sum(s.mini_batches for s in steps)}"
-        rows.append([escape(name), f"{len(steps)}", *(f"{n:,}" for n in sums), batches])
+        tokens, *sums, batches = (sum(s[x] for s in steps) for x in ("tokens", "rare", "region", "mini_batches"))
+        texts = [f"{n:,}" for n in (tokens, positive, *sums)]
+        rows.append([escape(name), f"{len(steps)}", *texts, f"{several} of {batches}"])
         found = found or ["", f"The rare tokens of {name}, the first {_CASES} at most:", "", *_first_cases(log)]
-    return [*grid(head, rows), *found] if rows else [_NO_RUN]
+    return [*_filled(head, rows), *found] if rows else [_NO_RUN]
 
 
 def _first_cases(log: LoggedRun) -> list[str]:
