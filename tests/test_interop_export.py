@@ -1,6 +1,6 @@
-"""`stapo-eval export`: our records in lighteval's format, checked with literal numbers.
+"""`stapo-eval export`: our records in other programs' formats, checked with literal numbers.
 
-tests/test_lighteval.py reads the same files back with lighteval itself.
+tests/test_lighteval.py reads the same files back with lighteval and inspect themselves.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ def world(tmp_path: Path) -> Path:
     return finished_run.build(tmp_path)
 
 
-def export(world: Path, *more: str) -> Path:
-    out = world / "exported"
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
-    assert main([*command, "--data-dir", str(world / "data"), *more]) == 0
-    return out
+def export(world: Path, to: str = "lighteval") -> Path:
+    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(world / to)]
+    assert main([*command, "--data-dir", str(world / "data")]) == 0
+    return world / to
 
 
 def details(out: Path, setting: str) -> list[dict[str, Any]]:
@@ -43,10 +42,8 @@ def details(out: Path, setting: str) -> list[dict[str, Any]]:
 
 
 def test_lighteval_results(world: Path) -> None:
-    out = export(world)
-    results = json.loads((out / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    scores = results["results"]["stapo_toy|0"]
-    assert scores == pytest.approx(
+    results = json.loads((export(world) / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
+    assert results["results"]["stapo_toy|0"] == pytest.approx(
         {
             "avg@n:n=4": AVG,
             "avg@n:n=4_stderr": SE,
@@ -56,7 +53,6 @@ def test_lighteval_results(world: Path) -> None:
             "maj@n:n=4_stderr": PASS_SE,
         }
     )
-    assert results["results"]["all"] == pytest.approx(scores)
     general = results["config_general"]
     assert general["model_config"]["generation_parameters"] == {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 32}
     assert general["exported_from"]["code_commit"] == "c" * 40
@@ -64,14 +60,13 @@ def test_lighteval_results(world: Path) -> None:
 
 def test_lighteval_details_keep_every_sample(world: Path) -> None:
     rows = details(export(world), "t0.7")
-    assert [r["doc"]["id"] for r in rows] == ["0", "1", "2"]
-    by_id = {r["doc"]["specific"]["problem_id"]: r for r in rows}
-    first, second = by_id["toy-a"], by_id["toy-b"]
+    first, second, _ = rows
+    assert [r["doc"]["id"] for r in rows] == ["toy-a", "toy-b", "toy-c"]
     assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
     assert first["model_response"]["text"] == ["So it is\n\\boxed{2}."] * 2 + [""] + ["So it is\n\\boxed{2}."]
     assert first["doc"]["specific"]["correct"] == [True, True, None, True]
-    assert first["doc"]["specific"]["seeds"] == [100, 101, 102, 103]
-    assert first["doc"]["specific"]["finish_reasons"] == ["stop", "stop", "error", "stop"]
+    assert first["doc"]["specific"]["seed"] == [100, 101, 102, 103]
+    assert first["doc"]["specific"]["finish_reason"] == ["stop", "stop", "error", "stop"]
     assert first["metric"]["avg@n:n=4"] == 1.0
     assert math.isnan(first["metric"]["pass@k:k=4&n=4"])
     assert second["doc"]["choices"] == [r"\boxed{2, -2}"]
@@ -79,20 +74,44 @@ def test_lighteval_details_keep_every_sample(world: Path) -> None:
     assert first["model_response"]["logprobs"] == []
 
 
-def test_the_same_command_gives_the_same_bytes(world: Path) -> None:
-    first = {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()}
+def test_inspect_gets_a_log_and_a_score_by_sample_and_epoch(world: Path) -> None:
+    out = export(world, to="inspect")
+    name = f"{STAMP}_stapo_mini_s0_step40_toy_t0.7_e0"
+    scores = [json.loads(x) for x in (out / f"{name}.jsonl").read_text().splitlines()]
+    assert [(x["epoch"], x["value"]) for x in scores if x["id"] == "toy-a"] == [(1, 1), (2, 1), (4, 1)]
+    assert [(x["answer"], x["value"]) for x in scores if x["id"] == "toy-c"] == [
+        ("3", 0), (r"\frac{3}{2}", 1), ("1", 0), ("3", 0)]  # fmt: skip
+    assert scores[0]["metadata"] == {"rule": True, "judge": "not_asked", "reason": "match", "seed": 100}
+    log = json.loads((out / f"{name}.json").read_text())
+    assert [(x["id"], x["epoch"]) for x in log["samples"]] == [(x["id"], x["epoch"]) for x in scores]
+    assert (log["eval"]["task"], log["eval"]["config"]) == ("toy-t0.7", {"epochs": 4})
+    assert log["eval"]["model_generate_config"] == {"temperature": 0.7, "top_p": 0.9, "max_tokens": 32}
+    second = next(x for x in log["samples"] if x["id"] == "toy-b")
+    assert second["target"] == ["2", "-2"]
+    assert [m["content"] for m in second["messages"]] == [second["input"], "So it is\n\\boxed{2,-2}."]
+    assert second["output"]["choices"][0] == {"message": second["messages"][1], "stop_reason": "stop"}
+
+
+@pytest.mark.parametrize("to", ["lighteval", "inspect"])
+def test_the_same_command_gives_the_same_bytes(world: Path, to: str) -> None:
+    first = {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()}
     assert first
-    assert {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()} == first
+    assert {p: p.read_bytes() for p in export(world, to).rglob("*") if p.is_file()} == first
 
 
 def test_responses_for_any_grader(world: Path) -> None:
-    where = ["--run", str(world / "run"), "--data-dir", str(world / "data"), "--out", str(world / "o")]
-    assert main(["export", "--to", "responses", *where]) == 0
-    lines = [json.loads(x) for x in (world / "o" / "responses.jsonl").read_text().splitlines()]
+    lines = [json.loads(x) for x in (export(world, "responses") / "responses.jsonl").read_text().splitlines()]
     assert len(lines) == 23  # 3 problems x 4 samples at two settings; the engine failed on one
     (line,) = [x for x in lines if "/t1.0/" in x["id"] and x["id"].endswith("/toy-b/1")]
     given = {"answer": ["2", "-2"], "unit": "m", "unordered": True, "response": "So it is\n\\boxed{2,-2}."}
     assert {k: v for k, v in line.items() if k != "id"} == given
+
+
+def test_a_run_without_its_responses_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (world / "run" / "samples.jsonl").unlink()
+    command = ["export", "--run", str(world / "run"), "--to", "inspect", "--out", str(world / "o")]
+    assert main([*command, "--data-dir", str(world / "data")]) == 2
+    assert "toy-a" in capsys.readouterr().err
 
 
 def test_an_unfinished_run_is_refused(world: Path) -> None:
@@ -109,7 +128,7 @@ def test_another_copy_of_the_benchmark_is_refused(world: Path, tmp_path: Path, c
     (other / "toy.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
     assert main([*command, "--benchmarks", str(other / "toy.jsonl")]) == 2
-    assert "is not the copy of toy that the run was made with" in capsys.readouterr().err
+    assert "toy.jsonl" in capsys.readouterr().err
 
 
 def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:
