@@ -23,10 +23,8 @@ from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import majority_at_k, pass_at_k, problem_means
 
 Row = dict[str, Any]
-Samples = dict[tuple[str, str, int], Row]
-# problems with their N samples by index: the fields of Sample and Verdict, `correct` None where the engine failed
-Asked = list[tuple[Problem, list[Row]]]
-Cells = list[tuple[CellRecord, Benchmark, Asked]]
+# samples by problem and index: the fields of Sample and Verdict, `correct` None where the engine failed, `problem`
+Cells = list[tuple[CellRecord, Benchmark, list[Row]]]
 _KEPT = ("seed", "finish_reason", "response_tokens", "extracted", "rule", "judge", "correct")
 _CORRECT = {"1": True, "0": False, "-": None}
 
@@ -49,7 +47,7 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
             expected="kind eval, status done",
             next_step="finish it with its `stapo-eval run` command",
         )
-    samples: Samples = {}
+    samples: dict[Any, Row] = {}
     for name, kind in (("samples.jsonl", Sample), ("verdicts.jsonl", Verdict)):
         for x in store.read(folder / name, kind) if (folder / name).exists() else ():
             samples.setdefault((x.cell, x.problem_id, x.sample_index), {}).update(x.model_dump())
@@ -59,12 +57,12 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
         record = store.read_json(path, CellRecord)
         name = record.cell.benchmark
         benchmark = load(paths.get(name, name), where, accept_variant=True)
-        cells.append((record, benchmark, _asked(record, benchmark, samples)))
+        cells.append((record, benchmark, _rows(record, benchmark, samples)))
     writers = {"lighteval": for_lighteval, "inspect": for_inspect, "responses": for_graders}
     return list(writers[to](run, cells, out))
 
 
-def _asked(record: CellRecord, benchmark: Benchmark, samples: Samples) -> Asked:
+def _rows(record: CellRecord, benchmark: Benchmark, samples: dict[Any, Row]) -> list[Row]:
     identity, problems = benchmark.identity, {p.id: p for p in benchmark.problems}
     same_copy = (identity.rows, identity.golds_sha256) == (record.benchmark_rows, record.benchmark_sha256)
     if not same_copy or any(p.problem_id not in problems for p in record.problems):
@@ -74,17 +72,17 @@ def _asked(record: CellRecord, benchmark: Benchmark, samples: Samples) -> Asked:
             expected=f"{record.benchmark_rows} rows, golds {record.benchmark_sha256[:16]}, the same problems",
             next_step="give that copy as --data-dir, or --benchmarks FILE for one that was given by its path",
         )
-    asked = []
-    for result in record.problems:
-        keys = [(record.cell.id, result.problem_id, i) for i in range(record.n)]
-        rows = [samples.get(k, {}) | {"correct": _CORRECT[c]} for k, c in zip(keys, result.verdicts, strict=True)]
-        if not all({"response", "rule"} <= row.keys() for row in rows):
-            raise BadInput(
-                f"the run folder lacks responses or verdicts of {record.cell.id}, problem {result.problem_id}",
-                next_step="export where the run was made, or run its `stapo-eval run` command again",
-            )
-        asked.append((problems[result.problem_id], rows))
-    return asked
+    rows = [
+        samples.get((record.cell.id, x.problem_id, i), {}) | {"correct": _CORRECT[c], "problem": problems[x.problem_id]}
+        for x in record.problems
+        for i, c in enumerate(x.verdicts)
+    ]
+    if not all({"response", "rule"} <= row.keys() for row in rows):
+        raise BadInput(
+            f"the run folder lacks responses or verdicts of {record.cell.id}",
+            next_step="export where the run was made, or run its `stapo-eval run` command again",
+        )
+    return rows
 
 
 def gold_text(answer: str | tuple[str, ...]) -> str:
@@ -111,27 +109,28 @@ def for_lighteval(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     for setting in dict.fromkeys(record.cell.setting for record, _, _ in cells):  # lighteval knows one setting a run
         mine = [c for c in cells if c[0].cell.setting == setting]
         results, first = {}, mine[0][0]
-        for record, _, asked in mine:
+        for record, _, rows in mine:
             task = f"stapo_{record.cell.benchmark}|0"
             path = out / setting / "details" / model / stamp / f"details_{task}_{stamp}.parquet"
-            details = [_detail(task, problem, samples) for problem, samples in asked]
+            details = [_detail(task, rows[i : i + record.n]) for i in range(0, len(rows), record.n)]
             with store.replacing(path) as file:
                 pq.write_table(pa.Table.from_pylist(details), file)
             yield path
-            results[task] = _scores([x["metric"] for x in details])
-        parameters = {"temperature": first.temperature, "top_p": first.top_p, "max_new_tokens": first.max_tokens}
-        general = {
-            "model_name": model,
-            "model_config": {"model_name": model, "generation_parameters": parameters},
-            "exported_from": run.model_dump(include={"run_id", "code_commit", "code_dirty", "revisions"}),
-        }
+            values = {name: [x["metric"][name] for x in details] for name in details[0]["metric"]}
+            results[task] = {name: np.mean(xs) for name, xs in values.items()}
+            if len(details) > 1:
+                ses = {f"{name}_stderr": np.std(xs, ddof=1) / math.sqrt(len(xs)) for name, xs in values.items()}
+                results[task] |= ses
+        how = {"temperature": first.temperature, "top_p": first.top_p, "max_new_tokens": first.max_tokens}
+        origin = first.model_dump(include={"run_id", "code_commit", "code_dirty", "revisions", "scored_by"})
+        config = {"model_name": model, "generation_parameters": how}
+        general = {"model_name": model, "model_config": config, "exported_from": origin}
         whole = {"config_general": general, "results": results, "versions": dict.fromkeys(results, 0)}
-        path = out / setting / "results" / model / f"results_{stamp}.json"
-        store.write_atomic(path, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-        yield path
+        yield _write(out / setting / "results" / model / f"results_{stamp}.json", [whole])
 
 
-def _detail(task: str, problem: Problem, samples: Sequence[Row]) -> Row:
+def _detail(task: str, samples: Sequence[Row]) -> Row:
+    problem: Problem = samples[0]["problem"]
     columns = {name: [s[name] for s in samples] for name in samples[0]}
     scores = [[math.nan if x is None else float(x) for x in columns["correct"]]]
     n, sums = len(samples), columns["logprob_sum"]
@@ -153,13 +152,6 @@ def _detail(task: str, problem: Problem, samples: Sequence[Row]) -> Row:
     return {"doc": doc, "metric": metric, "model_response": said}
 
 
-def _scores(metrics: Sequence[dict[str, float]]) -> dict[str, float]:
-    values = {name: [m[name] for m in metrics] for name in metrics[0]}
-    means = {name: float(np.mean(xs)) for name, xs in values.items()}
-    spread = {name: float(np.std(xs, ddof=1)) for name, xs in values.items() if len(xs) > 1}
-    return means | {f"{name}_stderr": sd / math.sqrt(len(metrics)) for name, sd in spread.items()}
-
-
 def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     """Write for each cell a log without scores, `<time>_<cell>.json`, and its scores, `<time>_<cell>.jsonl`.
 
@@ -167,9 +159,10 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     """
     stamp, name = _names(run, cells)
     model = f"mockllm/{name}"  # an interface of inspect's that asks nobody: it opens the log's model even to add scores
-    for record, _, asked in cells:
+    for record, _, rows in cells:
         samples, scores = [], []
-        for problem, s in ((p, s) for p, rows in asked for s in rows if s["correct"] is not None):
+        for s in (s for s in rows if s["correct"] is not None):
+            problem: Problem = s["problem"]
             key = {"id": problem.id, "epoch": s["sample_index"] + 1}
             said = {name: s[name] for name in ("rule", "judge", "reason", "seed")}
             scores.append(key | {"value": int(s["correct"]), "answer": s["extracted"], "metadata": said})
@@ -181,7 +174,7 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
         spec = {
             "created": run.started,
             "task": f"{record.cell.benchmark}-{record.cell.setting}",
-            "dataset": {"name": record.cell.benchmark, "samples": len(asked)},
+            "dataset": {"name": record.cell.benchmark, "samples": len(record.problems)},
             "model": model,
             "model_generate_config": record.model_dump(include={"temperature", "top_p", "max_tokens"}),
             "config": {"epochs": record.n},
@@ -189,9 +182,8 @@ def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
         }
         log = {"version": 2, "status": "success", "eval": spec, "samples": samples}
         path = out / f"{stamp}_{record.cell.slug}.json"  # inspect lists JSON files whose names begin with a time
-        store.write_atomic(path, json.dumps(log, ensure_ascii=False) + "\n")
-        yield path
-        yield _write_lines(path.with_suffix(".jsonl"), scores)
+        yield _write(path, [log])
+        yield _write(path.with_suffix(".jsonl"), scores)
 
 
 def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
@@ -200,8 +192,9 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
     An id is CELL/PROBLEM/SAMPLE. Samples that the engine failed on are left out.
     """
     responses, verdicts = [], []
-    for record, benchmark, asked in cells:
-        for p, s in ((p, s) for p, rows in asked for s in rows if s["correct"] is not None):
+    for record, benchmark, rows in cells:
+        for s in (s for s in rows if s["correct"] is not None):
+            p: Problem = s["problem"]
             more = {"unit": p.unit or None, "tolerance": p.tolerance, "unordered": benchmark.spec.unordered or None}
             key = {"id": f"{record.cell.id}/{p.id}/{s['sample_index']}", "answer": p.answer}
             gold = key | {k: v for k, v in more.items() if v is not None}
@@ -209,9 +202,9 @@ def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
             verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})
     judged = any(record.scored_by == "rule+judge" for record, _, _ in cells)
     files = {"responses.jsonl": responses} | ({"judge.jsonl": verdicts} if judged else {})
-    yield from (_write_lines(out / name, lines) for name, lines in files.items())
+    yield from (_write(out / name, lines) for name, lines in files.items())
 
 
-def _write_lines(path: Path, rows: Iterable[Row]) -> Path:
+def _write(path: Path, rows: Iterable[Row]) -> Path:
     store.write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -104,7 +104,7 @@ def tasks() -> list[LightevalTaskConfig]:
             next_step=f"stapo-eval benchmarks --write DIR, then {DATA_DIR_VARIABLE}=DIR",
         )
     given = os.environ.get("STAPO_MAX_TOKENS") or str(MAX_TOKENS)
-    if not given.isdecimal() or not (limit := int(given)):
+    if not given.isdecimal() or not int(given):
         raise BadInput("STAPO_MAX_TOKENS is no length", found=given, expected="a whole number of tokens, from 1")
     how = {"prompt_function": doc, "hf_subset": "default", "hf_avail_splits": ["test"], "evaluation_splits": ["test"]}
     return [
@@ -112,7 +112,7 @@ def tasks() -> list[LightevalTaskConfig]:
             name=f"stapo_{name}",
             hf_repo=str(lay_out(load(name, folder))),
             metrics=metrics(spec.samples),
-            generation_size=limit,
+            generation_size=int(given),
             **how,
         )
         for name, spec in here.items()
@@ -128,10 +128,9 @@ def grade(input: Path, output: Path) -> None:
     """
     metric, lines = Metrics.avg_at_n_math(sample_params={"n": 1}), []
     for row in read_jsonl(input):
-        answer = row["answer"]
+        answer, reply = row["answer"], ModelResponse(text=[row["response"]])
         gold = gold_text(tuple(map(str, answer)) if isinstance(answer, list) else str(answer))
-        given = Doc(query="", choices=[gold], gold_index=0)
-        scores = metric.compute_sample(doc=given, model_response=ModelResponse(text=[row["response"]]))
+        scores = metric.compute_sample(doc=Doc(query="", choices=[gold], gold_index=0), model_response=reply)
         rule = bool(scores[metric.metric_name] == 1)
         lines.append({"id": row["id"], "grader": f"lighteval {version('lighteval')}", "rule": rule})
     store.write_atomic(output, "".join(json.dumps(x) + "\n" for x in lines))
