@@ -1,14 +1,55 @@
-"""The random model of the evaluation's tests, which is that of its bench, and small benchmarks."""
+"""The random model of the evaluation's tests, and small benchmarks."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from stapo_eval.bench.tiny import BOXES, TEMPLATE, build
 from stapo_results.benchmarks import registry_entry, write_registry
 
-__all__ = ["BOXES", "TEMPLATE", "benchmarks", "build"]
+BOXES = [form % i for i in range(6) for form in (r"\boxed{%d}", r"\boxed{ %d }", r"\fbox{%d}", r"\boxed{0%d}")]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['content'] + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"
+)
+
+
+def build(folder: Path, *, seed: int = 0, positions: int = 512, head_dim: int = 16, labels: dict | None = None) -> Path:
+    """Write the model; its vocabulary holds whole boxes, so that random text answers now and then."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    raw = Tokenizer(models.BPE({t: i for i, t in enumerate(special + alphabet)}, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(special)
+    raw.add_tokens(BOXES)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=head_dim,
+        max_position_embeddings=positions,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    if labels:
+        known = {"method": "base", "size": "mini", "train_seed": 0, "step": "base"}
+        (folder / "stapo.json").write_text(json.dumps(known | labels))
+    return folder
 
 
 def benchmarks(folder: Path, problems: int = 6, samples: int = 4) -> Path:

@@ -7,35 +7,35 @@ from pathlib import Path
 
 import pytest
 
-from stapo_eval.bench import grading, responses
+from stapo_eval import bench
 from stapo_eval.cli import main
 from stapo_results import store
 from stapo_results.schema import Bench, Run
 
 
 def test_as_many_responses_as_one_evaluation_has_and_as_repetitive() -> None:
-    made = responses.make(None, steps=1)
+    made = bench.responses(None, steps=1)
     assert len(made) == 8984
     items = [x.item for x in made]
     assert 1000 < len(set(items)) < 8984 / 2
     assert 0.3 < sum(x.label for x in made) / len(made) < 0.7
     assert 0.02 < sum(i.answer is None for i in items) / len(items) < 0.06
-    assert made == responses.make(None, steps=1)
-    assert made != responses.make(None, steps=1, seed=1)
+    assert made == bench.responses(None, steps=1)
+    assert made != bench.responses(None, steps=1, seed=1)
 
 
 def test_this_suite_finds_the_labels_of_the_made_up_responses() -> None:
-    made = responses.make(None, share=0.2, steps=1)
-    _, verdicts = grading.ours(made, 2)
+    made = bench.responses(None, share=0.2, steps=1)
+    verdicts = bench.ours(made)
     assert [x.gold for x, v in zip(made, verdicts, strict=True) if v != x.label] == []
 
 
 @pytest.mark.data
 @pytest.mark.skipif("STAPO_DATA_DIR" not in os.environ, reason="STAPO_DATA_DIR is not set")
 def test_this_suite_finds_the_labels_of_responses_to_the_benchmarks() -> None:
-    made = responses.make(Path(os.environ["STAPO_DATA_DIR"]), steps=1)
+    made = bench.responses(Path(os.environ["STAPO_DATA_DIR"]), steps=1)
     assert len(made) == 8984
-    _, verdicts = grading.ours(made, 2)
+    verdicts = bench.ours(made)
     assert [(x.gold, x.text[-80:]) for x, v in zip(made, verdicts, strict=True) if v != x.label] == []
 
 
@@ -45,6 +45,6 @@ def test_the_bench_runs(tmp_path: Path) -> None:
     record = store.read_json(tmp_path / "grading" / "bench.json", Bench)
     assert store.read_json(tmp_path / "grading" / "run.json", Run).status == "done"
     rows = {r.name: r for r in record.rows}
-    assert rows[grading.BASELINE].ratio == 1.0
-    assert rows[grading.OURS].values["agrees_with_label"] > 0.99
-    assert rows[grading.BASELINE].values["responses"] == rows[grading.OURS].values["responses"]
+    assert rows[bench.BASELINE].ratio == 1.0
+    assert rows[bench.OURS].values["agrees_with_label"] > 0.99
+    assert rows[bench.BASELINE].values["responses"] == rows[bench.OURS].values["responses"]

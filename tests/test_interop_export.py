@@ -1,6 +1,6 @@
-"""`stapo-eval export`: our records in lighteval's format, checked with literal numbers.
+"""`stapo-eval export`: our records in other programs' formats, checked with literal numbers.
 
-tests/test_lighteval.py reads the same files back with lighteval itself.
+tests/test_lighteval.py reads the same files back with lighteval and inspect themselves.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import eval_model
 import finished_run
@@ -21,8 +20,6 @@ from stapo_results import store
 from stapo_results.schema import Run
 
 MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
-# avg: (1/2 + 1 + 0) / 3; its standard error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
-AVG, SE, PASS, PASS_SE = 0.5, math.sqrt(1 / 12), 2 / 3, 1 / 3
 
 
 @pytest.fixture
@@ -30,101 +27,93 @@ def world(tmp_path: Path) -> Path:
     return finished_run.build(tmp_path)
 
 
-def export(world: Path, *more: str) -> Path:
-    out = world / "exported"
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
-    assert main([*command, "--data-dir", str(world / "data"), *more]) == 0
-    return out
+def export(world: Path, to: str, *more: str) -> int:
+    more = more or ("--data-dir", str(world / "data"))
+    return main(["export", "--run", str(world / "run"), "--to", to, "--out", str(world / to), *more])
 
 
-def details(out: Path, setting: str) -> list[dict[str, Any]]:
-    path = out / setting / "details" / MODEL / STAMP / f"details_stapo_toy|0_{STAMP}.parquet"
-    return pq.read_table(path).to_pylist()
+def lines(path: Path) -> list[dict]:
+    return [json.loads(x) for x in path.read_text().splitlines()]
 
 
-def test_lighteval_results(world: Path) -> None:
-    out = export(world)
-    results = json.loads((out / "t1.0" / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    scores = results["results"]["stapo_toy|0"]
-    assert scores == pytest.approx(
+def test_lighteval_gets_scores_and_every_sample(world: Path) -> None:
+    assert export(world, "lighteval") == 0
+    (results,) = lines(world / "lighteval" / "t1.0" / "results" / MODEL / f"results_{STAMP}.json")
+    # avg: (1/2 + 1 + 0) / 3; its error: sqrt((0 + 1/4 + 1/4) / (3 * 2)); of pass and maj: sqrt((2/3) / (3 * 2))
+    assert results["results"]["stapo_toy|0"] == pytest.approx(
         {
-            "avg@n:n=4": AVG,
-            "avg@n:n=4_stderr": SE,
-            "pass@k:k=4&n=4": PASS,
-            "pass@k:k=4&n=4_stderr": PASS_SE,
-            "maj@n:n=4": PASS,
-            "maj@n:n=4_stderr": PASS_SE,
+            "avg@n:n=4": 0.5,
+            "avg@n:n=4_stderr": math.sqrt(1 / 12),
+            "pass@k:k=4&n=4": 2 / 3,
+            "pass@k:k=4&n=4_stderr": 1 / 3,
+            "maj@n:n=4": 2 / 3,
+            "maj@n:n=4_stderr": 1 / 3,
         }
     )
-    assert results["results"]["all"] == pytest.approx(scores)
     general = results["config_general"]
     assert general["model_config"]["generation_parameters"] == {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 32}
-    assert general["exported_from"]["code_commit"] == "c" * 40
-
-
-def test_lighteval_details_keep_every_sample(world: Path) -> None:
-    rows = details(export(world), "t0.7")
-    assert [r["doc"]["id"] for r in rows] == ["0", "1", "2"]
-    by_id = {r["doc"]["specific"]["problem_id"]: r for r in rows}
-    first, second = by_id["toy-a"], by_id["toy-b"]
+    details = world / "lighteval" / "t0.7" / "details" / MODEL / STAMP / f"details_stapo_toy|0_{STAMP}.parquet"
+    first, second, third = pq.read_table(details).to_pylist()
+    assert [r["doc"]["id"] for r in (first, second, third)] == ["toy-a", "toy-b", "toy-c"]
     assert first["doc"]["query"] == f"One plus one? {INSTRUCTION}"
     assert first["model_response"]["text"] == ["So it is\n\\boxed{2}."] * 2 + [""] + ["So it is\n\\boxed{2}."]
-    assert first["doc"]["specific"]["correct"] == [True, True, None, True]
-    assert first["doc"]["specific"]["seeds"] == [100, 101, 102, 103]
-    assert first["doc"]["specific"]["finish_reasons"] == ["stop", "stop", "error", "stop"]
+    specific = first["doc"]["specific"]
+    assert (specific["correct"], specific["seed"]) == ([True, True, None, True], [100, 101, 102, 103])
     assert first["metric"]["avg@n:n=4"] == 1.0
     assert math.isnan(first["metric"]["pass@k:k=4&n=4"])
     assert second["doc"]["choices"] == [r"\boxed{2, -2}"]
-    assert second["model_response"]["logprobs"] == [-1.5] * 4
-    assert first["model_response"]["logprobs"] == []
+    assert (first["model_response"]["logprobs"], second["model_response"]["logprobs"]) == ([], [-1.5] * 4)
 
 
-def test_the_same_command_gives_the_same_bytes(world: Path) -> None:
-    first = {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()}
-    assert first
-    assert {p: p.read_bytes() for p in export(world).rglob("*") if p.is_file()} == first
+def test_inspect_gets_a_log_and_a_score_by_sample_and_epoch(world: Path) -> None:
+    assert export(world, "inspect") == 0
+    path = world / "inspect" / f"{STAMP}_stapo_mini_s0_step40_toy_t0.7_e0.json"
+    scores, (log,) = lines(path.with_suffix(".jsonl")), lines(path)
+    assert [(x["epoch"], x["value"]) for x in scores if x["id"] == "toy-a"] == [(1, 1), (2, 1), (4, 1)]
+    assert [x["value"] for x in scores if x["id"] == "toy-c"] == [0, 1, 0, 0]
+    assert scores[0]["answer"] == "2"
+    assert scores[0]["metadata"] == {"rule": True, "judge": "not_asked", "reason": "match", "seed": 100}
+    assert [(x["id"], x["epoch"]) for x in log["samples"]] == [(x["id"], x["epoch"]) for x in scores]
+    assert (log["eval"]["task"], log["eval"]["config"]) == ("toy-t0.7", {"epochs": 4})
+    second = next(x for x in log["samples"] if x["id"] == "toy-b")
+    assert second["target"] == ["2", "-2"]
+    assert [m["content"] for m in second["messages"]] == [second["input"], "So it is\n\\boxed{2,-2}."]
+    assert second["output"]["choices"] == [{"message": second["messages"][1], "stop_reason": "stop"}]
 
 
 def test_responses_for_any_grader(world: Path) -> None:
-    where = ["--run", str(world / "run"), "--data-dir", str(world / "data"), "--out", str(world / "o")]
-    assert main(["export", "--to", "responses", *where]) == 0
-    lines = [json.loads(x) for x in (world / "o" / "responses.jsonl").read_text().splitlines()]
-    assert len(lines) == 23  # 3 problems x 4 samples at two settings; the engine failed on one
-    (line,) = [x for x in lines if "/t1.0/" in x["id"] and x["id"].endswith("/toy-b/1")]
-    given = {"answer": ["2", "-2"], "unit": "m", "unordered": True, "response": "So it is\n\\boxed{2,-2}."}
-    assert {k: v for k, v in line.items() if k != "id"} == given
+    assert export(world, "responses") == 0
+    found = {x.pop("id"): x for x in lines(world / "responses" / "responses.jsonl")}
+    assert len(found) == 23  # 3 problems x 4 samples at two settings; the engine failed on one
+    assert found["stapo/mini/s0/step40/toy/t1.0/e0/toy-b/1"] == {
+        "answer": ["2", "-2"], "unit": "m", "unordered": True, "response": "So it is\n\\boxed{2,-2}."}  # fmt: skip
 
 
-def test_an_unfinished_run_is_refused(world: Path) -> None:
-    path = world / "run" / "run.json"
-    store.write_json(path, store.read_json(path, Run).model_copy(update={"status": "interrupted"}))
-    assert main(["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]) == 2
-    assert not (world / "o").exists()
+def test_what_is_unfinished_or_lacks_responses_or_has_other_golds_is_refused(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, run = world / "toy.jsonl", world / "run"
+    other.write_text("".join(json.dumps(p | {"answer": "1"}) + "\n" for p in finished_run.PROBLEMS))
+    assert export(world, "inspect", "--benchmarks", str(other)) == 2
+    assert str(other) in capsys.readouterr().err
+    (run / "samples.jsonl").unlink()
+    assert export(world, "inspect") == 2
+    assert "stapo/mini/s0/step40/toy" in capsys.readouterr().err
+    store.write_json(run / "run.json", store.read_json(run / "run.json", Run).model_copy(update={"status": "failed"}))
+    assert export(world, "inspect") == 2
+    assert "failed" in capsys.readouterr().err
 
 
-def test_another_copy_of_the_benchmark_is_refused(world: Path, tmp_path: Path, capsys: Any) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    rows = [p | {"answer": "1"} for p in finished_run.PROBLEMS]
-    (other / "toy.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(world / "o")]
-    assert main([*command, "--benchmarks", str(other / "toy.jsonl")]) == 2
-    assert "is not the copy of toy that the run was made with" in capsys.readouterr().err
-
-
-def test_a_real_run_is_exported_with_its_own_summary(tmp_path: Path) -> None:
+def test_a_real_run_is_exported_with_its_own_scores(tmp_path: Path) -> None:
     model = eval_model.build(tmp_path / "model")
     data = eval_model.benchmarks(tmp_path / "data", problems=3, samples=2)
     command = ["run", "--model", str(model), "--benchmarks", "sums,longer-sums", "--data-dir", str(data)]
     assert main([*command, "--max-tokens", "24", "--threads", "1", "--out", str(tmp_path / "run")]) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     expected = {(c["benchmark"], c["setting"]): c["accuracy"] for c in summary["cells"]}
-    out = tmp_path / "exported"  # without --data-dir: the run knows where its benchmarks were
-    assert main(["export", "--run", str(tmp_path / "run"), "--to", "lighteval", "--out", str(out)]) == 0
+    assert export(tmp_path, "lighteval", "--benchmarks", "") == 0  # without --data-dir: the run knows where they were
     found = {}
-    for path in out.rglob("results_*.json"):
+    for path in (tmp_path / "lighteval").rglob("results_*.json"):
         for task, scores in json.loads(path.read_text())["results"].items():
-            if task != "all":
-                found[task.removeprefix("stapo_").removesuffix("|0"), path.parts[-4]] = scores["avg@n:n=2"]
+            found[task.removeprefix("stapo_").removesuffix("|0"), path.parts[-4]] = scores["avg@n:n=2"]
     assert found == pytest.approx(expected)
-    assert sum(pq.read_metadata(p).num_rows for p in out.rglob("*.parquet")) == 12

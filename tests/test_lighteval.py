@@ -1,4 +1,4 @@
-"""lighteval reads our exports and runs our tasks, with its own code (`tox -e lighteval`)."""
+"""lighteval and inspect read our exports, lighteval runs our tasks, with their own code (`tox -e lighteval`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ pytest.importorskip("lighteval", reason="lighteval is in an environment of its o
 
 from stapo_eval.cli import main
 
-MODEL, STAMP = "stapo-mini-s0-40", "2026-01-02T03-04-05+00-00"
-AVG = "avg@n:n=4"
+MODEL, AVG = "stapo-mini-s0-40", "avg@n:n=4"
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +25,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished_run.build(tmp_path_factory.mktemp("world"))
 
 
-def export(world: Path) -> Path:
-    out = world / "exported"
-    command = ["export", "--run", str(world / "run"), "--to", "lighteval", "--out", str(out)]
-    command += ["--data-dir", str(world / "data")]
-    assert main(command) == 0
-    return out
+def export(world: Path, to: str) -> Path:
+    command = ["export", "--run", str(world / "run"), "--to", to, "--out", str(world / to)]
+    assert main([*command, "--data-dir", str(world / "data")]) == 0
+    return world / to
 
 
 def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[str, Any]]:
@@ -47,58 +44,51 @@ def read_details(root: Path, model: str, task: str = "stapo_toy") -> list[dict[s
     return list(tracker.load_details_datasets("last", [task])[f"{task}|0"])
 
 
-def test_lighteval_reads_the_details_and_scores_them_as_we_did(world: Path) -> None:
+def test_lighteval_reads_our_files_and_scores_the_responses_as_we_did(world: Path) -> None:
     from lighteval.metrics import apply_metric
     from lighteval.metrics.metrics import Metrics
     from lighteval.models.model_output import ModelResponse
     from lighteval.tasks.requests import Doc
-
-    rows = read_details(export(world) / "t1.0", MODEL)
-    docs = [Doc(**r["doc"]) for r in rows]
-    responses = [ModelResponse(**r["model_response"]) for r in rows]
-    metric = Metrics.avg_at_n_math(sample_params={"n": 4})
-    theirs = apply_metric(responses=responses, docs=docs, metrics=[metric])
-    assert [r["metric"][AVG] for r in rows] == [x[AVG] for x in theirs]
-    assert {d.specific["problem_id"]: r["metric"][AVG] for d, r in zip(docs, rows, strict=True)} == {
-        "toy-a": 0.5, "toy-b": 1.0, "toy-c": 0.0}  # fmt: skip
-
-
-def test_lighteval_shows_the_results(world: Path) -> None:
-    from dataclasses import fields
-
-    from lighteval.logging.evaluation_tracker import EvaluationTracker
-    from lighteval.logging.info_loggers import GeneralConfigLogger
-    from lighteval.models.abstract_model import ModelConfig
-    from lighteval.tasks.lighteval_task import LightevalTaskConfig
     from lighteval.utils.utils import make_results_table
 
-    out = export(world) / "t1.0"
-    results = json.loads((out / "results" / MODEL / f"results_{STAMP}.json").read_text())
-    tracker = EvaluationTracker(output_dir=str(out))
-    tracker.general_config_logger.log_model_info(ModelConfig(model_name=MODEL))
-    assert set(tracker.results) == set(results)
-    assert {f.name for f in fields(GeneralConfigLogger)} < set(results["config_general"])
-    known = {f.name for f in fields(LightevalTaskConfig)} | {"full_name"}
-    assert set(results["config_tasks"]["stapo_toy|0"]) <= known
-    table = [[c.strip() for c in line.split("|")] for line in make_results_table(results).splitlines()]
-    row = next(line for line in table if AVG in line and "0.2887" in line)
-    assert "0.5000" in row
+    out = export(world, "lighteval") / "t1.0"
+    rows = read_details(out, MODEL)
+    given = {"docs": [Doc(**r["doc"]) for r in rows], "responses": [ModelResponse(**r["model_response"]) for r in rows]}
+    theirs = [x[AVG] for x in apply_metric(**given, metrics=[Metrics.avg_at_n_math(sample_params={"n": 4})])]
+    assert [r["metric"][AVG] for r in rows] == theirs
+    assert {r["doc"]["id"]: r["metric"][AVG] for r in rows} == {"toy-a": 0.5, "toy-b": 1.0, "toy-c": 0.0}
+    (results,) = out.glob(f"results/{MODEL}/*.json")
+    table = make_results_table(json.loads(results.read_text()))
+    (row,) = [x for x in ([c.strip() for c in line.split("|")] for line in table.splitlines()) if AVG in x]
+    assert {"0.5000", "0.2887"} < set(row)
 
 
-def test_lightevals_metric_on_a_file_of_responses(tmp_path: Path) -> None:
-    from stapo_eval.interop.lighteval_grade import LightevalGrade
+def test_inspect_adds_our_scores_to_our_log(world: Path) -> None:
+    from inspect_ai import score
+    from inspect_ai.log import list_eval_logs, read_eval_log
+    from inspect_ai.scorer import precomputed_scores
 
-    rows = [
-        {"id": "a", "answer": "1/2", "response": r"It is \boxed{\frac{2}{4}}."},
-        {"id": "b", "answer": ["1", "2"], "response": r"They are \boxed{1, 2}."},
-        {"id": "c", "answer": 7, "response": r"It is \boxed{8}."},
-    ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    LightevalGrade(str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))()
-    lines = [json.loads(x) for x in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(x["id"], x["rule"]) for x in lines] == [("a", True), ("b", True), ("c", False)]
+    found = {}
+    for info in list_eval_logs(str(export(world, "inspect"))):
+        log = read_eval_log(info)
+        scores = str(Path(info.name.removeprefix("file://")).with_suffix(".jsonl"))
+        scored = score(log, precomputed_scores(scores, on_missing="error"), action="overwrite", display="none")
+        assert scored.results is not None
+        (result,) = scored.results.scores
+        found[log.eval.task] = {name: metric.value for name, metric in result.metrics.items()}
+        assert len(scored.samples or []) == 12 - (log.eval.task == "toy-t0.7")
+    assert found["toy-t1.0"] == pytest.approx({"accuracy": 0.5, "stderr": (1 / 12) ** 0.5})
+    assert found["toy-t0.7"] == pytest.approx({"accuracy": 0.75, "stderr": 0.25})
+
+
+def test_lightevals_metric_on_a_file_of_responses(world: Path, tmp_path: Path) -> None:
+    source, target = export(world, "responses") / "responses.jsonl", tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "stapo_eval.lighteval", "grade", f"--input={source}", f"--output={target}"]
+    subprocess.run(command, check=True)
+    lines = [json.loads(x) for x in target.read_text().splitlines()]
     assert {x["grader"] for x in lines} == {f"lighteval {version('lighteval')}"}
-    assert all(x["seconds"] > 0 for x in lines)
+    assert sum(x["rule"] for x in lines if "/t1.0/" in x["id"]) == 6
+    assert sum(x["rule"] for x in lines if "/t0.7/" in x["id"]) == 8
 
 
 def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp_path: Path) -> None:
@@ -114,7 +104,7 @@ def test_lighteval_runs_our_tasks_alone_offline_on_a_tiny_model(world: Path, tmp
         "{temperature:1.0,top_p:1.0,top_k:0}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "stapo_eval.interop.lighteval_main", "accelerate", arguments, "stapo_toy|0",
+        [sys.executable, "-m", "stapo_eval.lighteval", "accelerate", arguments, "stapo_toy|0",
          "--output-dir", str(out), "--save-details"],
         env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip

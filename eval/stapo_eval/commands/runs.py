@@ -69,8 +69,9 @@ class ExportCommand:
 
     run: str
     """Folder of a finished `stapo-eval run`."""
-    to: Literal["lighteval", "responses"]
-    """lighteval: results JSON and details parquet. responses: JSONL with gold answers, for any grader."""
+    to: Literal["lighteval", "inspect", "responses"]
+    """lighteval: results JSON and details parquet. inspect: a log and its scores for each cell. responses: JSONL with
+    gold answers, for any grader."""
     out: str
     """Folder to write into."""
     data_dir: str = ""
@@ -79,11 +80,7 @@ class ExportCommand:
     """Files of benchmarks that the run was given by path, joined by commas."""
 
     def __call__(self) -> int:
-        from stapo_eval.interop import lighteval_log, responses
+        from stapo_eval.export import export
 
-        run, cells = lighteval_log.read(Path(self.run), self.data_dir, self.benchmarks)
-        out = Path(self.out)
-        print(
-            *(responses.write(cells, out) if self.to == "responses" else lighteval_log.write(run, cells, out)), sep="\n"
-        )
+        print(*export(Path(self.run), self.to, Path(self.out), self.data_dir, self.benchmarks), sep="\n")
         return 0

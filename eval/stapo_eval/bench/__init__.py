@@ -1,1 +1,0 @@
-"""Measurements of the evaluation's parts, each against the way things are usually done (`stapo-eval bench`)."""

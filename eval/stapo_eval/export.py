@@ -1,0 +1,210 @@
+"""A finished run as files of other programs: lighteval's, inspect's, or plain responses for any grader.
+
+Scores are the run's own (rule and judge). Field and file names are those of lighteval 0.13.0 (`EvaluationTracker`) and
+inspect_ai 0.3.285 (`EvalLog`, `precomputed_scores`); tests/test_lighteval.py reads the files back with both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stapo_eval.decoding import prompt
+from stapo_eval.options import benchmark_files
+from stapo_results import store
+from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
+from stapo_results.errors import BadInput
+from stapo_results.schema import CellRecord, Run, Sample, Verdict
+from stapo_results.statistics import majority_at_k, pass_at_k, problem_means
+
+Row = dict[str, Any]
+# samples by problem and index: the fields of Sample and Verdict, `correct` None where the engine failed, `problem`
+Cells = list[tuple[CellRecord, Benchmark, list[Row]]]
+_KEPT = ("seed", "finish_reason", "response_tokens", "extracted", "rule", "judge", "correct")
+_CORRECT = {"1": True, "0": False, "-": None}
+
+
+def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = "") -> list[Path]:
+    """Write a finished run into `out` for lighteval, inspect or any grader (`to`: responses); returns the files.
+
+    Args:
+        data_dir: where the benchmarks are; "" is where the run found them, else what `find_data_dir` finds.
+        files: benchmarks that were given to the run by path, joined by commas.
+
+    Raises:
+        BadInput: the folder holds no finished evaluation, responses are missing, or a benchmark is another copy.
+    """
+    paths, run = benchmark_files(files), store.read_json(folder / "run.json", Run)
+    if run.kind != "eval" or run.status != "done":
+        raise BadInput(
+            f"{folder} does not hold a finished evaluation",
+            found=f"a run of kind {run.kind}, status {run.status}",
+            expected="kind eval, status done",
+            next_step="finish it with its `stapo-eval run` command",
+        )
+    samples: dict[Any, Row] = {}
+    for name, kind in (("samples.jsonl", Sample), ("verdicts.jsonl", Verdict)):
+        for x in store.read(folder / name, kind) if (folder / name).exists() else ():
+            samples.setdefault((x.cell, x.problem_id, x.sample_index), {}).update(x.model_dump())
+    known = str(run.config.get("data_dir") or "")
+    where, cells = find_data_dir(data_dir or (known if Path(known).is_dir() else "")), []
+    for path in sorted((folder / "cells").glob("*.json")):
+        record = store.read_json(path, CellRecord)
+        name = record.cell.benchmark
+        benchmark = load(paths.get(name, name), where, accept_variant=True)
+        cells.append((record, benchmark, _rows(record, benchmark, samples)))
+    writers = {"lighteval": for_lighteval, "inspect": for_inspect, "responses": for_graders}
+    return list(writers[to](run, cells, out))
+
+
+def _rows(record: CellRecord, benchmark: Benchmark, samples: dict[Any, Row]) -> list[Row]:
+    identity, problems = benchmark.identity, {p.id: p for p in benchmark.problems}
+    same_copy = (identity.rows, identity.golds_sha256) == (record.benchmark_rows, record.benchmark_sha256)
+    if not same_copy or any(p.problem_id not in problems for p in record.problems):
+        raise BadInput(
+            f"{benchmark.source} is not the copy of {record.cell.benchmark} that the run was made with",
+            found=f"{identity.rows} rows, golds {identity.golds_sha256[:16]}",
+            expected=f"{record.benchmark_rows} rows, golds {record.benchmark_sha256[:16]}, the same problems",
+            next_step="give that copy as --data-dir, or --benchmarks FILE for one that was given by its path",
+        )
+    rows = [
+        samples.get((record.cell.id, x.problem_id, i), {}) | {"correct": _CORRECT[c], "problem": problems[x.problem_id]}
+        for x in record.problems
+        for i, c in enumerate(x.verdicts)
+    ]
+    if not all({"response", "rule"} <= row.keys() for row in rows):
+        raise BadInput(
+            f"the run folder lacks responses or verdicts of {record.cell.id}",
+            next_step="export where the run was made, or run its `stapo-eval run` command again",
+        )
+    return rows
+
+
+def gold_text(answer: str | tuple[str, ...]) -> str:
+    """A gold answer as lighteval's extraction finds it whole; several are joined by commas."""
+    return rf"\boxed{{{answer if isinstance(answer, str) else ', '.join(answer)}}}"
+
+
+def _names(run: Run, cells: Cells) -> tuple[str, str]:
+    """(when the run began, its model), as parts of file names."""
+    cell = cells[0][0].cell
+    model = "-".join((cell.method, cell.size, f"s{cell.train_seed}", str(cell.step)))
+    return run.started.replace(":", "-"), model.replace("/", "__")
+
+
+def for_lighteval(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
+    """Write `<setting>/results/<model>/results_<time>.json` and `<setting>/details/<model>/<time>/*.parquet`.
+
+    avg@N, pass@N and maj@N are NaN where samples are missing (avg: where all are).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stamp, model = _names(run, cells)
+    for setting in dict.fromkeys(record.cell.setting for record, _, _ in cells):  # lighteval knows one setting a run
+        mine = [c for c in cells if c[0].cell.setting == setting]
+        results, first = {}, mine[0][0]
+        for record, _, rows in mine:
+            task = f"stapo_{record.cell.benchmark}|0"
+            path = out / setting / "details" / model / stamp / f"details_{task}_{stamp}.parquet"
+            details = [_detail(task, rows[i : i + record.n]) for i in range(0, len(rows), record.n)]
+            with store.replacing(path) as file:
+                pq.write_table(pa.Table.from_pylist(details), file)
+            yield path
+            values = {name: [x["metric"][name] for x in details] for name in details[0]["metric"]}
+            results[task] = {name: np.mean(xs) for name, xs in values.items()}
+            if len(details) > 1:
+                ses = {f"{name}_stderr": np.std(xs, ddof=1) / math.sqrt(len(xs)) for name, xs in values.items()}
+                results[task] |= ses
+        how = {"temperature": first.temperature, "top_p": first.top_p, "max_new_tokens": first.max_tokens}
+        origin = first.model_dump(include={"run_id", "code_commit", "code_dirty", "revisions", "scored_by"})
+        config = {"model_name": model, "generation_parameters": how}
+        general = {"model_name": model, "model_config": config, "exported_from": origin}
+        whole = {"config_general": general, "results": results, "versions": dict.fromkeys(results, 0)}
+        yield _write(out / setting / "results" / model / f"results_{stamp}.json", [whole])
+
+
+def _detail(task: str, samples: Sequence[Row]) -> Row:
+    problem: Problem = samples[0]["problem"]
+    columns = {name: [s[name] for s in samples] for name in samples[0]}
+    scores = [[math.nan if x is None else float(x) for x in columns["correct"]]]
+    n, sums = len(samples), columns["logprob_sum"]
+    doc = {
+        "query": prompt(problem.problem),
+        "choices": [gold_text(problem.answer)],
+        "gold_index": 0,
+        "specific": {name: columns[name] for name in _KEPT},
+        "original_query": problem.problem,
+        "id": problem.id,
+        "task_name": task,
+    }
+    metric = {
+        f"avg@n:n={n}": float(problem_means(scores)[0]),
+        f"pass@k:k={n}&n={n}": pass_at_k(scores, n),
+        f"maj@n:n={n}": majority_at_k([columns["extracted"]], scores, n),
+    }
+    said = {"input": doc["query"], "text": columns["response"], "logprobs": [] if None in sums else sums}
+    return {"doc": doc, "metric": metric, "model_response": said}
+
+
+def for_inspect(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
+    """Write for each cell a log without scores, `<time>_<cell>.json`, and its scores, `<time>_<cell>.jsonl`.
+
+    An epoch is a sample's index plus 1. Samples that the engine failed on are in neither file.
+    """
+    stamp, name = _names(run, cells)
+    model = f"mockllm/{name}"  # an interface of inspect's that asks nobody: it opens the log's model even to add scores
+    for record, _, rows in cells:
+        samples, scores = [], []
+        for s in (s for s in rows if s["correct"] is not None):
+            problem: Problem = s["problem"]
+            key = {"id": problem.id, "epoch": s["sample_index"] + 1}
+            said = {name: s[name] for name in ("rule", "judge", "reason", "seed")}
+            scores.append(key | {"value": int(s["correct"]), "answer": s["extracted"], "metadata": said})
+            query, answer = prompt(problem.problem), {"role": "assistant", "content": s["response"]}
+            stop = "max_tokens" if s["finish_reason"] == "length" else "stop"
+            output = {"model": model, "choices": [{"message": answer, "stop_reason": stop}]}
+            messages = [{"role": "user", "content": query}, answer]
+            samples.append(key | {"input": query, "target": problem.answer, "messages": messages, "output": output})
+        spec = {
+            "created": run.started,
+            "task": f"{record.cell.benchmark}-{record.cell.setting}",
+            "dataset": {"name": record.cell.benchmark, "samples": len(record.problems)},
+            "model": model,
+            "model_generate_config": record.model_dump(include={"temperature", "top_p", "max_tokens"}),
+            "config": {"epochs": record.n},
+            "metadata": record.model_dump(include={"cell", "run_id", "scored_by", "code_commit"}),
+        }
+        log = {"version": 2, "status": "success", "eval": spec, "samples": samples}
+        path = out / f"{stamp}_{record.cell.slug}.json"  # inspect lists JSON files whose names begin with a time
+        yield _write(path, [log])
+        yield _write(path.with_suffix(".jsonl"), scores)
+
+
+def for_graders(run: Run, cells: Cells, out: Path) -> Iterator[Path]:
+    """Write `responses.jsonl`, and where a judge counts `judge.jsonl`, the run's verdicts, in the form of a grader's.
+
+    An id is CELL/PROBLEM/SAMPLE. Samples that the engine failed on are left out.
+    """
+    responses, verdicts = [], []
+    for record, benchmark, rows in cells:
+        for s in (s for s in rows if s["correct"] is not None):
+            p: Problem = s["problem"]
+            more = {"unit": p.unit or None, "tolerance": p.tolerance, "unordered": benchmark.spec.unordered or None}
+            key = {"id": f"{record.cell.id}/{p.id}/{s['sample_index']}", "answer": p.answer}
+            gold = key | {k: v for k, v in more.items() if v is not None}
+            responses.append(gold | {"response": s["response"]})
+            verdicts.append({"id": key["id"], "grader": "with the judge", "rule": s["correct"]})
+    judged = any(record.scored_by == "rule+judge" for record, _, _ in cells)
+    files = {"responses.jsonl": responses} | ({"judge.jsonl": verdicts} if judged else {})
+    yield from (_write(out / name, lines) for name, lines in files.items())
+
+
+def _write(path: Path, rows: Iterable[Row]) -> Path:
+    store.write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return path
