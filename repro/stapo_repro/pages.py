@@ -27,8 +27,8 @@ from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
 
 if TYPE_CHECKING:
-    from stapo_repro.figures.groups import Experiment
-    from stapo_repro.figures.style import Drawn
+    from stapo_repro.figures.groups import Group
+    from stapo_repro.figures.style import Sketch
 
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
@@ -91,11 +91,11 @@ def _tokens(records: Sequence[Path]) -> str:
     return tables.tables(runs, [*runs, *more], labelled)
 
 
-def _experiment(records: Sequence[Path]) -> Experiment:
-    from stapo_repro.figures.groups import Experiment
+def _experiment(records: Sequence[Path]) -> dict[str, Group]:
+    from stapo_repro.figures.groups import groups
 
     where = roots(records)
-    return Experiment.from_records(read.load_cells(*where), read.load_training_runs(*where), paper.load())
+    return groups(read.load_cells(*where), read.load_training_runs(*where), paper.load())
 
 
 def papers_figures(records: Sequence[Path]) -> str:
@@ -121,7 +121,7 @@ def figure_files(
 
     folder, committed = out or _RESULTS / "figures", not (out or records)
     kinds, named = ("pdf",) if pdf else (), parts(of, records)
-    drawn: list[Drawn] = []
+    drawn: list[Sketch] = []
     listing = ""
     if "main" in named:
         experiment = _experiment(records)
@@ -143,7 +143,7 @@ def figure_files(
     return files
 
 
-def _labelled(kinds: Sequence[str]) -> list[Drawn]:
+def _labelled(kinds: Sequence[str]) -> list[Sketch]:
     """The figures of the labelled sample's probe, whose captions say whose responses they show."""
     from stapo_repro.figures import paper as figures
 
