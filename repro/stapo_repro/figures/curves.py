@@ -141,6 +141,7 @@ def panel(axes: Axes, runs: Runs, shown: Panel) -> list[Curve]:
     found = {m: c for m, mine in runs.items() if mine and (c := curve(mine, shown)) is not None}
     if shown == THRESHOLD:
         found.pop("stapo-random", None)  # its threshold is one of its random keys
+        axes.set_xlim(0, max((s.step for of in runs.values() for r in of for s in r.steps), default=1))
     if shown in _QUANTILES:
         found = {m: c._replace(**{x: np.maximum(getattr(c, x), FLOOR) for x in _VALUES}) for m, c in found.items()}
         axes.set_yscale("log")
@@ -195,8 +196,9 @@ def training(
     missing = [name_of(m) for m, mine in runs.items() if not mine]
     if profile:
         levels = _profiles(every[-1], runs)
-        more += " Late in training: mean over the last quarter of the steps. "
-        missing += ["the 80th percentile, which the trainer did not log"] if levels and 80 not in levels else []
+        more += "Late in training: mean over the last quarter of the steps. "
+        if levels and 80 not in levels and kind == "training_curves":  # the paper's figure 5d
+            missing.append("the 80th percentile, which the trainer did not log")
     numbers = sorted({len(of) for of in runs.values() if of}) or [0]
     handles = []
     for method, mine in runs.items():
@@ -243,7 +245,7 @@ def silenced_by_size(of: Sequence[Group]) -> Sketch | None:
 
 def token_entropy(g: Group) -> Sketch | None:
     """Quantiles of token entropy by step, and their profile late in training."""
-    more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}."
+    more = f"Entropy of a response token; values under {FLOOR:g} nats are drawn at {FLOOR:g}. "
     return training(g, _QUANTILES, "Token entropy", kind="token_entropy", profile=True, more=more)
 
 
