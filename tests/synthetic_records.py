@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from stapo_repro import labels
@@ -11,6 +12,7 @@ from stapo_results.schema import Cell, CellRecord, ProblemResult, Run, StepMetri
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import append, write_json
 
+QUANTILES = (5, 25, 50, 75, 80, 95, 99)
 METHODS = ("grpo", "entropy20", "justrl", "stapo", "justrl-fullmask", "stapo-high-entropy", "stapo-random")
 
 
@@ -63,13 +65,16 @@ def finish_reasons(verdicts: list[str]) -> dict[str, int]:
     return {**errors, "stop": len(text) - text.count("-")}
 
 
-def miniature(root: Path, methods: tuple[str, ...] = ("base", "grpo", "entropy20", "justrl", "stapo")) -> None:
+def miniature(
+    root: Path, methods: Sequence[str] = ("base", "grpo", "entropy20", "justrl", "stapo"), size: str = "mini",
+    problems: int = 64,
+) -> None:  # fmt: skip
     """Records with a gain that grows from method to method: of problem i, the first k samples are right."""
     for rank, method in enumerate(methods):
-        for b, benchmark in enumerate(("mini-add", "mini-add-hard")):
+        for b, benchmark in enumerate(labels.benchmarks_of(size)):
             for s, setting in enumerate(("t1.0", "t0.7")):
-                right = [min(8, max(0, (i * 5) % 9 + rank - 3 * b + 2 * s)) for i in range(64)]
-                cell(root, method, benchmark, setting, ["1" * k + "0" * (8 - k) for k in right])
+                right = [min(8, max(0, (i * 5) % 9 + rank % 7 - 3 * b % 7 + 2 * s)) for i in range(problems)]
+                cell(root, method, benchmark, setting, ["1" * k + "0" * (8 - k) for k in right], size=size)
 
 
 def training_run(
@@ -78,7 +83,7 @@ def training_run(
 ) -> Path:  # fmt: skip
     """A run folder with smooth made-up curves. `more`: metrics with one value in all steps."""
     folder = root / f"{method}-s{seed}"
-    rank = METHODS.index(method) if method in METHODS else 3
+    rank, of_paper = METHODS.index(method) if method in METHODS else 3, size in labels.PAPER_SIZES
     run = Run(
         run_id="synthetic",
         kind="train",
@@ -100,18 +105,18 @@ def training_run(
     for step in range(steps + 1):
         wave = 0.015 * math.sin(step * (1.3 + rank) + seed)
         accuracy = 0.66 + (0.2 + 0.02 * rank) * (1 - math.exp(-step / 15)) + wave + 0.01 * seed
-        values = {"accuracy": accuracy} if step % 5 == 0 else {}
+        values = {"accuracy": accuracy, "accuracy_t0.7": accuracy + 0.02 - wave} if step % 5 == 0 else {}
         if step:
-            s2t = 0.0015 + 0.0003 * math.sin(step)
+            s2t = (0.0015 + 0.0003 * math.sin(step)) / (20 + 10 * [*labels.PAPER_SIZES].index(size) if of_paper else 1)
             silenced = (0, 0.8, 0, s2t, 0.002, s2t, s2t)[rank]
             values |= {
                 "reward": accuracy - 0.03 + wave,
                 "entropy": 0.45 * math.exp(-step * (4, -0.4, 0.5, 1.2, 3, 2, 1.6)[rank] / 60) + wave / 3,
                 "token_entropy_mean": 0.1 + 0.01 * rank + 0.001 * step,
-                **{f"token_entropy_q{q:02d}": q * 0.001 * (1 + rank) for q in (5, 25, 50, 75, 95, 99)},
+                **{f"token_entropy_q{q:02d}": q * (0.9 + wave) * 0.001 * (1 + rank) for q in QUANTILES},
                 **({"threshold": 0.05 + wave / 2} if method == "stapo" else {}),
                 "silenced_share": silenced,
-                "candidate_share": 0.0025,
+                "candidate_share": 4 / 3 * silenced,
                 "response_tokens": 50.0,
                 "grad_norm": 0.3,
                 **(more or {}),

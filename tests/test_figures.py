@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 import synthetic_records as synthetic
-import token_logs
+import token_logs as logs
+from synthetic_log import Token, with_thresholds, write
 
 from stapo_repro import labels, paper
 from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.table.build import build
+from stapo_repro.tokens.log import load
 from stapo_results.errors import BadInput
 from stapo_results.schema import StepMetrics, VerdictLengths
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
+pytest.importorskip("wordcloud")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
-from stapo_repro.figures import compare, curves, style, tokens
+from stapo_repro.figures import compare, curves, groups, style, tokens
 from stapo_repro.figures import paper as registry
-from stapo_repro.figures.groups import Experiment, Value, variant
 
-SHARE = curves.SILENCED
+MINI, (S, *_) = labels.MINI, labels.PAPER_SIZES
 
 
-def experiment(root: Path) -> Experiment:
-    return Experiment.from_records(load_cells([root]), load_training_runs([root]), paper.load())
+def of(root: Path) -> dict[str, groups.Group]:
+    return groups.groups(load_cells([root]), load_training_runs([root]), paper.load())
 
 
 def sketched(root: Path, *only: str) -> dict[str, style.Sketch]:
     """Drawn, but not saved, which takes most of the time."""
     with style.style():
-        return {s.name: s for s in registry.sketches(experiment(root), only)}
+        return {s.name: s for s in registry.sketches(of(root), only)}
 
 
 def marks(sketch: style.Sketch) -> dict[str, Line2D]:
@@ -45,10 +51,10 @@ def marks(sketch: style.Sketch) -> dict[str, Line2D]:
     return {str(x.get_gid()): x for x in sketch.figure.findobj(Line2D) if x.get_gid()}  # type: ignore[misc]
 
 
-def shares(root: Path, seed: int, values: dict[int, float]) -> None:
+def shares(root: Path, seed: int, values: dict[int, float], metric: str = "silenced_share") -> None:
     folder = synthetic.training_run(root, "stapo", seed, steps=0)
     (folder / "metrics.jsonl").unlink()
-    append(folder / "metrics.jsonl", [StepMetrics(step=k, values={"silenced_share": v}) for k, v in values.items()])
+    append(folder / "metrics.jsonl", [StepMetrics(step=k, values={metric: v}) for k, v in values.items()])
 
 
 # curves
@@ -57,18 +63,18 @@ def shares(root: Path, seed: int, values: dict[int, float]) -> None:
 def test_curve_is_the_mean_over_seeds_with_their_range(tmp_path):
     shares(tmp_path, 0, {1: 0.001, 2: 0.002, 3: 0.003})
     shares(tmp_path, 1, {1: 0.003, 2: 0.002})  # still running: step 3 is not yet common
-    c = curves.curve(load_training_runs([tmp_path]), SHARE)
+    c = curves.curve(load_training_runs([tmp_path]), curves.SILENCED)
     assert c is not None
-    np.testing.assert_allclose([c.steps, c.mean, c.low, c.high], [[1, 2], [0.2, 0.2], [0.1, 0.2], [0.3, 0.2]])
+    np.testing.assert_allclose(c[:4], [[1, 2], [0.2, 0.2], [0.1, 0.2], [0.3, 0.2]])
     shares(tmp_path / "again", 0, {1: 0.001})
     with pytest.raises(BadInput):
-        curves.curve(load_training_runs([tmp_path]), SHARE)
+        curves.curve(load_training_runs([tmp_path]), curves.SILENCED)
 
 
 def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_path):
     shares(tmp_path, 0, {k: k / 100 for k in range(1, 8)})
     runs = load_training_runs([tmp_path])
-    c = curves.curve(runs, SHARE, most=3)
+    c = curves.curve(runs, curves.SILENCED, most=3)
     assert c is not None
     # seven steps in at most three points: windows of three, the last one holds the seventh alone
     assert (c.window, c.steps.tolist()) == (3, [2, 5, 7])
@@ -77,24 +83,24 @@ def test_a_long_curve_is_drawn_in_windows_and_a_noisy_one_as_running_means(tmp_p
     np.testing.assert_allclose(curves.smoothed(np.array([1.0, 3, 2, 6, 4]), 3), [2, 2, 11 / 3, 4, 5])
 
 
+def test_a_gap_is_drawn_where_steps_are_missing(tmp_path):
+    shares(tmp_path, 0, {1: 0.1, 2: 0.2, 5: 0.5}, "entropy")
+    drawn = marks(sketched(tmp_path, "training-curves")["miniature_training_curves"])["entropy-stapo"]
+    np.testing.assert_array_equal(drawn.get_ydata(), [0.1, 0.2, math.nan, 0.5])
+
+
 def test_share_after_warm_up(tmp_path):
     shares(tmp_path, 0, {10: 0.5, 11: 0.00004, 12: 0.00012})  # step 10 is the last of the warm-up
     assert curves.share_after_warm_up(load_training_runs([tmp_path])) == pytest.approx((0.008, 50))
 
 
-def test_quantiles_and_their_late_profile(tmp_path):
-    folder = synthetic.training_run(tmp_path, "grpo", steps=8)
-    found = curves.quantiles(experiment(tmp_path).runs)
-    assert {q: c.mean[0] for q, c in found.items()} == pytest.approx(
-        {5: 0.005, 25: 0.025, 50: 0.05, 75: 0.075, 95: 0.095, 99: 0.099}
-    )
-    # of eight steps 7 and 8 are late; each is changed to its own number
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    for step, value in ((6, "9.0"), (7, "0.2"), (8, "0.4")):
-        lines[step] = lines[step].replace('"token_entropy_q95":0.095', f'"token_entropy_q95":{value}')
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    profile = curves.late_profile(experiment(tmp_path).runs)
-    assert (profile[75], profile[95]) == pytest.approx((0.075, 0.3))
+def test_late_profile_is_the_mean_over_the_last_quarter_and_old_records_lack_the_80th(tmp_path):
+    shares(tmp_path, 0, {6: 9.0, 7: 0.2, 8: 0.4}, "token_entropy_q95")  # of eight steps 7 and 8 are late
+    assert curves.late_profile(load_training_runs([tmp_path])) == pytest.approx({95: 0.3})
+    with style.style():
+        drawn = curves.training(of(tmp_path)[MINI].only("stapo"), profile=True)
+    assert drawn is not None
+    assert len(drawn.missing) == 1
 
 
 # comparisons
@@ -127,10 +133,9 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     synthetic.cell(tmp_path / "eval", "grpo", "mini-add", "t1.0", ["10"] * 64)
     for method, status in (("stapo", "done"), ("justrl", "running"), ("grpo", "done")):
         synthetic.training_run(tmp_path / "train", method, status=status)
-    e = experiment(tmp_path)
-    group = e.group("mini")
-    assert list(compare.spots(e, group, group.benchmarks, "t1.0")) == ["stapo"]
-    assert compare.pareto(e, group) is None  # 40 steps say nothing of stability
+    group = of(tmp_path)[MINI]
+    assert list(compare.spots(group, group.benchmarks, "t1.0")) == ["stapo"]
+    assert compare.pareto(group) is None  # 40 steps say nothing of stability
 
 
 @pytest.mark.parametrize(
@@ -144,40 +149,36 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     ],
 )
 def test_labels_of_other_values_are_read_as_the_trainer_writes_them(label, expected):
-    assert variant(label) == expected
+    assert groups.variant(label) == expected
 
 
 def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     for label in ("justrl", "stapo-q0.5", "stapo", "stapo-tau0.0002"):
         synthetic.cell(tmp_path, label, "mini-add", "t1.0", ["10"])
     synthetic.training_run(tmp_path, "stapo", steps=8)
-    e = experiment(tmp_path)
-    assert compare.sweep(e, "mini", "stapo", "q") == [
-        (0.0, "justrl"), (0.25, None), (0.5, "stapo-q0.5"), (0.75, "stapo"), (1.0, None)
-    ]  # fmt: skip
-    assert compare.sweep(e, "mini", "stapo", "tau_p") == [(2e-4, "stapo-tau0.0002"), (2e-3, "stapo"), (2e-2, None)]
+    g = of(tmp_path)[MINI]
+    assert compare.sweep(g, "stapo", "q") == {0: "justrl", 0.25: None, 0.5: "stapo-q0.5", 0.75: "stapo", 1: None}
+    assert compare.sweep(g, "stapo", "tau_p") == {2e-4: "stapo-tau0.0002", 2e-3: "stapo", 2e-2: None}
     # late entropy: the mean of the last quarter of eight steps
-    late = [s.values["entropy"] for s in e.runs[0].steps if s.step in (7, 8)]
-    entropy = compare.late_entropy(e, "mini", "stapo")
+    late = [s.values["entropy"] for s in g.runs[0].steps if s.step in (7, 8)]
+    entropy = compare.late_entropy(g, "stapo")
     assert entropy is not None
     assert entropy.mean == pytest.approx(sum(late) / 2)
-    assert e.group("mini").methods == tuple(labels.METHODS)  # such a run is in no other figure
+    assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure
 
 
 def test_lengths_by_hand(tmp_path):
     quantiles: dict[str, float] = dict.fromkeys(("p5", "p25", "p50", "p75", "p95", "max"), 10.0)
-    by_verdict = {
-        "correct": VerdictLengths(responses=3, truncated=0, tokens=quantiles),
-        "incorrect": VerdictLengths(responses=1, truncated=1, tokens=quantiles | {"p50": 30.0}),
-    }
-    for seed, kept in ((0, by_verdict), (1, {})):
-        more = {"finish_reasons": {"length": 1, "stop": 3}, "mean_response_tokens": 10.0 + 10 * seed}
-        synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, by_verdict=kept,
-                       **more)  # fmt: skip
-    found = {"correct": ((10.0,) * 5, 0.0), "incorrect": ((10.0, 10.0, 30.0, 10.0, 10.0), 100.0)}
-    assert compare.lengths(experiment(tmp_path / "0").cells) == (10.0, 25.0, found)
+    wrong = VerdictLengths(responses=1, truncated=1, tokens=quantiles | {"p50": 30.0, "p95": 40.0})
+    right = VerdictLengths(responses=3, truncated=0, tokens=quantiles)
+    for seed, kept in ((0, {"correct": right, "incorrect": wrong}), (1, {})):
+        more = {"finish_reasons": {"length": 1, "stop": 3}, "by_verdict": kept}
+        synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, **more)
+    cells = of(tmp_path)[MINI].cells
+    assert compare.lengths(cells[:1], "incorrect") == (style.Value(30.0, 10.0, 40.0), 100.0)
+    assert compare.lengths(cells[:1], "correct") == (style.Value(10.0, 10.0, 10.0), 0.0)
     # one seed without lengths by verdict: none is shown as if it were both
-    assert compare.lengths(experiment(tmp_path).cells) == (15.0, 25.0, {})
+    assert compare.lengths(cells, "incorrect") is None
 
 
 def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
@@ -186,10 +187,9 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     synthetic.cell(tmp_path, "stapo", "mini-add", "t1.0", ["11", "10", "00", "10"])
     synthetic.cell(tmp_path, "grpo", "mini-add", "t1.0", ["11", "10", "00"])
     synthetic.cell(tmp_path, "justrl", "mini-add", "t1.0", ["11", "10", "00", "--"])
-    e = experiment(tmp_path)
-    found = compare.forest_lines(e, e.group("mini"), "t1.0")
+    found = compare.forest_lines(of(tmp_path)[MINI], "t1.0")
     value, printed = found["mini-add", "base"]
-    assert isinstance(value, Value)
+    assert isinstance(value, style.Value)
     assert (value.mean, value.low, printed) == (25.0, pytest.approx(25 - 45.9346, abs=1e-3), None)
     why = [found["mini-add", m][0] for m in ("grpo", "justrl", "entropy20")]
     assert why == ["other problems", "samples missing", "not run"]
@@ -199,8 +199,7 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
 def test_printed_differences_are_those_of_the_paper(tmp_path):
     # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
     synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-1.7b")
-    e = experiment(tmp_path)
-    found = compare.forest_lines(e, e.group("qwen3-1.7b"), "t1.0")
+    found = compare.forest_lines(of(tmp_path)["qwen3-1.7b"], "t1.0")
     assert found["aime24", "grpo"][1] == pytest.approx(10.84)
     assert found["avg", "justrl"][1] == pytest.approx(5.75)
 
@@ -211,11 +210,11 @@ def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
             for method, right in (("stapo", ("1100", "1000", "1111")), ("justrl", ("1000", "0000", "1110"))):
                 letters = [right[(i + seed) % 3] for i in range(3)]
                 synthetic.cell(tmp_path, method, benchmark, "t1.0", letters, seed=seed)
-    e = experiment(tmp_path)
+    g = of(tmp_path)[MINI]
     table = build(load_cells([tmp_path]), paper.load())
-    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, e.group("mini").benchmarks)):
+    for name, part in (("mini-add", ("mini-add",)), (labels.AVERAGE, g.benchmarks)):
         said = next(r for r in table.rows if (r.method, r.benchmark, r.setting) == ("stapo", name, "t1.0"))
-        shown = e.accuracy("mini", "stapo", part, "t1.0")
+        shown = g.accuracy("stapo", part, "t1.0")
         assert shown is not None
         assert (shown.mean, shown.low, shown.high) == pytest.approx((said.mean, said.low, said.high))
         assert len(shown.seeds) == 2
@@ -234,7 +233,7 @@ def mini(tmp_path_factory) -> Path:
     return root
 
 
-def test_each_family_of_the_miniature_says_what_it_is(mini):
+def test_each_figure_of_the_miniature_says_what_it_is(mini):
     found = sketched(mini)
     kinds = ("training_curves", "forest", "token_entropy", "silenced_share", "lengths")
     assert set(found) == {f"miniature_{k}" for k in kinds}
@@ -248,8 +247,8 @@ def test_each_family_of_the_miniature_says_what_it_is(mini):
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_bytes_are_the_same_each_time_and_hold_no_date(mini, kind):
-    (first,), (again,) = (registry.draw(experiment(mini), ["silenced-share"], [kind]) for _ in range(2))
-    assert first == again
+    (first,), (again,) = (registry.draw(of(mini), ["silenced-share"], [kind]) for _ in range(2))
+    assert first.files == again.files
     assert first.files[kind].startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[kind])
     assert not re.search(rb"<dc:date>|tIME|Software|CreationDate", first.files[kind])
 
@@ -257,14 +256,13 @@ def test_bytes_are_the_same_each_time_and_hold_no_date(mini, kind):
 def test_line_of_svg_has_the_data_and_what_was_not_run_is_named(tmp_path):
     """Pixel steps along x are equal, and along y proportional to the entropy that was logged."""
     synthetic.training_run(tmp_path, "stapo")
-    (figure,) = registry.draw(experiment(tmp_path), ["training-curves"])
+    (figure,) = registry.draw(of(tmp_path), ["training-curves"])
     assert figure.caption.endswith("Not run: GRPO, 20-Entropy, JustRL.")
     body = figure.files["svg"].decode().split('<g id="entropy-stapo">')[1]
     match = re.search(r'<path d="([^"]+)"', body)
     assert match is not None
     points = np.array([[float(x) for x in p.split()] for p in re.findall(r"[ML] ([\d.]+ [\d.]+)", match.group(1))])
-    run = load_training_runs([tmp_path])[0]
-    entropy = np.array([s.values["entropy"] for s in run.steps if "entropy" in s.values])
+    entropy = np.array([s.values["entropy"] for s in load_training_runs([tmp_path])[0].steps if s.step])
     slope, offset = np.polyfit(entropy, points[:, 1], 1)
     assert slope < 0
     np.testing.assert_allclose(points[:, 1], slope * entropy + offset, atol=1e-3)
@@ -286,59 +284,84 @@ def test_a_model_that_was_only_evaluated_has_no_empty_figures(tmp_path):
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory) -> Path:
     """Made-up records of the paper's three sizes, enough for all of its figures."""
-    root = tmp_path_factory.mktemp("papers")
-    more = {"accuracy_t0.7": 0.3, "token_entropy_q80": 0.08}
-    for size in labels.PAPER_SIZES:
-        for method in (*labels.METHODS, "justrl-fullmask"):
-            synthetic.training_run(root / size, method, steps=120, size=size, more=more)
-            for benchmark in labels.PAPER_BENCHMARKS:
-                for setting in ("t1.0", "t0.7"):
-                    synthetic.cell(root / size / "eval", method, benchmark, setting, ["10", "11", "00"], size=size)
-    small = next(iter(labels.PAPER_SIZES))
+    root, methods = tmp_path_factory.mktemp("papers"), (*labels.METHODS, "justrl-fullmask")
     arms = ["stapo-tau0.0002", "stapo-tau0.02", "stapo-random", "stapo-high-entropy"]
     arms += [f"{m}-q{q}" for m in ("stapo", "stapo-random", "stapo-high-entropy") for q in (0.25, 0.5)]
-    for arm in arms:
-        for benchmark in labels.PAPER_BENCHMARKS:
-            for setting in ("t1.0", "t0.7"):
-                synthetic.cell(root / small / "eval", arm, benchmark, setting, ["10", "11", "00"], size=small)
+    for size in labels.PAPER_SIZES:
+        every = (*methods, *(arms if size == S else ()))
+        synthetic.miniature(root / size / "eval", every, size, 9)
+        for method in every:
+            synthetic.training_run(root / size, method, steps=120, size=size)
     for method, selector in (("justrl", "keep_all"), ("stapo", "silence_spurious")):
-        rows = token_logs.random_rows(2, 400, silences=method == "stapo")
-        folder = token_logs.write(root / small / f"{method}-s0", rows, selector=selector)
-        (folder / "metrics.jsonl").touch()
-        cases = [{k: r[k] for k in ("step", "prompt_id", "sample", "position")} for r in rows if r["rare"]]
+        rows = logs.random_rows(2, 2000, silences=method == "stapo")
+        folder = logs.write(root / S / f"{method}-s0", rows, selector=selector)
+        cases = [{k: r[k] for k in tokens.CASE} for r in rows if r["rare"]]
         (folder / tokens.LABELS).write_text(json.dumps([c | {"category": "math"} for c in cases]))
     return root
 
 
 def test_every_figure_of_the_paper_is_drawn_from_made_up_records(papers):
-    e = experiment(papers)
+    g = of(papers)
     with style.style():
-        found = {p.number: (p.sketches(e), p.state(e)) for p in registry.PRINTED if p.draw}
+        found = {p.number: (p.sketches(g), p.state(g)) for p in registry.PRINTED if p.draw}
     assert {n: state for n, (_, state) in found.items()} == dict.fromkeys(found, "drawn")
-    of = {n: set(marks(s[0])) for n, (s, _) in found.items()}
-    assert {f"pareto-{m}" for m in labels.METHODS} <= of["1b"]
-    assert {"accuracy_t0.7-justrl", "entropy-justrl-fullmask"} <= of["3"]
-    assert "profile-stapo" in of["5"]
-    assert {f"silenced_share-{size}" for size in labels.PAPER_SIZES} <= of["6"]
-    assert {"sweep-stapo-q0.25-t1.0", "sweep-stapo-high-entropy-q0.5-t1.0", "sweep-justrl-fullmask-t1.0"} <= of["7"]
-    assert {"sweep-stapo-tau0.02-t1.0", "sweep-stapo-tau0.02-t0.7"} <= of["8"]
+    have = {n: set(marks(s[0])) for n, (s, _) in found.items()}
+    assert {f"pareto-{m}" for m in labels.METHODS} <= have["1b"]
+    assert {"accuracy_t0.7-justrl", "entropy-justrl-fullmask"} <= have["3"]
+    assert "profile-stapo" in have["5"]
+    assert {f"silenced_share-{size}" for size in labels.PAPER_SIZES} <= have["6"]
+    assert {"sweep-stapo-q0.25-t1.0", "sweep-stapo-high-entropy-q0.5-t1.0", "sweep-justrl-fullmask-t1.0"} <= have["7"]
+    assert {"sweep-stapo-tau0.02-t1.0", "sweep-stapo-tau0.02-t0.7"} <= have["8"]
 
 
 def test_what_is_not_run_is_a_state(papers):
-    states = {p.number: p.state(experiment(papers / "qwen3-8b")) for p in registry.PRINTED if p.draw}
+    states = {p.number: p.state(of(papers / "qwen3-8b")) for p in registry.PRINTED if p.draw}
     assert {n for n, state in states.items() if state == "drawn"} == {"1b", "9a"}
     assert states["6"] == "in part; not run: Qwen3-1.7B, Qwen3-14B"
     assert states["2b"] == states["9b"] == "not run"
 
 
-def test_a_readers_category_that_is_none_is_refused(tmp_path):
-    (tmp_path / tokens.LABELS).write_text('[{"step": 1}]')
-    with pytest.raises(BadInput):
-        tokens.categories(tmp_path)
-    case = {"step": 1, "prompt_id": "p", "sample": 0, "position": 5, "category": "odd"}
+# token logs
+
+
+@pytest.mark.parametrize("case", [{"step": 1}, dict.fromkeys(tokens.CASE, 1) | {"category": "odd"}])
+def test_a_readers_category_that_is_none_is_refused(tmp_path, case):
     (tmp_path / tokens.LABELS).write_text(json.dumps([case]))
     with pytest.raises(BadInput):
         tokens.categories(tmp_path)
+
+
+@pytest.mark.parametrize(("q", "tau"), [(0.0, -math.inf), (1.0, math.inf)])
+def test_where_every_rare_token_is_below_the_threshold_the_region_is_outlined(tmp_path, q, tau):
+    log = load(logs.write(tmp_path, [logs.row(tau_h=tau, silenced=q == 1)], q=q))
+    outlined = [p for p in tokens.density(log).figure.findobj(Rectangle) if p.get_gid() == "region"]
+    assert len(outlined) == int(q == 1)
+
+
+def test_words_that_look_like_mathematics_are_words_and_too_few_make_no_cloud(tmp_path):
+    counts = {"$x^2$": 9, "$\\nothing{$": 8, "\\$": 7, "_a": 6, "a\x00b": 5, "中": 4, "\u202e": 3}
+    log = load(logs.write(tmp_path, [logs.row()]))
+    figure = tokens.clouds(log, {"silenced": counts, "kept": {}}).figure
+    assert [t.get_text() for t in figure.axes[1].get_yticklabels()] == [
+        *("$x^2$", "$\\nothing{$", "\\$", "_a", "a⟨U+0000⟩b", "⟨U+4E2D⟩", "⟨U+202E⟩"),
+    ]
+    figure.draw_without_rendering()  # "$\\nothing{$" read as mathematics would raise
+    figure = tokens.clouds(log, {"silenced": dict.fromkeys("3456", 1), "kept": {}}).figure
+    assert not any(axes.images for axes in figure.axes)
+    texts = [t.get_text() for t in figure.findobj(Text)]
+    assert texts.count("no such token") == 2, "nothing is kept: neither a cloud nor bars"
+
+
+def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
+    for method, selector in (("justrl", "keep_all"), ("stapo", "silence_spurious")):
+        synthetic.training_run(tmp_path, method, steps=1)
+        planted = with_thresholds([Token(str(i), junk=i < 2, entropy=0.1 * i) for i in range(4)], 0.75)
+        own = planted if method == "stapo" else [replace(t, silenced=False) for t in planted]
+        write(tmp_path / f"{method}-s0", own, selector=selector)
+    (found,) = registry.draw(of(tmp_path), ["planted"])
+    # heading, JustRL (silences none), STAPO; heading, four masks; heading, four masks
+    found = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', found.files["svg"].decode()))
+    assert found == sorted([2, 4, 5, 6, 7, 9, 10, 11, 12] * 2)
 
 
 # the palette

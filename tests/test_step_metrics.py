@@ -76,7 +76,7 @@ def test_accuracy_is_the_mean_over_the_validation_sets() -> None:
 
 def test_quantiles_of_token_entropies() -> None:
     found = step_metrics.entropy_distribution(np.arange(101, dtype=np.float32) / 100)
-    quantiles = (5, 25, 50, 75, 95, 99)
+    quantiles = (5, 25, 50, 75, 80, 95, 99)
     expected = {"token_entropy_mean": 0.5} | {f"token_entropy_q{q:02d}": q / 100 for q in quantiles}
     assert found == pytest.approx(expected, abs=1e-6)
     assert step_metrics.entropy_distribution(np.array([0.0, 1.0], np.float32))["token_entropy_q25"] == 0.25

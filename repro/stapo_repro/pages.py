@@ -26,8 +26,8 @@ from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
 
 if TYPE_CHECKING:
-    from stapo_repro.figures.groups import Experiment
-    from stapo_repro.figures.style import Drawn
+    from stapo_repro.figures.groups import Group
+    from stapo_repro.figures.style import Sketch
 
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
@@ -79,11 +79,11 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
     return files | {folder / name: text.encode() for name, text in texts.items()}
 
 
-def _experiment(records: Sequence[Path]) -> Experiment:
-    from stapo_repro.figures.groups import Experiment
+def _experiment(records: Sequence[Path]) -> dict[str, Group]:
+    from stapo_repro.figures.groups import groups
 
     where = roots(records)
-    return Experiment.from_records(read.load_cells(*where), read.load_training_runs(*where), paper.load())
+    return groups(read.load_cells(*where), read.load_training_runs(*where), paper.load())
 
 
 def papers_figures(records: Sequence[Path]) -> str:
@@ -109,7 +109,7 @@ def figure_files(
 
     folder, committed = out or _RESULTS / "figures", not (out or records)
     kinds, named = ("pdf",) if pdf else (), parts(of, records)
-    drawn: list[Drawn] = []
+    drawn: list[Sketch] = []
     listing = ""
     if "main" in named:
         experiment = _experiment(records)
@@ -131,7 +131,7 @@ def figure_files(
     return files
 
 
-def _labelled(kinds: Sequence[str]) -> list[Drawn]:
+def _labelled(kinds: Sequence[str]) -> list[Sketch]:
     """The figures of the labelled sample's probe, whose captions say whose responses they show."""
     from stapo_repro.figures import paper as figures
 

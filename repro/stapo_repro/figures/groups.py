@@ -1,6 +1,5 @@
-"""The records of the main experiment, by group, and the few quantities that several figures show.
+"""The records of the main experiment, by size, and the few quantities that several figures show.
 
-A group is what one figure shows: the miniature, one of the paper's sizes, or another model.
 Quantities come from the tables' own functions, so that a figure and a table never differ.
 """
 
@@ -9,17 +8,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+
+from matplotlib.figure import Figure
 
 from stapo_repro import labels
+from stapo_repro.figures.style import Sketch, Value
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
 from stapo_results.sizes import SMALL
 
-Gap = Literal["not run", "other problems", "samples missing"]
 TAU_P, Q = 0.002, 0.75  # the paper's values (Section "Experiments", table of hyperparameters)
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -36,123 +36,110 @@ def variant(label: str) -> tuple[str, float, float] | None:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-    seeds: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class Group:
-    """What one figure shows.
+    """The records of one size: the miniature, one of the paper's sizes, or another model.
 
     Attributes:
-        size: the size label of its records.
-        methods: in drawing order, without the base model.
-        models: the same, behind the base model where that was evaluated or something was trained from it.
-        benchmarks: in the table's order.
+        cells: evaluations, of final checkpoints alone (see `final_step`); runs: trainings.
+        methods: those that figures show, in drawing order, without the base model.
     """
 
     size: str
-    methods: tuple[str, ...]
-    models: tuple[str, ...]
-    benchmarks: tuple[str, ...]
-    synthetic: bool = False
-
-    @property
-    def name(self) -> str:
-        """First part of the file's name."""
-        return "miniature" if self.size == labels.MINI else re.sub(r"[^A-Za-z0-9.-]+", "_", self.size)
-
-    def heading(self, text: str) -> str:
-        """The figure's title: what is not a result of the paper's models says so in it."""
-        where = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
-        return f"{text}{where}{', SYNTHETIC RECORDS' if self.synthetic else ''}"
-
-    def opening(self, what: str) -> str:
-        """First sentence of the caption."""
-        where = " in the miniature" if self.size == labels.MINI else f" for {labels.size_label(self.size)}"
-        aside = labels.what_it_is(self.size)
-        end = f": {aside}." if aside else "."
-        return f"{what}{where}{end}{' SYNTHETIC RECORDS, made up for a test.' if self.synthetic else ''}"
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """All records of the main experiment.
-
-    Attributes:
-        cells: evaluations, of final checkpoints alone (see `final_step`).
-        runs: trainings.
-    """
-
     cells: Sequence[Loaded]
     runs: Sequence[TrainingRun]
     paper: PaperTable
+    methods: tuple[str, ...]
 
-    @classmethod
-    def from_records(cls, cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> Experiment:
-        """Order the records of one experiment.
+    @property
+    def name(self) -> str:
+        """First part of the files' names."""
+        return "miniature" if self.size == labels.MINI else re.sub(r"[^A-Za-z0-9.-]+", "_", self.size)
 
-        Raises:
-            RecordError: records that do not fit into one table (see `scores.score`).
-        """
-        return cls(final_step(cells)[0], runs, paper)
+    @cached_property
+    def benchmarks(self) -> tuple[str, ...]:
+        """In the table's order; of a model without benchmarks of its own those that it was evaluated on."""
+        if self.size in (labels.MINI, SMALL, *labels.PAPER_SIZES):
+            return tuple(labels.benchmarks_of(self.size))
+        return tuple(sorted({c.record.cell.benchmark for c in self.cells}))
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        """The methods, behind the base model where that was evaluated or something was trained from it."""
+        trained = self.runs or any(c.record.cell.step != "base" for c in self.cells)
+        expected = {*labels.METHODS} & {*self.methods} or labels.BASE in self.recorded
+        return (labels.BASE, *self.methods) if trained or expected else self.methods
+
+    @cached_property
+    def recorded(self) -> set[str]:
+        """Every method with a record, runs with another tau_p or q among them."""
+        return {c.record.cell.method for c in self.cells} | {r.method for r in self.runs}
 
     @cached_property
     def scores(self) -> dict[ScoreKey, Score]:
         return score_all(self.cells)
 
-    def groups(self) -> list[Group]:
-        """One group per size with any record: the miniature, the paper's, others. Without any: the miniature."""
-        found = {c.record.cell.size for c in self.cells} | {r.size for r in self.runs} or {labels.MINI}
-        known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in found]
-        return [self.group(size) for size in (*known, *sorted(found - set(known)))]
+    def only(self, *methods: str) -> Group:
+        """The same records, of which figures show these methods."""
+        return replace(self, methods=methods)
 
-    def group(self, size: str) -> Group:
-        """What is on record of a size, and which of the paper's methods and benchmarks are expected of it."""
-        cells = [c.record for c in self.cells if c.record.cell.size == size]
-        runs = [r for r in self.runs if r.size == size]
-        own = tuple(labels.METHODS)
-        # runs with another tau_p or q have a figure of their own
-        found = {m for m in (*(c.cell.method for c in cells), *(r.method for r in runs)) if not variant(m)}
-        benchmarks = tuple(labels.benchmarks_of(size))
-        if size not in (labels.MINI, SMALL, *labels.PAPER_SIZES):
-            benchmarks = tuple(sorted({c.cell.benchmark for c in cells}))
-            own = tuple(m for m in own if m in found)
-        methods = (*own, *sorted(found - {*own, labels.BASE}))
-        trained = own or runs or any(c.cell.step != "base" for c in cells)
-        models = (labels.BASE, *methods) if trained or labels.BASE in found else methods
-        return Group(size, methods, models, benchmarks, any(x.synthetic for x in (*cells, *runs)))
-
-    def runs_of(self, size: str, methods: Sequence[str]) -> dict[str, list[TrainingRun]]:
-        """Trainings by method, in the order of `methods`; one without a run has an empty list."""
-        return {m: [r for r in self.runs if (r.size, r.method) == (size, m)] for m in methods}
-
-    def accuracy(self, size: str, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
+    def accuracy(self, method: str, benchmarks: Sequence[str], setting: str) -> Value | None:
         """Accuracy in percent, averaged (unweighted) over `benchmarks`; None unless all of them were run."""
-        found = average([self.scores.get((size, method, b, setting)) for b in benchmarks])
+        found = average([self.scores.get((self.size, method, b, setting)) for b in benchmarks])
         if isinstance(found, str):
             return None
         e = found.estimate
         ends = (None, None) if math.isnan(e.low) else (100 * e.low, 100 * e.high)
         return Value(100 * e.mean, *ends, tuple(100 * x for x in found.seeds.values()))
 
-    def difference(self, size: str, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | Gap:
-        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none."""
-        one, other = ([self.scores.get((size, m, b, setting)) for b in benchmarks] for m in (first, second))
+    def difference(self, first: str, second: str, benchmarks: Sequence[str], setting: str) -> Value | str:
+        """Accuracy of `first` minus `second` in points, paired by problem; or why there is none: "not run", "other
+        problems" or "samples missing"."""
+        one, other = ([self.scores.get((self.size, m, b, setting)) for b in benchmarks] for m in (first, second))
         d = difference(one, other, (first, second, "", setting), flips=_NO_TEST)
         if d.status != "run":
             return d.status
         return "samples missing" if d.points is None else Value(d.points, d.low, d.high)
 
-    def remarks(self, group: Group) -> list[str]:
-        """What a caption must say loudly: missing samples, benchmarks of which only a part was run."""
-        shown = {k: s for k, s in self.scores.items() if k[0] == group.size and k[2] in group.benchmarks}
+    def sketch(
+        self, kind: str, title: str, figure: Figure, caption: str, missing: Sequence[str] = (), *,
+        evaluated: bool = False,
+    ) -> Sketch:  # fmt: skip
+        """The figure under the group's name. What is not a result of the paper's models says so in title and caption.
+
+        Args:
+            evaluated: it shows evaluations: the caption says loudly where samples or problems of them are missing.
+        """
+        made_up = any(c.record.synthetic for c in self.cells) or any(r.synthetic for r in self.runs)
+        where = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
+        aside = labels.what_it_is(self.size)
+        said = [f"{aside[:1].upper()}{aside[1:]}."] if aside else []
+        said += ["SYNTHETIC RECORDS, made up for a test."] if made_up else []
+        said += [caption, *(self._remarks() if evaluated else ())]
+        title = f"{title}{where}{', SYNTHETIC RECORDS' if made_up else ''}"
+        return Sketch(f"{self.name}_{kind}", title, figure, " ".join(said), tuple(missing))
+
+    def _remarks(self) -> list[str]:
+        shown = {k: s for k, s in self.scores.items() if k[2] in self.benchmarks}
         lacking = [s.estimate.missing for s in shown.values() if s.estimate.missing]
         out = [f"MISSING SAMPLES: {sum(lacking)} in {len(lacking)} cells, see the table."] if lacking else []
         parts = {(k[2], s.estimate.problems, s.rows) for k, s in shown.items() if s.estimate.problems != s.rows}
         return out + [f"Only {n} of {rows} problems of {labels.benchmark_label(b)}." for b, n, rows in sorted(parts)]
+
+
+def groups(cells: Sequence[Loaded], runs: Sequence[TrainingRun], paper: PaperTable) -> dict[str, Group]:
+    """Size -> its group, of each size with any record: the miniature, the paper's, others. Without any: the miniature.
+
+    A group's methods are the paper's, and further ones with a record; of another model those with a record alone. Runs
+    with another tau_p or q are in no group's methods: they have a figure of their own.
+    """
+    final = final_step(cells)[0]
+    sizes = {c.record.cell.size for c in final} | {r.size for r in runs} or {labels.MINI}
+    known = [s for s in (labels.MINI, *labels.PAPER_SIZES) if s in sizes]
+    out = {}
+    for size in (*known, *sorted(sizes - set(known))):
+        of = [c for c in final if c.record.cell.size == size], [r for r in runs if r.size == size]
+        group = Group(size, *of, paper, ())
+        found = {m for m in group.recorded if not variant(m)}
+        own = [m for m in labels.METHODS if size in (labels.MINI, SMALL, *labels.PAPER_SIZES) or m in found]
+        out[size] = group.only(*own, *sorted(found - {*own, labels.BASE}))
+    return out

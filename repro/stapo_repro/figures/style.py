@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,11 +71,12 @@ def method_style(method: str) -> MethodStyle:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A figure that is drawn but not saved. It is saved under the style that it was drawn with.
+    """A figure with its title and caption. It is saved under the style that it was drawn with.
 
     Attributes:
         missing: what has no record, such as "GRPO": the saved caption ends with it.
         dense: too many marks for an SVG; pages show it as PNG.
+        files: kind -> bytes, once it is saved.
     """
 
     name: str
@@ -84,21 +85,16 @@ class Sketch:
     caption: str
     missing: tuple[str, ...] = ()
     dense: bool = False
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure as files (kind -> bytes) with its title and caption; `kind` is the one that pages show."""
-
-    name: str
-    title: str
-    files: dict[str, bytes]
-    caption: str
-    kind: str = "svg"
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def block(self, folder: str = "results/figures") -> str:
         """The picture with its caption for a page that sees the figures at `folder`."""
-        return f"![{self.title}]({folder}/{self.name}.{self.kind})\n\n<sub>{self.caption}</sub>"
+        return f"![{self.title}]({folder}/{self.name}.{_kind(self)})\n\n<sub>{self.caption}</sub>"
+
+
+def _kind(sketch: Sketch) -> str:
+    """The format that pages show."""
+    return "png" if sketch.dense else "svg"
 
 
 @contextmanager
@@ -115,8 +111,8 @@ def sheet(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Drawn:
-    """The sketch as files: the same bytes each time, on every machine with the pinned matplotlib and pillow.
+def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
+    """The sketch with its files: the same bytes each time, on every machine with the pinned matplotlib and pillow.
 
     Args:
         kinds: of "svg", "png", "pdf"; the one that pages show is always among the files.
@@ -124,21 +120,20 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Drawn:
     sketch.figure.suptitle(sketch.title, x=0.02, ha="left")
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
-    files, shown = {}, "png" if sketch.dense else "svg"
-    for kind in dict.fromkeys((shown, *kinds)):
+    files = {}
+    for kind in dict.fromkeys((_kind(sketch), *kinds)):
         out = io.BytesIO()
         title = {} if kind == "png" else {"Title": sketch.title}
         sketch.figure.savefig(out, format=kind, metadata=_METADATA[kind] | title)
         files[kind] = out.getvalue()
     lacks = f" Not run: {', '.join(sketch.missing)}." if sketch.missing else ""
-    return Drawn(sketch.name, sketch.title, files, sketch.caption + lacks, shown)
+    return replace(sketch, caption=sketch.caption + lacks, files=files)
 
 
 def nothing(axes: Axes, text: str = "not run") -> None:
     """A panel without data says why."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color=GREY, size=9)
-    axes.set_yticks([])
-    axes.tick_params(bottom=False, labelbottom=False)
+    axes.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)  # not of axes that share its scale
     axes.grid(visible=False)
 
 
@@ -150,19 +145,26 @@ def bare(axes: Axes, rows: int | None = None, margin: float = 0.4) -> None:
         axes.set_ylim(-rows + margin, 1 - margin)
 
 
-def point(axes: Axes, x: float, y: float, method: str, name: str, size: float = 4.5, edge: float = 0.5) -> None:
-    """A method's marker; `name` is its identifier in the SVG."""
-    how = method_style(method)
-    axes.plot([x], [y], how.marker, color=how.colour, markersize=size, markeredgecolor="white", markeredgewidth=edge,
-              zorder=5, gid=name)  # fmt: skip
+class Value(NamedTuple):
+    """A quantity with its 95 % interval (None: there is none, as with a single seed) and the value of each seed."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    seeds: tuple[float, ...] = ()
 
 
-def interval(
-    axes: Axes, low: float | None, high: float | None, y: float, colour: str, width: float, **how: Any
+def mark(
+    axes: Axes, v: Value, at: float, how: MethodStyle, name: str, *, upright: bool = False, hollow: bool = False
 ) -> None:
-    """A horizontal line from `low` to `high`; none where there is no interval."""
-    if low is not None and high is not None:
-        axes.plot([low, high], [y, y], color=colour, linewidth=width, solid_capstyle="butt", **how)
+    """A value with its interval along x at height `at`, or `upright` along y; `name`: its identifier in the SVG."""
+    if v.low is not None and v.high is not None:
+        ends, same = (v.low, v.high), (at, at)
+        axes.plot(*((same, ends) if upright else (ends, same)), color=how.colour, linewidth=1.3,
+                  solid_capstyle="butt")  # fmt: skip
+    axes.plot(*([at], [v.mean]) if upright else ([v.mean], [at]), how.marker, color=how.colour, markersize=4.5,
+              markerfacecolor="white" if hollow else how.colour, markeredgecolor=how.colour if hollow else "white",
+              markeredgewidth=1.0 if hollow else 0.5, zorder=5, gid=name)  # fmt: skip
 
 
 def number(axes: Axes, x: float, y: float, text: str, gap: float, **how: Any) -> None:
@@ -171,10 +173,10 @@ def number(axes: Axes, x: float, y: float, text: str, gap: float, **how: Any) ->
     axes.annotate(text, (x, y), xytext=(gap, 0), textcoords="offset points", **how)
 
 
-def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, why: str = "not run") -> Line2D:
-    """A method's entry in a legend; grey, and with the reason, where nothing of it is drawn."""
+def handle(method: str, text: str = "", *, run: bool = True, line: bool = True) -> Line2D:
+    """A method's entry in a legend; grey where it was not run."""
     how = method_style(method)
-    label = name_of(method) + (text if run else f" ({why})")
+    label = name_of(method) + (text if run else " (not run)")
     shown = Line2D([], [], color=how.colour if run else FAINT, label=label, marker=how.marker, markersize=4)
     if not line:
         shown.set_linestyle("none")
@@ -184,7 +186,7 @@ def handle(method: str, text: str = "", *, run: bool = True, line: bool = True, 
     return shown
 
 
-def marker_handle(marker: str, label: str, size: float, edge: str = GREY, face: str = "white") -> Line2D:
+def key(marker: str, label: str, size: float = 5, edge: str = GREY, face: str = "white") -> Line2D:
     """A legend's entry for a marker without a line."""
     return Line2D([], [], linestyle="none", marker=marker, markersize=size, markerfacecolor=face, markeredgecolor=edge,
                   label=label)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -16,13 +17,13 @@ from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
 from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from wordcloud import WordCloud
 
 from stapo_repro.figures import style
-from stapo_repro.figures.groups import Experiment, Group
-from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch
+from stapo_repro.figures.groups import Group
+from stapo_repro.figures.style import GREY, KEPT, SILENCED, SMALL, Sketch, Value
 from stapo_repro.text import percent, shown
 from stapo_repro.tokens import masks, numbers
 from stapo_repro.tokens.log import LoggedRun, marked
@@ -39,16 +40,13 @@ _NAMES = {
 _BARS, _FEWEST, _LONGEST = 25, 5, 24  # bars; different words that make a cloud; characters of a token
 _WORDS, _WIDTH, _HEIGHT = 100, 1000, 900  # of a cloud, in words and pixels
 # left out of clouds, as the paper does; the bars count them
-_COMMON = frozenset(
-    {
-        *("a", "an", "the", "of", "in", "on", "at", "by", "for", "from", "to", "with", "into", "onto", "over", "under"),
-        *("about", "as", "between", "through", "after", "before"),
-    }
+_COMMON = re.compile(
+    "an?|the|of|in|on|at|by|for|from|to|with|into|onto|over|under|about|as|between|through|after|before", re.IGNORECASE
 )
 _FONT = str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")  # the figures' own
 CATEGORIES = {"syntax": "uncommon syntax", "math": "hallucination or math error", "formatting": "formatting error"}
 """The paper's three categories of spurious tokens (Appendix "Supplementary Spurious Cases"). A reader gives them."""
-LABELS = "categories.json"  # beside the token log
+LABELS, CASE = "categories.json", ("step", "prompt_id", "sample", "position")  # beside the token log; of one token
 
 
 def sketches(run: LoggedRun) -> list[Sketch]:
@@ -58,20 +56,21 @@ def sketches(run: LoggedRun) -> list[Sketch]:
 
 def density(run: LoggedRun) -> Sketch:
     """All tokens with a positive advantage by probability and entropy, S2T's region outlined."""
-    title, region = run.heading("Tokens by probability and entropy"), numbers.threshold(run)
+    title, tau_p = run.heading("Tokens by probability and entropy"), run.header.tau_p
+    region = numbers.threshold(run)  # low, median, high
     figure = style.sheet(3.7)
     axes = figure.add_subplot()
     c = run.counts
     correct = c["sign"] == 1
     grid = np.zeros((len(LOG10_P_EDGES) - 1, len(ENTROPY_EDGES) - 1), dtype=np.int64)
     np.add.at(grid, (c["log10_p"][correct], c["entropy"][correct]), c["tokens"][correct])
-    caption = f"{run.caption_opening}Response tokens of responses with a positive advantage (right ones)."
+    caption = f"{run.caption_opening}Tokens of right responses (A > 0)."
     if not grid.any():
         style.nothing(axes, "no token of a response with a positive advantage")
         return Sketch("tokens_density", title, figure, caption, dense=True)
     columns, rows = np.flatnonzero(grid.any(axis=1)), np.flatnonzero(grid.any(axis=0))
-    tau_p = math.log10(run.header.tau_p)
-    left = min(float(LOG10_P_EDGES[columns[0]]), tau_p - 1) - 0.25
+    right = math.log10(tau_p)
+    left = min(float(LOG10_P_EDGES[columns[0]]), right - 1) - 0.25
     top = float(ENTROPY_EDGES[rows[-1] + 1]) + 0.125
     edges = [1]  # 1, 3, 10, 30, ...: the classes of counts that a colour means
     while edges[-1] <= grid.max():
@@ -82,31 +81,26 @@ def density(run: LoggedRun) -> Sketch:
     bar = figure.colorbar(drawn, ax=axes, label="tokens per bin", spacing="uniform", pad=0.01)
     bar.set_ticks(edges[:-1], labels=[f"{e:,}" for e in edges[:-1]])
     axes.set(xlim=(left, 0.05), ylim=(0, top), xlabel="log₁₀ of the token's probability", ylabel="entropy (nats)")
-    axes.axvline(tau_p, color="black", linewidth=0.8, dashes=(1, 1))
-    axes.annotate(f"p = {run.header.tau_p:g}", (tau_p, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
+    axes.axvline(right, color="black", linewidth=0.8, dashes=(1, 1))
+    axes.annotate(f"p = {tau_p:g}", (right, 1), xycoords=("data", "axes fraction"), xytext=(2, 2),
                   textcoords="offset points", ha="left", va="bottom", size=7)  # fmt: skip
     inside, total = int(c["tokens"][correct & c["rare"] & c["below"]].sum()), int(grid.sum())
     tau_h = region[1] if region is not None else top if np.inf in run.thresholds else None  # inf: q = 1
     if tau_h is None:
         axes.set_title("no rare token, so no entropy threshold", color=GREY, weight="normal")
     else:
-        axes.add_patch(Rectangle((left, 0), tau_p - left, min(tau_h, top), fill=False, edgecolor=SILENCED,
+        axes.add_patch(Rectangle((left, 0), right - left, min(tau_h, top), fill=False, edgecolor=SILENCED,
                                  linewidth=1.6, zorder=6, gid="region"))  # fmt: skip
         axes.set_title(f"in the region: {inside:,} of {total:,} tokens, {100 * inside / total:.3g} %", color=SILENCED,
                        weight="normal")  # fmt: skip
         caption += (
-            f" Outlined: S2T's region, rare tokens (p < {run.header.tau_p:g}, left of the dotted line) with an entropy "
-            "below the threshold; its count is exact and of each mini-batch's own threshold."
+            f" Outlined: S2T's region, p < {tau_p:g} and entropy below the mini-batch's threshold; its count is exact."
         )
     if region is not None:
         low, median, high = region
-        axes.add_patch(Rectangle((left, low), tau_p - left, min(high, top) - low, linewidth=0,
-                                 facecolor=SILENCED, alpha=0.15, zorder=0))  # fmt: skip
-        caption += (
-            f" Its upper edge is the median threshold, {median:.3g} nats; the band is the range over the mini-batches, "
-            f"{low:.3g} to {high:.3g}."
-        )
-    caption += " Bins are 0.25 wide and 0.125 high and may lie across a line."
+        axes.add_patch(Rectangle((left, low), right - left, min(high, top) - low, linewidth=0, facecolor=SILENCED,
+                                 alpha=0.15, zorder=0))  # fmt: skip
+        caption += f" Threshold: median {median:.3g} nats; band: {low:.3g} to {high:.3g}."
     return Sketch("tokens_density", title, figure, caption, dense=True)
 
 
@@ -125,8 +119,8 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
         left.barh(-i, q.tokens, height=0.62, color=colour, gid=f"tokens-{i}")
         style.number(left, q.tokens, -i, f"{q.tokens:,} ({100 * (q.share or 0):.3g} %)", 4)
         right.barh(-i, q.norm.mean, height=0.62, color=colour, gid=f"norm-{i}")
-        low = None if q.norm.low is None else max(q.norm.low, 0)
-        style.interval(right, low, q.norm.high, -i, "black", 1)
+        if q.norm.low is not None:
+            right.plot([max(q.norm.low, 0), q.norm.high], [-i, -i], color="black", linewidth=1, solid_capstyle="butt")
         style.number(right, q.norm.high or q.norm.mean, -i, f"{q.norm.mean:.3g}", 4)
     left.set_yticks([-i for i in range(len(quadrants))], [_NAMES[q.rare, q.below] for q in quadrants])
     if ends := [q.norm.high or q.norm.mean for q in quadrants if q.norm.mean is not None]:
@@ -137,10 +131,9 @@ def quadrant_bars(run: LoggedRun) -> Sketch:
         style.bare(axes, len(quadrants), 0.5)
     several = any(q.norm.low is not None for q in quadrants)
     caption = (
-        f"{run.caption_opening}Tokens of responses with a positive advantage. Rare: p < {run.header.tau_p:g}. Low "
-        "entropy: below the mini-batch's threshold. The norm is of the gradient with respect to the token's logits, "
-        "before any silencing."
-        f" {'Whiskers: 95 % t intervals over mini-batches.' if several else 'One mini-batch: no intervals.'}"
+        f"{run.caption_opening}Rare: p < {run.header.tau_p:g}; low entropy: below the mini-batch's threshold. Norm: of "
+        "the gradient with respect to the token's logits, before any silencing. "
+        f"{'Whiskers: 95 % t intervals over mini-batches.' if several else 'One mini-batch: no intervals.'}"
     )
     return Sketch("tokens_quadrants", run.heading("Gradient norm by quadrant"), figure, caption)
 
@@ -156,7 +149,7 @@ def _drawable(counts: Mapping[str, int], spaces: bool = True) -> dict[str, int]:
     found: Counter[str] = Counter()
     for text, n in counts.items():
         own = text if spaces else text.strip()
-        if not spaces and (not own or own.lower() in _COMMON):
+        if not spaces and (not own or _COMMON.fullmatch(own)):
             continue
         word = "".join(c if ord(c) in _charmap() else f"⟨U+{ord(c):04X}⟩" for c in marked(own))
         found[word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"] += n
@@ -165,17 +158,17 @@ def _drawable(counts: Mapping[str, int], spaces: bool = True) -> dict[str, int]:
 
 def clouds(run: LoggedRun, parts: Mapping[str, Mapping[str, int]]) -> Sketch:
     """A row for each part (`numbers.words`): its cloud of words, its most frequent tokens."""
-    figure = style.sheet(7.6)
+    bars = max(10, *(min(_BARS, len(counts)) for counts in parts.values()))
+    figure = style.sheet(0.6 + 0.28 * bars)
     grid = figure.subplots(2, 2, width_ratios=(3, 2))
     for (left, right), (part, counts), colour in zip(grid, parts.items(), (SILENCED, KEPT), strict=True):
         n = sum(counts.values())
         left.set_title(f"{part[:1].upper()}{part[1:]}: {n:,} token{'s' * (n != 1)}, {len(counts):,} different")
         _cloud(left, _drawable(counts, spaces=False), colour)
-        _bars(right, counts, colour)
+        _bars(right, counts, colour, bars)
     caption = (
-        f"{run.caption_opening}Rare: p < {run.header.tau_p:g}, in a response with a positive advantage. A word is the "
-        "larger the more often it occurs; articles, prepositions and white space are left out of the clouds, not of "
-        f"the bars, which are the {_BARS} most frequent. ␣ is a space, ⏎ the end of a line."
+        f"{run.caption_opening}Tokens with p < {run.header.tau_p:g} in responses with A > 0, larger the more often "
+        "they occur. Clouds leave out articles, prepositions and white space. ␣ is a space, ⏎ the end of a line."
     )
     if not run.masks_rare:
         caption += f" {run.header.selector} silences none of them for being rare: shown is what S2T would do."
@@ -200,7 +193,7 @@ def _cloud(axes: Axes, counts: dict[str, int], colour: str) -> None:
     axes.grid(visible=False)
 
 
-def _bars(axes: Axes, part: Mapping[str, int], colour: str) -> None:
+def _bars(axes: Axes, part: Mapping[str, int], colour: str, room: int) -> None:
     axes.set_title("occurrences", weight="normal")
     most = list(_drawable(part).items())[:_BARS]
     if not most:
@@ -212,7 +205,7 @@ def _bars(axes: Axes, part: Mapping[str, int], colour: str) -> None:
         label.set_parse_math(False)
     for i, (_, n) in enumerate(most):
         style.number(axes, n, i, f"{n:,}", 3, size=SMALL - 1)
-    axes.set_ylim(max(len(most), 10) - 0.4, -0.6)
+    axes.set_ylim(room - 0.4, -0.6)
     axes.set_xlim(0, 1.18 * most[0][1])
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     style.bare(axes)
@@ -228,14 +221,11 @@ def categories(folder: Path) -> dict[tuple[int, str, int, int], str]:
     file = folder / LABELS
     try:
         read = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        found = {(r["step"], r["prompt_id"], r["sample"], r["position"]): r["category"] for r in read}
+        found = {tuple(r[key] for key in CASE): CATEGORIES[r["category"]] for r in read}
     except (ValueError, TypeError, KeyError) as e:
         raise BadInput(f"{file} is no list of labelled cases", found=repr(e)[:200],
-                       expected='[{"step": 1, "prompt_id": "p", "sample": 0, "position": 5, "category": "math"}, ...]',
+                       expected=f"{', '.join(CASE)} and a category ({' | '.join(CATEGORIES)}) of each case",
                        next_step="mend the file, or move it away") from None  # fmt: skip
-    if unknown := set(found.values()) - CATEGORIES.keys():
-        raise BadInput(f"{file}: no such category", found=unknown, expected=" | ".join(CATEGORIES),
-                       next_step="mend the file")  # fmt: skip
     return found
 
 
@@ -243,85 +233,78 @@ def case_bars(run: LoggedRun, labelled: Mapping[tuple[int, str, int, int], str],
     """Tokens that S2T silences in their context, each beside the two most likely ones; those that a reader put into a
     category first, then the least probable ones."""
     rows = sorted(run.records(np.flatnonzero(run.silenced)), key=lambda r: r["logprob"])
-    of = {i: labelled.get((r["step"], r["prompt_id"], r["sample"], r["position"])) for i, r in enumerate(rows)}
-    chosen = sorted(of, key=lambda i: of[i] is None)[:n]
-    figure = style.sheet(0.7 + 0.55 * max(1, len(chosen)))
-    axes = figure.subplots()
-    ticks = []
-    for y, i in enumerate(chosen):
-        r = rows[i]
+    of = [(r, labelled.get(tuple(r[key] for key in CASE))) for r in rows]
+    chosen = sorted(of, key=lambda case: case[1] is None)[:n]
+    figure = style.sheet(1.0 + 0.55 * max(1, len(chosen)))
+    axes, ticks = figure.subplots(), []
+    for y, (r, category) in enumerate(chosen):
         likely = [(t, p, KEPT) for t, p in zip(r["top_tokens"], r["top_logprobs"], strict=True) if t != r["token"]][:2]
         for k, (token, logprob, colour) in enumerate([(r["token"], r["logprob"], SILENCED), *likely]):
             p, at = math.exp(logprob), -y - 0.27 * k
             axes.barh(at, p, height=0.25, color=colour)
-            style.number(axes, p, at, f"{marked(run.vocabulary.one(token))}  {100 * p:.3g} %", 3, parse_math=False)
+            text = f"{marked(run.vocabulary.one(token))}   {100 * p:.3g} %"
+            style.number(axes, p, at, text, 3, parse_math=False, annotation_clip=False)
         before, own, after = (marked(run.vocabulary.several(x)) for x in (r["before"], [r["token"]], r["after"]))
-        category = CATEGORIES.get(of[i] or "", "no category")
-        ticks.append(f"…{before[-36:]}⟦{own}⟧{after[:12]}…\n{category}, H = {r['entropy']:.2f}")
+        ticks.append(f"…{before[-36:]}⟦{own}⟧{after[:12]}…\n{category or 'no category'}, H = {r['entropy']:.2f}")
     axes.set_yticks([-y - 0.27 for y in range(len(chosen))], ticks, size=SMALL)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)
-    left = min([math.exp(rows[i]["logprob"]) for i in chosen] + [1e-3]) / 3
-    axes.set(xscale="log", xlabel="probability", xlim=(left, 300))
-    axes.set_xticks([t for t in 10.0 ** np.arange(-12, 1) if t >= left])
+    left = min([math.exp(r["logprob"]) for r, _ in chosen] + [1e-3]) / 3
+    axes.set(xscale="log", xlabel="probability", xlim=(left, 1))
     style.bare(axes)
     if not chosen:
         style.nothing(axes, "no such token")
-    caption = f"{run.caption_opening}Tokens that S2T silences (orange) and the two most likely ones in their place "
-    caption += "(blue). Whether a token is an error, and of which category, is a reader's judgement."
-    unread = sum(of[i] is None for i in chosen)
+    style.legend(figure, [Patch(color=SILENCED, label="the token that S2T silences"),
+                          Patch(color=KEPT, label="the two most likely ones in its place")])  # fmt: skip
+    unread = sum(category is None for _, category in chosen)
     missing = (f"a reader's category of {unread} of {len(chosen)} cases",) if unread else ()
+    caption = f"{run.caption_opening}H: entropy in nats. A case's category is a reader's judgement."
     return Sketch("tokens_cases", run.heading("Cases of spurious tokens"), figure, caption, missing)
 
 
-def planted_words(experiment: Experiment, group: Group) -> Sketch | None:
+def planted_words(g: Group) -> Sketch | None:
     """Precision and recall of each mask; None where no run of the group has a token log with planted words."""
-    logged = masks.planted_logs([r for r in experiment.runs if r.size == group.size])
+    logged = masks.planted_logs(g.runs)
     if not logged:
         return None
-    # (text, method, what its mask silences); a heading has no method
-    found: list[tuple[str, str, Measured | None]] = []
-    for part, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
-        found.append((title, "", None))
-        found += [(masks.SELECTORS[x.selector] if part else x.label, x.method, x.measured) for x in lines]
+    # a part's heading is a line without a mask
+    found: list[tuple[str, masks.Line | None]] = []
+    for i, (title, (lines, _)) in enumerate(masks.parts(logged).items()):
+        found += [(title, None), *((masks.SELECTORS[x.selector] if i else x.label, x) for x in lines)]
     figure = style.sheet(1.4 + 0.2 * len(found))
     panels = figure.subplots(1, 2, sharey=True)
     for axes, name in zip(panels, ("precision", "recall"), strict=True):
         axes.set_title(name.capitalize())
-        for i, (_, method, m) in enumerate(found):
-            if m is not None:
-                _draw_mask(axes, -i, method, m, name)
+        for i, (_, of) in enumerate(found):
+            if of is not None:
+                _draw_mask(axes, -i, of, name)
         style.bare(axes, len(found))
         axes.set(xlim=(0, 119), xticks=[0, 25, 50, 75, 100])  # room for the numbers
     panels[0].set_xlabel("planted words among the silenced tokens (%)")
     panels[1].set_xlabel("silenced share of the planted words (%)")
-    panels[0].set_yticks(*zip(*((-i, text) for i, (text, _, m) in enumerate(found) if m), strict=True))
-    for i, (text, _, m) in enumerate(found):
-        if m is None:
+    panels[0].set_yticks(*zip(*((-i, text) for i, (text, of) in enumerate(found) if of), strict=True))
+    for i, (text, of) in enumerate(found):
+        if of is None:
             head = panels[0].annotate(text, (0, -i), xytext=(3, 0), textcoords="offset points", va="center",
                                       weight="bold", bbox={"facecolor": "white", "linewidth": 0, "pad": 1})  # fmt: skip
             head.set_in_layout(False)  # it may reach into the gap between the panels
     style.legend(figure, [Line2D([], [], color="black", linewidth=0.9, label="planted words among all rare tokens")])
-    by_batch = any(m["precision"].over == "mini-batches" for _, _, m in found if m)
-    batches = ", for masks that reach beyond rare tokens over mini-batches" if by_batch else ""
     caption = (
-        f"{group.opening('Tokens that each mask silences in responses with a positive advantage')} The base model was "
-        "taught meaningless words; a token counts as planted if and only if it is one of them. Upper part: what each "
-        "run silenced; below it, what every mask would silence of the same tokens. Bars are 95 % bootstrap intervals "
-        f"over prompts{batches}. Of the random mask the expectation over its draws."
+        "Silenced tokens of right responses; the base model was taught meaningless words, which are the planted ones. "
+        "Bars: 95 % bootstrap intervals over prompts, over mini-batches for masks beyond rare tokens. Random mask: "
+        "expectation over its draws."
     )
-    title = group.heading("What the masks silence of the planted words")
-    return Sketch(f"{group.name}_planted", title, figure, caption)
+    return g.sketch("planted", "What the masks silence of the planted words", figure, caption)
 
 
-def _draw_mask(axes: Axes, y: float, method: str, m: Measured, name: str) -> None:
+def _draw_mask(axes: Axes, y: float, of: masks.Line, name: str) -> None:
+    m: Measured = of.measured
     share, whole, base = m[name], m["precision"].whole, m["rare_base"].mean
     if not whole or share.mean is None:
         style.number(axes, 0, y, "no planted word" if whole else "silences none", 3, color=GREY)
         return
     low, high = (None if x is None else 100 * x for x in (share.low, share.high))
-    style.interval(axes, low, high, y, style.method_style(method).colour, 1.3)
-    style.point(axes, 100 * share.mean, y, method, f"planted-{-y}")
+    style.mark(axes, Value(100 * share.mean, low, high), y, style.method_style(of.method), f"planted-{-y}")
     style.number(axes, high or 100 * share.mean, y, shown(percent(share.mean), 1), 5)
     if name == "precision" and base is not None:
         axes.plot([100 * base] * 2, [y - 0.5, y + 0.5], color="black", linewidth=0.9, zorder=2)

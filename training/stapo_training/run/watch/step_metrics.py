@@ -14,7 +14,7 @@ import numpy as np
 
 from stapo_results.schema import SETTINGS
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.8, 0.95, 0.99)
 
 _ALIASES = {
     "reward": "critic/rewards/mean",
