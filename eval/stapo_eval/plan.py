@@ -71,9 +71,9 @@ class EvaluationPlan:
         return f"{x.method}/{x.size}/s{x.train_seed}/{x.step}"
 
     @property
-    def stand_in(self) -> bool:
-        """Whether the judge is a model of the miniature, whose word does not count."""
-        return self.judge is not None and _stands_in(self.judge)
+    def judge_counts(self) -> bool:
+        """Whether there is a judge whose word counts: that of a model of the miniature does not."""
+        return self.judge is not None and not _stands_in(self.judge)
 
     @property
     def judge_text(self) -> str:

@@ -80,11 +80,7 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
 
 
 def judge_again(
-    out: Path,
-    judging: Judging,
-    key_variable: str = "",
-    data_dir: str = "",
-    benchmarks: str = "",
+    out: Path, judging: Judging, key_variable: str = "", data_dir: str = "", benchmarks: str = ""
 ) -> dict[str, Any]:
     """Judge the samples of a run folder with another judge, scope or mode; what is on record is not asked again.
 

@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
 from stapo_eval.samples import context_note, refused_notes
-from stapo_eval.verdicts import judge_note, judge_notes
+from stapo_eval.verdicts import judge_note
 from stapo_results import statistics, store
 from stapo_results.answers import normalise_gold
 from stapo_results.schema import (
@@ -65,6 +65,7 @@ def write_records(
         without = asking.unanswered(judged[i] for i in places if i in judged)
         cells.append(summarise(record, cell_verdicts) | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
+    unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -72,7 +73,7 @@ def write_records(
         "cells": cells,
         "averages": averages(records),
         "judge": plan.judge_text,
-        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *judge_notes(plan, judged)],
+        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear],
     }
     store.write_json(plan.out / "summary.json", summary)
     return summary
@@ -97,7 +98,7 @@ def cell_record(
         temperature=decoding.temperature,
         top_p=decoding.top_p,
         max_tokens=decoding.max_tokens,
-        scored_by="rule" if plan.judge is None or plan.stand_in else "rule+judge",
+        scored_by="rule+judge" if plan.judge_counts else "rule",
         judge_note=judge_note(plan),
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,

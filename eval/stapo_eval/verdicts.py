@@ -6,7 +6,7 @@ reply is on record before the next is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 
 from stapo_eval.engines import Finished, make_engine
@@ -34,7 +34,7 @@ def verdicts_of(
     """
     graded = _grade(plan, samples, display)
     judged = _judge(plan, samples, graded, display)
-    version, rule_only = grader_version(), plan.judge is None or plan.stand_in
+    version = grader_version()
     verdicts = []
     for i, (s, outcome) in enumerate(zip(samples, graded, strict=True)):
         judge = asking.verdict_by_judge(judged.get(i))
@@ -49,7 +49,7 @@ def verdicts_of(
                 judge=judge,
                 judge_model=plan.judge.name if plan.judge else "",
                 judge_revision=plan.judge.revision if plan.judge else "",
-                correct=outcome.rule if rule_only else asking.scored(outcome.rule, judge),
+                correct=asking.scored(outcome.rule, judge) if plan.judge_counts else outcome.rule,
             )
         )
     store.write_atomic(plan.out / "verdicts.jsonl", "".join(store.to_line(v) + "\n" for v in verdicts))
@@ -95,7 +95,7 @@ def _judge(
         done += len(judgements)
         display.update(done, len(first))
 
-    check = (lambda known, questions=0: None) if plan.stand_in else asking.check_replies
+    check = asking.check_replies if plan.judge_counts else lambda known, questions=0: None
     if done < len(first):
         check([known[key] for key in first if key in known], len(first))  # before a judge is loaded
         kind, options = plan.options.judge_options()
@@ -120,16 +120,12 @@ def _questions(
     return questions
 
 
-def judge_notes(plan: EvaluationPlan, judged: Mapping[int, Judgement]) -> list[str]:
-    """What a reader must know of the questions that were not answered, where the judge's word counts."""
-    return asking.judge_notes(judged.values()) if plan.judge is not None and not plan.stand_in else []
-
-
 def judge_note(plan: EvaluationPlan) -> str:
     """What is printed under every score of this judge, "" for nothing."""
-    if plan.stand_in:
+    if plan.prompt is None:
+        return ""
+    if not plan.judge_counts:
         return STAND_IN
-    if plan.prompt and not plan.prompt.source:
+    if not plan.prompt.source:
         return UNPUBLISHED
-    other_rule = plan.prompt and plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl"
-    return OTHER_RULE if other_rule else ""
+    return OTHER_RULE if plan.options.judge_mode == "justrl-exact" and plan.options.preset != "justrl" else ""
