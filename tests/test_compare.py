@@ -139,26 +139,22 @@ def test_missing_samples_make_a_difference_unknown_and_are_named(tmp_path: Path)
     assert table["warnings"] == ["samples of the second are MISSING on sums (1): no difference is computed"]
 
 
-def test_the_command_prints_and_writes(tmp_path: Path, capsys) -> None:
-    folders = [str(_write(tmp_path, "a", FIRST)), str(_write(tmp_path, "b", SECOND))]
-    out = tmp_path / "c.json"
-    assert main(["compare", *folders, "--out", str(out)]) == 0
-    text = capsys.readouterr().out
-    row = next(x for x in text.splitlines() if x.split()[:1] == ["sums"])
-    assert row.split() == ["sums", "4", "50.0", "8/16", "25.0", "4/16", "25.0", "10.2", "[-7.5,", "57.5]", "[6.2,",
-                           "43.8]", "0.250", "0.500"]  # fmt: skip
-    assert f"first: {folders[0]}\nsecond: {folders[1]}\n" in text
-    assert "a/mini/s0/step40 minus b/mini/s0/step40" in text
-    assert json.loads(out.read_bytes())["tables"]["t1.0"]["average"]["difference"] == 0.125
-    assert main(["compare", *folders, "--out", str(tmp_path)]) == 2  # before the tables
-    assert capsys.readouterr().out == ""
-
-
-def test_the_command_writes_only_what_is_asked_for_and_knows_a_benchmark_in_capitals(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_prints_and_writes_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     folders = [str(_write(tmp_path, "a", FIRST)), str(_write(tmp_path, "b", SECOND))]
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert main(["compare", *folders, "--benchmarks", "SUMS"]) == 0
+    text = capsys.readouterr().out
+    row = next(x for x in text.splitlines() if x.split()[:1] == ["sums"])
+    assert row.split() == ["sums", "4", "50.0", "8/16", "25.0", "4/16", "25.0", "10.2", "[-7.5,", "57.5]", "[6.2,",
+                           "43.8]", "0.250", "0.250"]  # fmt: skip
+    assert f"first: {folders[0]}\nsecond: {folders[1]}\n" in text
+    assert "a/mini/s0/step40 minus b/mini/s0/step40" in text
     assert list(Path.cwd().iterdir()) == []
+    assert main(["compare", *folders, "--out", "c.json"]) == 0
+    assert json.loads(Path("c.json").read_bytes())["tables"]["t1.0"]["average"]["difference"] == 0.125
+    capsys.readouterr()
+    assert main(["compare", *folders, "--out", str(tmp_path)]) == 2  # before the tables
+    assert capsys.readouterr().out == ""

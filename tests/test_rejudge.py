@@ -14,10 +14,9 @@ import pytest
 from endpoint_server import KEY, Server
 from forked import forked
 
-from stapo_eval import run as running
 from stapo_eval import verdicts
 from stapo_eval.cli import main
-from stapo_eval.judge import asking, published
+from stapo_eval.judge import published
 from stapo_eval.judge.asking import scored
 from stapo_eval.judge.published import Prompt, Source
 from stapo_eval.options import Judging, RunOptions
@@ -122,13 +121,21 @@ def test_each_distinct_question_is_asked_once_and_its_word_counts(judged: Path) 
 
 
 def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
-    world: Path, judged: Path, unjudged: Path, tmp_path: Path
+    world: Path, judged: Path, unjudged: Path, tmp_path: Path, capsys
 ) -> None:
     folder = _copy(unjudged, tmp_path / "run")
     shutil.move(world / "model", world / "moved")  # the evaluated model need not be there
-    _again(world, folder)
+    flags = ["--judge", str(world / "judge"), "--judge-prompt", str(world / "prompt.txt"), "--judge-prompt-unpublished"]
+    assert main(["judge", "--run", str(folder), *flags]) == 0
     shutil.move(world / "moved", world / "model")
     assert _files(folder) == _files(judged)
+    # 4 problems with 10 samples, by the rule and with the judge
+    share = capsys.readouterr().out.partition("the judge's share")[2].splitlines()
+    row = next(x.split() for x in share if x.split()[:2] == ["sums", "t1.0"])
+    cell = next(c for c in _cells(folder) if (c.cell.benchmark, c.cell.setting) == ("sums", "t1.0"))
+    rule, scores = ("".join(getattr(p, k) for p in cell.problems).count("1") for k in ("rule", "verdicts"))
+    assert row[2:4] == [f"{rule / 0.4:.1f}", f"{scores / 0.4:.1f}"]
+    assert row[-2:] == [f"{scores - rule}/0", f"{(scores - rule) / (40 - rule) * 100:.1f}"]
     before, after = _record(judged), _record(folder)
     assert (after.run_id, after.revisions, after.status) == (before.run_id, before.revisions, "done")
     (resumption,) = after.resumptions
@@ -214,23 +221,6 @@ def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on
         assert (folder / name).read_bytes() == (unjudged / name).read_bytes()
 
 
-def test_an_interrupted_judge_leaves_a_true_record(
-    world: Path, judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, other = _copy(judged, tmp_path / "run"), {"judge": str(world / "other-judge")}
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as m:
-        m.setattr(running, "verdicts_of", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            _again(world, folder, other)
-    assert (_record(folder).status, Path(_record(folder).config["judge"]).name) == ("interrupted", "other-judge")
-    _again(world, folder, other)
-    assert (_record(folder).status, {j.judge_model for j in _judgements(folder)}) == ("done", {"judge", "other-judge"})
-
-
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 11))])
 def test_killed_while_judging_it_ends_in_the_same_bytes(
@@ -243,6 +233,8 @@ def test_killed_while_judging_it_ends_in_the_same_bytes(
         bar = draw.uniform(0, size)
         with forked(lambda: _again(world, folder)) as process:
             met += process.kill_when(lambda bar=bar: path.exists() and path.stat().st_size > bar)
+        record = _record(folder)
+        assert (record.status, record.config["judge"]) == ("running", str(world / "judge"))
         now = path.read_bytes() if path.exists() else b""
         assert now.startswith(recorded)  # nothing that was on record is gone or made again
         recorded = now[: now.rfind(b"\n") + 1]
@@ -307,31 +299,3 @@ def test_what_cannot_be_judged_is_refused(world: Path, unjudged: Path, tmp_path:
     eval_model.benchmarks(tmp_path / "data", problems=11)
     with pytest.raises(BadInput, match="data:sums"):
         _again(world, unjudged, data_dir=str(tmp_path / "data"))
-
-
-def test_the_command_line_judges_and_prints_the_judges_share(
-    world: Path, unjudged: Path, tmp_path: Path, capsys
-) -> None:
-    folder = _copy(unjudged, tmp_path / "run")
-    flags = ["--judge-prompt", str(world / "prompt.txt"), "--judge-prompt-unpublished"]
-    assert main(["judge", "--run", str(folder), "--judge", str(world / "judge"), *flags]) == 0
-    out = capsys.readouterr().out
-    share = out[out.index("the judge's share") :]
-    row = next(x.split() for x in share.splitlines() if x.split()[:2] == ["sums", "t1.0"])
-    cell = next(c for c in _cells(folder) if (c.cell.benchmark, c.cell.setting) == ("sums", "t1.0"))
-    rule, scores = ("".join(getattr(p, k) for p in cell.problems).count("1") for k in ("rule", "verdicts"))
-    assert row[2:4] == [f"{rule / 0.4:.1f}", f"{scores / 0.4:.1f}"]
-    assert row[-2:] == [f"{scores - rule}/0", f"{(scores - rule) / (40 - rule) * 100:.1f}"]
-
-
-def test_a_judge_that_has_no_room_for_any_question_leaves_the_rule(
-    world: Path, unjudged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asking, "fitted_prompt", lambda *_: None)
-    out = _copy(unjudged, tmp_path / "run")
-    summary = _again(world, out)
-    count = len(_judgements(out))
-    assert summary["notes"][-1].startswith(f"{count} of {count} questions")
-    assert all(v.correct == v.rule and v.judge == "not_asked" for v in store.read(out / "verdicts.jsonl", Verdict))
-    for c in summary["cells"]:
-        assert c["judge_unanswered"] == {"too_long": c["samples"] - c["correct"]}
