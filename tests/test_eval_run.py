@@ -151,6 +151,8 @@ def test_other_parameters_in_the_same_folder_are_refused(world: Path, finished: 
         run(_options(world, finished, max_tokens=25, eval_seed=1))
     assert "max_tokens: 24 there, 25 now" in str(e.value)
     assert "eval_seed: 0 there, 1 now" in str(e.value)
+    with pytest.raises(BadInput, match="stapo-eval judge --run"):  # only the judge is another
+        run(_options(world, finished, judge="none"))
     with pytest.raises(BadInput, match="revision model"):
         run(_options(world, finished, model=str(world / "external"), method="justrl", size="mini", train_seed=3,
                      step="40"))  # fmt: skip

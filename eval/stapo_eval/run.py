@@ -38,6 +38,7 @@ from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample
 
+_JUDGE = ("judge", "revision judge")  # how differences begin that are the judge's
 _SAVE_SECONDS = 30.0  # of time spent, that a kill may take off the record
 
 
@@ -62,6 +63,11 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
         may_differ=may_differ,
         older=lambda c: {**DEFAULTS, **c},
         foreign=lambda name: name == "samples.jsonl",
+        advice=lambda previous, differing: (
+            f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
+            if all(x.startswith(_JUDGE) for x in differing)
+            else ""
+        ),
     ) as folder:
         samples = load_samples(plan)
         failed = drop_errors(plan, samples) if options.retry_errors else 0
@@ -116,7 +122,7 @@ def judge_again(
     with runs.opened(
         out,
         plan.run,
-        may_differ=lambda key: may_differ(key) or key.startswith(("judge", "revision judge")),
+        may_differ=lambda key: may_differ(key) or key.startswith(_JUDGE),
         older=lambda c: {**DEFAULTS, **c},
         advice=lambda previous, differing: "--data-dir with the benchmarks of the run, or --benchmarks with its files",
     ) as folder:
