@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stapo_eval.summary import audit
+from stapo_eval.scores import audit
 from stapo_results.schema import Cell, CellRecord, ProblemResult
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stapo_eval.cost import cost, in_words
 from stapo_eval.decoding import Decoding
 from stapo_eval.models import ModelFiles
 from stapo_eval.options import RunOptions
 from stapo_eval.plan import EvaluationPlan, PlannedCell
-from stapo_eval.scores import cell_record
-from stapo_eval.show import print_summary
-from stapo_eval.summary import averages, looks_repeated, notes, summarise
+from stapo_eval.scores import averages, cell_record, looks_repeated, notes, summarise
+from stapo_eval.show import cost, print_summary
+from stapo_results import store
 from stapo_results.benchmarks import Benchmark, load, registry_entry, write_registry
-from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Timing, Verdict
+from stapo_results.schema import Cell, CellRecord, Labels, Run, Sample, Verdict
 
 CELL = Cell(method="m", size="s", train_seed=0, step=1, benchmark="b", setting="t1.0")
 
@@ -55,16 +53,15 @@ def _made(rows: list[list[tuple[str | None, bool, int, str]]]) -> tuple[CellReco
     samples = [_sample(q, i, t, f) for q, row in enumerate(rows) for i, (_, _, t, f) in enumerate(row)]
     answers = [(a, c) for row in rows for a, c, _, _ in row]
     verdicts = [_verdict(s, a, c) for s, (a, c) in zip(samples, answers, strict=True)]
-    plan, where = _plan(_benchmark(len(rows), len(rows[0])))
-    return cell_record(plan, _run(), where, samples, verdicts), samples, verdicts
+    plan, cell = _plan(_benchmark(len(rows), len(rows[0])))
+    return cell_record(plan, _run(), cell, samples, verdicts), samples, verdicts
 
 
-def _plan(benchmark: Benchmark) -> tuple[EvaluationPlan, PlannedCell]:
-    plan = EvaluationPlan(
-        RunOptions(model="m"), ModelFiles("m", Path("m"), "m", "", "", "", None), None,
-        Labels(method="m", size="s", train_seed=0, step=1), (benchmark,), {"t1.0": (1.0, 1.0)}, Path("out"), _run(),
-    )  # fmt: skip
-    return plan, PlannedCell(CELL, benchmark, Decoding(1.0, 1.0, 99))
+def _plan(b: Benchmark) -> tuple[EvaluationPlan, PlannedCell]:
+    cell = PlannedCell(CELL, b, Decoding(1.0, 1.0, 99), b.problems, b.spec.samples)
+    labels = Labels(method="m", size="s", train_seed=0, step=1)
+    model = ModelFiles("m", Path("m"), "m", "", "", "", None)
+    return EvaluationPlan(RunOptions(model="m"), model, None, labels, (cell,), Path("out"), _run()), cell
 
 
 # problem means .5, 1, 0
@@ -124,8 +121,8 @@ def _cell(texts: list[list[str]], logprob: float | None) -> tuple[CellRecord, li
     _, samples, verdicts = _made([[("1", True, 10, "stop")] * len(row) for row in texts])
     said = [t for row in texts for t in row]
     samples = [s.model_copy(update={"response": t, "logprob_sum": logprob}) for s, t in zip(samples, said, strict=True)]
-    plan, where = _plan(_benchmark(len(texts), len(texts[0])))
-    return cell_record(plan, _run(), where, samples, verdicts), samples
+    plan, cell = _plan(_benchmark(len(texts), len(texts[0])))
+    return cell_record(plan, _run(), cell, samples, verdicts), samples
 
 
 @pytest.mark.parametrize(
@@ -186,45 +183,20 @@ def test_averages_are_by_setting_and_count_benchmarks_alike() -> None:
     assert (alone["setting"], alone["benchmarks"], alone["accuracy"]) == ("t0.7", 1, 0.875)
 
 
-def _timing(s: Sample, elapsed: float | None, kind: str = "sample") -> Timing:
-    return Timing(cell=s.cell, problem_id=s.problem_id, sample_index=s.sample_index, kind=kind, created="2000",
-                  seconds=9.0, elapsed=elapsed)  # type: ignore[arg-type]  # fmt: skip
-
-
-def test_cost_by_hand() -> None:
-    samples = [_sample(0, 0, 100), _sample(0, 1, 300), _sample(1, 0, 50, cell="other")]
-    timings = [
-        _timing(samples[0], 1.0), _timing(samples[1], 3.0), _timing(samples[2], 1.0), _timing(samples[0], 2.0, "judge"),
-        _timing(samples[1], None, "verdict"),
-    ]  # fmt: skip
-    c = cost(samples, timings, _run())
-    assert (c["generation_seconds"], c["tokens"], c["tokens_per_second"]) == (5.0, 450, 90.0)
-    assert (c["gpus"], c["gpu_hours"], c["judge_seconds"], c["judge_replies"]) == (0, None, 2.0, 1)
-    # 4 replicas of 2 GPUs for 5 s, and for the judge's 2 s: 56 GPU seconds
-    config: dict[str, Any] = {"replicas": 4, "tensor_parallel": 2}
-    big = cost(samples, timings, _run(hardware={"gpus": ["H"] * 8}, config=config))
-    assert (big["gpus"], big["gpu_hours"]) == (8, round(56 / 3600, 4))
-    hidden = cost([s.model_copy(update={"engine": "openai m"}) for s in samples], timings, _run())
-    assert (hidden["gpus"], hidden["gpu_hours"]) == (None, None)
-    assert "GPU hours not known" in in_words(hidden)
-
-
-def test_cost_counts_only_tokens_with_a_time_and_says_so() -> None:
-    samples = [_sample(0, 0, 100), _sample(0, 1, 300)]
-    c = cost(samples, [_timing(samples[0], 2.0), _timing(samples[1], None)], _run())
-    assert (c["tokens"], c["tokens_per_second"], c["timed"], c["samples"]) == (100, 50.0, 1, 2)
-    assert in_words(c).endswith("(1 of 2 samples have a time)")
-    assert cost(samples, [], _run())["tokens_per_second"] is None
-
-
-def test_the_tables_print_every_k_and_n(tmp_path: Path, capsys) -> None:
-    record, samples, verdicts = _made(ROWS)
-    summary = {"model": "m", "cells": [summarise(record, verdicts)], "averages": averages([record]),
-               "notes": ["careful"]}  # fmt: skip
-    (tmp_path / "cost.json").write_text(json.dumps(cost(samples, [], _run())))
+def test_the_tables_print_every_k_and_n_and_what_it_cost(tmp_path: Path, capsys) -> None:
+    record, _, verdicts = _made(ROWS)
+    summary: dict[str, Any] = {"model": "m", "cells": [summarise(record, verdicts)], "averages": averages([record]),
+                               "notes": ["careful"]}  # fmt: skip
+    # 487 tokens of the twelve responses in 9 s; 8 GPUs for 90 s
+    config = {"engine": "vllm", "replicas": 4, "tensor_parallel": 2}
+    timed = _run(hardware={"gpus": ["H"] * 8}, config=config, generating_seconds=9.0, wall_seconds=90.0)
+    store.write_json(tmp_path / "run.json", timed)
     print_summary(summary, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     score, response = (x.split() for x in lines if x.split()[:1] == ["b"])
     assert score == ["b", "t1.0", "4", "50.0", "28.9", "[0.0,", "100.0]", "[0.0,", "100.0]", "6/12", "66.7", "66.7"]
     assert response == ["b", "t1.0", "33.3", "25.0", "25", "/", "60", "38", "/", "99"]
-    assert lines[-2:] == ["note: careful", "cost: not known: no sample has a time"]
+    assert lines[-3:-1] == [
+        "note: careful", "cost: 487 tokens in 9.0 s, 54 tokens per second, GPU hours 0.20"]  # fmt: skip
+    for changed in ({"generating_seconds": None}, {"hardware": {"gpus": []}}, {"config": {"engine": "openai"}}):
+        assert "not known" in cost(summary, timed.model_copy(update=changed))

@@ -1,6 +1,6 @@
-"""Two runs on the same problems: paired differences by benchmark and on average.
+"""`stapo-eval compare`: two runs on the same problems, paired differences by benchmark and on average.
 
-Pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
+Tables are pure functions of cell records. Runs that cannot be compared are refused; other differences are warned of.
 """
 
 from __future__ import annotations
@@ -10,13 +10,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_eval.summary import difference_fields, rounded
-from stapo_results import store
-from stapo_results.errors import BadInput, short_hashes
-from stapo_results.schema import CellRecord, ProblemResult, Run
+from stapo_eval.scores import difference_fields, rounded
+from stapo_eval.show import intervals, p_value, percent, print_table
+from stapo_results import runs, store
+from stapo_results.errors import BadInput, meant, short_hashes
+from stapo_results.schema import CellRecord, Run
 from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
 
-_SAME = "evaluate both on the same file and the same --limit, or leave the benchmark out with --benchmarks"
+# what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
+_SAME = {
+    "rows": lambda r: r.benchmark_rows,
+    "answers (SHA-256)": lambda r: r.benchmark_sha256,
+    "variant": lambda r: r.variant or "the registered copy",
+}
+_WARNED = {
+    "SAMPLES A PROBLEM": lambda r: r.n,
+    "GRADERS": lambda r: r.grader,
+    "WAYS OF SCORING": lambda r: r.scored_by,
+    # an older record does not say who judged: it has no grader either
+    "JUDGES": lambda r: r.judge or ("none" if r.grader and r.scored_by == "rule" else ""),
+    "longest responses": lambda r: r.max_tokens,
+    "engines": lambda r: r.engine,
+    "counts of text variants": lambda r: str(r.text_variants),
+    "DECODINGS": lambda r: f"temperature {r.temperature}, top-p {r.top_p}",
+}
 
 
 class Pair(NamedTuple):
@@ -29,11 +46,36 @@ class Pair(NamedTuple):
 Cells = dict[tuple[str, str], CellRecord]  # by (benchmark, setting)
 
 
+def compare_runs(first: Path, second: Path, benchmarks: str = "", out: str = "") -> None:
+    """Print the tables of two run folders, one for each setting that both have.
+
+    Args:
+        benchmarks: names joined by commas; "" for all.
+        out: a JSON file for every number; "" for none.
+
+    Raises:
+        BadInput: the folders hold no finished runs, or what they hold cannot be compared.
+    """
+    if out:
+        runs.check_file(out, "--out")
+    cells = load_cells(first), load_cells(second)
+    known = sorted({name for side in cells for name, _ in side})
+    given = [x.strip() for x in benchmarks.split(",") if x.strip()]
+    chosen = [meant("benchmark", x, known, "choose of these, or leave out --benchmarks") for x in given]
+    tables = {setting: compare(pairs) for setting, pairs in pair_runs(*cells, chosen).items()}
+    print(f"first: {first}\nsecond: {second}")
+    for setting, table in tables.items():
+        _print(setting, table)
+    if out:
+        store.write_json(out, {"schema_version": 1, "tables": tables})
+        print(f"written: {out}")
+
+
 def load_cells(folder: Path) -> Cells:
     """The cell records of a finished run.
 
     Raises:
-        BadInput: no cells, an unfinished run, or two cells of one benchmark and setting.
+        BadInput: no cells, or an unfinished run.
     """
     if (folder / "run.json").exists() and (status := store.read_json(folder / "run.json", Run).status) != "done":
         raise BadInput(
@@ -42,137 +84,88 @@ def load_cells(folder: Path) -> Cells:
             expected="done",
             next_step="run the command that made it again: it goes on",
         )
-    cells: Cells = {}
-    for path in sorted((folder / "cells").glob("*.json")):
-        record = store.read_json(path, CellRecord)
-        where = record.cell.benchmark, record.cell.setting
-        if where in cells:
-            raise BadInput(
-                f"{folder} holds two cells of {where[0]} at {where[1]}",
-                found=f"{cells[where].cell.id} and {record.cell.id}",
-                next_step="give a folder that one evaluation wrote",
-            )
-        cells[where] = record
-    if not cells:
+    records = [store.read_json(path, CellRecord) for path in sorted((folder / "cells").glob("*.json"))]
+    if not records:
         raise BadInput(
             f"{folder} holds no cell records",
             expected="cells/*.json, as stapo-eval run leaves them",
             next_step="give the folder that was --out of a finished stapo-eval run",
         )
-    return cells
+    return {(r.cell.benchmark, r.cell.setting): r for r in records}
 
 
-def pair_runs(
-    a: Cells, b: Cells, settings: Sequence[str] = (), benchmarks: Sequence[str] = ()
-) -> dict[str, list[Pair]]:
-    """Setting -> pairs by benchmark: the same setting of two runs.
+def pair_runs(a: Cells, b: Cells, benchmarks: Sequence[str] = ()) -> dict[str, list[Pair]]:
+    """Setting -> pairs by benchmark, for the settings of both runs.
 
     Args:
-        settings: those to compare; all that both have if there is none.
-        benchmarks: likewise, but without any both runs have to have the same.
+        benchmarks: those to compare; without any both runs have to have the same.
+
+    Raises:
+        BadInput: no common setting, or a benchmark that only one of them has.
     """
-    both = {s for _, s in a} & {s for _, s in b}
     found = {}
-    for setting in settings or sorted(both, reverse=True):
+    for setting in sorted({s for _, s in a} & {s for _, s in b}, reverse=True) or ["one setting"]:
         first, second = ({x for x, s in side if s == setting} for side in (a, b))
-        absent = [x for x in benchmarks if x not in first & second] if benchmarks else sorted(first ^ second)
-        if absent or not first & second:
+        both = first & second
+        absent = set(benchmarks) - both if benchmarks else first ^ second
+        if absent or not both:
             raise BadInput(
-                f"not both runs hold {', '.join(absent) or 'anything'} at {setting}",
-                found=f"{', '.join(sorted(first)) or 'nothing'} against {', '.join(sorted(second)) or 'nothing'}",
+                f"not both runs hold {', '.join(sorted(absent)) or 'anything'} at {setting}",
+                found=" against ".join(", ".join(sorted(f"{x} {s}" for x, s in side)) for side in (a, b)),
                 expected="the same benchmarks, or their averages would not compare",
-                next_step=f"--benchmarks {','.join(sorted(first & second))}   compares what both have"
-                if first & second
+                next_step=f"--benchmarks {','.join(sorted(both))}   compares what both have"
+                if both
                 else "evaluate one of them on the other's benchmarks and settings",
             )
         found[setting] = [Pair(a[x, setting], b[x, setting]) for x in dict.fromkeys(benchmarks) or sorted(first)]
-    if not found:
-        raise BadInput(
-            "the two runs share no setting",
-            found=f"{', '.join(sorted({s for _, s in a}))} against {', '.join(sorted({s for _, s in b}))}",
-            next_step="evaluate one of them with the other's --settings",
-        )
     return found
 
 
 def check_problems(pair: Pair) -> None:
     """Raises BadInput unless both cells hold the same copy of the benchmark and the same problems of it."""
-    a, b = pair.first, pair.second
-    for what, x, y in (
-        ("rows", a.benchmark_rows, b.benchmark_rows),
-        ("answers (SHA-256)", a.benchmark_sha256, b.benchmark_sha256),
-        ("variant", a.variant or "the registered copy", b.variant or "the registered copy"),
-    ):
-        if x != y:
-            raise BadInput(
-                f"{a.cell.benchmark}: the two were evaluated on different copies",
-                found=f"{what} {x} against {y}",
-                expected="one copy",
-                next_step=_SAME,
-            )
-    ids = [{p.problem_id for p in r.problems} for r in (a, b)]
-    if ids[0] != ids[1]:
-        only = sorted(ids[0] ^ ids[1])
+    differing = {
+        what: [value(r) for r in pair] for what, value in _SAME.items() if value(pair.first) != value(pair.second)
+    }
+    first, second = ({p.problem_id for p in r.problems} for r in pair)
+    if only := sorted(first ^ second):
+        differing["problems"] = [f"{len(first)}", f"{len(second)}, {len(only)} on one side only, first {only[0]}"]
+    if differing:
         raise BadInput(
-            f"{a.cell.benchmark}: the two hold different problems",
-            found=f"{len(ids[0])} against {len(ids[1])}, {len(only)} on one side only, first {only[0]}",
-            expected="the same problems",
-            next_step=_SAME,
+            f"{pair.first.cell.benchmark}: the two were evaluated on different problems",
+            found="; ".join(f"{what} {x} against {y}" for what, (x, y) in differing.items()),
+            expected="one copy, and the same problems of it",
+            next_step="evaluate both on the same file with the same --limit, or leave it out with --benchmarks",
         )
 
 
 def warnings(pairs: Sequence[Pair]) -> list[str]:
     """What a reader must know before reading a difference, each with both values."""
     found: dict[tuple[str, str], list[str]] = {}
-    for p in pairs:
-        a, b = p.first, p.second
-        sides = {
-            "SAMPLES A PROBLEM": (a.n, b.n),
-            "GRADERS": (a.grader, b.grader),
-            "WAYS OF SCORING": (a.scored_by, b.scored_by),
-            "JUDGES": (_judge(a), _judge(b)),
-            "longest responses": (a.max_tokens, b.max_tokens),
-            "engines": (a.engine, b.engine),
-            "counts of text variants": (str(a.text_variants), str(b.text_variants)),
-            "DECODINGS": (_decoding(a), _decoding(b)),
-        }
-        notes = [
-            (f"{name} DIFFER", short_hashes(f"{x or 'not recorded'} against {y or 'not recorded'}"))
-            for name, (x, y) in sides.items()
-            if x != y
-        ]
-        for note in notes:
-            found.setdefault(note, []).append(a.cell.benchmark)
-        for side, r in (("first", a), ("second", b)):
+    for pair in pairs:
+        name = pair.first.cell.benchmark
+        for what, value in _WARNED.items():
+            x, y = (value(r) or "not recorded" for r in pair)
+            if x != y:
+                found.setdefault((f"{what} DIFFER", short_hashes(f"{x} against {y}")), []).append(name)
+        for side, r in zip(("first", "second"), pair, strict=True):
             if missing := "".join(q.verdicts for q in r.problems).count("-"):
                 note = f"samples of the {side} are MISSING", "no difference is computed"
-                found.setdefault(note, []).append(f"{a.cell.benchmark} ({missing})")
+                found.setdefault(note, []).append(f"{name} ({missing})")
     out = [f"{what} on {', '.join(names)}: {values}" for (what, values), names in found.items()]
     if all(p.first == p.second for p in pairs):
         out.append("both sides are THE SAME RECORDS")
     return out
 
 
-def _judge(record: CellRecord) -> str:
-    """Who judged; "" where the record does not say: an older one has no grader either."""
-    return record.judge or ("none" if record.grader and record.scored_by == "rule" else "")
-
-
-def _decoding(record: CellRecord) -> str:
-    return f"temperature {record.temperature}, top-p {record.top_p}"
-
-
-def _means(problems: Sequence[ProblemResult]) -> dict[str, float]:
+def _means(record: CellRecord) -> dict[str, float]:
     """Problem id -> mean of its samples; NaN where one is missing: the mean of the rest may flatter."""
-    return {
-        p.problem_id: math.nan if "-" in p.verdicts else float(problem_means([parse_verdicts(p.verdicts)])[0])
-        for p in problems
-    }
+    letters = {p.problem_id: p.verdicts for p in record.problems}
+    return {k: math.nan if "-" in x else float(problem_means([parse_verdicts(x)])[0]) for k, x in letters.items()}
 
 
 def _side(record: CellRecord) -> dict[str, Any]:
     letters = "".join(p.verdicts for p in record.problems)
-    means = list(_means(record.problems).values())
+    means = list(_means(record).values())
     return {
         "cell": record.cell.id,
         "run_id": record.run_id,
@@ -183,13 +176,9 @@ def _side(record: CellRecord) -> dict[str, Any]:
     }
 
 
-def _difference(d: Paired, ends: tuple[float, float]) -> dict[str, float | int | None]:
-    return {
-        "problems": d.problems,
-        "standard_error": rounded(d.se),
-        "p": rounded(d.sign_flip),
-        **difference_fields(d, ends),
-    }
+def _difference(d: Paired, strata: list[list[float]]) -> dict[str, float | int | None]:
+    more = difference_fields(d, bootstrap(strata))
+    return {"problems": d.problems, "standard_error": rounded(d.se), "p": rounded(d.sign_flip), **more}
 
 
 def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -203,20 +192,41 @@ def compare(pairs: Sequence[Pair]) -> dict[str, Any]:
     columns, strata = [], []
     for pair in pairs:
         check_problems(pair)
-        first, second = _means(pair.first.problems), _means(pair.second.problems)
-        differences = [first[k] - second[k] for k in sorted(first)]
-        strata.append(differences)
+        first, second = _means(pair.first), _means(pair.second)
+        strata.append([first[k] - second[k] for k in sorted(first)])
         columns.append({
             "benchmark": pair.first.cell.benchmark,
             "first": _side(pair.first),
             "second": _side(pair.second),
-            **_difference(paired(first, second), bootstrap([differences])),
+            **_difference(paired(first, second), strata[-1:]),
         })  # fmt: skip
     adjusted = holm([math.nan if c["p"] is None else c["p"] for c in columns])
     for column, p in zip(columns, adjusted, strict=True):
         column["p_holm"] = rounded(p)
-    average: dict[str, Any] = _difference(paired_average(strata), bootstrap(strata))
+    average: dict[str, Any] = _difference(paired_average(strata), strata)
     for side in ("first", "second"):
         values = [c[side]["accuracy"] for c in columns]
         average[side] = None if None in values else rounded(math.fsum(values) / len(values))
     return {"columns": columns, "average": average, "warnings": warnings(pairs)}
+
+
+def _print(setting: str, table: dict[str, Any]) -> None:
+    def row(name: str, c: dict[str, Any], sides: list[str], adjusted: str) -> list[str]:
+        difference = percent(c["difference"]), percent(c["standard_error"])
+        return [name, str(c["problems"]), *sides, *difference, *intervals(c), p_value(c["p"]), adjusted]
+
+    rows, models = [], []
+    for c in table["columns"]:
+        both = c["first"], c["second"]
+        sides = [x for s in both for x in (percent(s["accuracy"]), f"{s['correct']}/{s['samples']}")]
+        rows.append(row(c["benchmark"], c, sides, p_value(c["p_holm"])))
+        # a cell's id without benchmark, setting and evaluation seed
+        models.append(" minus ".join(dict.fromkeys(s["cell"].rsplit("/", 3)[0] for s in both)))
+    if len(rows) > 1:
+        a = table["average"]
+        rows.append(row("average", a, [percent(a["first"]), "", percent(a["second"]), ""], ""))
+    columns = ("benchmark", "problems", "first", "k/n", "second", "k/n", "diff.", "SE", "95 % t", "95 % bootstrap")
+    subject = ", ".join(dict.fromkeys(models))
+    print_table(f"{setting}: {subject}, accuracy in %", (*columns, "p", "p (Holm)"), rows, text_columns=1)
+    for text in table["warnings"]:
+        print(f"WARNING: {text}")

@@ -25,15 +25,13 @@ class Decoding:
     max_tokens: int
 
 
-# any other decoding, as other harnesses use them, in its shortest form: t0.8-p0.9
-_OTHER = re.compile(r"t(\d+(?:\.\d+)?)-p(\d+(?:\.\d+)?)")
-
-
-def _other(name: str) -> tuple[float, float] | None:
-    if not (m := _OTHER.fullmatch(name)):
-        return None
-    t, p = found = float(m[1]), float(m[2])
-    return found if t > 0 < p <= 1 and name == f"t{t:g}-p{p:g}" and found not in SETTINGS.values() else None
+def _values_of(name: str) -> tuple[float, float] | None:
+    """(temperature, top-p) of a setting's name. Any other decoding has its shortest form as its name: t0.8-p0.9."""
+    m = re.fullmatch(r"t(\d+(?:\.\d+)?)-p(\d+(?:\.\d+)?)", name)
+    if not m:
+        return SETTINGS.get(name)
+    t, p = values = float(m[1]), float(m[2])
+    return values if t > 0 < p <= 1 and name == f"t{t:g}-p{p:g}" and values not in SETTINGS.values() else None
 
 
 def parse_settings(text: str) -> dict[str, tuple[float, float]]:
@@ -43,16 +41,15 @@ def parse_settings(text: str) -> dict[str, tuple[float, float]]:
         BadInput: for a setting that does not exist.
     """
     names = list(SETTINGS) if text == "both" else [s.strip() for s in text.split(",") if s.strip()]
-    others = {n: found for n in names if (found := _other(n))}
-    unknown = [n for n in names if n not in SETTINGS and n not in others]
-    if unknown or not names:
+    found = {n: values for n in names if (values := _values_of(n))}
+    if not found or len(found) < len(set(names)):
         raise BadInput(
             "unknown decoding setting",
-            found=", ".join(unknown) or text,
+            found=", ".join(n for n in names if n not in found) or text,
             expected="both, " + ", ".join(SETTINGS) + ", or another in its shortest form, as t0.8-p0.9",
             next_step="leave out --settings for both",
         )
-    return {n: SETTINGS.get(n) or others[n] for n in dict.fromkeys(names)}
+    return found
 
 
 def prompt(problem: str) -> str:

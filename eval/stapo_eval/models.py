@@ -12,8 +12,6 @@ from stapo_results.store import read_json, sha256_files
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
                     "tokenizer.model", "special_tokens_map.json")  # fmt: skip
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
-
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -41,26 +39,24 @@ class ModelFiles:
         return f"{self.commit + ' ' if self.commit else ''}weights sha256:{self.weights_sha256}"
 
 
-def _download(given: str, revision: str) -> tuple[Path, str]:
+def _download(given: str, revision: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
         patterns = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
-        folder = Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
+        return Path(snapshot_download(given, revision=revision or None, allow_patterns=patterns))
     except Exception as e:  # noqa: BLE001  whatever failed, the model is not available here
+        no_id = isinstance(e, HFValidationError)  # it could be no hub id
         raise BadInput(
             f"the model {given} is neither a folder nor a model that could be downloaded",
-            found=f"no folder {given}"
-            if isinstance(e, HFValidationError)  # it could be no hub id
-            else f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
+            found=f"no folder {given}" if no_id else f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}",
             next_step="give a folder with config.json and *.safetensors, or a hub id on a machine with network access",
         ) from None
-    return folder, folder.name
 
 
 def check_files(model: ModelFiles) -> None:
-    """Raises BadInput for weights that were cut off on their way (by their headers) or no tokenizer."""
+    """Raises BadInput for weights that were cut off on their way (by their headers)."""
     from safetensors import SafetensorError, safe_open
 
     for path in sorted(model.folder.glob("*.safetensors")):
@@ -68,16 +64,8 @@ def check_files(model: ModelFiles) -> None:
             with safe_open(path, "numpy"):
                 pass
         except (SafetensorError, OSError, ValueError) as e:
-            raise BadInput(
-                f"{path} is not whole", found=f"{path.stat().st_size:,} bytes, {e}", next_step="copy the file again"
-            ) from None
-    if not any((model.folder / name).exists() for name in _VOCABULARIES):
-        raise BadInput(
-            f"no tokenizer.json in {model.given}",
-            found=", ".join(sorted(p.name for p in model.folder.iterdir())[:12]),
-            expected=f"one of {', '.join(_VOCABULARIES)}",
-            next_step="copy the tokenizer's files into the model's folder",
-        )
+            size = path.stat().st_size
+            raise BadInput(f"{path} is not whole", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
 
 
 def find_model(given: str, revision: str = "") -> ModelFiles:
@@ -86,7 +74,8 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
     Raises:
         BadInput: no such model, no safetensors weights, or a stapo.json that belongs to other weights.
     """
-    folder, commit = (Path(given), "") if Path(given).is_dir() else _download(given, revision)
+    local = Path(given).is_dir()
+    folder = Path(given) if local else _download(given, revision)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights or not (folder / "config.json").exists():
         raise BadInput(
@@ -105,10 +94,11 @@ def find_model(given: str, revision: str = "") -> ModelFiles:
             next_step="export the model again, or delete stapo.json and give --method --size --train-seed --step",
         )
     tokenizer = [folder / n for n in _TOKENIZER_FILES if (folder / n).exists()]
-    name = "/".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step))) if labels else (
-        given if commit else folder.resolve().name
-    )  # fmt: skip
-    return ModelFiles(given, folder, name, commit, digest, sha256_files(tokenizer) if tokenizer else "", labels)
+    name = folder.resolve().name if local else given
+    if labels:
+        name = "/".join((labels.method, labels.size, f"s{labels.train_seed}", str(labels.step)))
+    tokenizer_sha256 = sha256_files(tokenizer) if tokenizer else ""
+    return ModelFiles(given, folder, name, "" if local else folder.name, digest, tokenizer_sha256, labels)
 
 
 def endpoint_model(name: str) -> ModelFiles:

@@ -1,8 +1,8 @@
-"""What the commands are told: each dataclass is the flags of a command line, and what its run record holds."""
+"""Options of an evaluation: `What` decides its numbers, `Where` and the engine's options do not."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,35 +11,20 @@ import tyro
 from stapo_eval.engines.options import EngineOptions
 from stapo_results.benchmarks.load import is_file_name, name_of_file
 from stapo_results.errors import BadInput
+from stapo_results.schema import JudgeMode
+
+Preset = Literal["ours", "math-verify", "justrl", "strict"]
 
 
 @dataclass(frozen=True)
-class _Evaluation:
-    model: str
-    """Folder with config.json and safetensors weights, or a hub id."""
-    benchmarks: str = "all"
-    """Names joined by commas; `all` is the paper's six."""
-    settings: str = "both"
-    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
-    data_dir: str = ""
-    """Directory with the benchmarks' JSONL files and a registry.yaml; if empty, $STAPO_DATA_DIR, else the hub."""
-    out: str = ""
-    """Run folder; if empty, runs/eval/<model's labels>."""
-    engine: Literal["hf", "vllm", "openai"] = "hf"
-    """hf: transformers, deterministic on a CPU. vllm: an environment of its own. openai: endpoints, see --url."""
-    n: int = 0
-    """Samples a problem; if 0, the benchmark's own N."""
-    limit: int = 0
-    """Only the first so many problems of each benchmark; records say so."""
-    max_tokens: int = 20_480
-    """Longest response in tokens; the model's positions may allow less."""
-    eval_seed: int = 0
-    """Seed of this evaluation; every sample's own seed derives from it."""
+class Judging:
+    """Options of the judge, those of `stapo-eval judge` too; its model and prompt count by their hashes."""
+
     judge: str = "none"
     """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
     judge_scope: Literal["rule-negatives", "all"] = "rule-negatives"
     """Which samples the judge is asked about; its word counts where it is asked."""
-    judge_mode: Literal["compass", "justrl-exact"] = "compass"
+    judge_mode: JudgeMode = "compass"
     """justrl-exact: JustRL's script with its empty question, the whole response, "A" alone accepted."""
     judge_revision: str = ""
     """The hub judge's revision; if empty, for CompassVerifier-3B the one that is pinned."""
@@ -51,15 +36,51 @@ class _Evaluation:
     judge_engine: Literal["", "hf", "vllm", "openai"] = ""
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Address of an endpoint that serves the judge; several share the work."""
-    preset: Literal["ours", "math-verify", "justrl", "strict"] = "ours"
+    """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Options that change no number: places, and files that count by their hashes, whatever their paths are."""
+
+    model: str
+    """Folder with config.json and safetensors weights, or a hub id."""
+    revision: str = ""
+    """The hub model's revision."""
+    data_dir: str = ""
+    """Directory with the benchmarks' JSONL files and a registry.yaml; if empty, $STAPO_DATA_DIR, else the hub."""
+    out: str = ""
+    """Run folder; if empty, runs/eval/<model's labels>."""
+    retry_errors: bool = False
+    """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
+
+
+@dataclass(frozen=True)
+class What:
+    """Options that samples, verdicts or scores depend on: in one run folder they have one value."""
+
+    benchmarks: str = "all"
+    """Names or .jsonl files joined by commas; `all` is the paper's six."""
+    settings: str = "both"
+    """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
+    engine: Literal["hf", "vllm", "openai"] = "hf"
+    """hf: transformers, deterministic on a CPU. vllm: an environment of its own. openai: endpoints, see --url."""
+    served_model: str = ""
+    """How the endpoint calls the model; if empty, --model, or the only one there if --model is a folder."""
+    n: int = 0
+    """Samples a problem; if 0, the benchmark's own N."""
+    limit: int = 0
+    """Only the first so many problems of each benchmark; records say so."""
+    max_tokens: int = 20_480
+    """Longest response in tokens; the model's positions may allow less."""
+    eval_seed: int = 0
+    """Seed of this evaluation; every sample's own seed derives from it."""
+    preset: Preset = "ours"
     """Rule grader (docs/evaluation.md says what each does)."""
     accept_variant: bool = False
     """Run a copy of a benchmark with other rows or golds; every record says so."""
     strict: bool = False
     """Refuse a copy whose problem texts differ."""
-    revision: str = ""
-    """The hub model's revision."""
     method: str = ""
     """Label of the method; if empty, the model's stapo.json, else external."""
     size: str = ""
@@ -74,19 +95,17 @@ class _Evaluation:
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
     """Rows of a batch of the engine hf; if 0, 64 on a CPU, 512 on a GPU, fewer as memory demands."""
-    retry_errors: bool = False
-    """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
 
 
 @dataclass(frozen=True)
-class RunOptions(EngineOptions, _Evaluation):
-    """Everything that `stapo-eval run` is told of one evaluation; but for `model` all has a default."""
+class RunOptions(EngineOptions, What, Judging, Where):
+    """Options of `stapo-eval run`, all of them recorded; only `model` is required."""
 
     def engine_options(self) -> EngineOptions:
         return EngineOptions(**{f.name: getattr(self, f.name) for f in fields(EngineOptions)})
 
     def judge_options(self) -> tuple[str, EngineOptions]:
-        """(engine of the judge, its options): those of the run, but for what the judge has of its own."""
+        """(engine of the judge, its options): those of the run, with the judge's own address."""
         kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
         options = replace(self.engine_options(), served_model="")
         if kind == "openai":
@@ -94,35 +113,10 @@ class RunOptions(EngineOptions, _Evaluation):
         return kind, replace(options, url=self.judge_url)
 
 
-@dataclass(frozen=True)
-class JudgeOptions:
-    """What `stapo-eval judge` is told."""
-
-    run: str
-    """Run folder, the --out of stapo-eval run."""
-    judge: str
-    """Verifier model: folder or hub id, such as opencompass/CompassVerifier-3B; none: the rule scores alone."""
-    scope: Literal["rule-negatives", "all"] = "rule-negatives"
-    """Which samples the judge is asked about; its word counts where it is asked."""
-    mode: Literal["compass", "justrl-exact"] = "compass"
-    """justrl-exact: JustRL's script with its empty question, the whole response, "A" alone accepted."""
-    revision: str = ""
-    """The hub judge's revision; if empty, for CompassVerifier-3B the one that is pinned."""
-    prompt: str = ""
-    """The judge's published prompt: a text file, FILE.py[:VARIABLE] or a folder; if empty, $STAPO_JUDGE_PROMPT, else
-    the judge's folder, else it is fetched at its commit."""
-    prompt_unpublished: bool = False
-    """Ask in a prompt that is no published one; every record says so."""
-    engine: Literal["", "hf", "vllm", "openai"] = ""
-    """Engine of the judge; if empty, that of the run, or openai with --url."""
-    url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
-    key_variable: str = ""
-    """Environment variable with the endpoint's key; if empty, that of the run."""
-    data_dir: str = ""
-    """Directory with the benchmarks' files; if empty, that of the run."""
-    benchmarks: str = ""
-    """Files of benchmarks that the run was given by path, joined by commas."""
+IDENTITY = {*(f.name for f in fields(What)), "judge_scope", "judge_mode", "judge_engine"}
+RECORDED = {f.name for f in fields(RunOptions)}
+# a record from before an option existed was made with the option's default
+DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}
 
 
 def benchmark_files(files: str) -> dict[str, str]:

@@ -4,61 +4,66 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from stapo_eval.decoding import Decoding, parse_settings
 from stapo_eval.engines.options import check_options, copies_of
 from stapo_eval.engines.requests import Key
-from stapo_eval.grading.rules import Gold, Options, check_preset
+from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
-from stapo_eval.options import RunOptions
+from stapo_eval.options import IDENTITY, RECORDED, Judging, RunOptions
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.load import is_file_name
+from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run
 from stapo_results.sizes import is_miniature_size
 
 PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
 SMALL_MODEL_BYTES = 64 << 20
-
-# no part of what the samples and verdicts are: where they go, paths of things that are identified by their hash, and
-# where and on how many machines an engine runs
-_NO_IDENTITY = (
-    *("out", "data_dir", "model", "judge", "revision", "judge_revision", "retry_errors"),
-    *("judge_prompt", "judge_prompt_unpublished"),
-    *("url", "judge_url", "concurrency", "timeout", "patience", "key_variable"),
-    *("replicas", "ray_address", "tensor_parallel"),
-)
+_LEAST = {"n": 0, "limit": 0, "batch_rows": 0, "threads": 0, "max_tokens": 1}
 _SOURCE = "source:"  # where a benchmark came from: for the reader, its content is what counts
-# a record from before an option existed was made with the option's default
-DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}
 
 
 class PlannedCell(NamedTuple):
+    """One benchmark at one setting: the problems that are asked, `n` samples of each."""
+
     cell: Cell
     benchmark: Benchmark
     decoding: Decoding
+    problems: tuple[Problem, ...]
+    n: int
+
+    def golds(self, preset: str = "ours") -> dict[str, tuple[Gold, Options]]:
+        """Answer and grading options by problem id."""
+        unordered = self.benchmark.spec.unordered
+        return {p.id: (p.answer, Options(unordered, p.tolerance, p.unit, preset=preset)) for p in self.problems}
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """One model over benchmarks and decoding settings; `run` is the record of a run that starts now."""
+    """One model over benchmarks and decoding settings.
+
+    Attributes:
+        cells: in the order of the records.
+        run: the record of a run that starts now.
+        prompt: what the judge is asked in.
+    """
 
     options: RunOptions
     model: ModelFiles
     judge: ModelFiles | None
     labels: Labels
-    benchmarks: tuple[Benchmark, ...]
-    settings: dict[str, tuple[float, float]]
+    cells: tuple[PlannedCell, ...]
     out: Path
     run: Run
-    prompt: Prompt | None = None  # the judge's
+    prompt: Prompt | None = None
 
     @property
     def title(self) -> str:
@@ -66,17 +71,9 @@ class EvaluationPlan:
         return f"{x.method}/{x.size}/s{x.train_seed}/{x.step}"
 
     @property
-    def miniature(self) -> bool:
-        return is_miniature_size(self.labels.size)
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether the judge is a model of the miniature, whose word does not count."""
-        return self.judge is not None and _stands_in(self.judge)
-
-    @property
-    def judges_itself(self) -> bool:
-        return bool(self.judge) and self.judge.folder.resolve() == self.model.folder.resolve()
+    def judge_counts(self) -> bool:
+        """Whether there is a judge whose word counts: that of a model of the miniature does not."""
+        return self.judge is not None and not _stands_in(self.judge)
 
     @property
     def judge_text(self) -> str:
@@ -85,72 +82,50 @@ class EvaluationPlan:
             return ""
         name, revision = self.judge.name, self.judge.revision
         who = revision if revision.startswith(name) else f"{name} {revision}"
-        how = f"scope {self.options.judge_scope}, mode {self.options.judge_mode}"
-        return f"{who}, prompt {self.prompt}, {how}"
-
-    def samples_of(self, benchmark: Benchmark) -> int:
-        return self.options.n or benchmark.spec.samples
-
-    def problems(self, benchmark: Benchmark) -> tuple[Problem, ...]:
-        return benchmark.problems[: self.options.limit or None]
-
-    def golds(self, benchmark: Benchmark, preset: str = "ours") -> dict[str, tuple[Gold, Options]]:
-        """Answer and grading options by problem id."""
-        unordered = benchmark.spec.unordered
-        return {
-            p.id: (p.answer, Options(unordered, p.tolerance, p.unit, preset=preset)) for p in self.problems(benchmark)
-        }
-
-    def cells(self) -> Iterator[PlannedCell]:
-        for benchmark in self.benchmarks:
-            for setting, (temperature, top_p) in self.settings.items():
-                cell = Cell(
-                    method=self.labels.method,
-                    size=self.labels.size,
-                    train_seed=self.labels.train_seed,
-                    step=self.labels.step,
-                    benchmark=benchmark.name,
-                    setting=setting,
-                    eval_seed=self.options.eval_seed,
-                )
-                yield PlannedCell(cell, benchmark, Decoding(temperature, top_p, self.options.max_tokens))
-
-    def benchmark_of(self) -> dict[str, Benchmark]:
-        """Benchmark by cell id."""
-        return {cell.id: benchmark for cell, benchmark, _ in self.cells()}
+        return f"{who}, prompt {self.prompt}, scope {self.options.judge_scope}, mode {self.options.judge_mode}"
 
     def keys(self) -> list[Key]:
         """Every sample's key in the order of the verdicts file."""
-        return [
-            (cell.id, p.id, i)
-            for cell, benchmark, _ in self.cells()
-            for p in self.problems(benchmark)
-            for i in range(self.samples_of(benchmark))
-        ]
+        return [(c.cell.id, p.id, i) for c in self.cells for p in c.problems for i in range(c.n)]
 
 
-def make_plan(options: RunOptions) -> EvaluationPlan:
+def make_plan(options: RunOptions, known: Run | None = None) -> EvaluationPlan:
     """Check everything that can be checked without loading a model.
 
+    Args:
+        known: the record of a run that is judged again; its model need not be there any more.
+
     Raises:
-        BadInput: for any option, file or model that cannot be used.
+        BadInput: for all options and benchmarks that cannot be used, else for a judge or model.
     """
-    _check(options)
-    settings, benchmarks = parse_settings(options.settings), _benchmarks(options)
+    checks = Checks()
+    for name, least in _LEAST.items():
+        checks.attempt(name, _at_least, options, name, least)
+    checks.attempt("engine", check_options, options.engine, options.engine_options())
+    checks.attempt("judge", check_judge, options.judge_scope, options.judge_mode)
+    checks.attempt("step", _step, options.step or "base")
+    if options.out:
+        checks.attempt("out", runs.check_folder, options.out, "--out")
+    settings = checks.attempt("settings", parse_settings, options.settings)
+    benchmarks = _benchmarks(options, checks)
+    checks.refuse()
+    assert settings is not None
     judge, prompt = (None, None) if options.judge in ("", "none") else find_judge(options)
-    # an endpoint's model needs no files here; a folder still gives its labels and hash
-    named = options.engine == "openai" and not Path(options.model).is_dir()
-    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
+    model, revisions = _model(options, known)
     labels = _labels(options, model)
-    revisions = _revisions(model, judge_revisions(judge, prompt), benchmarks)
+    revisions |= {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
+    revisions |= {f"data:{b.name}": b.content for b in benchmarks}
+    revisions |= {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
     config = {
         **asdict(options),
         "benchmarks": [b.name for b in benchmarks],
         "settings": list(settings),
         "threads": _threads(options.threads, model),
         "replicas": copies_of(options.engine, options.engine_options()),
-        **{k: getattr(labels, k) for k in ("method", "size", "train_seed", "step")},
+        **_trained(labels),
     }
+    if known:
+        config |= {k: v for k, v in known.config.items() if not k.startswith("judge") and k != "key_variable"}
     run = provenance.new_run(
         "eval",
         config,
@@ -162,57 +137,72 @@ def make_plan(options: RunOptions) -> EvaluationPlan:
     run = run.model_copy(update={"run_id": identity(config, revisions)})
     default = f"runs/eval/{labels.method}-{labels.size}-s{labels.train_seed}-{labels.step}".replace(" ", "_")
     out = Path(options.out or default)
-    return EvaluationPlan(options, model, judge, labels, benchmarks, settings, out, run, prompt)
+    return EvaluationPlan(
+        options, model, judge, labels, tuple(_cells(options, labels, benchmarks, settings)), out, run, prompt
+    )
 
 
-def _check(options: RunOptions) -> None:
-    check_preset(options.preset)
-    check_judge(options.judge_scope, options.judge_mode)
-    check_options(options.engine, options.engine_options())
-    for name, least in (("n", 0), ("limit", 0), ("batch_rows", 0), ("threads", 0), ("max_tokens", 1)):
-        if (given := getattr(options, name)) < least:
-            flag = f"--{name.replace('_', '-')}"
-            raise BadInput(
-                f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}"
-            )
-    if options.out:
-        runs.check_folder(options.out, "--out")
+def _cells(
+    options: RunOptions, labels: Labels, benchmarks: Sequence[Benchmark], settings: dict[str, tuple[float, float]]
+) -> Iterator[PlannedCell]:
+    for b in benchmarks:
+        problems, n = b.problems[: options.limit or None], options.n or b.spec.samples
+        for setting, (temperature, top_p) in settings.items():
+            cell = Cell(**_trained(labels), benchmark=b.name, setting=setting, eval_seed=options.eval_seed)
+            yield PlannedCell(cell, b, Decoding(temperature, top_p, options.max_tokens), problems, n)
 
 
-def _benchmarks(options: RunOptions) -> tuple[Benchmark, ...]:
-    data_dir = find_data_dir(options.data_dir)
+def _trained(labels: Labels) -> dict[str, Any]:
+    return labels.model_dump(include={"method", "size", "train_seed", "step"})
+
+
+def _at_least(options: RunOptions, name: str, least: int) -> None:
+    if (given := getattr(options, name)) < least:
+        flag = f"--{name.replace('_', '-')}"
+        raise BadInput(f"{flag} is too small", found=given, expected=f"{least} or more", next_step=f"leave out {flag}")
+
+
+def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
+    data_dir = checks.attempt("data directory", find_data_dir, options.data_dir)
     given = [b.strip() for b in options.benchmarks.split(",") if b.strip()]
     names = PAPER if options.benchmarks.lower() == "all" else given
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
-    found = [load(n, data_dir, accept_variant=options.accept_variant, strict=options.strict) for n in names]
-    return tuple({b.name: b for b in found}.values())
+
+    def loaded(name: str) -> Benchmark:
+        return load(name, data_dir, accept_variant=options.accept_variant, strict=options.strict)
+
+    found = [checks.attempt(name, loaded, name) for name in names]
+    return tuple({b.name: b for b in found if b is not None}.values())
+
+
+def _model(options: RunOptions, known: Run | None) -> tuple[ModelFiles, dict[str, str]]:
+    """The evaluated model, and what the run's record says of it."""
+    if known:
+        model = ModelFiles(options.model, Path(options.model), options.size, "", "", "", None)
+        return model, {k: known.revisions[k] for k in ("model", "tokenizer")}
+    # an endpoint's model needs no files here; a folder still gives its labels and hash
+    named = options.engine == "openai" and not Path(options.model).is_dir()
+    model = endpoint_model(options.model) if named else find_model(options.model, options.revision)
+    return model, {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}"}
 
 
 def _labels(options: RunOptions, model: ModelFiles) -> Labels:
     known = model.labels or Labels(method="external", size=model.name, train_seed=0, step="base")
-    step = options.step or known.step
-    if step != "base" and not str(step).isdigit():
-        raise BadInput("--step is a number or base", found=step)
     return Labels(
         method=options.method or known.method,
         size=options.size or known.size,
         train_seed=known.train_seed if options.train_seed < 0 else options.train_seed,
-        step="base" if step == "base" else int(step),
+        step=_step(options.step) if options.step else known.step,
         parent_run=known.parent_run,
         weights_sha256=model.weights_sha256,
     )
 
 
-def judge_revisions(judge: ModelFiles | None, prompt: Prompt | None) -> dict[str, str]:
-    """What the run's record says of the judge; empty without one."""
-    return {"judge": f"{judge.name} {judge.revision}", "judge prompt": str(prompt)} if judge else {}
-
-
-def _revisions(model: ModelFiles, judge: dict[str, str], benchmarks: tuple[Benchmark, ...]) -> dict[str, str]:
-    found = {"model": model.revision, "tokenizer": f"sha256:{model.tokenizer_sha256}", **judge}
-    found |= {f"data:{b.name}": b.content for b in benchmarks}
-    return found | {f"{_SOURCE}{b.name}": b.source for b in benchmarks if not is_file_name(b.source)}
+def _step(given: str) -> Any:
+    if given != "base" and not given.isdigit():
+        raise BadInput("--step is a number or base", found=given)
+    return given if given == "base" else int(given)
 
 
 def _threads(asked: int, model: ModelFiles) -> int:
@@ -222,9 +212,8 @@ def _threads(asked: int, model: ModelFiles) -> int:
     """
     if asked:
         return asked
-    if sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES:
-        return 1
-    return provenance.usable_cores()
+    small = sum(f.stat().st_size for f in model.folder.glob("*.safetensors")) < SMALL_MODEL_BYTES
+    return 1 if small else provenance.usable_cores()
 
 
 def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
@@ -244,14 +233,11 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
         return find_model(given, options.judge_revision or pinned), prompt
     except BadInput as e:
         if pinned:
-            e.next_step += (
-                f"; if the hub does not have the pinned revision {pinned}: "
-                "--judge-revision main (stapo-eval judge: --revision)"
-            )
+            e.next_step += f"; if the hub does not have the pinned revision {pinned}: --judge-revision main"
         raise
 
 
-def judge_prompt(options: RunOptions) -> tuple[ModelFiles | None, Prompt]:
+def judge_prompt(options: Judging) -> tuple[ModelFiles | None, Prompt]:
     """The judge's files where it is a folder, and what it is asked in; nothing of a hub's model is fetched.
 
     Raises:
@@ -271,10 +257,10 @@ def _stands_in(judge: ModelFiles) -> bool:
 def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
     """The id of an evaluation: 12 hex digits of what its samples and verdicts depend on, the code left out."""
     contents = {k: v for k, v in revisions.items() if not k.startswith(_SOURCE)}
-    parts = {k: v for k, v in config.items() if k not in _NO_IDENTITY} | {"revisions": contents}
+    parts = {k: v for k, v in config.items() if k in IDENTITY} | {"revisions": contents}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def may_differ(key: str) -> bool:
     """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
-    return key in _NO_IDENTITY or key.startswith(f"revision {_SOURCE}")
+    return key in RECORDED - IDENTITY or key.startswith(f"revision {_SOURCE}")

@@ -1,27 +1,27 @@
-"""`stapo-eval run`: one model over benchmarks and decoding settings, resumable at any moment.
+"""`stapo-eval run` and `judge`: one model over benchmarks and decoding settings, resumable at any moment.
 
-Samples are appended as they come (`sampling`). Everything else (verdicts, cell records, summary) is made from them at
+Samples are appended as they come (`samples`). Everything else (verdicts, cell records, summary) is made from them at
 the end (`verdicts`, `scores`), as a pure function, so a run that was killed anywhere and started again ends in the same
-files.
+files. Judging again is the same with the samples fixed.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.display import StageDisplay
-from stapo_eval.engines import Engine, make_engine
-from stapo_eval.engines.requests import Key, key_of
-from stapo_eval.options import RunOptions
-from stapo_eval.plan import DEFAULTS, EvaluationPlan, make_plan, may_differ
-from stapo_eval.sampling import (
+from stapo_eval.engines import make_engine
+from stapo_eval.engines.requests import Key
+from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files
+from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
+from stapo_eval.samples import (
     context_limit,
     context_note,
     drop_errors,
@@ -32,23 +32,20 @@ from stapo_eval.sampling import (
     requests_of,
 )
 from stapo_eval.scores import write_records
-from stapo_eval.show import print_summary
+from stapo_eval.show import StageDisplay, print_summary
 from stapo_eval.verdicts import verdicts_of
-from stapo_results import runs, store
-from stapo_results.errors import BadInput, RecordError, RunFailed
-from stapo_results.schema import CellRecord, Judgement, Sample, Timing, Verdict
+from stapo_results import provenance, runs, store
+from stapo_results.errors import BadInput, RunFailed
+from stapo_results.schema import Run, Sample
+
+_JUDGE = ("judge", "revision judge")  # how differences begin that are the judge's
+_SAVE_SECONDS = 30.0  # of time spent, that a kill may take off the record
 
 
-def run(
-    options: RunOptions,
-    say: Callable[[str], None] = print,
-    command: str = "the same command goes on",
-    resume: bool = True,
-) -> dict[str, Any]:
+def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
     """Evaluate, or go on where an earlier call with the same options stopped.
 
     Args:
-        command: what to type to go on after an interruption.
         resume: False refuses a folder that holds a run.
 
     Returns:
@@ -60,158 +57,172 @@ def run(
     plan = make_plan(options)
     if not resume and (plan.out / runs.RECORD).exists():
         raise BadInput(f"{plan.out} already holds a run", next_step="leave out --no-resume, or give another --out")
-
     with runs.opened(
         plan.out,
         plan.run,
         may_differ=may_differ,
         older=lambda c: {**DEFAULTS, **c},
         foreign=lambda name: name == "samples.jsonl",
+        advice=lambda previous, differing: (
+            f"stapo-eval judge --run {plan.out}, with the options of the judge, judges its samples again"
+            if all(x.startswith(_JUDGE) for x in differing)
+            else ""
+        ),
     ) as folder:
-        set_aside_damaged(plan.out)
-        failed = drop_errors(plan) if options.retry_errors else 0
+        samples = load_samples(plan)
+        failed = drop_errors(plan, samples) if options.retry_errors else 0
         start = f"{failed} samples that had failed are made again" if failed else ""
         if folder.finished and not failed:
-            start = lacking(plan, load_samples(plan))
+            start = missing(plan, samples)
             if not start:
                 summary = json.loads((plan.out / "summary.json").read_text(encoding="utf-8"))
                 print_summary(summary, plan.out)
-                say(f"{plan.out} is finished; nothing was done")
+                print(f"{plan.out} is finished; nothing was done")
                 return summary
-            say(f"{plan.out} was finished, but lacks {start}: it is made again")
-        summary = carry_out(plan, folder, start, command)
+            print(f"{plan.out} was finished, but lacks {start}: it is made again")
+        summary = _finish(plan, folder, samples, start or f"{len(samples)} of {len(plan.keys())} samples")
     print_summary(summary, plan.out)
-    say(f"records: {plan.out}")
     return summary
 
 
-def carry_out(plan: EvaluationPlan, folder: runs.OpenRun, start: str, command: str, **fields: Any) -> dict[str, Any]:
-    """Make what the folder lacks, with its run record kept true to the end.
+def judge_again(
+    out: Path, judging: Judging, key_variable: str = "", data_dir: str = "", benchmarks: str = ""
+) -> dict[str, Any]:
+    """Judge the samples of a run folder with another judge, scope or mode; what is on record is not asked again.
+
+    It ends in the files that `run` would have left with this judge from the start.
 
     Args:
-        start: where a run goes on from, for its record; "": after the samples that are there.
-        command: what to type to go on after an interruption.
+        key_variable, data_dir: where they are other than the run's.
+        benchmarks: files of benchmarks that the run was given by path, joined by commas.
+
+    Returns:
+        The summary, as in summary.json.
+
+    Raises:
+        BadInput: no such run, samples missing from it, other benchmark files, or a judge that is not there.
+    """
+    if not (out / runs.RECORD).exists():
+        raise BadInput(f"{out} holds no run", expected="the --out of stapo-eval run", next_step="stapo-eval run ...")
+    known, files = store.read_json(out / runs.RECORD, Run), benchmark_files(benchmarks)
+    if known.kind != "eval":
+        raise BadInput(f"{out} is no evaluation", found=f"a run of kind {known.kind}")
+    config: dict[str, Any] = {**DEFAULTS, **{k: v for k, v in known.config.items() if k in RECORDED}, **asdict(judging)}
+    names: list[str] = config["benchmarks"]
+    config |= {
+        "out": str(out),
+        "benchmarks": ",".join(files.get(name, name) for name in names),
+        "settings": ",".join(config["settings"]),
+        "data_dir": data_dir or (config["data_dir"] if Path(config["data_dir"]).is_dir() else ""),
+        "step": str(config["step"]),
+        "replicas": 0,  # as many as fit here: the run may have been made on another machine
+        "key_variable": key_variable or config["key_variable"],
+    }
+    plan = make_plan(RunOptions(**config), known)
+    with runs.opened(
+        out,
+        plan.run,
+        may_differ=lambda key: may_differ(key) or key.startswith(_JUDGE),
+        older=lambda c: {**DEFAULTS, **c},
+        advice=lambda previous, differing: "--data-dir with the benchmarks of the run, or --benchmarks with its files",
+    ) as folder:
+        samples, wanted = load_samples(plan, fixed=True), len(plan.keys())
+        if len(samples) < wanted:
+            raise BadInput(
+                f"{out} lacks samples",
+                found=f"{len(samples)} of {wanted}",
+                expected="a run that was sampled to its end",
+                next_step="run the command that made it again: it goes on",
+            )
+        judge = {"run_id": plan.run.run_id, "config": plan.run.config, "revisions": plan.run.revisions}
+        start = f"judged by {plan.judge_text or 'the rule alone'}"
+        summary = _finish(plan, folder, samples, start, **judge)
+        if folder.finished and known.run_id == plan.run.run_id:
+            folder.restore()  # the same judge again: nothing changed
+    print_summary(summary, out)
+    return summary
+
+
+def missing(plan: EvaluationPlan, samples: Collection[Key]) -> str:
+    """What a run that its record calls done does not have any more, in words; "" for nothing."""
+    keys = plan.keys()
+    if len(samples) < len(keys):
+        return f"{len(keys) - len(samples)} of {len(keys)} samples"
+    names = ("verdicts.jsonl", *(f"cells/{c.cell.slug}.json" for c in plan.cells), "summary.json")
+    return next((name for name in names if not (plan.out / name).exists()), "")
+
+
+def _finish(
+    plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sample], start: str, **fields: Any
+) -> dict[str, Any]:
+    """Make what the folder lacks, with its run record kept true to the end; returns the summary.
+
+    Args:
+        samples: those on record.
+        start: where a run goes on from, for its record.
         fields: of the run's record, changed as the work begins.
     """
-    samples, keys = load_samples(plan), plan.keys()
+    keys, display = plan.keys(), StageDisplay(plan.title)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with (
-            folder.working(
-                start or f"{len(samples)} of {len(keys)} samples",
-                f"nothing finished is lost; this goes on:\n  {command}",
-                **fields,
-            ),
-            StageDisplay(plan.title) as display,
-            ExitStack() as loaded,
-        ):
-            engine: Engine | None = None
+        with folder.working(start, f"nothing finished is lost; this goes on:\n  {_command()}", **fields), display:
             if len(samples) < len(keys):
-                engine = _engine(plan, loaded)
-                _generate(plan, folder, engine, samples, display, command)
-                if not plan.judges_itself:
-                    loaded.close()  # its memory is the judge's now
-                    engine = None
+                _generate(plan, folder, samples, display)
             if folder.record.deterministic:
                 put_in_order(plan, samples)
             ordered = [samples[k] for k in keys]
-            verdicts, judged = verdicts_of(plan, ordered, engine, display)
+            verdicts, judged = verdicts_of(plan, ordered, display)
             return write_records(plan, folder.record, ordered, verdicts, judged)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _command() -> str:
+    return shlex.join(provenance.command_line())
 
 
 def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _engine(plan: EvaluationPlan, loaded: ExitStack) -> Engine:
-    """The evaluated model, closed with `loaded`."""
-    engine = make_engine(
-        plan.options.engine,
-        plan.model,
-        threads=plan.run.config["threads"],
-        dtype=plan.options.dtype,
-        rows=plan.options.batch_rows,
-        options=plan.options.engine_options(),
-    )
-    loaded.callback(engine.close)
-    return engine
-
-
-def _generate(
-    plan: EvaluationPlan,
-    folder: runs.OpenRun,
-    engine: Engine,
-    samples: dict[Key, Sample],
-    display: StageDisplay,
-    command: str,
-) -> None:
+def _generate(plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sample], display: StageDisplay) -> None:
     """Add the missing samples to `samples` and to the record; what was special about the engine goes into the run's."""
+    o = plan.options
+    threads = plan.run.config["threads"]
+    engine = make_engine(
+        o.engine, plan.model, threads=threads, dtype=o.dtype, rows=o.batch_rows, options=o.engine_options()
+    )
     requests = requests_of(plan, engine)
     prompts = {r.key: len(r.prompt) for r in requests if engine.counts_tokens}
-    limit = context_limit(prompts, plan.options.max_tokens, engine.context)
+    limit = context_limit(plan, prompts, engine.context)
     for note in (*refused_notes(engine.refused), *([context_note(limit)] if limit else [])):
         print(f"note: {note}", file=sys.stderr, flush=True)
-    notes = folder.record.notes
+    record, began, saved = folder.record, time.monotonic(), 0.0
+    notes = record.notes
     if samples and not engine.deterministic:
         notes = [*notes, "samples made after the interruption may differ in text from those of a whole run"]
-    folder.save(
-        deterministic=engine.deterministic,
-        context_limit=limit,
-        options_refused=sorted({*folder.record.options_refused, *engine.refused}),
-        notes=list(dict.fromkeys(notes)),
-    )
-    began = time.perf_counter()
+    refused = sorted({*record.options_refused, *engine.refused})
+    folder.save(deterministic=engine.deterministic, context_limit=limit, options_refused=refused)
+
+    def save(every: float = 0.0) -> None:
+        nonlocal saved
+        if (spent := time.monotonic() - began) - saved >= every:
+            saved = spent
+            folder.save(
+                notes=list(dict.fromkeys([*notes, *engine.notes])),
+                engine_seconds=round((record.engine_seconds or 0.0) + engine.busy, 3),
+                generating_seconds=round((record.generating_seconds or 0.0) + spent, 3),
+            )
+
     try:
-        generate(plan, engine, requests, samples, display)
+        generate(plan, engine, requests, samples, display, lambda: save(_SAVE_SECONDS))
         if not engine.counts_tokens:  # the endpoint has counted by now
             counted = {k: s.prompt_tokens for k, s in samples.items() if s.finish_reason != "error"}
-            folder.save(context_limit=context_limit(counted, plan.options.max_tokens, engine.context))
+            folder.save(context_limit=context_limit(plan, counted, engine.context))
     except RunFailed as e:
         advice = f"{e.next_step}\n            " if e.next_step else ""
-        e.next_step = f"{advice}{command}   goes on: {len(samples)} of {len(requests)} samples are on record"
+        e.next_step = f"{advice}{_command()}   goes on: {len(samples)} of {len(requests)} samples are on record"
         raise
     finally:
-        folder.save(
-            notes=list(dict.fromkeys([*folder.record.notes, *engine.notes])),
-            engine_seconds=round((folder.record.engine_seconds or 0.0) + engine.busy, 3),
-            generating_seconds=round((folder.record.generating_seconds or 0.0) + time.perf_counter() - began, 3),
-        )
-
-
-def set_aside_damaged(folder: Path, *, samples: bool = True) -> int:
-    """Take lines that are no record out of the journals, say so on stderr, and return how many there were.
-
-    samples: False leaves them alone, where they could not be made again.
-    """
-    records = (
-        *([("samples.jsonl", Sample)] if samples else []),
-        ("judgements.jsonl", Judgement),
-        ("timings.jsonl", Timing),
-    )
-    return sum(store.set_aside(folder / name, model) for name, model in records)
-
-
-def lacking(plan: EvaluationPlan, samples: Collection[Key]) -> str:
-    """What is not there, or not whole, of a run that its record calls done, in words; "" for nothing.
-
-    Args:
-        samples: keys of those on record.
-    """
-    keys = plan.keys()
-    if len(samples) < len(keys):
-        return f"{len(keys) - len(samples)} of {len(keys)} samples"
-    name = "verdicts.jsonl"
-    try:
-        if [key_of(v) for v in store.read(plan.out / name, Verdict)] != keys:
-            return name
-        for cell, _, _ in plan.cells():
-            name = f"cells/{cell.slug}.json"
-            if store.read_json(plan.out / name, CellRecord).cell != cell:
-                return name
-        for name in ("summary.json", "cost.json"):
-            json.loads((plan.out / name).read_bytes())
-    except (OSError, ValueError, RecordError):
-        return name
-    return ""
+        save()
+        engine.close()  # its memory is the judge's now

@@ -1,23 +1,39 @@
-"""From samples and verdicts to cell records: pure functions, the same bytes each time; and all files of scores."""
+"""From samples and verdicts to cell records and summary.json: pure functions, the same bytes each time.
+
+Values are fractions, null where undefined.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from stapo_eval.cost import cost
 from stapo_eval.grading.rules import grader_version
 from stapo_eval.judge import asking
 from stapo_eval.plan import EvaluationPlan, PlannedCell
-from stapo_eval.sampling import context_note, refused_notes
-from stapo_eval.summary import JUDGE_LETTERS, QUANTILES, averages, notes, summarise
-from stapo_eval.verdicts import judge_note, judge_notes
-from stapo_results import store
-from stapo_results.schema import CellRecord, Judgement, ProblemResult, Run, Sample, Timing, Verdict, VerdictLengths
+from stapo_eval.samples import context_note, refused_notes
+from stapo_eval.verdicts import judge_note
+from stapo_results import statistics, store
+from stapo_results.answers import normalise_gold
+from stapo_results.schema import (
+    CellRecord,
+    Judgement,
+    JudgeVerdict,
+    ProblemResult,
+    Run,
+    Sample,
+    Verdict,
+    VerdictLengths,
+)
+from stapo_results.schema import confusion as confusion_of
+from stapo_results.sizes import is_miniature_size
+
+JUDGE_LETTERS: dict[JudgeVerdict, str] = {"correct": "c", "incorrect": "i", "invalid": "x", "not_asked": "."}
+QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 
 
 def write_records(
@@ -27,7 +43,7 @@ def write_records(
     verdicts: Sequence[Verdict],
     judged: Mapping[int, Judgement],
 ) -> dict[str, Any]:
-    """Write cells/*.json, summary.json and, apart from them, since times are no function of the samples, cost.json.
+    """Write cells/*.json and summary.json.
 
     Args:
         run: the record of the run folder.
@@ -36,19 +52,20 @@ def write_records(
     Returns:
         The summary.
     """
-    of_cell: dict[str, list[int]] = {cell.id: [] for cell, _, _ in plan.cells()}
+    of_cell: dict[str, list[int]] = {}
     for i, s in enumerate(samples):
-        of_cell[s.cell].append(i)
+        of_cell.setdefault(s.cell, []).append(i)
     records, cells = [], []
-    for where in plan.cells():
-        mine = of_cell[where.cell.id]
-        its_verdicts = [verdicts[i] for i in mine]
-        record = cell_record(plan, run, where, [samples[i] for i in mine], its_verdicts)
-        store.write_json(plan.out / "cells" / f"{where.cell.slug}.json", record)
+    for cell in plan.cells:
+        places = of_cell[cell.cell.id]
+        cell_verdicts = [verdicts[i] for i in places]
+        record = cell_record(plan, run, cell, [samples[i] for i in places], cell_verdicts)
+        store.write_json(plan.out / "cells" / f"{cell.cell.slug}.json", record)
         records.append(record)
-        without = asking.unanswered(judged[i] for i in mine if i in judged)
-        cells.append(summarise(record, its_verdicts) | ({"judge_unanswered": without} if without else {}))
+        without = asking.unanswered(judged[i] for i in places if i in judged)
+        cells.append(summarise(record, cell_verdicts) | ({"judge_unanswered": without} if without else {}))
     limits = [context_note(run.context_limit)] if run.context_limit else []
+    unclear = asking.judge_notes(judged.values()) if plan.judge_counts else []
     summary = {
         "schema_version": 1,
         "model": plan.title,
@@ -56,78 +73,65 @@ def write_records(
         "cells": cells,
         "averages": averages(records),
         "judge": plan.judge_text,
-        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *judge_notes(plan, judged)],
+        "notes": [*refused_notes(run.options_refused), *notes(records, samples), *limits, *unclear],
     }
-    store.write_json(plan.out / "cost.json", cost(samples, store.read(plan.out / "timings.jsonl", Timing), run))
     store.write_json(plan.out / "summary.json", summary)
     return summary
 
 
 def cell_record(
-    plan: EvaluationPlan, run: Run, where: PlannedCell, samples: Sequence[Sample], verdicts: Sequence[Verdict]
+    plan: EvaluationPlan, run: Run, planned: PlannedCell, samples: Sequence[Sample], verdicts: Sequence[Verdict]
 ) -> CellRecord:
     """The record of one finished cell.
 
     Args:
         samples, verdicts: those of this cell, in the same order.
     """
-    cell, benchmark, decoding = where
-    identity, asked = benchmark.identity, len(plan.problems(benchmark))
-    part = f"only the first {asked} of {len(benchmark.problems)} problems" if asked < len(benchmark.problems) else ""
-    there = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
-    lengths, (identical, by_chance) = [s.response_tokens for s, _ in there], _identical([s for s, _ in there])
+    cell, benchmark, decoding, problems, n = planned
+    identity, whole = benchmark.identity, len(benchmark.problems)
+    part = f"only the first {len(problems)} of {whole} problems" if len(problems) < whole else ""
+    answered = [(s, v) for s, v in zip(samples, verdicts, strict=True) if s.finish_reason != "error"]
+    lengths, (identical, by_chance) = [s.response_tokens for s, _ in answered], _identical([s for s, _ in answered])
     return CellRecord(
         cell=cell,
-        n=plan.samples_of(benchmark),
+        n=n,
         temperature=decoding.temperature,
         top_p=decoding.top_p,
         max_tokens=decoding.max_tokens,
-        scored_by="rule" if plan.judge is None or plan.stand_in else "rule+judge",
+        scored_by="rule+judge" if plan.judge_counts else "rule",
         judge_note=judge_note(plan),
         grader=f"{plan.options.preset}, {grader_version()}",
         judge=plan.judge_text,
-        problems=_problems(plan, where, samples, verdicts),
+        problems=_problems(planned, samples, verdicts),
         benchmark_rows=identity.rows,
         benchmark_sha256=identity.golds_sha256,
         variant="; ".join(x for x in (identity.variant, part) if x),
         text_variants=len(identity.text_variants),
         finish_reasons=dict(sorted(Counter(s.finish_reason for s in samples).items())),
-        no_answer=sum(v.reason == "no_answer" for _, v in there),
+        no_answer=sum(v.reason == "no_answer" for _, v in answered),
         mean_response_tokens=round(math.fsum(lengths) / max(1, len(lengths)), 3),
-        by_verdict=_by_verdict(there),
+        by_verdict={
+            "correct": _lengths([s for s, v in answered if v.correct]),
+            "incorrect": _lengths([s for s, v in answered if not v.correct]),
+        },
         identical_problems=identical,
         identical_by_chance=by_chance,
         engine=", ".join(sorted({s.engine for s in samples})),
-        deterministic=run.deterministic,
-        run_id=run.run_id,
-        code_commit=run.code_commit,
-        code_dirty=run.code_dirty,
-        revisions=run.revisions,
-        miniature=plan.miniature,
+        **run.model_dump(include={"deterministic", "run_id", "code_commit", "code_dirty", "revisions"}),
+        miniature=is_miniature_size(plan.labels.size),
     )
 
 
-def _problems(
-    plan: EvaluationPlan, where: PlannedCell, samples: Sequence[Sample], verdicts: Sequence[Verdict]
-) -> list[ProblemResult]:
-    n, ids = plan.samples_of(where.benchmark), [p.id for p in plan.problems(where.benchmark)]
-    scored, rule = ({i: ["-"] * n for i in ids} for _ in range(2))
-    judged = {i: ["."] * n for i in ids}
+def _problems(planned: PlannedCell, samples: Sequence[Sample], verdicts: Sequence[Verdict]) -> list[ProblemResult]:
+    n, asked = planned.n, any(v.judge != "not_asked" for v in verdicts)
+    letters = {p.id: {"verdicts": ["-"] * n, "judged": ["."] * n, "rule": ["-"] * n} for p in planned.problems}
     for s, v in zip(samples, verdicts, strict=True):
+        problem, i = letters[s.problem_id], s.sample_index
         if s.finish_reason != "error":  # an engine's failure is missing data, not a wrong answer
-            scored[s.problem_id][s.sample_index] = "01"[v.correct]
-            rule[s.problem_id][s.sample_index] = "01"[v.rule]
-        judged[s.problem_id][s.sample_index] = JUDGE_LETTERS[v.judge]
-    asked = any(v.judge != "not_asked" for v in verdicts)
-    return [
-        ProblemResult(
-            problem_id=i,
-            verdicts="".join(scored[i]),
-            judged="".join(judged[i]) if asked else "",
-            rule="".join(rule[i]) if asked else "",
-        )
-        for i in ids
-    ]
+            problem["verdicts"][i], problem["rule"][i] = "01"[v.correct], "01"[v.rule]
+        problem["judged"][i] = JUDGE_LETTERS[v.judge]
+    shown = ("verdicts", "judged", "rule") if asked else ("verdicts",)
+    return [ProblemResult(problem_id=k, **{x: "".join(found[x]) for x in shown}) for k, found in letters.items()]
 
 
 def _identical(samples: Sequence[Sample]) -> tuple[int, float]:
@@ -141,17 +145,178 @@ def _identical(samples: Sequence[Sample]) -> tuple[int, float]:
     return len(same), round(math.fsum(math.exp(min(0.0, (n - 1) * logprob)) for n, logprob in known), 3)
 
 
-def _by_verdict(there: Sequence[tuple[Sample, Verdict]]) -> dict[Literal["correct", "incorrect"], VerdictLengths]:
-    """Counts and lengths of correct and incorrect responses."""
-    groups: dict[Literal["correct", "incorrect"], list[Sample]] = {"correct": [], "incorrect": []}
-    for s, v in there:
-        groups["correct" if v.correct else "incorrect"].append(s)
-    found = {}
-    for verdict, group in groups.items():
-        tokens = np.quantile([s.response_tokens for s in group], list(QUANTILES.values())) if group else []
-        found[verdict] = VerdictLengths(
-            responses=len(group),
-            truncated=sum(s.finish_reason == "length" for s in group),
-            tokens=dict(zip(QUANTILES, map(float, tokens), strict=False)),
-        )
+def _lengths(samples: Sequence[Sample]) -> VerdictLengths:
+    tokens = np.quantile([s.response_tokens for s in samples], list(QUANTILES.values())) if samples else []
+    return VerdictLengths(
+        responses=len(samples),
+        truncated=sum(s.finish_reason == "length" for s in samples),
+        tokens=dict(zip(QUANTILES, map(float, tokens), strict=False)),
+    )
+
+
+def rounded(x: float) -> float | None:
+    """To eight decimals; null for NaN."""
+    return None if math.isnan(x) else round(x, 8)
+
+
+def estimate_fields(estimate: statistics.Estimate, ends: tuple[float, float]) -> dict[str, float | None]:
+    """A mean with its standard error and both intervals.
+
+    Where all problems have one score every resample is the same, and the bootstrap has no interval to give.
+
+    Args:
+        ends: of the bootstrap interval.
+    """
+    ends = ends if ends[0] < ends[1] else (math.nan, math.nan)
+    return {
+        "accuracy": rounded(estimate.mean),
+        "standard_error": rounded(estimate.se),
+        **_intervals(estimate.low, estimate.high, *ends),
+    }
+
+
+def difference_fields(d: statistics.Paired, ends: tuple[float, float]) -> dict[str, float | None]:
+    """A paired difference and both intervals; where no problem differs they would claim certainty and are null."""
+    values = (d.low, d.high, *ends) if d.se > 0 else (math.nan,) * 4
+    return {"difference": rounded(d.mean), **_intervals(*values)}
+
+
+def _intervals(*ends: float) -> dict[str, float | None]:
+    return dict(zip(("low", "high", "bootstrap_low", "bootstrap_high"), map(rounded, ends), strict=True))
+
+
+def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """avg@N of a cell with its 95 % intervals and what a reader needs to trust it."""
+    scores = [statistics.parse_verdicts(p.verdicts) for p in record.problems]
+    letters = "".join(p.verdicts for p in record.problems)
+    judged = Counter("".join(p.judged for p in record.problems))
+    spread, votes = statistics.variance_components(scores), _votes(record, verdicts)
+    responses, lengths = len(letters) - letters.count("-"), record.by_verdict
+
+    def of_record(*names: str) -> dict[str, Any]:
+        return {name: getattr(record, name) for name in names}
+
+    return {
+        "cell": record.cell.id,
+        "benchmark": record.cell.benchmark,
+        "setting": record.cell.setting,
+        "n": record.n,
+        "problems": len(record.problems),
+        "correct": letters.count("1"),
+        "samples": len(letters),
+        "missing": letters.count("-"),
+        **estimate_fields(statistics.clustered(scores), statistics.bootstrap([statistics.problem_means(scores)])),
+        "pass_at": {str(k): rounded(statistics.pass_at_k(scores, k)) for k in ks(record.n)},
+        "majority_at": {str(k): rounded(statistics.majority_at_k(votes, scores, k)) for k in ks(record.n)},
+        "variance_within": rounded(spread.within),
+        "variance_between": rounded(spread.between),
+        "truncated": rounded(record.finish_reasons.get("length", 0) / (responses or math.nan)),
+        "no_answer": rounded(record.no_answer / (responses or math.nan)),
+        **of_record("mean_response_tokens", "identical_problems", "identical_by_chance"),
+        "looks_repeated": looks_repeated(record),
+        "finish_reasons": {k: {"stop": x.responses - x.truncated, "length": x.truncated} for k, x in lengths.items()},
+        "response_tokens": {k: {q: x.tokens.get(q) for q in QUANTILES} for k, x in lengths.items()},
+        "judge": {name: judged[letter] for name, letter in JUDGE_LETTERS.items() if name != "not_asked"},
+        "audit": audit(record),
+        **of_record("scored_by", "judge_note", "grader", "variant", "text_variants"),
+    }
+
+
+def averages(records: Sequence[CellRecord]) -> list[dict[str, Any]]:
+    """The unweighted mean over benchmarks, a setting each; the bootstrap is stratified by benchmark."""
+    found = []
+    for setting in dict.fromkeys(r.cell.setting for r in records):
+        scores = [
+            [statistics.parse_verdicts(p.verdicts) for p in r.problems] for r in records if r.cell.setting == setting
+        ]
+        whole = statistics.average([statistics.clustered(x) for x in scores])
+        ends = statistics.bootstrap([statistics.problem_means(x) for x in scores])
+        found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, ends)})
     return found
+
+
+def notes(records: Sequence[CellRecord], samples: Sequence[Sample]) -> list[str]:
+    """What a reader must know beside the numbers, loudest first."""
+    out = []
+    errors = Counter(s.cell for s in samples if s.finish_reason == "error")
+    for cell, count in errors.items():
+        first = next(s.error for s in samples if s.cell == cell and s.finish_reason == "error")
+        out.append(f"{count} samples of {cell} are MISSING because the engine failed on them: {first}")
+    for r in records:
+        if looks_repeated(r):
+            same = f"{r.identical_problems} of {len(r.problems)} problems of {r.cell.id} have one text for all samples"
+            explained = f"{same}; their log-probabilities explain {r.identical_by_chance:g}"
+            if r.engine.startswith("openai"):
+                out.append(f"{explained}, if they are those of the sampler (vLLM: --logprobs-mode processed_logprobs)")
+            else:
+                out.insert(0, f"ALARM: {explained}")
+        if r.variant:
+            out.append(f"{r.cell.benchmark}: {r.variant}")
+        if r.text_variants:
+            out.append(f"{r.cell.benchmark}: {r.text_variants} problem texts differ from the registered copy")
+        if r.judge_note:
+            out.append(r.judge_note)
+    return list(dict.fromkeys(out))
+
+
+def looks_repeated(record: CellRecord) -> bool:
+    """Whether so many problems have one text for all samples that sampling does not explain it.
+
+    One text is no fault where the model is sure: a small trained model at t0.7 answers most problems so. The text's own
+    probability p says how often that happens: the other N - 1 samples equal it with c = p^(N-1). What counts is the
+    excess of such problems over the sum of their c. In a true sampler a problem adds at most c (1 - c) <= 1/4 to it on
+    average, whatever the model; the alarm is at half of the problems and one more. An endpoint may give no
+    log-probabilities, or those before temperature and top-p: they explain less, so that there it is a note. A public
+    harness's "ten repeats" were one text each, with a standard error of 0.0.
+    """
+    excess = (record.identical_problems or 0) - record.identical_by_chance
+    return excess >= len(record.problems) / 2 + 1
+
+
+def ks(n: int) -> list[int]:
+    """The k of pass@k and maj@k that are reported: 1, 4, 8 and N, as far as there are samples."""
+    return sorted({1, 4, 8, n} & set(range(1, n + 1)))
+
+
+def _votes(record: CellRecord, verdicts: Sequence[Verdict]) -> list[list[str | None]]:
+    """What each sample votes for (Q, N): its answer without dollars and spaces, so that typesetting splits no vote."""
+    votes: dict[str, list[str | None]] = {p.problem_id: [None] * record.n for p in record.problems}
+    plain = {text: normalise_gold(text) for text in {v.extracted for v in verdicts} if text is not None}
+    for v in verdicts:
+        if v.extracted is not None:
+            votes[v.problem_id][v.sample_index] = plain[v.extracted]
+    return list(votes.values())
+
+
+def audit(record: CellRecord) -> dict[str, Any]:
+    """What the judge was asked in one cell, what it said, and what that moved; None values where it was not asked.
+
+    `confusion` counts samples by the rule's verdict and the judge's; with the scope rule-negatives the rule's yeses
+    are all "not_asked". A flip is a sample that judge and rule see differently; `flip_rate` is flips over samples
+    asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
+    where the judge is a stand-in, whose word does not count.
+    """
+    confusion = confusion_of(record)
+    asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
+    to_right = confusion["rule_incorrect"]["correct"]
+    to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
+    found: dict[str, Any] = {
+        "asked": asked,
+        "confusion": confusion,
+        "flips_to_correct": to_right,
+        "flips_to_incorrect": to_wrong,
+        "flip_rate": rounded((to_right + to_wrong) / (asked or math.nan)),
+        **dict.fromkeys(("rule_accuracy", "difference", "low", "high", "bootstrap_low", "bootstrap_high")),
+    }
+    if not asked:
+        return found
+    scored, rule = _means(record, "verdicts"), _means(record, "rule")
+    ends = statistics.bootstrap([np.array(list(scored.values())) - list(rule.values())])
+    rule_accuracy = rounded(math.fsum(rule.values()) / len(rule))
+    return found | {"rule_accuracy": rule_accuracy, **difference_fields(statistics.paired(scored, rule), ends)}
+
+
+def _means(record: CellRecord, field: str) -> dict[str, float]:
+    """Problem id -> mean of its samples in this field's letters."""
+    means = statistics.problem_means([statistics.parse_verdicts(getattr(p, field)) for p in record.problems])
+    return dict(zip((p.problem_id for p in record.problems), means.tolist(), strict=True))

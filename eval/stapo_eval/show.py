@@ -1,30 +1,108 @@
-"""The closing tables of a run, on stdout."""
+"""What a run prints: one line while it works, the tables at its end, and what it cost."""
 
 from __future__ import annotations
 
-import json
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stapo_eval.cost import in_words
+from stapo_results import store, terminal
+from stapo_results.answers import last_boxed
+from stapo_results.schema import Run, Sample
+from stapo_results.terminal import Display
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from stapo_eval.plan import EvaluationPlan
 
 _WIDTH = 160
+_REPORT_SECONDS = 0.5
 
 
-def percent(x: float | None, digits: int = 1) -> str:
+class Tally:
+    """Counts of a run while it generates: accuracy by rule over the answers that are decided without algebra.
+
+    Attributes:
+        done: samples on record; failed: those of them on which the engine failed.
+        tokens: response tokens of this process's samples.
+    """
+
+    def __init__(self, plan: EvaluationPlan, recorded: Iterable[Sample]):
+        self.cells = {c.cell.id: (f"{c.benchmark.name} {c.cell.setting}", c.golds()) for c in plan.cells}
+        self.verdicts: Counter[tuple[str, bool]] = Counter()
+        self.done = self.failed = self.tokens = 0
+        self.add(recorded)
+        self.tokens = 0
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        from stapo_eval.grading.rules import quick  # here: commands that only print start without it
+
+        for s in samples:
+            self.done += 1
+            self.tokens += s.response_tokens
+            self.failed += s.finish_reason == "error"
+            name, golds = self.cells[s.cell]
+            gold, options = golds[s.problem_id]
+            answer = last_boxed(s.response)
+            verdict = False if answer is None else quick(gold, answer, options)
+            if verdict is not None and s.finish_reason != "error":
+                self.verdicts[name, verdict] += 1
+
+    def __str__(self) -> str:
+        """The end of a line: failures, and each cell's accuracy in percent."""
+        right = {name: self.verdicts[name, True] for name, _ in self.cells.values()}
+        decided = {name: n + self.verdicts[name, False] for name, n in right.items()}
+        shares = "; ".join(f"{name} {100 * right[name] / n:.1f}" for name, n in decided.items() if n)
+        failed = f", {self.failed} FAILED" if self.failed else ""
+        return failed + (f", in % so far by rule: {shares}" if shares else "")
+
+
+class StageDisplay(Display):
+    """Counts of a stage; `update` may be called as often as convenient.
+
+    Args:
+        label: what is being worked on, shown before the stage.
+    """
+
+    def __init__(self, label: str):
+        super().__init__()
+        self.label, self.stage, self.first = label, "", 0
+        self.began = self.reported = 0.0
+
+    def start(self, stage: str, done: int, total: int) -> None:
+        self.stage, self.first, self.began = stage, done, time.monotonic()
+        if not self.is_live:
+            self.say(f"{self.label}: {stage}, {done} of {total} done")
+        terminal.report_progress(stage, done, total)
+
+    def update(self, done: int, total: int, tally: Tally | None = None) -> None:
+        """Show where the stage is; of generation, with its speed and accuracy so far."""
+        now = time.monotonic()
+        left = (now - self.began) * (total - done) / max(1, done - self.first)
+        speed = tally.tokens / max(1e-9, now - self.began) if tally else 0.0
+        more = f", {speed:,.0f} tokens/s" if tally else ""
+        line = f"{self.label}: {self.stage} {done}/{total}, {terminal.duration(left)} left{more}"
+        self.show(lambda: f"{line}{tally or ''}", done / max(1, total))
+        if now - self.reported >= _REPORT_SECONDS or done == total:
+            self.reported = now
+            terminal.report_progress(self.stage, done, total, **({"tokens_per_second": speed} if tally else {}))
+
+
+def percent(x: float | None) -> str:
     """A fraction in percent; an en dash where it is undefined."""
     # plus 0.0: what rounds to zero has no sign
-    return "–" if x is None else f"{round(100 * x, digits) + 0.0:.{digits}f}"
+    return "–" if x is None else f"{round(100 * x, 1) + 0.0:.1f}"
 
 
-def interval(low: float | None, high: float | None, digits: int = 1) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """Both ends in percent, or an en dash."""
-    return "–" if low is None or high is None else f"[{percent(low, digits)}, {percent(high, digits)}]"
+    return "–" if low is None or high is None else f"[{percent(low)}, {percent(high)}]"
+
+
+def intervals(c: Mapping[str, Any]) -> list[str]:
+    """The t and the bootstrap interval of an estimate."""
+    return [interval(c["low"], c["high"]), interval(c["bootstrap_low"], c["bootstrap_high"])]
 
 
 def p_value(p: float | None) -> str:
@@ -32,20 +110,13 @@ def p_value(p: float | None) -> str:
     return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def make_console() -> Console:
-    """A console that never cuts a number off: on a narrow terminal the lines wrap instead."""
-    from rich.console import Console
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 2) -> None:
+    """The first `text_columns` columns to the left, numbers to the right.
 
-    console = Console()
-    console.width = max(console.width, _WIDTH)
-    return console
-
-
-def print_table(
-    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int = 2
-) -> None:
-    """The first `text_columns` columns to the left, numbers to the right."""
+    No number is cut off: on a narrow terminal the lines wrap instead.
+    """
     from rich import box
+    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
@@ -53,82 +124,76 @@ def print_table(
         table.add_column(name, justify="left" if i < text_columns else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    console.print(table, markup=False)
-
-
-def _scores(summary: Mapping[str, Any]) -> list[list[str]]:
-    def ends(c: Mapping[str, Any]) -> list[str]:
-        both = interval(c["low"], c["high"]), interval(c["bootstrap_low"], c["bootstrap_high"])
-        return [percent(c["accuracy"]), percent(c["standard_error"]), *both]
-
-    rows = []
-    for c in summary["cells"]:
-        n = str(c["n"])
-        counts = f"{c['correct']}/{c['samples'] - c['missing']}"
-        votes = percent(c["pass_at"][n]), percent(c["majority_at"][n])
-        rows.append([c["benchmark"], c["setting"], n, *ends(c), counts, *votes])
-    for a in summary["averages"]:
-        if a["benchmarks"] > 1:
-            rows.append([f"average of {a['benchmarks']}", a["setting"], "", *ends(a), "", "", ""])
-    return rows
-
-
-def _responses(summary: Mapping[str, Any]) -> list[list[str]]:
-    def tokens(c: Mapping[str, Any], quantile: str) -> str:
-        found = (c["response_tokens"][k][quantile] for k in ("correct", "incorrect"))
-        return " / ".join("–" if x is None else f"{x:,.0f}" for x in found)
-
-    return [
-        [
-            *(c["benchmark"], c["setting"], percent(c["truncated"]), percent(c["no_answer"])),
-            *(tokens(c, "p50"), tokens(c, "p95")),
-        ]
-        for c in summary["cells"]
-    ]
-
-
-def _judged(summary: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    for c in summary["cells"]:
-        a, j = c["audit"], c["judge"]
-        without = Counter(c.get("judge_unanswered", {}))
-        if a["asked"] or without:
-            by_rule = a["rule_accuracy"] if a["asked"] else c["accuracy"]
-            letters = j["correct"], j["incorrect"], j["invalid"] - without["no_letter"], without["no_letter"]
-            rows.append(
-                [
-                    *(c["benchmark"], c["setting"], percent(by_rule), percent(c["accuracy"])),
-                    *(percent(a["difference"]), interval(a["low"], a["high"]), str(a["asked"])),
-                    *("/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"),
-                    *(f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])),
-                ]
-            )
-    return rows
-
-
-_TABLES = (
-    ("accuracy in %", _scores, "benchmark,setting,N,avg@N,SE,95 % t,95 % bootstrap,k/n,pass@N,maj@N"),
-    (
-        "responses, lengths in tokens (right / wrong)",
-        _responses,
-        "benchmark,setting,cut off %,no box %,median,95th pct.",
-    ),
-    (
-        "the judge's share, accuracy by rule alone and as scored, in %",
-        _judged,
-        "benchmark,setting,rule,scored,diff.,95 % t,asked,A/B/C/none,too long/failed/stray,to right/wrong,flips",
-    ),
-)
+    console = Console(markup=False)
+    console.width = max(console.width, _WIDTH)
+    console.print(table)
 
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
-    """Scores, responses and, with a judge, its share; then the notes, and the cost as the run folder has it."""
-    console = make_console()
-    for title, rows_of, columns in _TABLES:
-        if rows := rows_of(summary):
-            print_table(console, f"{summary['model']}: {title}", columns.split(","), rows)
+    """Scores, responses and, with a judge, its share; then the notes, and what the run in the folder cost."""
+
+    def score(c: Mapping[str, Any]) -> list[str]:
+        return [percent(c["accuracy"]), percent(c["standard_error"]), *intervals(c)]
+
+    scores, responses, judged = [], [], []
+    for c in summary["cells"]:
+        name, n = [c["benchmark"], c["setting"]], str(c["n"])
+        counts = f"{c['correct']}/{c['samples'] - c['missing']}"
+        scores.append([*name, n, *score(c), counts, percent(c["pass_at"][n]), percent(c["majority_at"][n])])
+        lengths = [[c["response_tokens"][k][q] for k in ("correct", "incorrect")] for q in ("p50", "p95")]
+        tokens = (" / ".join("–" if x is None else f"{x:,.0f}" for x in both) for both in lengths)
+        responses.append([*name, percent(c["truncated"]), percent(c["no_answer"]), *tokens])
+        a, j, without = c["audit"], c["judge"], Counter(c.get("judge_unanswered", {}))
+        if a["asked"] or without:
+            by_rule = a["rule_accuracy"] if a["asked"] else c["accuracy"]
+            moved = [*map(percent, (by_rule, c["accuracy"], a["difference"])), interval(a["low"], a["high"])]
+            letters = j["correct"], j["incorrect"], j["invalid"] - without["no_letter"], without["no_letter"]
+            said = "/".join(map(str, letters)), f"{without['too_long']}/{without['error']}/{without['stray']}"
+            flips = f"{a['flips_to_correct']}/{a['flips_to_incorrect']}", percent(a["flip_rate"])
+            judged.append([*name, *moved, str(a["asked"]), *said, *flips])
+    for a in summary["averages"]:
+        if a["benchmarks"] > 1:
+            scores.append([f"average of {a['benchmarks']}", a["setting"], "", *score(a), "", "", ""])
+    for title, columns, rows in (
+        ("accuracy in %", "N,avg@N,SE,95 % t,95 % bootstrap,k/n,pass@N,maj@N", scores),
+        ("responses, lengths in tokens (right / wrong)", "cut off %,no box %,median,95th pct.", responses),
+        (
+            "the judge's share, accuracy by rule alone and as scored, in %",
+            "rule,scored,diff.,95 % t,asked,A/B/C/none,too long/failed/stray,to right/wrong,flips",
+            judged,
+        ),
+    ):
+        if rows:
+            print_table(f"{summary['model']}: {title}", ["benchmark", "setting", *columns.split(",")], rows)
     for note in summary["notes"]:
-        console.print(f"note: {note}", highlight=False, markup=False)
-    if (folder / "cost.json").exists():
-        cost = json.loads((folder / "cost.json").read_text(encoding="utf-8"))
-        console.print(in_words(cost), highlight=False, markup=False)
+        print(f"note: {note}")
+    print(cost(summary, store.read_json(folder / "run.json", Run)))
+    print(f"records: {folder}")
+
+
+def cost(summary: Mapping[str, Any], run: Run) -> str:
+    """One line: tokens per second of sampling, and the GPU hours of all attempts, with loading and judging.
+
+    No record of scores holds it: times are no function of the samples.
+    """
+    tokens = round(sum(c["mean_response_tokens"] * (c["samples"] - c["missing"]) for c in summary["cells"]))
+    seconds, hours = run.generating_seconds, "not known"
+    if not seconds:
+        return "cost: not known: the run's record has no time"
+    if not run.hardware.get("gpus"):
+        hours = "not known (no GPU)"
+    elif run.config["engine"] != "openai" and run.wall_seconds:
+        gpus = max(1, run.config["tensor_parallel"]) * max(1, run.config["replicas"])
+        hours = f"{run.wall_seconds * gpus / 3600:.2f}"
+    return f"cost: {tokens:,} tokens in {seconds:,.1f} s, {tokens / seconds:,.0f} tokens per second, GPU hours {hours}"
+
+
+def print_plan(plan: EvaluationPlan) -> None:
+    """Model, judge, and the samples of each cell: what a run would do."""
+    print(f"model: {plan.title}, {plan.model.revision}\njudge: {plan.judge_text or 'none'}\nout: {plan.out}")
+    rows = [
+        [c.benchmark.name, c.cell.setting, str(len(c.problems)), str(c.n), f"{len(c.problems) * c.n:,}"]
+        for c in plan.cells
+    ]
+    columns = ("benchmark", "setting", "problems", "N", "samples")
+    print_table(f"{len(plan.keys()):,} samples", columns, rows)

@@ -218,7 +218,7 @@ def _server(m: Machine) -> Values:
     with m.running("server", serve, 300, answers):
         engine = f"--engine openai --url http://127.0.0.1:{port}/v1"
         found = _evaluate(m, "eval-server", f"{engine} --served-model check")
-        return {**found, **_judge(m, "eval-server", f"{engine} --judge {{out}}/model")}
+        return {**found, **_judge(m, "eval-server", f"--judge-url http://127.0.0.1:{port}/v1 --judge {{out}}/model")}
 
 
 class Step(NamedTuple):
@@ -243,7 +243,7 @@ CHECK = (
     Step("server", "2,000 samples and a judge, vLLM's server", _server, "export"),
     # the base model in the judge's place: what it says is nonsense, and counted as such
     Step("judge", "a judge by vLLM",
-         lambda m: _judge(m, "eval", "--engine vllm --judge {out}/base/model"), "evaluation"),
+         lambda m: _judge(m, "eval", "--judge-engine vllm --judge {out}/base/model"), "evaluation"),
 )  # fmt: skip
 
 

@@ -202,7 +202,7 @@ def check_replies(judged: Iterable[Judgement], questions: int = 0) -> None:
             found=f"{len(unclear)} of {len(replies)} replies in no known form, such as {unclear[0].reply[:80]!r}",
             expected=f"at most {MOST_UNCLEAR:.0%}; A, B or C alone, or boxed or in brackets as its final judgment",
             next_step="look at judgements.jsonl, where every reply stays; then stapo-eval judge --run DIR "
-            "--judge MODEL with another model, --prompt or --mode, or --judge none for the rule's scores",
+            "--judge MODEL with another model, --judge-prompt or --judge-mode, or --judge none for the rule's scores",
         )
 
 

@@ -98,7 +98,7 @@ def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpub
         raise BadInput(
             "JustRL's script asks in the published prompt alone",
             found="--judge-prompt-unpublished",
-            next_step="leave it out, or use --judge-mode compass (stapo-eval judge: --prompt-unpublished, --mode)",
+            next_step="leave it out, or use --judge-mode compass",
         )
     default, given = PUBLISHED[mode][0], given or os.environ.get("STAPO_JUDGE_PROMPT", "")
     if not given:
@@ -222,4 +222,4 @@ async def _download(url: str) -> str:
 
 def _next_step(source: Source = PUBLISHED["compass"][0]) -> str:
     name = Path(source.path).name
-    return f"where there is a network: curl -O {source.url}   then --judge-prompt {name} (stapo-eval judge: --prompt)"
+    return f"where there is a network: curl -O {source.url}   then --judge-prompt {name}"

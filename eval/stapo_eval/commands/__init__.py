@@ -1,1 +1,0 @@
-"""One module a subcommand of `stapo-eval`: the dataclass is its flags."""
