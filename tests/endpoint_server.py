@@ -75,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: object) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
+        self.send_header("retry-after-ms", "20")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("STAPO_TEST_ENGINE") != "vllm", reason="engine vllm: tox -e vllm"),
 ]
 
-KILLS = 10
+KILLS = 3
 TOTAL = 2 * 2 * 12 * 32  # settings, benchmarks, problems, samples
 
 
@@ -39,7 +39,7 @@ def _command(folder: Path) -> tuple[list[str], Path]:
     return [*command, "--data-dir", str(folder / "data"), "--out", str(folder / "out")], folder / "out"
 
 
-def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Path) -> None:
+def test_killed_again_and_again_nothing_is_missing_doubled_or_made_again(tmp_path: Path) -> None:
     command, out = _command(tmp_path)
     samples = out / "samples.jsonl"
     draw, kept, in_generation = random.Random(0), [], 0
@@ -58,7 +58,7 @@ def test_killed_ten_times_nothing_is_missing_doubled_or_made_again(tmp_path: Pat
         assert lines[: len(kept)] == kept
         in_generation += len(lines) > len(kept)
         kept = lines
-    assert in_generation >= KILLS // 2
+    assert in_generation >= KILLS - 1
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = _whole_lines(samples)

@@ -49,7 +49,7 @@ class PromptCommand:
     """Say which published prompt a judge would be asked in; it is fetched where it is not on this machine."""
 
     judge: str = "opencompass/CompassVerifier-3B"
-    """As --judge of a run: a folder may hold the prompt; a model of the hub is not fetched."""
+    """As --judge of a run; a model of the hub is not fetched."""
     prompt: str = ""
     """As --judge-prompt of a run."""
     mode: JudgeMode = "compass"
