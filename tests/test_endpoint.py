@@ -83,7 +83,6 @@ def test_an_endpoint_gives_what_its_model_gives_and_is_sent_all_that_decides_it(
     assert {b["seed"] for b in server.asked[1:]} == {77 + i for i in range(12)}
     for body in server.asked:
         assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (-1, 0.0, 1.0)
-    assert server.most_at_once == 4
     assert (engine.context, engine.refused) == (512, [])
 
 

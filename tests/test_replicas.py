@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import eval_model
@@ -102,14 +101,6 @@ def test_two_replicas_give_the_files_of_one_engine(folder: Path, tmp_path: Path)
     for name in ("samples.jsonl", "verdicts.jsonl", "summary.json"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert store.read_json(tmp_path / "two" / "run.json", Run).config["replicas"] == 2
-    # begun by one engine, finished by two
-    whole = (tmp_path / "one" / "samples.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "three").mkdir()
-    record = json.loads((tmp_path / "one" / "run.json").read_text()) | {"status": "running"}
-    (tmp_path / "three" / "run.json").write_text(json.dumps(record))
-    (tmp_path / "three" / "samples.jsonl").write_bytes(b"".join(whole[:31]) + whole[31][:9])
-    run(RunOptions(**options, out=str(tmp_path / "three"), replicas=2))
-    assert (tmp_path / "three" / "samples.jsonl").read_bytes() == b"".join(whole)
 
 
 def test_more_replicas_than_there_is_room_for_are_refused(folder: Path) -> None:
