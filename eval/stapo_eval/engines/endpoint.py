@@ -33,7 +33,6 @@ REST_SECONDS = 5.0  # of an address that does not answer
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
-_ERRORS = (openai.OpenAIError, ValueError)  # ValueError: an answer that cannot be read
 
 
 @dataclass(eq=False)
@@ -87,7 +86,7 @@ class EndpointEngine(Engine):
             models = await a.client.with_options(max_retries=0, timeout=30.0).models.list()
             contexts = {str(m.id): int(getattr(m, "max_model_len", 0) or _UNLIMITED) for m in models.data}
             found = ", ".join(list(contexts)[:10])
-        except (*_ERRORS, AttributeError, TypeError) as e:  # it has no list; what else there is will be told again
+        except (openai.OpenAIError, AttributeError, TypeError, ValueError) as e:  # it has no list
             found = self._said(e)
         self.model = self.model or (next(iter(contexts)) if len(contexts) == 1 else "")
         if self.model not in contexts:
@@ -108,7 +107,7 @@ class EndpointEngine(Engine):
                     self.sends.discard(option)
                 else:
                     raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
-            except _ERRORS as e:
+            except openai.OpenAIError as e:
                 next_step = "start the server, or check --url (it ends in /v1)"
                 raise BadInput(f"{a.url} does not answer", found=self._said(e), next_step=next_step) from None
 
@@ -120,7 +119,7 @@ class EndpointEngine(Engine):
 
         Raises:
             BadInput: the key or the model's name is refused (401, 403, 404).
-            ValueError: what came is no answer. openai.OpenAIError: there is none.
+            openai.OpenAIError: no answer, or one that cannot be read.
         """
         began, d = time.perf_counter(), request.decoding
         options: dict[str, Any] = {"seed": request.seed, "logprobs": True, **NEUTRAL}
@@ -132,13 +131,15 @@ class EndpointEngine(Engine):
                 top_p=d.top_p,
                 extra_body={a.limit: max_tokens} | {k: v for k, v in options.items() if k in self.sends},
             )
+            return _parsed(request, answer, time.perf_counter() - began)
         except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:
             raise BadInput(
                 f"{a.url} refuses the key or the model {self.model}",
                 found=self._said(e),
                 next_step="set the variable that --key-variable names, or check --served-model and --url",
             ) from None
-        return _parsed(request, answer, time.perf_counter() - began)
+        except (AttributeError, LookupError, TypeError, ValueError) as e:  # the SDK lets any JSON through
+            raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
         """One answer, which may have what the context leaves; the server alone can count the prompt."""
@@ -154,13 +155,15 @@ class EndpointEngine(Engine):
             self.room[request.prompt] = left
             return await self._chat(a, request, left)
 
-    async def _end(self, a: _Address, request: Request) -> Finished | None:
-        """How a request ended; None where it has to be asked again."""
+    async def _end(self, a: _Address, request: Request) -> Finished | BadInput | None:
+        """How a request ended; None where it has to be asked again, an error where no other will do better."""
         try:
             end = await self._ask(a, request)
             a.silent_since = 0.0
             return end
-        except _ERRORS as e:
+        except BadInput as e:
+            return e
+        except openai.OpenAIError as e:
             status, a.last = getattr(e, "status_code", 0), self._said(e)
         if status in (400, 413, 422):
             return failed(request, a.last)
@@ -179,7 +182,7 @@ class EndpointEngine(Engine):
         """Whether an address answers a question of one token."""
         try:
             await self._probe(a)
-        except _ERRORS:
+        except openai.OpenAIError:
             return False
         return True
 
@@ -187,7 +190,7 @@ class EndpointEngine(Engine):
         return list(message.encode("utf-8", "replace"))
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        queue, running = Queue(requests, done), dict[asyncio.Task[Finished | None], tuple[_Address, Request]]()
+        queue, running = Queue(requests, done), dict[asyncio.Task[Any], tuple[_Address, Request]]()
         while queue or running:
             began = time.monotonic()
             places = sorted(  # the emptiest address first
@@ -204,7 +207,9 @@ class EndpointEngine(Engine):
             for task in self.runner.run(_first(running)):
                 a, request = running.pop(task)
                 a.in_flight -= 1
-                if (end := task.result()) is None:
+                if isinstance(end := task.result(), BadInput):
+                    raise end
+                if end is None:
                     queue.give_back([request])
                 else:
                     queue.finished(request, end.response_tokens)
@@ -224,7 +229,7 @@ class EndpointEngine(Engine):
         self.runner.close()  # what is in flight is given up
 
 
-async def _first(running: Collection[asyncio.Task[Finished | None]]) -> set[asyncio.Task[Finished | None]]:
+async def _first(running: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
     """What ends within a short wait."""
     if not running:
         await asyncio.sleep(0.1)
@@ -234,20 +239,17 @@ async def _first(running: Collection[asyncio.Task[Finished | None]]) -> set[asyn
 
 
 def _parsed(request: Request, answer: Any, seconds: float) -> Finished:
-    """Raises ValueError for an answer that is none; the SDK lets any JSON through."""
-    try:
-        choice = answer.choices[0]
-        # lone surrogates are JSON and no text: they could not be written down
-        text = (choice.message.content or "").encode("utf-8", "replace").decode()
-        prompt_tokens, tokens = int(answer.usage.prompt_tokens), int(answer.usage.completion_tokens)
-        logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
-    except (AttributeError, LookupError, TypeError) as e:
-        raise ValueError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+    """What an answer says; whatever error that raises, it is none."""
+    choice = answer.choices[0]
+    # lone surrogates are JSON and no text: they could not be written down
+    text = (choice.message.content or "").encode("utf-8", "replace").decode()
+    prompt_tokens, tokens = int(answer.usage.prompt_tokens), int(answer.usage.completion_tokens)
     if min(tokens, prompt_tokens) < 0:
-        raise ValueError("the answer has fewer than no tokens")
+        raise ValueError("fewer than no tokens")
     if choice.finish_reason not in ("stop", "length"):
         error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
         return Finished(request, "", "error", 0, None, seconds, error, prompt_tokens)
+    logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
     total = math.fsum(logprobs) if logprobs else math.nan  # in nats
     logprob_sum = round(total, 6) if math.isfinite(total) else None
     return Finished(request, text, choice.finish_reason, tokens, logprob_sum, seconds, "", prompt_tokens)
