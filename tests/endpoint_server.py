@@ -37,7 +37,6 @@ class Server(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
         self.answering: list[tuple[socket.socket, threading.Thread]] = []
-        self.most_at_once = self.at_once = 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -75,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: object) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
+        self.send_header("retry-after-ms", "20")
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -99,24 +99,15 @@ class _Handler(BaseHTTPRequestHandler):
         with server.lock:
             server.asked.append(body)
             number = len(server.asked) - 1
-            server.at_once += 1
-            server.most_at_once = max(server.most_at_once, server.at_once)
-        try:
-            self._answer(body, server.fault(number, body))
-        finally:
-            with server.lock:
-                server.at_once -= 1
-
-    def _answer(self, body: dict[str, Any], fault: object) -> None:
+        fault = server.fault(number, body)
         if fault == "reset":
             # unread data and no lingering: the client sees a reset, not an end
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.close()
             self.close_connection = True
-        elif isinstance(fault, int):
-            self._send(fault, {"error": {"message": f"told to answer {fault}"}})
-        elif isinstance(fault, tuple):
-            self._send(fault[0], {"error": {"message": fault[1]}})
+        elif isinstance(fault, int | tuple):
+            status, said = fault if isinstance(fault, tuple) else (fault, f"told to answer {fault}")
+            self._send(status, {"error": {"message": said}})
         elif isinstance(fault, str):
             self._send(200, fault)
         else:

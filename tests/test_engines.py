@@ -1,4 +1,4 @@
-"""The hf engine on a random model: fixed batches, resuming, errors per problem; models that must be refused."""
+"""The engine hf on a random model: fixed batches, resuming, rows that fail; the order of requests; refused models."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 
 import eval_model
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stapo_eval.decoding import Decoding, encode_chat
 from stapo_eval.engines import Finished, Request, fixed_batches, hf, make_engine
+from stapo_eval.engines.base import Spec
 from stapo_eval.engines.hf import HfEngine
+from stapo_eval.engines.requests import Queue
 from stapo_eval.models import find_model
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.stop_tokens import stop_token_ids
+
+D = Decoding(1.0, 1.0, 12)
 
 
 @pytest.fixture(scope="module")
@@ -27,20 +33,15 @@ def engine(folder: Path) -> HfEngine:
 
 
 def _requests(engine: HfEngine, n: int = 10) -> list[Request]:
-    cells = [("t1.0", Decoding(1.0, 1.0, 12)), ("t0.7", Decoding(0.7, 0.9, 12))]
     return [
-        Request(cell, f"p{i}", i % 2, 1000 + i, tuple(engine.encode("word " * (i % 4))), decoding)
-        for cell, decoding in cells
+        Request(cell, f"p{i}", i % 2, 1000 + i, tuple(engine.encode("word " * (i % 4))), replace(D, top_p=top_p))
+        for cell, top_p in (("t1.0", 1.0), ("t0.7", 0.9))
         for i in range(n)
     ]
 
 
-def _bare(pieces: list[Finished]) -> list[Finished]:
-    return [replace(f, seconds=0.0) for f in pieces]
-
-
 def _all(engine: HfEngine, requests: list[Request], done=()) -> list[Finished]:
-    return _bare([f for piece in engine.stream(requests, done) for f in piece])
+    return [replace(f, seconds=0.0) for piece in engine.stream(requests, done) for f in piece]
 
 
 def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine) -> None:
@@ -51,13 +52,10 @@ def test_the_chat_template_is_applied_and_both_end_tokens_stop(engine: HfEngine)
 
 
 def test_batches_are_longest_first_and_never_cross_cells() -> None:
-    greedy = Decoding(0, 1, 8)
     lengths = [("a", 2), ("b", 9), ("a", 5), ("a", 2), ("b", 1), ("a", 7)]
-    requests = [Request(c, str(i), 0, 0, (1,) * n, greedy) for i, (c, n) in enumerate(lengths)]
-    batches = [
-        [r.problem_id for r in b] for b in fixed_batches(requests, lambda prompt, response: 1 if prompt > 6 else 2)
-    ]
-    assert batches == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
+    requests = [Request(c, str(i), 0, 0, (1,) * n, D) for i, (c, n) in enumerate(lengths)]
+    batches = fixed_batches(requests, lambda prompt, response: 1 if prompt > 6 else 2)
+    assert [[r.problem_id for r in b] for b in batches] == [["5"], ["2", "0"], ["3"], ["1"], ["4"]]
 
 
 def test_missing_samples_come_out_as_in_a_whole_run(engine: HfEngine) -> None:
@@ -65,15 +63,6 @@ def test_missing_samples_come_out_as_in_a_whole_run(engine: HfEngine) -> None:
     whole = _all(engine, requests)
     done = {f.request.key for f in whole[:3]} | {f.request.key for f in whole[9:14]}
     assert _all(engine, requests, done) == [f for f in whole if f.request.key not in done]
-    assert _all(engine, requests, {r.key for r in requests}) == []
-
-
-def test_a_row_that_fails_costs_only_itself(engine: HfEngine) -> None:
-    requests = _requests(engine, 4)[:4]
-    broken = replace(requests[1], prompt=(*requests[1].prompt, 10_000_000))  # no such token
-    finished = {f.request.problem_id: f.finish_reason for f in _all(engine, [requests[0], broken, *requests[2:]])}
-    assert finished.pop("p1") == "error"
-    assert "error" not in finished.values()
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -85,6 +74,10 @@ def test_a_whole_batch_that_fails_costs_only_its_rows(engine: HfEngine, rows: in
         ends = {f.request.problem_id: f.error[:10] for f in _all(engine, [*requests, *bad], done)}
         assert [ends.pop(b.problem_id) for b in bad] == ["IndexError"] * rows
         assert list(ends.values()) == [""] * (0 if done else 4)
+    # in a batch with others
+    broken = replace(requests[1], prompt=(*requests[1].prompt, 10_000_000))
+    ends = {f.request.problem_id: f.finish_reason for f in _all(engine, [requests[0], broken, *requests[2:]])}
+    assert [problem for problem, reason in ends.items() if reason == "error"] == [broken.problem_id]
 
 
 def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
@@ -95,7 +88,7 @@ def test_a_model_that_always_fails_ends_the_run(folder: Path) -> None:
         _all(broken, _requests(broken, 2))
 
 
-def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:
+def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickled")
     with pytest.raises(BadInput, match="safetensors"):
@@ -106,26 +99,72 @@ def test_models_that_cannot_be_loaded_are_refused(tmp_path: Path, folder: Path) 
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match=tmp_path.name):
         make_engine("hf", find_model(str(tmp_path)))
-
-
-def test_unknown_models_and_engines_are_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", _offline)
-    with pytest.raises(BadInput, match="nobody/nothing"):
+    with pytest.raises(BadInput, match="nobody/nothing"):  # the tests are offline
         find_model("nobody/nothing")
     with pytest.raises(BadInput, match="sglang"):
         make_engine("sglang", find_model(str(folder)))
 
 
-def _offline(*args: object, **kwargs: object) -> None:
-    raise OSError("offline")
-
-
 def test_the_default_batch_keeps_within_memory(folder: Path) -> None:
-    e = HfEngine(find_model(str(folder)), threads=1)
-    limit = e.spec.rows
-    assert limit is not None
-    assert limit.kv_bytes == 2 * 1 * 1 * 16 * 4  # keys and values, 1 layer, 1 head, 16 wide, float32
-    assert limit(50, 100) == hf.MOST_ROWS["cpu"]
-    assert replace(limit, kv_bytes=1 << 20)(28, 100) == 8  # 1 GiB / (1 MiB x 128 tokens)
-    assert replace(limit, kv_bytes=1 << 20)(400, 1 << 20) == 2  # the context of 512 positions bounds the response
-    e.close()
+    spec = HfEngine(find_model(str(folder)), threads=1).spec
+    assert spec.cached_tokens == (1 << 30) // (2 * 1 * 1 * 16 * 4)  # keys, values; 1 layer, 1 head, 16 wide, float32
+    assert spec.rows_of(50, 100) == hf.MOST_ROWS["cpu"]
+    small = Spec("hf", True, context=512, rows=64, cached_tokens=1024)
+    assert small.rows_of(28, 100) == 8
+    assert small.rows_of(400, 1 << 20) == 2  # the context bounds the response
+
+
+def _samples(problems: int, samples: int, cells: tuple[str, ...] = ("t1.0", "t0.7")) -> list[Request]:
+    return [Request(c, f"p{p}", i, 0, (p,), D) for c in cells for p in range(problems) for i in range(samples)]
+
+
+def _names(requests: list[Request]) -> list[str]:
+    return [f"{r.cell} {r.problem_id} {r.sample_index}" for r in requests]
+
+
+def test_one_sample_of_each_problem_goes_first_then_the_longest_expected() -> None:
+    queue = Queue(_samples(3, 3, ("c",)))
+    for r, tokens in zip(queue.take(3), (10, 90, 40), strict=True):
+        assert r.sample_index == 0
+        queue.finished(r, tokens)
+    assert _names(queue.take(6)) == ["c p1 1", "c p1 2", "c p2 1", "c p2 2", "c p0 1", "c p0 2"]
+    # nothing is known: the order given
+    assert _names(Queue(_samples(2, 2)).take(5)) == ["t1.0 p0 0", "t1.0 p1 0", "t0.7 p0 0", "t0.7 p1 0", "t1.0 p0 1"]
+    # a problem is known by its other setting, and by what was recorded before
+    requests = _samples(2, 2)
+    queue = Queue(requests, {r.key: 500 if r.problem_id == "p1" else 100 for r in requests if r.cell == "t1.0"})
+    assert _names(queue.take(4)) == ["t0.7 p0 0", "t0.7 p1 0", "t0.7 p1 1", "t0.7 p0 1"]
+
+
+def test_batches_are_handed_out_whole_one_at_a_time_and_come_back_whole() -> None:
+    a, b = _samples(1, 2, ("c",)), _samples(2, 1, ("d",))
+    queue = Queue((), batches=[a, b])
+    assert queue.take(0) == []
+    assert queue.take(1) == a
+    queue.give_back(a)
+    assert [queue.take(1), queue.take(1), queue.take(1)] == [a, b, []]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    problems=st.integers(1, 8),
+    samples=st.integers(1, 5),
+    steps=st.lists(st.tuples(st.integers(0, 7), st.booleans(), st.integers(0, 500)), max_size=60),
+    recorded=st.sets(st.integers(0, 79)),
+)
+def test_every_request_that_is_not_done_is_answered_once(problems, samples, steps, recorded) -> None:
+    requests = _samples(problems, samples)
+    done = {r.key for i, r in enumerate(requests) if i in recorded}
+    queue, running, answered = Queue(requests, dict.fromkeys(done, 7)), [], []
+    # a replica takes `most`, dies with what it has, or finishes one
+    for most, dies, tokens in [*steps, *[(4, False, 3)] * 200]:
+        if dies:
+            queue.give_back(running)
+            running = []
+        running += queue.take(most)
+        if running:
+            queue.finished(running[0], tokens)
+            answered.append(running.pop(0))
+    answered += running
+    assert not queue
+    assert sorted(r.key for r in answered) == sorted(r.key for r in requests if r.key not in done)

@@ -341,6 +341,14 @@ def test_one_copy_runs_on_the_cluster_of_the_environment(world: Path, monkeypatc
     assert started == [""]  # which Ray reads from the environment
 
 
+def test_the_copies_on_all_visible_gpus_are_recorded(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 6)
+    plan = make_plan(_options(world, tmp_path / "out", engine="vllm", tensor_parallel=2))
+    assert plan.run.config["replicas"] == 3
+
+
 def test_weights_that_were_cut_off_are_named(world: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(world / "external", tmp_path / "m"))
     weights = (folder / "model.safetensors").read_bytes()

@@ -23,7 +23,7 @@ from stapo_eval.judge.asking import (
     unanswered,
     verdict_by_judge,
 )
-from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_reply, plain, question_key, room_of
+from stapo_eval.judge.prompt import Question, fitted_prompt, message, parse_reply, plain, question_key
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
@@ -55,8 +55,6 @@ class Scripted:
             failed = reply == "boom"
             yield [Finished(r, reply, "error" if failed else self.ends, 1, 0.0, 0.0, "lost" if failed else "")]
 
-    def close(self) -> None: ...
-
 
 def _question(answer: str | None, response: str = "", problem: str = "q", benchmark: str = "b") -> Question:
     return Question(benchmark, problem, f"What is {problem}?", "7", response or f"so it is {answer}", answer)
@@ -73,7 +71,7 @@ def _pairs(questions: Sequence[Question]) -> list[tuple[Sample, Question]]:
     ]  # fmt: skip
 
 
-def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = JUDGE) -> list[str]:
+def _ask(questions: Sequence[Question], engine: Scripted, path: Path, judge: Judge = JUDGE) -> list[str]:
     """Verdicts of all questions, with replies kept in `path` as a run keeps them."""
     keys, first = distinct(_pairs(questions), judge)
     known = recorded(path, judge)
@@ -86,15 +84,12 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
     [
         ("A", "A", "letter", "A"),
         (" B\n", "B", "letter", "B"),
-        ("C", "C", "letter", "C"),
         ("", "", "", ""),
         ("maybe", "", "", ""),
         ("Ａ", "", "", ""),
         ("a", "", "", ""),
         ("A.", "A", "stray", ""),
-        ("The answer is A", "A", "stray", ""),
         ("INVALID", "A", "stray", ""),
-        ("CORRECT", "C", "stray", ""),
         ("INCORRECT", "C", "stray", ""),
         ("(A) or (B)", "B", "stray", ""),
         ("Point (A) lies on the line, so the reply is wrong", "A", "stray", ""),
@@ -103,7 +98,6 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
         (r"so. Final Judgment: \boxed{B} - INCORRECT", "B", "marked", ""),
         ("Final Judgment: B", "B", "stray", ""),
         ("(Because it differs", "B", "stray", ""),
-        (r"\boxed{A}", "A", "marked", ""),
         (r"boxed{A}, no: \boxed{C} - INCOMPLETE. Final Judgment: (B)", "C", "stray", ""),
         ("A and B. Final Judgment: (B) - INCORRECT", "B", "marked", ""),
         ("(A) Final Judgment: none", "", "", ""),
@@ -113,27 +107,17 @@ def _ask(questions: Sequence[Question], engine: Scripted, path, judge: Judge = J
 def test_a_reply_is_read_as_published(reply: str, letter: str, form: str, exactly: str) -> None:
     assert parse_reply(reply) == (letter, form)
     assert parse_reply(reply, "justrl-exact") == (exactly, "letter" if exactly else "")
-
-
-def test_a_reply_that_was_cut_off_is_in_no_known_form(tmp_path) -> None:
-    """But for the letter alone, which is all that the plain prompt asks for."""
-    assert parse_reply("A\n\n", finish_reason="length") == ("A", "letter")
-    assert parse_reply(r"\boxed{A}", finish_reason="length") == ("A", "stray")
-    assert parse_reply("well", finish_reason="length") == ("", "")
-    path = tmp_path / "j.jsonl"
-    _ask([_question("3")], Scripted(says={"it is 3": "Final Judgment: (A)"}, ends="length"), path)
-    assert [(j.letter, j.form) for j in store.read(path, Judgement)] == [("A", "stray")]
+    # cut off at its limit, a reply is in no known form, but for the letter alone, which is all that is asked for
+    cut = {"marked": "stray"}.get(form, form)
+    assert parse_reply(reply, finish_reason="length") == (letter, cut)
 
 
 @given(st.text(st.sampled_from("ABC(){}x \n") | st.characters()), st.sampled_from("ABC"))
 def test_any_reply_is_read(text: str, letter: str) -> None:
     said, form = parse_reply(text)
     assert (said == "") == (form == "")
-    assert said == "" or said in text
+    assert said in text
     assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}") == (letter, "marked")
-    assert parse_reply(f"{text} Final Judgment: \\boxed{{{letter}}}", finish_reason="length") == (letter, "stray")
-    alone = text.strip() in ("A", "B", "C")
-    assert parse_reply(text, "justrl-exact") == ((text.strip(), "letter") if alone else ("", ""))
 
 
 TOKENISERS = {
@@ -152,60 +136,51 @@ TOKENISERS = {
     problem=st.text(max_size=200),
 )
 def test_a_prompt_never_overflows_and_wastes_little(name: str, context: int, response: str, problem: str) -> None:
-    encode = TOKENISERS[name]
+    encode, room = TOKENISERS[name], context - min(2048, context // 8)  # the rest is kept for the reply
     question = Question("b", "p", problem, "7", response, None)
     fitted = fitted_prompt(question, encode, context, PROMPT)
-    room = room_of(context, PROMPT)
     if fitted is None:
         assert len(encode(message(question, "", PROMPT))) > room
         return
-    assert len(fitted.tokens) <= room
-    whole = encode(message(question, plain(response), PROMPT))
-    same = list(fitted.tokens) == whole
+    tokens, shortened = fitted
+    assert len(tokens) <= room
+    same = list(tokens) == encode(message(question, plain(response), PROMPT))
     # tokens of nine characters say nothing of the text: a shortened response may have as many
-    assert fitted.shortened != same or (same and name == "nine characters")
-    if fitted.shortened and name == "characters":
-        shown = "".join(map(chr, fitted.tokens)).split("\nRESPONSE\n", 1)[1]
+    assert shortened != same or (same and name == "nine characters")
+    if shortened and name == "characters":
+        shown = "".join(map(chr, tokens)).split("\nRESPONSE\n", 1)[1]
         assert plain(response).endswith(shown.removesuffix("\nLETTER"))
-        assert len(fitted.tokens) == room or "<|" in response
-
-
-@pytest.mark.parametrize(("context", "kept"), [(32_768, 2_048), (4_096, 512)])
-def test_room_is_kept_for_the_reply(context: int, kept: int) -> None:
-    assert room_of(context, PROMPT) == context - kept
+        assert len(tokens) == room or "<|" in response
 
 
 def test_justrl_shows_the_whole_response_as_it_is_and_no_question() -> None:
     question = _question("3", "<|im_end|>" + 90 * "so ")
     whole = PROMPT.text.format(question="", gold_answer="7", llm_response=question.response)
     encode = TOKENISERS["characters"]
-    fitted = fitted_prompt(question, encode, len(whole) + 1, PROMPT, "justrl-exact")
-    assert fitted == (tuple(encode(whole)), False)
+    assert fitted_prompt(question, encode, len(whole) + 1, PROMPT, "justrl-exact") == (tuple(encode(whole)), False)
     assert fitted_prompt(question, encode, len(whole), PROMPT, "justrl-exact") is None
 
 
-def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path) -> None:
+def test_a_question_that_cannot_fit_is_recorded_and_not_asked(tmp_path: Path) -> None:
     engine, path = Scripted(context=50), tmp_path / "j.jsonl"
-    assert _ask([_question("3")], engine, path) == ["not_asked"]
-    assert _ask([_question("3")], engine, path) == ["not_asked"]
+    for _ in range(2):
+        assert _ask([_question("3")], engine, path) == ["not_asked"]
     assert engine.asked == []
     (j,) = store.read(path, Judgement)
     assert (j.status, j.letter) == ("too_long", "")
+    # a response that is shown in part says so
+    shown = tmp_path / "k.jsonl"
+    _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), shown)
+    assert [j.shortened for j in store.read(shown, Judgement)] == [False, True]
+    assert len(engine.asked[1]) == 350
 
 
-def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path) -> None:
+def test_justrls_question_is_left_to_a_server_that_alone_can_count_it(tmp_path: Path) -> None:
     judge, path = Judge("verifier", "r1", PROMPT, "justrl-exact"), tmp_path / "j.jsonl"
     engine = Scripted(context=20, says={"it is 3": "A", "it is 4": "boom"})
     engine.counts_tokens = False
     assert _ask([_question("3"), _question("4")], engine, path, judge) == ["correct", "not_asked"]
     assert [(j.status, j.error) for j in store.read(path, Judgement)] == [("answered", ""), ("error", "lost")]
-
-
-def test_a_response_that_is_shown_in_part_is_recorded_so(tmp_path) -> None:
-    path = tmp_path / "j.jsonl"
-    _ask([_question("3"), _question("4", 300 * "word ")], engine := Scripted(context=400), path)
-    assert [j.shortened for j in store.read(path, Judgement)] == [False, True]
-    assert [len(text) for text in engine.asked][1] == 350
 
 
 def _said(key: str, status: str = "answered", letter: str = "", error: str = "", **more) -> Judgement:
@@ -223,8 +198,7 @@ def test_what_the_judge_did_not_answer_is_said() -> None:
     assert unanswered([*long, *others, odd]) == {"too_long": 3, "error": 1, "no_letter": 1, "stray": 1}
     notes = judge_notes([*long, *others, odd])
     assert [n[:29] for n in notes] == [f"{k} of 7 questions ({n} samples) " for k, n in ((2, 3), *[(1, 1)] * 4)]
-    assert "50 positions" in notes[0]
-    assert "lost" in notes[1]
+    assert ["50 positions" in notes[0], "lost" in notes[1]] == [True, True]
     assert judge_notes(others[2:]) == []
     assert len(judge_notes([])) == 1
 
@@ -233,7 +207,7 @@ def test_what_the_judge_did_not_answer_is_said() -> None:
     ("replies", "unclear", "stops"), [(1, 1, False), (20, 2, True), (100, 2, False), (100, 3, True)]
 )
 def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(replies: int, unclear: int, stops: bool) -> None:
-    """Each second one has a stray letter. What was not answered counts neither way."""
+    """Each second one has a stray letter. What was not answered counts neither way; JustRL's mode has no such rule."""
     said = [_said(f"k{i}", letter="A" if i % 2 else "", form="stray" if i % 2 else "") for i in range(unclear)]
     said += [_said(f"k{i}", letter="B") for i in range(unclear, replies)]
     said += [_said(f"l{i}", status) for i, status in enumerate(["too_long", "error"] * 500)]
@@ -242,33 +216,28 @@ def test_replies_in_no_known_form_stop_the_scoring_above_two_percent(replies: in
             check_replies(said)
     else:
         check_replies(said)
-
-
-def _ask_checked(unclear: Sequence[int], path: Path) -> int:
-    """How many of 3,000 questions are put until the check stops it; these have an unclear reply."""
-    questions = [_question(f"{i}.") for i in range(3000)]
-    engine = Scripted(says={f"it is {i}.": "hm" for i in unclear})
-    _, first = distinct(_pairs(questions), JUDGE)
-    known = recorded(path, JUDGE)
-    with suppress(RunFailed):
-        ask(first, JUDGE, engine, known, lambda judgements, _: store.append(path, judgements), check_replies)
-    return len(engine.asked)
+    check_replies([j.model_copy(update={"judge_mode": "justrl-exact"}) for j in said])
 
 
 @pytest.mark.slow
 def test_asking_stops_once_too_many_of_all_questions_are_unclear(tmp_path: Path) -> None:
-    """2 % of 3,000 questions are 60."""
-    assert _ask_checked(range(60), tmp_path / "j.jsonl") == 3000
-    assert _ask_checked(range(61), tmp_path / "k.jsonl") == 120  # it is looked at after each 60 replies
-    assert _ask_checked(range(1000, 1061), tmp_path / "l.jsonl") == 1080
-    assert _ask_checked([], tmp_path / "l.jsonl") == 60  # what is on record counts
+    """2 % of 3,000 questions are 60; it is looked at after each 60 replies."""
+
+    def asked(unclear: Sequence[int], path: Path) -> int:
+        engine = Scripted(says={f"it is {i}.": "hm" for i in unclear})
+        _, first = distinct(_pairs([_question(f"{i}.") for i in range(3000)]), JUDGE)
+        with suppress(RunFailed):
+            known = recorded(path, JUDGE)
+            ask(first, JUDGE, engine, known, lambda judgements, _: store.append(path, judgements), check_replies)
+        return len(engine.asked)
+
+    assert asked(range(60), tmp_path / "j.jsonl") == 3000
+    assert asked(range(61), tmp_path / "k.jsonl") == 120
+    assert asked(range(1000, 1061), tmp_path / "l.jsonl") == 1080
+    assert asked([], tmp_path / "l.jsonl") == 60  # what is on record counts
 
 
-def test_justrls_script_has_no_such_rule() -> None:
-    check_replies([_said(f"k{i}", judge_mode="justrl-exact") for i in range(100)])
-
-
-def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
+def test_equal_answers_to_a_problem_are_asked_once(tmp_path: Path) -> None:
     questions = [
         _question("3"),
         _question("3", "in other words 3"),
@@ -278,67 +247,44 @@ def test_equal_answers_to_a_problem_are_asked_once(tmp_path) -> None:
         _question(None, "no idea"),
         _question(None, "none at all"),
         _question("3", "elsewhere 3", benchmark="b2"),
+        replace(_question("3", "so 3, but then"), cut=True),  # stands for no other
     ]
-    assert len({question_key(q, PROMPT, "compass") for q in questions}) == 6
     assert len({question_key(questions[0], p, "compass") for p in (PROMPT, Prompt(PROMPT.text + "?"))}) == 2
-    engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe"})
-    verdicts = ["incorrect", "incorrect", "correct", "invalid", "invalid", "invalid", "incorrect", "incorrect"]
+    engine = Scripted(says={"it is 4": "A", "no idea": "C", "other?": "maybe", "but then": "C"})
+    verdicts = ["incorrect", "incorrect", "correct", *["invalid"] * 3, "incorrect", "incorrect", "invalid"]
     assert _ask(questions, engine, tmp_path / "j.jsonl") == verdicts
-    assert len(engine.asked) == 6
+    assert len(engine.asked) == 7
     assert not any("in other words" in text for text in engine.asked)
     # JustRL shows whole responses, so only equal responses are one question
-    assert len({question_key(q, PROMPT, "justrl-exact") for q in questions}) == 7
+    assert len({question_key(q, PROMPT, "justrl-exact") for q in questions}) == 8
 
 
-def test_a_response_that_was_cut_off_stands_for_no_other(tmp_path) -> None:
-    whole, cut = _question("3"), _question("3", "so 3, but then")
-    questions = [replace(cut, cut=True), whole, _question("3", "again 3"), replace(cut, cut=True)]
-    engine = Scripted(says={"but then": "C", "it is 3": "A"})
-    assert _ask(questions, engine, tmp_path / "j.jsonl") == ["invalid", "correct", "correct", "invalid"]
-    assert len(engine.asked) == 2
-
-
-def test_what_is_recorded_is_not_asked_again(tmp_path) -> None:
+def test_what_is_recorded_is_not_asked_again(tmp_path: Path) -> None:
     questions = [_question(str(i)) for i in range(5)]
     path = tmp_path / "j.jsonl"
-    first = Scripted(says={"it is 1": "A"})
-    _ask(questions[:3], first, path)
+    _ask(questions[:3], Scripted(says={"it is 1": "A"}), path)
     half = path.read_bytes()
     path.write_bytes(half + b'{"schema_version":1,"key":"abc')  # killed while it wrote
-    second = Scripted()
-    assert _ask(questions, second, path) == ["incorrect", "correct", "incorrect", "incorrect", "incorrect"]
-    assert len(second.asked) == 2
+    # an engine's failure is no reply: it is asked again
+    second, third = Scripted(says={"it is 3": "boom"}), Scripted()
+    assert _ask(questions, second, path) == ["incorrect", "correct", "incorrect", "not_asked", "incorrect"]
+    assert _ask(questions, third, path) == ["incorrect", "correct", "incorrect", "incorrect", "incorrect"]
+    assert [len(second.asked), len(third.asked)] == [2, 1]
     assert path.read_bytes().startswith(half)
-    assert len(list(store.read(path, Judgement))) == 5
+    assert [j.status for j in store.read(path, Judgement)] == [*["answered"] * 3, "error", *["answered"] * 2]
     # another judge, another prompt, another mode: other questions
-    prompt = Prompt(PROMPT.text + "?")
     for judge in (
-        Judge("verifier", "r2", PROMPT),
-        Judge("other", "r1", PROMPT),
-        Judge("verifier", "r1", prompt),
-        Judge("verifier", "r1", PROMPT, "justrl-exact"),
+        replace(JUDGE, revision="r2"),
+        replace(JUDGE, model="other"),
+        replace(JUDGE, prompt=Prompt(PROMPT.text + "?")),
+        replace(JUDGE, mode="justrl-exact"),
     ):
-        third = Scripted()
-        _ask(questions, third, path, judge)
-        assert len(third.asked) == 5
+        other = Scripted()
+        _ask(questions, other, path, judge)
+        assert len(other.asked) == 5
 
 
-def test_a_failure_of_the_engine_is_no_reply_and_is_asked_again(tmp_path) -> None:
-    path = tmp_path / "j.jsonl"
-    questions = [_question("3"), _question("4")]
-    assert _ask(questions, Scripted(says={"it is 3": "boom"}), path) == ["not_asked", "incorrect"]
-    again = Scripted(says={"it is 3": "A"})
-    assert _ask(questions, again, path) == ["correct", "incorrect"]
-    assert len(again.asked) == 1
-    assert [j.status for j in store.read(path, Judgement)] == ["error", "answered", "answered"]
-
-
-def test_what_does_not_exist_is_refused_by_name() -> None:
-    for scope, mode, named in (
-        ("some", "compass", "some"),
-        ("all", "cot", "cot"),
-        ("all", "justrl-exact", "--judge-scope"),
-    ):
-        with pytest.raises(BadInput, match=named):
-            check_judge(scope, mode)
+def test_justrls_mode_asks_where_the_rule_fails_alone() -> None:
     check_judge("rule-negatives", "justrl-exact")
+    with pytest.raises(BadInput, match="--judge-scope"):
+        check_judge("all", "justrl-exact")

@@ -29,8 +29,8 @@ class Judging:
     judge_revision: str = ""
     """The hub judge's revision; if empty, for CompassVerifier-3B the one that is pinned."""
     judge_prompt: str = ""
-    """The judge's published prompt: a text file, FILE.py[:VARIABLE] or a folder; if empty, $STAPO_JUDGE_PROMPT, else
-    the judge's folder, else it is fetched at its commit."""
+    """The judge's published prompt: a text file or FILE.py[:VARIABLE]; if empty, $STAPO_JUDGE_PROMPT, else it is
+    fetched at its commit."""
     judge_prompt_unpublished: bool = False
     """Ask in a prompt that is no published one; every record says so."""
     judge_engine: Literal["", "hf", "vllm", "openai"] = ""

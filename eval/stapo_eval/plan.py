@@ -246,8 +246,8 @@ def judge_prompt(options: Judging) -> tuple[ModelFiles | None, Prompt]:
     local = find_model(options.judge) if Path(options.judge).is_dir() else None
     if local is not None and _stands_in(local) and not options.judge_prompt:
         return local, STAND_IN
-    folder, mode, unpublished = local and local.folder, options.judge_mode, options.judge_prompt_unpublished
-    return local, find_prompt(options.judge_prompt, mode, folder, unpublished=unpublished)
+    unpublished = options.judge_prompt_unpublished
+    return local, find_prompt(options.judge_prompt, options.judge_mode, unpublished=unpublished)
 
 
 def _stands_in(judge: ModelFiles) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from typing import Any
 
 from stapo_eval.engines.base import Engine
-from stapo_eval.engines.options import KINDS, EngineOptions, copies_of, load
+from stapo_eval.engines.options import KINDS, EngineOptions, check_options, copies_of
 from stapo_eval.engines.requests import Finished, Key, Request, fixed_batches
 from stapo_eval.models import ModelFiles, check_files
 from stapo_results.errors import BadInput
@@ -30,23 +30,30 @@ def make_engine(
         BadInput: unknown engine, one that is not installed here, or a model that it cannot load.
     """
     options = options or EngineOptions()
-    if kind not in KINDS:
-        raise BadInput("this engine does not exist", found=kind, expected=", ".join(KINDS))
+    check_options(kind, options)
     try:
         if kind == "openai":
             from stapo_eval.engines.endpoint import EndpointEngine
 
             return EndpointEngine(model, options)
         check_files(model)
-        options = replace(options, replicas=copies_of(kind, options))
-        if kind == "vllm" and options.replicas:
-            print(f"vllm: {options.replicas} x {options.tensor_parallel} GPUs (--replicas)", file=sys.stderr)
-        named = options.ray_address or os.environ.get("RAY_ADDRESS")
-        if options.replicas > 1 or (options.replicas and named):
+        how: dict[str, Any] = {"dtype": dtype}
+        if kind == "hf":
+            from stapo_eval.engines.hf import HfEngine as Local
+
+            how |= {"threads": threads, "rows": rows}
+        else:
+            from stapo_eval.engines.vllm import VllmEngine as Local
+
+            how |= {"tensor_parallel": options.tensor_parallel}
+        copies = copies_of(kind, options)
+        if kind == "vllm" and copies:
+            print(f"vllm: {copies} x {options.tensor_parallel} GPUs (--replicas)", file=sys.stderr)
+        if copies > 1 or (copies and (options.ray_address or os.environ.get("RAY_ADDRESS"))):
             from stapo_eval.engines.ray import RayEngine
 
-            return RayEngine(kind, model, threads=threads, dtype=dtype, rows=rows, options=options)
-        return load(kind, model, threads=threads, dtype=dtype, rows=rows, tensor_parallel=options.tensor_parallel)
+            return RayEngine(Local, model, how, copies, options.ray_address)
+        return Local(model, **how)
     except (OSError, ValueError, KeyError, ImportError) as e:
         if isinstance(e, (BadInput, ModuleNotFoundError)):
             raise

@@ -1,9 +1,8 @@
 """Any OpenAI-compatible endpoint, at one address or several that serve the same model.
 
-A request in flight is a thread; one loop hands requests out, so an address that answers slowly takes less, and what an
-address that dies had in hand goes back and is done by the others. Addresses that fail are tried again after a wait
-that doubles; the run ends when none has answered for `patience` seconds. The loop is our own and not a retry
-library's, because what is retried is not a call but a request that may move to another address meanwhile.
+The `openai` SDK sends, waits, and tries again what may succeed another time. What still fails says something of the
+request where the address answers a question of one token, and of the address where it does not: then the request goes
+to the next address, and this one rests.
 
 The endpoint applies its own chat template and ends responses with its own tokens. Its answers are data: only the text,
 the finish reason, the counts and the log-probabilities are read.
@@ -11,344 +10,246 @@ the finish reason, the counts and the log-probabilities are read.
 
 from __future__ import annotations
 
-import json
+import asyncio
 import math
-import queue
-import random
-import re
-import threading
+import os
 import time
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import openai
 
 from stapo_eval.decoding import NEUTRAL, Decoding
-from stapo_eval.engines.options import EngineOptions, key_of
-from stapo_eval.engines.requests import Finished, Key, Queue, Request
+from stapo_eval.engines.base import Engine, Spec
+from stapo_eval.engines.options import EngineOptions
+from stapo_eval.engines.requests import Finished, Key, Queue, Request, failed
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
-MOST_TRIES = 5  # failed attempts at one request before the request itself is suspected
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
-_LONGEST_RETRY_AFTER = 300.0
-_CONNECT_SECONDS = 10.0
-_TRY_AGAIN = {408, 409, 425, 429}
+RETRIES = 4  # of the SDK, in about eight seconds; a request is asked in two rounds of them before it is blamed
+REST_SECONDS = 5.0  # of an address that does not answer
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
-_CONTEXT = re.compile(
-    r"context (?:length|size|window)(?:(?: (?:is|of))?(?: only)? \(?(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k)\b)?)?", re.I
-)
-_SAID_WITHOUT = {
-    "logprobs": "the endpoint gives no log-probabilities: logprob_sum is null",
-    "seed": "the endpoint refuses seeds: its samples cannot be made again",
-}
 
 
-def context_of(refusal: str, known: int) -> int | None:
-    """The context in tokens that a refusal names, at most the `known` one; None where it is of something else."""
-    m = _CONTEXT.search(refusal)
-    if m is None:
-        return None
-    return min(known, int((m[1] or str(known)).replace(",", "")) * (1024 if m[2] else 1))
-
-
-class Refused(Exception):
-    """The endpoint will never answer this request: its own fault, not the endpoint's."""
-
-
-class Transient(Exception):
-    """No answer this time. `reached`: whether the server had the request; `wait`: seconds that it asked for."""
-
-    def __init__(self, message: str, *, reached: bool = True, wait: float = 0.0):
-        super().__init__(message)
-        self.reached, self.wait = reached, wait
-
-
-@dataclass
+@dataclass(eq=False)
 class _Address:
     url: str
+    client: openai.AsyncOpenAI
+    limit: str = "max_tokens"  # how it calls the longest response
     in_flight: int = 0
-    failures: int = 0  # in a row
-    failed_at: float = 0.0
-    failing_since: float = 0.0  # when the first of them was noticed
-    resume_at: float = 0.0
+    rests_until: float = 0.0
+    silent_since: float = 0.0  # 0: the last request was answered
     last: str = ""  # what went wrong
 
-    def failed(self, asked_at: float, error: Transient) -> None:
-        """A request that was sent at `asked_at` had no answer; all that were in flight together are one failure."""
-        self.last, now = str(error), time.monotonic()
-        if asked_at >= self.failed_at:
-            self.failing_since = self.failing_since if self.failures else now
-            self.failures, self.failed_at = self.failures + 1, now
-        doubled = min(_LONGEST_WAIT, _FIRST_WAIT * 2 ** min(self.failures - 1, 10))
-        self.resume_at = max(self.resume_at, now + max(error.wait, doubled * random.uniform(0.5, 1.0)))
 
-
-End = tuple[Request, _Address, float, Finished | Exception]  # with the time at which it was sent
-
-
-class EndpointEngine:
+class EndpointEngine(Engine):
     """`encode` gives a message's UTF-8 bytes: the endpoint has the tokenizer, and there is no token without a byte."""
 
-    deterministic = counts_tokens = False
+    counts_tokens = False
 
     def __init__(self, model: ModelFiles, options: EngineOptions):
-        self.options, self.busy = options, 0.0
-        self._secret = key_of(options)  # named so that no record's field is: nothing prints this object
-        self.client = httpx.Client(
-            headers={"Authorization": f"Bearer {self._secret}"} if self._secret else {},
-            timeout=httpx.Timeout(options.timeout, connect=_CONNECT_SECONDS),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            follow_redirects=False,  # a key is not carried to another host
-        )
-        self.addresses = [_Address(u.rstrip("/")) for u in options.urls]
-        wanted = options.served_model or ("" if Path(model.given).is_dir() else model.name)
-        found = {a.url: self._served(a.url, wanted) for a in self.addresses}
-        if len({name for name, _ in found.values()}) > 1:
-            raise BadInput(
-                "the addresses serve different models",
-                found=", ".join(f"{url}: {name}" for url, (name, _) in found.items()),
-                next_step="give the model's name there: --served-model NAME",
-            )
-        self.model = found[self.addresses[0].url][0]
-        self.context = min(context for _, context in found.values())
-        self.name = f"openai {self.model}"
+        # named so that no record's field is: nothing prints this object
+        self._secret = os.environ.get(options.key_variable, "").strip()
+        if not (self._secret.isascii() and self._secret.isprintable()):
+            raise BadInput(f"${options.key_variable} is no key", expected="printable ASCII; its value is not shown")
+        self.options, self.runner = options, asyncio.Runner()
+        key, timeout = self._secret or "none", openai.Timeout(options.timeout, connect=10.0)
+        self.addresses = [
+            _Address(u, openai.AsyncOpenAI(api_key=key, base_url=u, timeout=timeout, max_retries=RETRIES))
+            for u in options.urls
+        ]
+        self.model = options.served_model or ("" if Path(model.given).is_dir() else model.name)
         self.sends = set(_OPTIONS)  # those options that every address takes
-        self.limit = dict.fromkeys(found, "max_tokens")  # the name of the longest response at an address
-        # (address, prompt) -> tokens that the context leaves, where it is the limit
-        self.room: dict[tuple[str, tuple[int, ...]], int] = {}
-        for a in self.addresses:
-            self._try_out(a.url)
+        self.room: dict[tuple[int, ...], int] = {}  # prompt -> tokens that the context leaves, where it is the limit
+        self.suspects: set[Key] = set()  # requests that failed at an address that answers others
+        try:
+            context = min([self.runner.run(self._meet(a)) for a in self.addresses])
+        except BaseException:
+            self.close()
+            raise
+        self.loaded(Spec(f"openai {self.model}", False, context))
         self.refused = sorted(_OPTIONS - self.sends)
-        self.notes = [note for option, note in _SAID_WITHOUT.items() if option not in self.sends]
 
-    def _clean(self, text: str) -> str:
+    def _said(self, error: Exception) -> str:
         """A server's words without the key, should it repeat it, and short."""
-        text = " ".join(text.split())
+        text = " ".join(f"{error} {error.__cause__ or ''}".split())
         return (text.replace(self._secret, "(key)") if self._secret else text)[:300]
 
-    def _served(self, url: str, wanted: str) -> tuple[str, int]:
-        """(model, its context in tokens) at an address; `wanted` "" is the only one there."""
+    async def _meet(self, a: _Address) -> int:
+        """The context in tokens of the model at an address, which is asked for one token without what it refuses."""
+        contexts, found = {self.model: _UNLIMITED} if self.model else {}, "none"
         try:
-            response = self.client.get(f"{url}/models", timeout=30.0)
-        except httpx.HTTPError as e:
+            models = await a.client.with_options(max_retries=0, timeout=30.0).models.list()
+            contexts = {str(m.id): int(getattr(m, "max_model_len", 0) or _UNLIMITED) for m in models.data}
+            found = ", ".join(list(contexts)[:10])
+        except (openai.OpenAIError, AttributeError, TypeError, ValueError) as e:  # it has no list
+            found = self._said(e)
+        self.model = self.model or (next(iter(contexts)) if len(contexts) == 1 else "")
+        if self.model not in contexts:
             raise BadInput(
-                f"{url} cannot be reached",
-                found=f"{type(e).__name__}: {e}",
-                next_step="start the server, or check --url (it ends in /v1)",
-            ) from None
-        if response.status_code in (401, 403):
-            raise self._denied(url, response)
-        try:
-            contexts = {str(r["id"]): int(r.get("max_model_len") or _UNLIMITED) for r in response.json()["data"]}
-        except (ValueError, LookupError, TypeError, AttributeError):
-            contexts = {}
-        if wanted and not contexts:  # it has no list
-            return wanted, _UNLIMITED
-        name = wanted or (next(iter(contexts)) if len(contexts) == 1 else "")
-        if name not in contexts:
-            raise BadInput(
-                f"{url} does not serve the model {wanted}" if wanted else f"{url} serves {len(contexts)} models",
-                found=", ".join(list(contexts)[:10]) or "none",
-                next_step="name one of these: --served-model NAME",
+                f"{a.url} does not serve the model {self.model}" if self.model else f"{a.url} does not say its model",
+                found=found,
+                next_step="check --url (it ends in /v1); give the model's name there: --served-model NAME",
             )
-        return name, contexts[name]
-
-    def _denied(self, url: str, response: httpx.Response) -> BadInput:
-        what, next_step = f"{url} refuses the key", "set the variable that --key-variable names"
-        if response.status_code == 404:
-            what, next_step = f"{url} does not serve the model {self.model}", "check --served-model and --url"
-        return BadInput(what, found=f"status {response.status_code}: {self._clean(response.text)}", next_step=next_step)
-
-    def _try_out(self, url: str) -> None:
-        """Ask for one token, without the options that the address does not take."""
         while True:
             try:
-                if self._ask(url, _PROBE).logprob_sum is None:
+                if (await self._probe(a)).logprob_sum is None:
                     self.sends.discard("logprobs")
-                return
-            except Refused as e:  # servers that do not know an option name it
-                if "max_completion_tokens" in str(e) and self.limit[url] == "max_tokens":
-                    self.limit[url] = "max_completion_tokens"
-                    continue
-                option = next((x for x in sorted(self.sends) if x in str(e)), None)
-                if option is None:
-                    raise BadInput(f"{url} refuses a request for one token", found=e) from None
-                self.sends.discard(option)
-            except Transient as e:
-                raise BadInput(f"{url} does not answer", found=e, next_step="look at the server's log") from None
+                return contexts[self.model]
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as e:  # who knows no option names it
+                if "max_completion_tokens" in str(e) and a.limit == "max_tokens":
+                    a.limit = "max_completion_tokens"
+                elif option := next((x for x in sorted(self.sends) if x in str(e)), None):
+                    self.sends.discard(option)
+                else:
+                    raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
+            except openai.OpenAIError as e:
+                next_step = "start the server, or check --url (it ends in /v1)"
+                raise BadInput(f"{a.url} does not answer", found=self._said(e), next_step=next_step) from None
 
-    def _ask(self, url: str, request: Request) -> Finished:
+    async def _probe(self, a: _Address) -> Finished:
+        return await self._chat(_Address(a.url, a.client.with_options(max_retries=0), a.limit), _PROBE, 1)
+
+    async def _chat(self, a: _Address, request: Request, max_tokens: int) -> Finished:
         """One answer.
 
         Raises:
-            Refused: the request does not suit the model (status 400, 413, 422).
-            Transient: the endpoint may answer another time: unreachable, overloaded, failing, or talking nonsense.
             BadInput: the key or the model's name is refused (401, 403, 404).
+            openai.OpenAIError: no answer, or one that cannot be read.
         """
-        began, d, limit = time.perf_counter(), request.decoding, self.limit[url]
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": bytes(request.prompt).decode("utf-8")}],
-            "temperature": d.temperature,
-            "top_p": d.top_p,
-            limit: min(d.max_tokens, self.room.get((url, request.prompt), d.max_tokens)),
-        }
-        body |= {k: v for k, v in {"seed": request.seed, "logprobs": True, **NEUTRAL}.items() if k in self.sends}
-        response = self._post(url, body)
-        context = context_of(response.text, self.context) if response.status_code == 400 else None
-        if context is not None and context < _UNLIMITED:
-            # prompt and longest response together exceed it; a response of one token says how long the prompt is
-            refusal, response = response, self._post(url, body | {limit: 1})
-            if response.status_code == 200:
-                left = context - _parsed(request, response, 0.0).prompt_length
-                if left < 1:
-                    raise Refused(f"status 400: {self._clean(refusal.text)}")
-                self.room[url, request.prompt] = body[limit] = min(left, d.max_tokens)
-                response = self._post(url, body)
-        status = response.status_code
-        if status == 200:
-            return _parsed(request, response, time.perf_counter() - began)
-        if status in (401, 403, 404):
-            raise self._denied(url, response)
-        said = f"status {status}: {self._clean(response.text)}"
-        if status in _TRY_AGAIN or status >= 500:
-            raise Transient(said, wait=_retry_after(response))
-        raise Refused(said)
-
-    def _post(self, url: str, body: dict[str, Any]) -> httpx.Response:
+        began, d = time.perf_counter(), request.decoding
+        options: dict[str, Any] = {"seed": request.seed, "logprobs": True, **NEUTRAL}
         try:
-            return self.client.post(f"{url}/chat/completions", json=body)
-        except httpx.HTTPError as e:  # else a reset or a time-out after the request was sent
-            reached = not isinstance(e, httpx.ConnectError | httpx.ConnectTimeout)
-            raise Transient(f"{type(e).__name__}: {e}", reached=reached) from None
+            answer = await a.client.chat.completions.create(
+                model=self.model,
+                messages=[{"role": "user", "content": bytes(request.prompt).decode()}],
+                temperature=d.temperature,
+                top_p=d.top_p,
+                extra_body={a.limit: max_tokens} | {k: v for k, v in options.items() if k in self.sends},
+            )
+            return _parsed(request, answer, time.perf_counter() - began)
+        except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as e:
+            raise BadInput(
+                f"{a.url} refuses the key or the model {self.model}",
+                found=self._said(e),
+                next_step="set the variable that --key-variable names, or check --served-model and --url",
+            ) from None
+        except (AttributeError, LookupError, TypeError, ValueError) as e:  # the SDK lets any JSON through
+            raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
+
+    async def _ask(self, a: _Address, request: Request) -> Finished:
+        """One answer, which may have what the context leaves; the server alone can count the prompt."""
+        most = request.decoding.max_tokens
+        try:
+            return await self._chat(a, request, self.room.get(request.prompt, most))
+        except openai.BadRequestError:
+            if self.context == _UNLIMITED:
+                raise
+            left = self.context - (await self._chat(a, request, 1)).prompt_length
+            if not 0 < left < most:
+                raise
+            self.room[request.prompt] = left
+            return await self._chat(a, request, left)
+
+    async def _end(self, a: _Address, request: Request) -> Finished | BadInput | None:
+        """How a request ended; None where it has to be asked again, an error where no other will do better."""
+        try:
+            end = await self._ask(a, request)
+            a.silent_since = 0.0
+            return end
+        except BadInput as e:
+            return e
+        except openai.OpenAIError as e:
+            status, a.last = getattr(e, "status_code", 0), self._said(e)
+        if status in (400, 413, 422):
+            return failed(request, a.last)
+        now = time.monotonic()
+        if now < a.rests_until:  # another request has found it silent
+            return None
+        if status == 429 or not await self._answers(a):
+            a.silent_since, a.rests_until = a.silent_since or now, now + REST_SECONDS
+        elif request.key in self.suspects:
+            return failed(request, f"{2 * (1 + RETRIES)} attempts: {a.last}")
+        else:
+            self.suspects.add(request.key)
+        return None
+
+    async def _answers(self, a: _Address) -> bool:
+        """Whether an address answers a question of one token."""
+        try:
+            await self._probe(a)
+        except openai.OpenAIError:
+            return False
+        return True
 
     def encode(self, message: str) -> list[int]:
         return list(message.encode("utf-8", "replace"))
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        waiting, ends = Queue(requests, done), queue.SimpleQueue[End]()
-        tries: Counter[Key] = Counter()
-        began = time.monotonic()
-        while waiting or any(a.in_flight for a in self.addresses):
-            self._hand_out(waiting, tries, ends)
+        queue, running = Queue(requests, done), dict[asyncio.Task[Any], tuple[_Address, Request]]()
+        while queue or running:
+            began = time.monotonic()
+            places = sorted(  # the emptiest address first
+                (number, i)
+                for i, a in enumerate(self.addresses)
+                if began >= a.rests_until
+                for number in range(a.in_flight, self.options.concurrency)
+            )
+            for (_, i), request in zip(places, queue.take(len(places)), strict=False):
+                a = self.addresses[i]
+                a.in_flight += 1
+                running[self.runner.get_loop().create_task(self._end(a, request))] = a, request
             finished = []
-            for request, address, asked_at, end in _those_that_came(ends):
-                address.in_flight -= 1
-                if isinstance(end, Transient):
-                    address.failed(asked_at, end)
-                    tries[request.key] += end.reached  # a server that cannot be reached says nothing of the request
-                    waiting.give_back([request])
-                elif isinstance(end, Exception):
+            for task in self.runner.run(_first(running)):
+                a, request = running.pop(task)
+                a.in_flight -= 1
+                if isinstance(end := task.result(), BadInput):
                     raise end
+                if end is None:
+                    queue.give_back([request])
                 else:
-                    address.failures = 0  # it speaks
-                    waiting.finished(request, end.response_tokens)
+                    queue.finished(request, end.response_tokens)
                     finished.append(end)
-            now = time.monotonic()
-            self.busy, began = self.busy + now - began, now
+            self.busy += time.monotonic() - began
             if finished:
                 yield finished
-                began = time.monotonic()
-            elif (
-                all(a.failures and not a.in_flight for a in self.addresses)
-                and (
-                    # a long response that was given up is no silence: the time counts from then on
-                    silent := now - max(a.failing_since for a in self.addresses)
-                )
-                > self.options.patience
-            ):
-                raise RunFailed(
-                    f"no address has answered for {silent:.0f} s",
-                    found="; ".join(f"{a.url}: {a.last}" for a in self.addresses),
-                )
-
-    def _hand_out(self, waiting: Queue, tries: Counter[Key], ends: queue.SimpleQueue[End]) -> None:
-        """Fill the free places of the addresses that are not waited for, emptiest first."""
-        while waiting:
-            ready = [a for a in self.addresses if time.monotonic() >= a.resume_at]
-            address = min(ready, key=lambda a: a.in_flight, default=None)
-            if address is None or address.in_flight >= self.options.concurrency:
-                return
-            (request,) = waiting.take(1)
-            address.in_flight += 1
-            suspect = tries[request.key] + 1 >= MOST_TRIES
-            # a daemon: the program may end while a response is waited for
-            threading.Thread(target=self._send, args=(request, address, suspect, ends), daemon=True).start()
-
-    def _send(self, request: Request, address: _Address, suspect: bool, ends: queue.SimpleQueue[End]) -> None:
-        """Ask, and report how it ended. A suspect request that fails where another is answered is an error."""
-        asked_at = time.monotonic()
-        end: Finished | Exception
-        try:
-            end = self._ask(address.url, request)
-        except Refused as e:
-            end = Finished(request, "", "error", 0, None, 0.0, str(e))
-        except Exception as e:  # noqa: BLE001  a thread's end must reach the run, whatever it is
-            end = e
-            if suspect and isinstance(e, Transient) and e.reached and self._answers(address.url):
-                end = Finished(request, "", "error", 0, None, 0.0, f"{MOST_TRIES} attempts: {e}")
-        ends.put((request, address, asked_at, end))
-
-    def _answers(self, url: str) -> bool:
-        """Whether an address answers a question of one token."""
-        try:
-            self._ask(url, _PROBE)
-        except (Refused, Transient):
-            return False
-        return True
+            elif not running and all(a.silent_since for a in self.addresses):
+                silent = time.monotonic() - max(a.silent_since for a in self.addresses)
+                if silent > self.options.patience:
+                    said = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
+                    raise RunFailed(f"no address has answered for {silent:.0f} s", found=said)
 
     def close(self) -> None:
-        self.client.close()
+        for a in self.addresses:
+            self.runner.run(a.client.close())
+        self.runner.close()  # what is in flight is given up
 
 
-def _those_that_came(ends: queue.SimpleQueue[End]) -> list[End]:
-    """What has ended, after a short wait."""
-    found = []
-    try:
-        found.append(ends.get(timeout=0.05))
-        while True:
-            found.append(ends.get_nowait())
-    except queue.Empty:
-        return found
+async def _first(running: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+    """What ends within a short wait."""
+    if not running:
+        await asyncio.sleep(0.1)
+        return set()
+    ended, _ = await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+    return ended
 
 
-def _retry_after(response: httpx.Response) -> float:
-    try:
-        return min(_LONGEST_RETRY_AFTER, max(0.0, float(response.headers.get("retry-after", "0"))))
-    except ValueError:  # a date: our own wait will do
-        return 0.0
-
-
-def _parsed(request: Request, response: httpx.Response, seconds: float) -> Finished:
-    try:
-        data = response.json()
-        choice = data["choices"][0]
-        text = choice["message"].get("content") or ""
-        tokens, prompt_tokens = int(data["usage"]["completion_tokens"]), int(data["usage"]["prompt_tokens"])
-        said = choice.get("finish_reason")
-        logprob_sum = _sum(choice.get("logprobs"))
-        if not isinstance(text, str) or tokens < 0 or prompt_tokens < 0:
-            raise ValueError("a field has another type")
-    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, ValueError, AttributeError) as e:
-        raise Transient(f"the answer cannot be read: {type(e).__name__}: {e}") from None
-    if said not in ("stop", "length"):
-        error = f"the endpoint ended the response with {str(said)[:40]!r}"
-        return Finished(request, "", "error", 0, None, seconds, error, prompt_tokens)
+def _parsed(request: Request, answer: Any, seconds: float) -> Finished:
+    """What an answer says; whatever error that raises, it is none."""
+    choice = answer.choices[0]
     # lone surrogates are JSON and no text: they could not be written down
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return Finished(request, text, said, tokens, logprob_sum, seconds, "", prompt_tokens)
-
-
-def _sum(logprobs: Any) -> float | None:
-    """The response's log-probability in nats, if the endpoint gave one for every token."""
-    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not entries:
-        return None
-    total = math.fsum(float(x["logprob"]) for x in entries)
-    return round(total, 6) if math.isfinite(total) else None
+    text = (choice.message.content or "").encode("utf-8", "replace").decode()
+    prompt_tokens, tokens = int(answer.usage.prompt_tokens), int(answer.usage.completion_tokens)
+    if min(tokens, prompt_tokens) < 0:
+        raise ValueError("fewer than no tokens")
+    if choice.finish_reason not in ("stop", "length"):
+        error = f"the endpoint ended the response with {str(choice.finish_reason)[:40]!r}"
+        return Finished(request, "", "error", 0, None, seconds, error, prompt_tokens)
+    logprobs = choice.logprobs and [float(x.logprob) for x in choice.logprobs.content or ()]
+    total = math.fsum(logprobs) if logprobs else math.nan  # in nats
+    logprob_sum = round(total, 6) if math.isfinite(total) else None
+    return Finished(request, text, choice.finish_reason, tokens, logprob_sum, seconds, "", prompt_tokens)

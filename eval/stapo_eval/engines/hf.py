@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from stapo_eval.decoding import Decoding
-from stapo_eval.engines.base import EngineSpec, LocalEngine, RowLimit, load_tokenizer
-from stapo_eval.engines.requests import Finished, Request
+from stapo_eval.engines.base import LocalEngine, Spec, load_tokenizer
+from stapo_eval.engines.requests import Finished, Request, failed
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import RunFailed
 from stapo_results.stop_tokens import stop_token_ids
@@ -44,30 +44,27 @@ class HfEngine(LocalEngine):
         self.pad = self.stop[0] if pad is None else pad
         heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        limit = RowLimit(
-            # the sampler holds about four float64 rows of logits
-            most=rows or max(1, min(MOST_ROWS[device], _LOGIT_BYTES // (32 * config.vocab_size))),
-            kv_bytes=2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize,
-            context=int(config.max_position_embeddings),
-            cache_bytes=0 if rows else _KV_BYTES,
-        )
-        self.loaded(EngineSpec("hf", device == "cpu", limit.context, places=1, rows=limit))
-        self.hand: list[Request] = []
+        kv_bytes = 2 * config.num_hidden_layers * heads * head_dim * wanted.itemsize  # of a token
+        # the sampler holds about four float64 rows of logits
+        most = max(1, min(MOST_ROWS[device], _LOGIT_BYTES // (32 * config.vocab_size)))
+        context, cached_tokens = int(config.max_position_embeddings), 0 if rows else _KV_BYTES // kv_bytes
+        self.loaded(Spec("hf", device == "cpu", context, rows=rows or most, cached_tokens=cached_tokens))
+        self.batch: list[Request] = []
         self._easy = Request("", "", 0, 0, tuple(self.encode("1+1=")), Decoding(1.0, 1.0, 1))
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Take one fixed batch: requests of one cell, in an order that the caller keeps."""
-        self.hand = list(requests)
+        """Accept one fixed batch: requests of one cell, in an order that the caller keeps."""
+        self.batch = list(requests)
 
     def poll(self) -> list[Finished]:
-        """Generate the batch in hand.
+        """Generate the accepted batch.
 
         Raises:
             RunFailed: every row of it failed, and so does a prompt that any model answers.
         """
-        batch, self.hand = self.hand, []
+        batch, self.batch = self.batch, []
         results = self._generate(batch)
-        if _all_failed(results) and _all_failed(self._generate([self._easy])):
+        if all(f.error for f in results) and self._generate([self._easy])[0].error:
             raise RunFailed(
                 "the model failed on a whole batch and on a prompt of one sum",
                 found=results[0].error,
@@ -78,8 +75,6 @@ class HfEngine(LocalEngine):
     def _generate(self, batch: list[Request]) -> list[Finished]:
         from stapo_results.generation import generate
 
-        if not batch:
-            return []
         began = time.perf_counter()
         decoding = batch[0].decoding
         try:
@@ -95,8 +90,7 @@ class HfEngine(LocalEngine):
             )
         except (RuntimeError, ValueError, MemoryError, IndexError) as e:
             if len(batch) == 1:
-                message = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
-                return [Finished(batch[0], "", "error", 0, None, time.perf_counter() - began, message)]
+                return [failed(batch[0], f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}")]
             half = len(batch) // 2  # finds the row that fails, or a size that fits
             return self._generate(batch[:half]) + self._generate(batch[half:])
         texts = self.tokenizer.batch_decode([g.token_ids for g in results], skip_special_tokens=True)
@@ -108,7 +102,3 @@ class HfEngine(LocalEngine):
 
     def close(self) -> None:
         del self.model
-
-
-def _all_failed(results: Sequence[Finished]) -> bool:
-    return bool(results) and all(f.finish_reason == "error" for f in results)

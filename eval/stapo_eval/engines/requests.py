@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stapo_eval.decoding import Decoding
@@ -56,16 +56,9 @@ class Finished:
         return len(self.request.prompt) if self.prompt_tokens is None else self.prompt_tokens
 
 
-def too_long(requests: Sequence[Request], context: int) -> tuple[list[Request], list[Finished]]:
-    """(requests that fit, error ends of those whose prompt leaves no room for a token)."""
-    fit, errors = [], []
-    for r in requests:
-        if len(r.prompt) < context:
-            fit.append(r)
-        else:
-            message = f"the prompt has {len(r.prompt)} tokens, the model {context} positions"
-            errors.append(Finished(r, "", "error", 0, None, 0.0, message))
-    return fit, errors
+def failed(request: Request, error: str) -> Finished:
+    """The end of a request that got no response."""
+    return Finished(request, "", "error", 0, None, 0.0, error)
 
 
 def fixed_batches(requests: Sequence[Request], rows: Callable[[int, int], int]) -> list[list[Request]]:
@@ -74,130 +67,76 @@ def fixed_batches(requests: Sequence[Request], rows: Callable[[int, int], int]) 
     Args:
         rows: the most rows of a batch by the tokens of its longest prompt and of a response.
     """
-    of_cell: dict[str, list[Request]] = {}
+    of_cell: defaultdict[str, list[Request]] = defaultdict(list)
     for r in requests:
-        of_cell.setdefault(r.cell, []).append(r)
+        of_cell[r.cell].append(r)
     batches: list[list[Request]] = []
-    for mine in of_cell.values():
-        mine.sort(key=lambda r: -len(r.prompt))  # stable
-        at = 0
-        while at < len(mine):
-            take = max(1, rows(len(mine[at].prompt), mine[at].decoding.max_tokens))
-            batches.append(mine[at : at + take])
-            at += take
+    for rest in of_cell.values():
+        rest.sort(key=lambda r: -len(r.prompt))  # stable
+        while rest:
+            take = max(1, rows(len(rest[0].prompt), rest[0].decoding.max_tokens))
+            batches.append(rest[:take])
+            del rest[:take]
     return batches
 
 
-# requests that a model has in hand beyond those that it works on, as a share of these: a place that becomes free is
-# filled without waiting for the process that schedules
-_SPARE = 1 / 8
-_LONG_QUEUE = 8  # requests that wait for each place
-
-
-def wanted(waiting: int, replicas: int, places: int, in_hand: int) -> int:
-    """How many more requests one replica should take.
-
-    Spare ones only while the queue is long: a request that waits in one replica's hand could else run in another's,
-    and where the queue is short, that decides when the last one ends.
-    """
-    spare = int(places * _SPARE) if waiting > _LONG_QUEUE * replicas * places else 0
-    return max(0, places + spare - in_hand)
-
-
-_PRIOR_SAMPLES = 2
-_SORT_EVERY = 64  # finished samples: sorting a few thousand problems takes milliseconds
+_SORT_EVERY = 256  # requests: sorting some ten thousand takes milliseconds
 
 
 class Queue:
-    """Single requests, longest expected first; the samples of a problem follow one another, for the prefix cache.
+    """Fixed batches in their order, or single requests: one of each problem and setting, then longest expected first.
 
-    The end of a run is where engines stand idle: a long response that starts last keeps one of them busy alone. Nobody
-    knows a response's length before it is made, so one sample of each problem and setting goes first, in the order
-    given; after that always the problem whose responses are expected to be longest: the mean length of its finished
-    samples over all settings, drawn towards the mean of all by two samples' weight.
+    A long response that starts last keeps one engine busy alone at the end of a run. Nobody knows a response's length
+    before it is made; a problem is expected to take the mean of its finished samples over all settings, or of all
+    problems' where it has none. A problem's samples stay together, for the prefix cache.
 
     Args:
-        requests: in the order in which first samples go out.
         done: keys of samples that were made before and are not handed out; as a mapping, with their response tokens.
+        batches: what is handed out whole, one at a time, instead of requests.
     """
 
-    def __init__(self, requests: Sequence[Request], done: Collection[Key] = ()):
-        self.waiting: dict[tuple[str, str], deque[Request]] = {}  # by cell and problem
+    def __init__(
+        self, requests: Sequence[Request], done: Collection[Key] = (), batches: Sequence[list[Request]] | None = None
+    ):
+        self.fixed = batches is not None
+        self.next = deque(batches or [])
+        self.rest: list[Request] = []
         self.lengths: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # of finished responses, by prompt
-        self.first: deque[Request] = deque()
-        self.order: list[deque[Request]] = []
-        self.current: deque[Request] = deque()
-        self.count = self.unsorted = self.total = self.finished_count = 0
-        lengths = done if isinstance(done, Mapping) else {}
+        seen: set[tuple[str, str]] = set()
         for r in requests:
-            fresh = (r.cell, r.problem_id) not in self.waiting
-            waiting = self.waiting.setdefault((r.cell, r.problem_id), deque())
-            if r.key in lengths:
-                self.finished(r, lengths[r.key])
-            elif r.key not in done:
-                (self.first if fresh else waiting).append(r)
-                self.count += 1
+            if r.key in done:
+                if isinstance(done, Mapping):
+                    self.finished(r, done[r.key])
+            elif (r.cell, r.problem_id) in seen:
+                self.rest.append(r)
+            else:
+                self.next.append([r])
+            seen.add((r.cell, r.problem_id))
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.next) + len(self.rest)
 
     def take(self, most: int) -> list[Request]:
-        """At most `most` requests, fewer when fewer are left."""
-        out = [self._next() for _ in range(min(most, self.count))]
-        self.count -= len(out)
-        return out
+        """At most `most` requests, or a whole batch if anything is asked for."""
+        taken = []
+        for _ in range(min(most, len(self))):
+            if not self.next:
+                self._sort()
+            taken += self.next.popleft()
+        return taken
 
-    def _next(self) -> Request:
-        if self.first:
-            return self.first.popleft()
-        if not self.current:
-            if self.unsorted >= _SORT_EVERY or not self.order:
-                # taken from the end; equals keep the order in which they were given
-                self.order = sorted(filter(None, self.waiting.values()), key=self.expected, reverse=True)[::-1]
-                self.unsorted = 0
-            self.current = self.order.pop()
-        return self.current.popleft()
+    def _sort(self) -> None:
+        every = [n for lengths in self.lengths.values() for n in lengths]
+        other = sum(every) / max(1, len(every))
+        mean = {prompt: sum(lengths) / len(lengths) for prompt, lengths in self.lengths.items()}
+        self.rest.sort(key=lambda r: -mean.get(r.prompt, other))  # stable
+        self.next.extend([r] for r in self.rest[:_SORT_EVERY])
+        del self.rest[:_SORT_EVERY]
 
-    def expected(self, waiting: Sequence[Request]) -> float:
-        """Tokens that a response to this problem may come to."""
-        known = self.lengths[waiting[0].prompt]
-        mean = self.total / max(1, self.finished_count)
-        return (sum(known) + _PRIOR_SAMPLES * mean) / (len(known) + _PRIOR_SAMPLES)
-
-    def give_back(self, requests: Iterable[Request]) -> None:
-        """Requests that were taken and not answered: they go first, since they were the most urgent once."""
-        back = list(requests)
-        self.first.extendleft(reversed(back))
-        self.count += len(back)
+    def give_back(self, requests: list[Request]) -> None:
+        """What was taken and not answered; it is taken next."""
+        self.next.extendleft([requests] if self.fixed else [[r] for r in reversed(requests)])
 
     def finished(self, request: Request, tokens: int) -> None:
         """A response came to so many tokens."""
         self.lengths[request.prompt].append(tokens)
-        self.total += tokens
-        self.finished_count += 1
-        self.unsorted += 1
-
-
-class Batches:
-    """Fixed batches as they are, one at a time: what an engine needs whose rounding depends on the batch."""
-
-    def __init__(self, batches: Iterable[list[Request]]):
-        self.batches = deque(batches)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.batches))
-
-    def take(self, most: int) -> list[Request]:
-        """The next batch, whole, if anything is asked for."""
-        return self.batches.popleft() if most > 0 and self.batches else []
-
-    def give_back(self, requests: Iterable[Request]) -> None:
-        """A whole batch that was taken."""
-        if batch := list(requests):
-            self.batches.appendleft(batch)
-
-    def finished(self, request: Request, tokens: int) -> None:
-        """Nothing is learnt: the batches are fixed."""
-
-
-Schedule = Queue | Batches

@@ -12,14 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from stapo_eval.engines.base import EngineSpec, LocalEngine, load_tokenizer
-from stapo_eval.engines.requests import Finished, Request
+from stapo_eval.engines.base import LocalEngine, Spec, load_tokenizer
+from stapo_eval.engines.requests import Finished, Request, failed
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import FinishReason
 from stapo_results.stop_tokens import stop_token_ids
-
-_WATCH_SECONDS = 0.5
 
 
 class VllmEngine(LocalEngine):
@@ -48,7 +45,7 @@ class VllmEngine(LocalEngine):
         }
         if current_platform.is_cpu():
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-            options.update(enable_chunked_prefill=False, max_num_batched_tokens=8192, max_num_seqs=256)
+            options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192, "max_num_seqs": 256}
             dtype = "float32" if dtype == "auto" else dtype  # its own "auto" would make float32 weights bfloat16
         self.tokenizer = load_tokenizer(model)
         self.llm = vllm.LLM(
@@ -56,35 +53,20 @@ class VllmEngine(LocalEngine):
         )
         config = self.llm.llm_engine.vllm_config
         # eager and compiled kernels give different samples for one seed
-        eager = bool(config.model_config.enforce_eager)
-        name, context = f"vllm {vllm.__version__} {'eager' if eager else 'compiled'}", config.model_config.max_model_len
-        self.loaded(EngineSpec(name, False, int(context), places=int(config.scheduler_config.max_num_seqs)))
-        defaults = self.llm.get_default_sampling_params()
-        self.stop = stop_token_ids(self.tokenizer, list(defaults.stop_token_ids or []))
-        self.hand: dict[str, tuple[Request, float]] = {}
-        self.failed: list[Finished] = []
+        name = f"vllm {vllm.__version__} {'eager' if config.model_config.enforce_eager else 'compiled'}"
+        context, places = int(config.model_config.max_model_len), int(config.scheduler_config.max_num_seqs)
+        self.loaded(Spec(name, False, context, places))
+        self.stop = stop_token_ids(self.tokenizer, list(self.llm.get_default_sampling_params().stop_token_ids or []))
+        self.running: dict[str, tuple[Request, float]] = {}
+        self.refusals: list[Finished] = []
         self.number = 0
         self.closed = threading.Event()
-        self._watch()
-
-    def _watch(self) -> None:
-        """Wake `poll` when the engine's process dies: vLLM (0.32) notices, but leaves its own caller waiting for ever.
-
-        What a caller waits for is a queue that also takes exceptions. An engine inside this process has neither.
-        """
         client = self.llm.llm_engine.engine_core
-        # the thread holds these two and not the client, which has to be collected when the engine is closed
-        resources, outputs = getattr(client, "resources", None), getattr(client, "outputs_queue", None)
-        if resources is None or outputs is None:
-            return
-
-        def watch() -> None:
-            while not self.closed.wait(_WATCH_SECONDS):
-                if resources.engine_dead:
-                    outputs.put_nowait(RuntimeError("the engine's process ended"))
-                    return
-
-        threading.Thread(target=watch, daemon=True, name="vllm-watch").start()
+        # an engine inside this process has neither
+        if hasattr(client, "resources") and hasattr(client, "outputs_queue"):
+            # the thread holds these two and not the client, which has to be collected when the engine is closed
+            args = (client.resources, client.outputs_queue, self.closed)
+            threading.Thread(target=_watch, args=args, daemon=True, name="vllm-watch").start()
 
     def submit(self, requests: Sequence[Request]) -> None:
         from vllm import SamplingParams, TokensPrompt  # type: ignore[import-not-found]
@@ -106,9 +88,9 @@ class VllmEngine(LocalEngine):
             try:
                 self.llm.llm_engine.add_request(str(self.number), TokensPrompt(prompt_token_ids=list(r.prompt)), params)
             except ValueError as e:  # the engine's own validation: one bad request must not end the run
-                self.failed.append(Finished(r, "", "error", 0, None, 0.0, f"{type(e).__name__}: {e}"))
+                self.refusals.append(failed(r, f"{type(e).__name__}: {e}"))
             else:
-                self.hand[str(self.number)] = r, time.perf_counter()
+                self.running[str(self.number)] = r, time.perf_counter()
 
     def poll(self) -> list[Finished]:
         """Step until something is finished.
@@ -118,24 +100,24 @@ class VllmEngine(LocalEngine):
         """
         from vllm.v1.engine.exceptions import EngineDeadError  # type: ignore[import-not-found]
 
-        finished, self.failed = self.failed, []
-        while self.hand and not finished:
+        finished, self.refusals = self.refusals, []
+        while self.running and not finished:
             if not self.llm.llm_engine.has_unfinished_requests():
-                raise RunFailed("vLLM stopped with requests unanswered", found=len(self.hand))
+                raise RunFailed("vLLM stopped with requests unanswered", found=len(self.running))
             try:
                 outputs = self.llm.llm_engine.step()
             except EngineDeadError as e:
                 raise RunFailed(
-                    "the vLLM engine died; its reason stands above", found=f"{len(self.hand)} requests in flight"
+                    "the vLLM engine died; its reason stands above", found=f"{len(self.running)} requests in flight"
                 ) from e
-            finished = [self._end(o) for o in outputs if o.finished and o.request_id in self.hand]
+            finished = [self._end(o) for o in outputs if o.finished and o.request_id in self.running]
         return finished
 
     def _end(self, output: Any) -> Finished:
-        request, since = self.hand.pop(output.request_id)
+        request, since = self.running.pop(output.request_id)
         best = output.outputs[0]
-        reason: FinishReason = "length" if best.finish_reason == "length" else "stop"
         text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
+        reason = "length" if best.finish_reason == "length" else "stop"
         seconds = time.perf_counter() - since
         return Finished(request, text, reason, len(best.token_ids), best.cumulative_logprob, seconds)
 
@@ -143,3 +125,14 @@ class VllmEngine(LocalEngine):
         self.closed.set()
         del self.llm
         gc.collect()  # its processes and memory go with it, before a judge is loaded
+
+
+def _watch(resources: Any, outputs: Any, closed: threading.Event) -> None:
+    """Wake `poll` when the engine's process dies: vLLM (0.32) notices, but leaves its own caller waiting for ever.
+
+    What a caller waits for is a queue that also takes exceptions.
+    """
+    while not closed.wait(0.5):
+        if resources.engine_dead:
+            outputs.put_nowait(RuntimeError("the engine's process ended"))
+            return

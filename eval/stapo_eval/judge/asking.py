@@ -10,11 +10,11 @@ from pathlib import Path
 
 from stapo_eval.decoding import Decoding
 from stapo_eval.engines import Engine, Finished, Request
-from stapo_eval.judge.prompt import KNOWN_FORMS, MODES, Question, fitted_prompt, parse_reply, question_key, verdict_of
+from stapo_eval.judge.prompt import KNOWN_FORMS, MEANING, Question, fitted_prompt, parse_reply, question_key
 from stapo_eval.judge.published import Prompt
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
-from stapo_results.schema import FinishReason, Judgement, JudgeMode, JudgeVerdict, Sample
+from stapo_results.schema import Judgement, JudgeMode, JudgeVerdict, Sample
 
 MOST_UNCLEAR = 0.02  # of the replies; a single one stops nothing
 _AT_ONCE = 1024  # questions: their prompts are some thousand token ids each
@@ -79,10 +79,13 @@ def ask(
     measured = judge.mode != "justrl-exact" or engine.counts_tokens
     context = engine.context if measured else sys.maxsize
 
-    def judgement(
-        key: str, prompt_tokens: int, status: str, reply: str = "", error: str = "", ended: FinishReason = "stop"
-    ) -> Judgement:
+    def judgement(key: str, end: Finished | None) -> Judgement:
+        """What came of a question; without an end it does not fit the context."""
         sample, question = first[key]
+        status, error, reply, ended = "too_long", f"does not fit {engine.context} positions", "", "stop"
+        if end is not None:
+            status, error = ("error" if end.finish_reason == "error" else "answered"), end.error
+            reply, ended = end.text if status == "answered" else "", end.finish_reason
         letter, form = parse_reply(reply, judge.mode, ended)
         return Judgement(
             key=key,
@@ -97,16 +100,15 @@ def ask(
             prompt_sha256=judge.prompt.sha256,
             shortened=key in shortened,
             engine=engine.name,
-            prompt_tokens=prompt_tokens,
-            status=status,  # type: ignore[arg-type]  # pydantic checks it
+            prompt_tokens=end.prompt_length if end else 0,
+            status=status,
             reply=reply,
             letter=letter,
             form=form,
             error=error,
         )
 
-    keys = list(first)
-    said = [known[key] for key in keys if key in known]
+    said = [known[key] for key in first if key in known]
     checked = len(said)
 
     def keep(judgements: list[Judgement], finished: list[Finished]) -> None:
@@ -114,43 +116,30 @@ def ask(
         record(judgements, finished)
         known.update({j.key: j for j in judgements})
         said.extend(judgements)
-        if len(said) - checked >= MOST_UNCLEAR * len(keys):
-            check(said, len(keys))
+        if len(said) - checked >= MOST_UNCLEAR * len(first):
+            check(said, len(first))
             checked = len(said)
 
-    for part in (keys[i : i + _AT_ONCE] for i in range(0, len(keys), _AT_ONCE)):
+    for i in range(0, len(first), _AT_ONCE):
+        part = list(first)[i : i + _AT_ONCE]
         if all(key in known for key in part):
             continue
         requests, too_long = [], []
         for key in part:
-            prompt = fitted_prompt(first[key][1], engine.encode, context, judge.prompt, judge.mode)
-            if prompt is not None:
-                requests.append(Request("judge", key, 0, 0, prompt.tokens, greedy))
-                shortened |= {key} if prompt.shortened else set()
+            fitted = fitted_prompt(first[key][1], engine.encode, context, judge.prompt, judge.mode)
+            if fitted is not None:
+                requests.append(Request("judge", key, 0, 0, fitted[0], greedy))
+                shortened |= {key} if fitted[1] else set()
             elif key not in known:
-                too_long.append(judgement(key, 0, "too_long", error=f"does not fit {engine.context} positions"))
+                too_long.append(judgement(key, None))
         if too_long:
             keep(too_long, [])
-        done = {r.key for r in requests if r.problem_id in known}
-        for piece in engine.stream(requests, done):
-            replies = [
-                judgement(f.request.problem_id, f.prompt_length, "answered", f.text, ended=f.finish_reason)
-                if f.finish_reason != "error"
-                else judgement(f.request.problem_id, f.prompt_length, "error", error=f.error)
-                for f in piece
-            ]
-            keep(replies, piece)
-
-
-SCOPES = ("rule-negatives", "all")
+        for piece in engine.stream(requests, {r.key for r in requests if r.problem_id in known}):
+            keep([judgement(f.request.problem_id, f) for f in piece], piece)
 
 
 def check_judge(scope: str, mode: str) -> None:
-    """Raises BadInput for a scope or mode that does not exist, or a mode that lets another scope be asked for."""
-    if scope not in SCOPES:
-        raise BadInput("this judge scope does not exist", found=scope, expected=", ".join(SCOPES))
-    if mode not in MODES:
-        raise BadInput("this judge mode does not exist", found=mode, expected=", ".join(MODES))
+    """Raises BadInput for a mode that does not let this scope be asked for."""
     if mode == "justrl-exact" and scope != "rule-negatives":
         raise BadInput(
             "JustRL asks its judge only where the rule fails",
@@ -162,9 +151,7 @@ def check_judge(scope: str, mode: str) -> None:
 
 def verdict_by_judge(judgement: Judgement | None) -> JudgeVerdict:
     """What a judge said of a sample. A reply that is no letter is "invalid"; without a reply it is "not_asked"."""
-    if judgement is None or judgement.status != "answered":
-        return "not_asked"
-    return verdict_of(judgement.letter)
+    return MEANING[judgement.letter] if judgement and judgement.status == "answered" else "not_asked"
 
 
 def scored(rule: bool, judge: JudgeVerdict) -> bool:
@@ -173,10 +160,9 @@ def scored(rule: bool, judge: JudgeVerdict) -> bool:
 
 
 def unanswered(judged: Iterable[Judgement]) -> dict[str, int]:
-    """How many of these have no clear letter, by why: "too_long", "error" (the judge's engine), "no_letter" (it counts
-    as a no), "stray" (one picked out of other words). What does not occur is left out."""
+    """How many of these have no clear letter, by why (`_UNANSWERED`); what does not occur is left out."""
     why = Counter(_why(j) for j in judged)
-    return {name: why[name] for name, _, _ in _UNANSWERED if why[name]}
+    return {name: why[name] for name in _UNANSWERED if why[name]}
 
 
 def _why(j: Judgement) -> str:
@@ -215,28 +201,26 @@ def judge_notes(judged: Iterable[Judgement]) -> list[str]:
     samples = list(judged)
     if not samples:
         return ["the judge was asked nothing: its scope holds no question"]
-    questions, found = {j.key: j for j in samples}, []
-    for name, what, then in _UNANSWERED:
-        mine = [j for j in samples if (j.shortened if name == "shortened" else _why(j) == name)]
-        if mine:
-            first = next((j.error for j in mine if j.error), "")
-            out_of = f"{len({j.key for j in mine})} of {len(questions)} questions ({len(mine)} samples)"
-            found.append(f"{out_of} {what}{f' ({first})' if first else ''}: {then}")
+    questions, found = len({j.key for j in samples}), []
+    for name, what in (_UNANSWERED | _SHORTENED).items():
+        those = [j for j in samples if (j.shortened if name in _SHORTENED else _why(j) == name)]
+        if those:
+            error = next((f" ({j.error})" for j in those if j.error), "")
+            out_of = f"{len({j.key for j in those})} of {questions} questions ({len(those)} samples)"
+            found.append(f"{out_of} {what[0]}{error}: {what[1]}")
     return found
 
 
-_UNANSWERED = (
-    ("too_long", "do not fit the judge's context", "the rule's verdict stands"),
-    (
-        "error",
+_UNANSWERED = {
+    "too_long": ("do not fit the judge's context", "the rule's verdict stands"),
+    "error": (
         "have no reply because the judge's engine failed",
         "the rule's verdict stands; stapo-eval judge asks again",
     ),
-    ("no_letter", "got a reply in no known form and without a letter", "they count as incorrect"),
-    (
-        "stray",
+    "no_letter": ("got a reply in no known form and without a letter", "they count as incorrect"),
+    "stray": (
         "got a reply in no known form",
         "its last capital A, B or C counts, as CompassVerifier's README reads it",
     ),
-    ("shortened", "did not fit the judge's context whole", "it saw the response's end"),
-)
+}
+_SHORTENED = {"shortened": ("did not fit the judge's context whole", "it saw the response's end")}

@@ -12,15 +12,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from stapo_eval.grading.rules import Gold, in_one
 from stapo_eval.judge.published import Prompt
 from stapo_results.schema import FinishReason, JudgeMode, JudgeVerdict, ReplyForm
 
-MODES: tuple[JudgeMode, ...] = ("compass", "justrl-exact")
 Letter = Literal["A", "B", "C", ""]
-_LETTERS: dict[str, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid"}
+MEANING: dict[Letter, JudgeVerdict] = {"A": "correct", "B": "incorrect", "C": "invalid", "": "invalid"}
 KNOWN_FORMS = ("letter", "marked")
 
 
@@ -37,53 +36,36 @@ class Question:
     cut: bool = False
 
 
-class Reply(NamedTuple):
-    """What a reply says. A stray letter is the last capital A, B or C of a reply in no known form."""
-
-    letter: Letter
-    form: ReplyForm
-
-
-class Fitted(NamedTuple):
-    """A prompt's tokens, and whether they show the response's end alone."""
-
-    tokens: tuple[int, ...]
-    shortened: bool
-
-
 def message(question: Question, shown: str, prompt: Prompt, mode: JudgeMode = "compass") -> str:
     """The prompt with what is shown of the response. JustRL's script fills in an empty question; its mode does too."""
     asked = question.problem if mode == "compass" else ""
     return prompt.text.format(question=asked, gold_answer=in_one(question.gold), llm_response=shown)
 
 
-def parse_reply(reply: str, mode: JudgeMode = "compass", finish_reason: FinishReason = "stop") -> Reply:
-    """The letter of a reply.
+def parse_reply(
+    reply: str, mode: JudgeMode = "compass", finish_reason: FinishReason = "stop"
+) -> tuple[Letter, ReplyForm]:
+    """The letter of a reply, and the form in which it came.
 
     Alone, white space aside, in either mode. Else in CompassVerifier's: the last box with a letter; after the last
     "Final Judgment:" the last letter behind a bracket; the last letter anywhere there, which reads a B out of
     "Because". A known form is a box that is the whole reply, and a box or closed brackets after "Final Judgment:",
     unless the reply was cut off at its limit: elsewhere they may be quoted.
     """
-    if (alone := reply.strip()) in _LETTERS:
-        return Reply(alone, "letter")  # type: ignore[arg-type]  # one of its keys
+    if (alone := reply.strip()) in ("A", "B", "C"):
+        return alone, "letter"
     if mode == "justrl-exact":
-        return Reply("", "")
+        return "", ""
     _, said, judgment = reply.rpartition("Final Judgment:")
     box, whole = r"boxed\{([ABC])\}", finish_reason != "length"
     if boxed := re.findall(box, reply):
         marked = re.fullmatch(rf"\\?{box}", alone) or (said and re.search(box, judgment))
-        return Reply(boxed[-1], "marked" if marked and whole else "stray")
+        return boxed[-1], "marked" if marked and whole else "stray"
     if bracketed := re.findall(r"\(([ABC])(\)?)", judgment):
         letter, closed = bracketed[-1]
-        return Reply(letter, "marked" if said and closed and whole else "stray")
+        return letter, "marked" if said and closed and whole else "stray"
     stray = re.findall("[ABC]", judgment)
-    return Reply(stray[-1], "stray") if stray else Reply("", "")
-
-
-def verdict_of(letter: Letter) -> JudgeVerdict:
-    """What a letter means; no letter is "invalid", which like "incorrect" is a no."""
-    return _LETTERS.get(letter, "invalid")
+    return (stray[-1], "stray") if stray else ("", "")
 
 
 def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
@@ -98,15 +80,12 @@ def question_key(question: Question, prompt: Prompt, mode: JudgeMode) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def room_of(context: int, prompt: Prompt) -> int:
-    """Positions that a prompt may fill: the longest reply, but at most an eighth of the context, is kept free."""
-    return context - min(prompt.reply_tokens, context // 8)
-
-
 def fitted_prompt(
     question: Question, encode: Callable[[str], list[int]], context: int, prompt: Prompt, mode: JudgeMode = "compass"
-) -> Fitted | None:
-    """The prompt's tokens with as much of the response's end as fits, or None if not even an empty one does.
+) -> tuple[tuple[int, ...], bool] | None:
+    """(the prompt's tokens with as much of the response as fits, whether that is its end alone); None if none does.
+
+    The longest reply, but at most an eighth of the context, is kept free.
 
     Args:
         encode: text of a user message -> token ids in the judge's chat template.
@@ -115,8 +94,8 @@ def fitted_prompt(
     """
     if mode == "justrl-exact":
         whole = encode(message(question, question.response, prompt, mode))
-        return Fitted(tuple(whole), False) if len(whole) < context else None
-    room = room_of(context, prompt)
+        return (tuple(whole), False) if len(whole) < context else None
+    room = context - min(prompt.reply_tokens, context // 8)
     bare = len(encode(message(question, "", prompt)))
     if bare > room:
         return None
@@ -125,7 +104,7 @@ def fitted_prompt(
     while True:
         tokens = encode(message(question, shown, prompt))
         if len(tokens) <= room:
-            return Fitted(tuple(tokens), len(shown) < len(plain(question.response)))
+            return tuple(tokens), len(shown) < len(plain(question.response))
         if not shown:
             return None
         keep = min(len(shown) - 1, len(shown) * (room - bare) // (len(tokens) - bare))

@@ -7,13 +7,12 @@ which is never run, and used only if its sha256 is the registered one.
 from __future__ import annotations
 
 import ast
-import asyncio
 import hashlib
 import os
+import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
 
 from stapo_results import store
 from stapo_results.errors import BadInput
@@ -22,7 +21,7 @@ from stapo_results.schema import JudgeMode
 HOST = "https://raw.githubusercontent.com"
 _UNPUBLISHED = "; --judge-prompt-unpublished asks in this one, and the scores say so"
 FIELDS = ("question", "gold_answer", "llm_response")
-MOST_BYTES, MOST_SECONDS = 1_000_000, 60.0  # of a download
+MOST_BYTES = 1_000_000  # of a download; what is longer is cut, and then no published prompt
 REPLY_TOKENS = 2048  # as CompassVerifier's README and JustRL's script have it
 # seen as the name of the hub cache's snapshot in a public repository; the hash of the weights is recorded beside it
 REVISIONS = {"opencompass/CompassVerifier-3B": "27d6d660bdf6c2b8a9f45906d4b76c508af65ab0"}
@@ -72,7 +71,7 @@ class Prompt:
 
     @property
     def sha256(self) -> str:
-        return _sha256(self.text)
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
     def __str__(self) -> str:
         return f"sha256:{self.sha256} {self.source or 'not published'}"
@@ -82,13 +81,11 @@ class Prompt:
 STAND_IN = Prompt("{question}\n\n{gold_answer}\n\n{llm_response}", "shown to a stand-in", reply_tokens=3)
 
 
-def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpublished: bool = False) -> Prompt:
+def find_prompt(given: str, mode: JudgeMode, *, unpublished: bool = False) -> Prompt:
     """The prompt of a mode.
 
     Args:
-        given: a text file, a .py file (then perhaps ":VARIABLE"), a folder with the published file (the judge's model,
-            a checkout), or "": $STAPO_JUDGE_PROMPT, else the judge's folder, else what is fetched once.
-        judge: the judge's folder, where it has one.
+        given: a text file, a .py file (then perhaps ":VARIABLE"); if "", $STAPO_JUDGE_PROMPT, else it is fetched.
         unpublished: take a text that is not registered.
 
     Raises:
@@ -100,36 +97,18 @@ def find_prompt(given: str, mode: JudgeMode, judge: Path | None = None, *, unpub
             found="--judge-prompt-unpublished",
             next_step="leave it out, or use --judge-mode compass",
         )
-    default, given = PUBLISHED[mode][0], given or os.environ.get("STAPO_JUDGE_PROMPT", "")
-    if not given:
-        path = judge and _in_folder(judge, default)
-        text = _read(path, default.variable) if path else _fetched(default)
-        return _checked(text, mode, str(path or default.url), unpublished=unpublished and bool(path))
+    default = PUBLISHED[mode][0]
+    if not (given := given or os.environ.get("STAPO_JUDGE_PROMPT", "")):
+        return _checked(_fetched(default), mode, default.url)
     name, colon, variable = given.rpartition(".py:")
     path = Path(f"{name}.py" if colon else given)
-    if path.is_dir():
-        path = _in_folder(path, default) or path / default.path
-    return _checked(_read(path, variable if colon else default.variable), mode, given, unpublished=unpublished)
-
-
-def _in_folder(folder: Path, wanted: Source) -> Path | None:
-    """The file of this source, or of another that published the same text under the same name."""
-    known = [wanted, *(s for of_mode in PUBLISHED.values() for s in of_mode)]
-    same = [s for s in known if (s.sha256, s.variable) == (wanted.sha256, wanted.variable)]
-    at = [folder / name for s in same for name in (s.path, Path(s.path).name)]
-    return next((p for p in at if p.is_file()), None)
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(path: Path, variable: str) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise BadInput("the judge's prompt cannot be read", found=f"{path}: {e}", next_step=_next_step()) from None
-    return _constant(text, variable, str(path)) if path.suffix == ".py" else text
+    if path.suffix == ".py":
+        text = _constant(text, variable if colon else default.variable, given)
+    return _checked(text, mode, given, unpublished=unpublished)
 
 
 def _constant(code: str, variable: str, where: str) -> str:
@@ -147,77 +126,54 @@ def _constant(code: str, variable: str, where: str) -> str:
 
 def _checked(text: str, mode: JudgeMode, where: str, *, unpublished: bool = False) -> Prompt:
     known = {s.sha256: s for s in PUBLISHED[mode]}
-    if source := known.get(_sha256(text)):
+    if source := known.get(Prompt(text).sha256):
         return Prompt(text, str(source))
     if not unpublished:
         raise BadInput(
             f"{where} holds no published prompt of the mode {mode}",
-            found=f"sha256 {_sha256(text)}",
+            found=f"sha256 {Prompt(text).sha256}",
             expected=" or ".join(f"{s.sha256}, {s}" for s in known.values()),
             next_step=_next_step() + ("" if mode == "justrl-exact" else _UNPUBLISHED),
         )
+    fields = {name: f"<what fills {name}>" for name in FIELDS}
     try:
-        fields = sorted(x for _, x, form, how in Formatter().parse(text) if x is not None and not (form or how))
-        text.format(**dict.fromkeys(FIELDS, ""))
+        shown = text.format(**fields)
     except (ValueError, LookupError, AttributeError):
-        fields = []
-    if fields != sorted(FIELDS):
+        shown = ""
+    if wrong := [name for name, mark in fields.items() if shown.count(mark) != 1]:
         raise BadInput(
             f"{where} is no prompt for a judge",
-            found=f"fields {', '.join(fields) or 'that cannot be filled in'}",
-            expected=f"once each {', '.join(f'{{{x}}}' for x in FIELDS)}; other braces doubled",
+            found=f"not once there, or other braces that are not doubled: {', '.join(wrong)}",
+            expected=f"once each {', '.join(f'{{{x}}}' for x in FIELDS)}",
             next_step="change the file",
         )
     return Prompt(text)
 
 
 def _fetched(source: Source) -> str:
-    """The prompt at its commit, kept under $XDG_CACHE_HOME by its hash, so that it is fetched once."""
-    import httpx
+    """The prompt at its commit, kept in the cache by its hash, so that it is fetched once."""
     from huggingface_hub import constants
 
-    cache = None
-    with suppress(OSError, ValueError):  # one that cannot be read, or no home: it is fetched
-        cache = store.cache_folder() / f"{source.sha256}.txt"
-        if _sha256(text := cache.read_text(encoding="utf-8")) == source.sha256:
-            return text
+    cache = store.cache_folder() / f"{source.sha256}.txt"
+    if cache.is_file() and Prompt(text := cache.read_text(errors="replace")).sha256 == source.sha256:
+        return text
     try:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
-        text = _constant(asyncio.run(_download(source.url)), source.variable, source.url)
-    except (httpx.HTTPError, OSError, UnicodeDecodeError) as e:
+        with urllib.request.urlopen(source.url, timeout=60.0) as response:
+            text = _constant(response.read(MOST_BYTES).decode(), source.variable, source.url)
+    except (OSError, UnicodeDecodeError) as e:
         raise BadInput(
             "the judge's published prompt is not on this machine, and no other wording is asked in its place",
             found=f"{type(e).__name__}: {e}",
             expected=str(source),
             next_step=_next_step(source),
         ) from None
-    if cache and _sha256(text) == source.sha256:
+    if Prompt(text).sha256 == source.sha256:
         with suppress(OSError):  # a home that cannot be written: it is fetched again
             cache.parent.mkdir(parents=True, exist_ok=True)
             store.write_atomic(cache, text)
     return text
-
-
-async def _download(url: str) -> str:
-    """What is at an address. Raises OSError for more than a file of prompts holds, or where it all takes too long."""
-    import httpx
-
-    found = b""
-    try:
-        async with (
-            asyncio.timeout(MOST_SECONDS),
-            httpx.AsyncClient(timeout=MOST_SECONDS) as client,
-            client.stream("GET", url) as response,
-        ):
-            response.raise_for_status()
-            async for piece in response.aiter_bytes():
-                found += piece
-                if len(found) > MOST_BYTES:
-                    raise OSError(f"more than {MOST_BYTES:,} bytes")
-    except TimeoutError:
-        raise TimeoutError(f"not there after {MOST_SECONDS:g} s") from None
-    return found.decode("utf-8")
 
 
 def _next_step(source: Source = PUBLISHED["compass"][0]) -> str:
