@@ -282,10 +282,10 @@ def variants(gold: Gold, unit: str) -> list[str]:
     return out
 
 
-def benchmark_golds() -> list[tuple[str, Gold, Options]]:
+def benchmark_golds(data_dir: str | Path) -> list[tuple[str, Gold, Options]]:
     found = []
     for name in PAPER:
-        benchmark = load(name, os.environ["STAPO_DATA_DIR"])
+        benchmark = load(name, data_dir)
         for p in benchmark.problems:
             found.append((p.id, p.answer, Options(benchmark.spec.unordered, benchmark.spec.tolerance, p.unit)))
     return found
@@ -297,7 +297,7 @@ needs_data = pytest.mark.skipif("STAPO_DATA_DIR" not in os.environ, reason="STAP
 @pytest.mark.data
 @needs_data
 def test_every_gold_of_the_six_benchmarks_is_correct_in_its_variants() -> None:
-    graded = [(i, g, v, o) for i, g, o in benchmark_golds() for v in variants(g, o.unit)]
+    graded = [(i, g, v, o) for i, g, o in benchmark_golds(os.environ["STAPO_DATA_DIR"]) for v in variants(g, o.unit)]
     assert len(graded) > 7000
     assert [(i, v) for i, g, v, o in graded if not full(g, v, o)] == []
 
@@ -306,7 +306,7 @@ def test_every_gold_of_the_six_benchmarks_is_correct_in_its_variants() -> None:
 @needs_data
 def test_no_near_miss_of_a_benchmark_gold_is_accepted() -> None:
     count, accepted = 0, []
-    for name, gold, options in benchmark_golds():
+    for name, gold, options in benchmark_golds(os.environ["STAPO_DATA_DIR"]):
         for wrong in near_misses(gold):
             count += 1
             if full(gold, wrong, options):
