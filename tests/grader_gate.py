@@ -16,8 +16,7 @@ import lzma
 from collections.abc import Iterator
 from pathlib import Path
 
-from near_misses import near_misses
-from test_rules import CASES, benchmark_golds, gold_of, options_of, variants
+from near_misses import CASES, benchmark_golds, gold_of, near_misses, options_of, variants
 
 from stapo_eval.bench import responses
 from stapo_eval.grading.pool import Item, Limits, Pool

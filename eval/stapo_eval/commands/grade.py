@@ -50,7 +50,7 @@ class GradeCommand:
         cut = first_tokens(self.tokenizer, self.max_tokens) if self.max_tokens or self.tokenizer else None
         limits = Limits(self.seconds, self.memory_mib, self.workers)
         if self.all_presets:
-            from stapo_eval.grading.side_by_side import grade_all
+            from stapo_eval.grading.file import grade_all
 
             how: dict[str, Any] = {"use_answer_line": self.answer_line, "cut": cut}
             _print(grade_all(Path(self.input), Path(self.output), limits, self.verdicts, **how))
