@@ -57,7 +57,7 @@ def test_written_answers(preset: str, gold: str) -> None:
     reasons = Counter(o.reason for o in outcomes)
     assert set(reasons) <= {"mismatch", "no_answer", "timeout", "memory", "error"}
     assert reasons["no_answer"] == sum(not a.strip() for a in answers) > 0
-    assert reasons["mismatch"] > 0.9 * len(answers)
+    assert reasons["mismatch"] > 0.85 * len(answers)
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_process_killed_from_outside_costs_only_its_answer(victim: str) -> Non
 
         thread = threading.Thread(target=kill, daemon=True)
         thread.start()
-        outcomes = pool.grade([*items, Item("x+1", endless, Options()), *items[:1]])
+        outcomes = pool.grade([*items, Item("10", endless, Options()), *items[:1]])
         thread.join()
     assert [o.rule for o in outcomes] == [i == 1 for i in range(40)] + [False, False]
     assert outcomes[40].reason == "timeout"  # when it was tried once more

@@ -51,6 +51,7 @@ _BARE_ARGUMENT = re.compile(  # up to the next function or operator
     rf"(\\(?:{'|'.join(FUNCTIONS)}) \s*(?:[\^_](?:{_GROUP}|\w)\s*)*)"
     rf"(-?(?:(?:\\(?:frac|sqrt) \s*(?:{_GROUP}){{1,2}}|{_GROUP}|\d+|[a-z]|\\pi )\s*(?:\^{_GROUP}|\^\w)?)+)"
 )
+_TOWER = re.compile(r"(?:\^[\s{(]*\w+[\s})]*){3}")  # 9^{9^{9^9}}: no memory holds it
 _DEEPEST = 4  # functions in arguments without brackets
 _BY_LIBRARY = re.compile(r"\\(?:sum|prod|int|iint|oint|lim|det|max|min|gcd|lcm|begin|sup|inf)(?![A-Za-z])")
 _PLACES = [c for c in string.ascii_lowercase if c not in "dei"]
@@ -65,6 +66,8 @@ class _Unreadable(Exception):
 def _tokens(text: str) -> tuple[tuple[str, str], ...]:
     """(kind, text) of each token; raises _Unreadable for a sign or command that values do not have."""
     tokens: list[tuple[str, str]] = []
+    if _TOWER.search(text):
+        raise _Unreadable(text)
     for pattern, to in _REWRITES:
         text = pattern.sub(to, text)
     for m in _TOKEN.finditer(text):

@@ -154,14 +154,15 @@ def listed(text: Gold) -> int:
     """How many answers a text lists, a plus-minus sign as two; 1 for a point, an interval, a union, a number."""
     if not isinstance(text, str):
         return sum(map(listed, text))
-    return len(shape.items(marked(joined(clean(text)))).members)
+    return len(shape.items(marked(joined(clean(text)))).members) if len(text) <= _LONGEST else 1
 
 
 def are_parts(boxes: list[str], gold: Gold) -> bool:
     """Whether boxes are equations of values, x = 2 and y = 3, or bounds, x > 1 and x < 2, of which each is a part of
     a gold of several: a point, an interval with two bounds, a union."""
     golds = [marked(g) for g in ([gold] if isinstance(gold, str) else gold)]
-    return any(map(shape.has_parts, golds)) and shape.are_parts([marked(b) for b in boxes])
+    short = max(map(len, boxes)) <= _LONGEST
+    return short and any(map(shape.has_parts, golds)) and shape.are_parts([marked(b) for b in boxes])
 
 
 _RULES = 4  # one more with every change of the rules or of the boxes that are read, since a verdict may change

@@ -105,8 +105,9 @@ def items(text: str, *, merge: bool = True) -> Items:
     merge: digits in groups of three at commas are one number.
     """
     left, inside, _ = enclosed(text)
-    if left == "{":
-        return items(inside, merge=merge)
+    while left == "{":
+        text = inside
+        left, inside, _ = enclosed(text)
     if m := re.fullmatch(r"[^=,;()]*(?:=|\\in)\s*(\\\{[^=]*\\\})", text, re.S):  # S = {1, 2}
         left, inside, _ = enclosed(m[1])
     if left == r"\{":
