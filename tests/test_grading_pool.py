@@ -190,14 +190,6 @@ def test_limits_that_are_none_are_refused(name: str, value: float) -> None:
     assert "--" + name.replace("_", "-") in e.value.what
 
 
-def test_an_empty_box_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    source = _write(tmp_path / "in.jsonl", RIGHT, {"answer": "2", "response": r"\boxed{ }"})
-    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 0
-    rows = [json.loads(x) for x in (tmp_path / "o").read_text().splitlines()]
-    assert [(x["extracted"], x["reason"]) for x in rows] == [("2", "match"), (None, "no_answer")]
-    assert "1 of 2" in capsys.readouterr().out
-
-
 def test_a_line_may_carry_its_own_options(tmp_path: Path) -> None:
     rows = [
         {"answer": "3.1", "response": r"\boxed{3.15}", "tolerance": "1e-1"},
