@@ -1,11 +1,46 @@
-r"""Wrong answers that look like a gold: one thing changed, by rules whose results are wrong by construction."""
+r"""Pairs to grade: labelled cases, golds in their variants, and wrong answers with one thing changed in a gold."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-Gold = str | tuple[str, ...]
+from stapo_eval.grading.rules import Gold, Options
+from stapo_results.benchmarks import load, read_jsonl
+
+CASES = read_jsonl(Path(__file__).parent / "data" / "grader_cases.jsonl")
+PAPER = ("aime24", "aime25", "amc23", "math500", "minerva", "olympiadbench")
+
+
+def gold_of(case: dict) -> Gold:
+    return tuple(case["gold"]) if isinstance(case["gold"], list) else case["gold"]
+
+
+def options_of(case: dict) -> Options:
+    return Options(**{k: case[k] for k in ("unordered", "tolerance", "unit", "ordered") if k in case})
+
+
+def benchmark_golds(data_dir: str | Path) -> Iterator[tuple[str, Gold, Options]]:
+    for name in PAPER:
+        benchmark = load(name, data_dir)
+        for p in benchmark.problems:
+            yield p.id, p.answer, Options(benchmark.spec.unordered, benchmark.spec.tolerance, p.unit)
+
+
+def variants(gold: Gold, unit: str) -> list[str]:
+    """A gold as an answer: as it is, boxed, in dollars, with its unit, reordered."""
+    whole = gold if isinstance(gold, str) else ", ".join(gold)
+    out = [whole, f"\\boxed{{{whole}}}", f"${whole}$", f"\\left.{whole}\\right.", whole + "."]
+    if not isinstance(gold, str):
+        out += [", ".join(reversed(gold)), r" \text{ and } ".join(gold), "; ".join(gold)]
+        out += [f"\\{{{', '.join(gold)}\\}}"] if len(set(gold)) == len(gold) else []
+    if unit:
+        bare = unit.strip("$")
+        out += [whole + bare, f"{whole} {bare}", f"${whole}$ ${bare}$"]
+        out += [f"{whole}\\text{{ {bare}}}", f"{whole}\\mathrm{{~{bare}}}"] if bare[0] not in "^%" else []
+    return out
+
 
 _DIGIT = re.compile(r"\d")
 _SIGN = re.compile(r"(?<=[\w}) ])\s*([+-])\s*(?=[\w\\(])")

@@ -17,9 +17,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stapo_eval.cli import main
-from stapo_eval.grading import file as grading_file
 from stapo_eval.grading import pool as grading_pool
-from stapo_eval.grading import presets, worker
 from stapo_eval.grading.pool import Item, Limits, Pool, check_limits, grade
 from stapo_eval.grading.rules import Options
 from stapo_results.errors import BadInput, RunFailed
@@ -41,13 +39,6 @@ def test_integers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [o.rule for o in outcomes] == [True, False, False, True]
 
 
-def test_an_answer_that_takes_too_long_is_ended_and_its_worker_replaced() -> None:
-    with Pool(Limits(seconds=0.2, workers=1)) as pool:
-        outcomes = pool.grade([Item("10", ENDLESS, O), Item("x+1", "1+x", O)])
-    assert (outcomes[0].reason, outcomes[1].reason) == ("timeout", "match")
-    assert outcomes[0].seconds == pytest.approx(0.2, abs=2.0)
-
-
 def test_nothing_that_met_its_limit_runs_while_the_pool_is_open() -> None:
     with Pool(Limits(seconds=0.1, workers=2)) as pool:
         outcomes = pool.grade([Item("10", f"{ENDLESS}+{i}", O) for i in range(8)])
@@ -56,6 +47,7 @@ def test_nothing_that_met_its_limit_runs_while_the_pool_is_open() -> None:
         spent = sum(sum(p.cpu_times()[:2]) for p in graders)
         time.sleep(0.3)
         used = sum(sum(p.cpu_times()[:2]) for p in graders if p.is_running()) - spent
+        assert pool.grade([Item("x+1", "1+x", O)])[0].reason == "match"
     assert [o.reason for o in outcomes] == ["timeout"] * 8
     assert used < 0.1
 
@@ -112,7 +104,7 @@ def test_an_answer_pays_for_no_other_answers_memory() -> None:
 
 
 def test_a_pool_that_cannot_start_says_how_to_see_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "serve", os.abort)
+    monkeypatch.setattr(grading_pool, "_serve", os.abort)
     with pytest.raises(RunFailed) as e:
         grade(
             [Item("x+1", f"{i}" + " so" * 3000, Options(preset="math-verify")) for i in range(100)], Limits(workers=2)
@@ -122,8 +114,8 @@ def test_a_pool_that_cannot_start_says_how_to_see_why(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory limit is the kernel's RLIMIT_AS")
 def test_memory_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presets, "decide", lambda gold, answer, options: (bytearray(200 << 20) == b"", answer))
-    found = [worker.verdict("1", "1", O, 30.0, worker._allowed_memory(mib))[0] for mib in (64, 1024)]
+    monkeypatch.setattr(grading_pool, "decide", lambda gold, answer, options: (bytearray(200 << 20) == b"", answer))
+    found = [grading_pool._verdict("1", "1", O, 30.0, grading_pool._allowed_memory(mib))[0] for mib in (64, 1024)]
     assert found == ["memory", "mismatch"]
 
 
@@ -149,15 +141,12 @@ def test_the_command_grades_any_jsonl(tmp_path: Path) -> None:
 
 
 BAD = {
-    "no object": b"[1]",
-    "no JSON": b"{",
+    "no JSON": b'{"id": 7, "answer": "4", "respo',
     "missing": b'{"id": 1, "gold": "2", "completion": "x"}',
     "empty gold": b'{"id": 1, "answer": " ", "response": "x"}',
     "null response": b'{"id": 1, "answer": "2", "response": null}',
-    "nested list": b'{"id": 1, "answer": [["1"]], "response": "x"}',
     "not a number": b'{"id": 1, "answer": NaN, "response": "x"}',
     "tolerance": b'{"id": 1, "answer": "2", "response": "x", "tolerance": -1}',
-    "unit": b'{"id": 1, "answer": "2", "response": "x", "unit": 3}',
     "unordered": b'{"id": 1, "answer": "2", "response": "x", "unordered": "yes"}',
     "deep": b"[" * 100_000,
 }
@@ -191,15 +180,6 @@ def test_the_input_is_never_the_output(tmp_path: Path) -> None:
         assert Path(source).read_bytes() == before
 
 
-def test_a_target_that_cannot_be_written_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = _write(tmp_path / "in.jsonl", RIGHT)
-    monkeypatch.setattr(grading_file, "parse_line", None)
-    for target in (tmp_path, f"{source}/x", "/proc/x/y"):
-        assert main(["grade", "--input", source, "--output", str(target)]) == 2
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("seconds", 0), ("seconds", -1), ("seconds", math.nan), ("memory_mib", 1), ("workers", -1), ("workers", 10**6)],
@@ -208,32 +188,6 @@ def test_limits_that_are_none_are_refused(name: str, value: float) -> None:
     with pytest.raises(BadInput) as e:
         check_limits(Limits(**{name: value}))
     assert "--" + name.replace("_", "-") in e.value.what
-
-
-def test_files_that_hold_nothing_and_blank_lines_at_the_end(tmp_path: Path) -> None:
-    target = str(tmp_path / "o")
-    source = _write(tmp_path / "in.jsonl", RIGHT, end="\n  \n\n")
-    assert main(["grade", "--input", source, "--output", target]) == 0
-    assert len(Path(target).read_text().splitlines()) == 1
-    for text in ("", "\n\n"):
-        Path(source).write_text(text)
-        assert main(["grade", "--input", source, "--output", target]) == 2
-    assert main(["grade", "--input", str(tmp_path), "--output", target]) == 2
-
-
-def test_a_line_that_was_cut_off_is_shown(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as e:
-        grading_file.parse_line(b'{"id": 7, "answer": "4", "respo', f"{tmp_path}/in.jsonl:3", O)
-    assert e.value.what.startswith(f"{tmp_path}/in.jsonl:3 ")
-    assert e.value.found == '{"id": 7, "answer": "4", "respo'
-
-
-def test_an_empty_box_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    source = _write(tmp_path / "in.jsonl", RIGHT, {"answer": "2", "response": r"\boxed{ }"})
-    assert main(["grade", "--input", source, "--output", str(tmp_path / "o")]) == 0
-    rows = [json.loads(x) for x in (tmp_path / "o").read_text().splitlines()]
-    assert [(x["extracted"], x["reason"]) for x in rows] == [("2", "match"), (None, "no_answer")]
-    assert "1 of 2" in capsys.readouterr().out
 
 
 def test_a_line_may_carry_its_own_options(tmp_path: Path) -> None:
@@ -266,42 +220,18 @@ def test_the_preset_and_the_answer_line_reach_the_grader(tmp_path: Path) -> None
 def test_only_the_first_tokens_are_graded(tmp_path: Path) -> None:
     words = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.save(str(tmp_path / "tokenizer.json"))
-    row = {"answer": "2", "response": r"\boxed{3} is not it: \boxed{2}"}
-    source, target = _write(tmp_path / "in.jsonl", row), tmp_path / "o"
-    of = words.encode(row["response"]).tokens
-    for limit, found in ((len(of), "2"), (len(of) - 1, None), (6, "3"), (100, "2"), (1, None)):
-        flags = ["--max-tokens", str(limit), "--tokenizer", str(tmp_path)]
-        assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
-        assert json.loads(target.read_text())["extracted"] == found
     words.enable_truncation(3)
     words.enable_padding(length=99)
     words.save(str(tmp_path / "tokenizer.json"))
-    flags = ["--max-tokens", str(len(of)), "--tokenizer", str(tmp_path)]
-    assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
-    assert json.loads(target.read_text())["extracted"] == "2"
+    words.no_truncation()
+    words.no_padding()
+    row = {"answer": "2", "response": r"\boxed{3} is not it: \boxed{2}"}
+    source, target = _write(tmp_path / "in.jsonl", row), tmp_path / "o"
+    all_of_it = len(words.encode(row["response"]).tokens)
+    for limit, found in ((all_of_it, "2"), (all_of_it - 1, None), (6, "3"), (100, "2"), (1, None)):
+        flags = ["--max-tokens", str(limit), "--tokenizer", str(tmp_path)]
+        assert main(["grade", "--input", source, "--output", str(target), *flags]) == 0
+        assert json.loads(target.read_text())["extracted"] == found
     (tmp_path / "tokenizer.json").write_text('{"a":')
     for wrong in (["--max-tokens", "5"], ["--tokenizer", str(tmp_path)], flags):
         assert main(["grade", "--input", source, "--output", str(target), *wrong]) == 2
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """300 MB of responses take less than 300 MB more than one of them."""
-    source = tmp_path / "in.jsonl"
-    filler = "so we compute and think again. " * 1000
-    with open(source, "w") as f:
-        for i in range(10_000):
-            row = {"id": i, "problem": "p", "answer": "12", "response": f"{i} {filler} \\boxed{{{i % 20}}}"}
-            f.write(json.dumps(row) + "\n")
-    script = (
-        "import re, sys\n"
-        "from stapo_eval.cli import main\n"
-        f"assert main(['grade', '--input', r'{source}', '--output', r'{tmp_path / 'out'}']) == 0\n"
-        # getrusage would count the process that started this one
-        "peak = re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())[1]\n"
-        "print(int(peak) // 1024, file=sys.stderr)\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stderr.split()[-1]) < 500

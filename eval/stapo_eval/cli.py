@@ -100,14 +100,13 @@ def grade(
         memory_mib: Memory that one answer may take.
         workers: Grading processes; if 0, one a core.
     """
-    from stapo_eval.grading.file import first_tokens, grade_file
+    from stapo_eval.grading.file import first_tokens, grade_all, grade_file
     from stapo_eval.grading.pool import Limits
     from stapo_eval.grading.rules import Options
 
     cut = first_tokens(tokenizer, max_tokens) if max_tokens or tokenizer else None
     limits = Limits(seconds, memory_mib, workers)
     if all_presets:
-        from stapo_eval.grading.side_by_side import grade_all
         from stapo_eval.show import print_table
 
         found = grade_all(Path(input), Path(output), limits, verdicts, use_answer_line=answer_line, cut=cut)

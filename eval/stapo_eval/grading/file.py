@@ -1,4 +1,4 @@
-"""Grading anybody's JSONL: the whole file is checked first, then graded."""
+"""Grading anybody's JSONL, by one preset or by all beside other graders; the whole file is checked first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from stapo_eval.grading.pool import Item, Limits, check_limits, grade
 from stapo_eval.grading.presets import extract
-from stapo_eval.grading.rules import Gold, Options
-from stapo_results import runs, store
-from stapo_results.errors import BadInput
+from stapo_eval.grading.rules import Gold, Options, Preset
+from stapo_results import provenance, runs, store
+from stapo_results.errors import BadInput, RecordError
 from stapo_results.terminal import Display
 
+Cut = Callable[[str], str]
 _LONGEST_INTEGER = 4000  # digits that Python converts; longer ones stay text
 _EXPECTED = "a JSON object with id, answer (text or list of texts) and response (text)"
 
@@ -30,10 +33,6 @@ class InputLine:
     gold: Gold
     response: str
     options: Options
-
-
-def _integer(digits: str) -> int | str:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else digits
 
 
 def _gold(value: Any) -> Gold:
@@ -61,7 +60,7 @@ def _options(row: dict[str, Any], options: Options) -> Options:
     return replace(options, unit=unit or "", tolerance=None if tolerance in (None, "") else float(tolerance))
 
 
-def parse_line(line: bytes, where: str, options: Options) -> InputLine:
+def _parse_line(line: bytes, where: str, options: Options) -> InputLine:
     """One line of the input. Bytes that are no UTF-8 become U+FFFD: a response is whatever a model produced.
 
     Raises:
@@ -69,7 +68,8 @@ def parse_line(line: bytes, where: str, options: Options) -> InputLine:
     """
     row: Any = None
     try:
-        row = json.loads(line.decode("utf-8", "replace"), parse_int=_integer)
+        text = line.decode("utf-8", "replace")
+        row = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _LONGEST_INTEGER else digits)
         if missing := [name for name in ("id", "answer", "response") if name not in row]:
             raise ValueError(f"it lacks {' and '.join(missing)}")
         if not isinstance(row["response"], str):
@@ -97,12 +97,12 @@ def read_lines(path: Path, options: Options) -> Iterator[InputLine]:
             text = line.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
             if text.strip():
                 empty = False
-                yield parse_line(text, f"{path}:{number}", options)
+                yield _parse_line(text, f"{path}:{number}", options)
     if empty:
         raise BadInput(f"{path} holds no line", found="an empty file", expected=_EXPECTED, next_step="check --input")
 
 
-def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
+def first_tokens(folder: str | os.PathLike, limit: int) -> Cut:
     """What cuts a response after its first `limit` tokens, as the tokenizer of this folder splits its text.
 
     A response's own tokens may have been others where a text can be split in several ways.
@@ -113,16 +113,14 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
     from tokenizers import Tokenizer
 
     path = Path(folder) / "tokenizer.json"
-    if limit < 1 or not path.is_file():
-        there = path if path.is_file() else f"no {path}"
-        raise BadInput("responses cannot be cut", found=f"{limit} tokens, {there}",
-                       expected="1 token or more, and a model's folder with tokenizer.json",
-                       next_step="--max-tokens N --tokenizer DIR")  # fmt: skip
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as e:  # noqa: BLE001  the library raises nothing narrower
-        raise BadInput(f"{path} cannot be read", found=e, expected="a tokenizer.json",
-                       next_step="copy the file again") from None  # fmt: skip
+        tokenizer = Tokenizer.from_file(str(path)) if limit > 0 else None
+    except Exception:  # noqa: BLE001  the library raises nothing narrower
+        tokenizer = None
+    if tokenizer is None:
+        raise BadInput("responses cannot be cut", found=f"{limit} tokens, {path}",
+                       expected="1 token or more, and a model's folder with a sound tokenizer.json",
+                       next_step="--max-tokens N --tokenizer DIR")  # fmt: skip
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
@@ -133,12 +131,9 @@ def first_tokens(folder: str | os.PathLike, limit: int) -> Callable[[str], str]:
     return cut
 
 
-def read_items(
-    path: Path, options: Options, *, use_answer_line: bool = False, cut: Callable[[str], str] | None = None
-) -> tuple[list[Any], list[Item]]:
+def _read_items(path: Path, options: Options, use_answer_line: bool, cut: Cut | None) -> tuple[list[Any], list[Item]]:
     """(ids, what is graded of each line); of a response only that stays in memory. Raises as `read_lines`."""
-    ids: list[Any] = []
-    items: list[Item] = []
+    ids, items = [], []
     for line in read_lines(path, options):
         response = cut(line.response) if cut else line.response
         answer = extract(response, line.gold, line.options.preset, use_answer_line=use_answer_line)
@@ -147,28 +142,20 @@ def read_items(
     return ids, items
 
 
-def check_target(source: Path, target: Path, limits: Limits) -> None:
+def _check_target(source: Path, target: Path, limits: Limits) -> None:
     """Raises BadInput for limits that are none, and for a target that cannot be written or is the source."""
     check_limits(limits)
     if source.exists() and target.exists() and source.samefile(target):
-        raise BadInput(
-            "--output is the --input: the verdicts would take the place of the responses",
-            found=target,
-            expected="another file",
-            next_step=f"--output {source.with_name(source.stem + '.verdicts.jsonl')}",
-        )
+        other = source.with_name(source.stem + ".verdicts.jsonl")
+        raise BadInput("--output is the --input: the verdicts would take the place of the responses", found=target,
+                       expected="another file", next_step=f"--output {other}")  # fmt: skip
     runs.check_file(target, "--output")
 
 
 def grade_file(
-    source: str | os.PathLike,
-    target: str | os.PathLike,
-    options: Options,
-    limits: Limits,
-    *,
-    use_answer_line: bool = False,
-    cut: Callable[[str], str] | None = None,
-) -> Counter[str]:
+    source: str | os.PathLike, target: str | os.PathLike, options: Options, limits: Limits, *,
+    use_answer_line: bool = False, cut: Cut | None = None,
+) -> Counter[str]:  # fmt: skip
     """Grade a file into another, one verdict a line in the same order; returns the number of lines by reason.
 
     Args:
@@ -179,8 +166,8 @@ def grade_file(
             with file and line, for a line that cannot be graded.
     """
     path = Path(source)
-    check_target(path, Path(target), limits)
-    ids, items = read_items(path, options, use_answer_line=use_answer_line, cut=cut)
+    _check_target(path, Path(target), limits)
+    ids, items = _read_items(path, options, use_answer_line, cut)
     with Display() as display, store.replacing(target) as out:
 
         def progress(graded: int, distinct: int) -> None:
@@ -188,13 +175,99 @@ def grade_file(
             display.show(lambda: f"{path.name}: graded {share * len(items):.0f} of {len(items)}", share)
 
         outcomes = grade(items, limits, progress)
-        for line_id, outcome in zip(ids, outcomes, strict=True):
-            verdict = {
-                "id": line_id,
-                "extracted": outcome.extracted,
-                "rule": outcome.rule,
-                "reason": outcome.reason,
-                "seconds": round(outcome.seconds, 6),
-            }
+        for line_id, o in zip(ids, outcomes, strict=True):
+            verdict = {"id": line_id, "extracted": o.extracted, "rule": o.rule, "reason": o.reason,
+                       "seconds": round(o.seconds, 6)}  # fmt: skip
             out.write(json.dumps(verdict, ensure_ascii=True).encode() + b"\n")
     return Counter(o.reason for o in outcomes)
+
+
+_PRESETS = get_args(Preset)
+_ENDING = 60  # characters of a response in the file of differences
+
+
+class Reading(BaseModel):
+    """A line of another grader's file; `grader` is its name and version. Other fields are ignored."""
+
+    id: str | int
+    grader: str
+    rule: bool
+
+
+def read_verdicts(files: Sequence[Path], ids: Collection[str]) -> dict[str, dict[str, bool]]:
+    """grader -> id -> verdict on each of `ids`.
+
+    Raises:
+        RecordError: a file without lines or with a preset's name for its grader, two verdicts on one response, none, or
+            one on a response that is not among them.
+    """
+    found: dict[str, dict[str, bool]] = {}
+    for file in files:
+        lines = list(store.read(file, Reading))
+        taken = sorted({x.grader for x in lines} & {*_PRESETS})
+        if taken or not lines:
+            raise RecordError(f"{file} holds no verdicts of another grader", found=", ".join(taken) or "no line",
+                              expected=f"lines whose grader is none of {', '.join(_PRESETS)}",
+                              next_step="name the grader with its version, as stapo_eval.lighteval grade does")  # fmt: skip
+        for x in lines:
+            if found.setdefault(x.grader, {}).setdefault(str(x.id), x.rule) is not x.rule:
+                raise RecordError(f"{file}: two verdicts of {x.grader} on one response", found=x.id, expected="one",
+                                  next_step="grade the responses again, into a new file")  # fmt: skip
+    for name, verdicts in found.items():
+        kinds = {"without a verdict": set(ids) - verdicts.keys(), "unknown": verdicts.keys() - set(ids)}
+        if wrong := "; ".join(f"{len(of)} {kind}, such as {min(of)}" for kind, of in kinds.items() if of):
+            raise RecordError(f"{name} graded other responses", found=wrong, expected=f"each of the {len(ids)} once",
+                              next_step="grade the same --input")  # fmt: skip
+    return found
+
+
+def grade_all(
+    source: Path, target: Path, limits: Limits, others: Sequence[Path] = (), *,
+    use_answer_line: bool = False, cut: Cut | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Grade a file by every preset, and write and return how the graders differ.
+
+    `graders` counts by grader the responses that it calls right, among them those that `ours` calls wrong or finds no
+    answer in, and those that `ours` calls right and it does not. `cases` holds each response on which two graders
+    differ: what each says, the answer that `ours` takes, the last characters. No problem and no gold answer is written.
+
+    Args:
+        others: files of other graders' verdicts (`read_verdicts`).
+
+    Raises:
+        BadInput, RecordError: before any grading, as `grade_file` and `read_verdicts`.
+    """
+    _check_target(source, target, limits)
+    says: dict[str, list[bool]] = {}
+    names = [str(line.id) for line in read_lines(source, Options())]
+    read = read_verdicts(others, names)
+    answers: list[str | None] = []
+    for preset in _PRESETS:
+        outcomes = grade(_read_items(source, Options(preset=preset), use_answer_line, cut)[1], limits)
+        says[preset] = [o.rule for o in outcomes]
+        answers = answers or [o.extracted for o in outcomes]
+    says |= {grader: [of[name] for name in names] for grader, of in read.items()}
+    cases = [
+        {"id": line.id, "says": {grader: of[row] for grader, of in says.items()}, "answer": answers[row],
+         "ending": line.response[-_ENDING:]}
+        for row, line in enumerate(read_lines(source, Options()))
+        if len({of[row] for of in says.values()}) > 1
+    ]  # fmt: skip
+    commit, dirty = provenance.code_version()
+    found = {
+        "schema_version": 1, "code_commit": commit, "code_dirty": dirty, "packages": provenance.package_versions(),
+        "responses": len(names), "without_answer": answers.count(None),
+        "graders": {grader: _counts(of, says[_PRESETS[0]], answers) for grader, of in says.items()}, "cases": cases,
+    }  # fmt: skip
+    store.write_json(target, found)
+    return found
+
+
+def _counts(of: Sequence[bool], ours: Sequence[bool], answers: Sequence[str | None]) -> dict[str, int]:
+    rows = list(zip(of, ours, answers, strict=True))
+    return {
+        "right": sum(of),
+        "right_ours_wrong": sum(x and not y and a is not None for x, y, a in rows),
+        "right_ours_no_answer": sum(x and a is None for x, _, a in rows),
+        "wrong_ours_right": sum(y and not x for x, y, _ in rows),
+    }

@@ -13,10 +13,11 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 warnings.simplefilter("ignore")
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off
 
-from stapo_eval.grading.presets import decide  # noqa: E402  after what it reads
-from stapo_eval.grading.rules import Options, library  # noqa: E402
+from stapo_eval.grading import library  # noqa: E402  after what it reads
+from stapo_eval.grading.presets import decide  # noqa: E402
+from stapo_eval.grading.rules import Options  # noqa: E402
 
-library.verify(r"\frac{x}{2}", r"0.5x")
+library.equal(r"\frac{x}{2}", r"0.5x")
 library.grade("2", r"The answer is $\boxed{\frac{4}{2}}$.")
 for _preset in ("ours", "justrl"):
     decide(r"\sqrt{x}/2", r"0.5\sqrt{x}", Options(preset=_preset))

@@ -206,3 +206,88 @@ def same_whole(a: str, b: str) -> bool:
     """Whether two integers in normal form are equal: digit by digit, since a million digits have no quick `int`."""
     x, y = a.lstrip("+-").lstrip("0"), b.lstrip("+-").lstrip("0")
     return x == y and (not x or (a[0] == "-") == (b[0] == "-"))
+
+
+_TEXT = (
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|mbox|hbox|mathrm|mathsf|operatorname|emph)\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
+)
+_GREEK = """
+    alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma tau
+    upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega hbar ell
+"""
+_FUNCTIONS = (
+    "sin cos tan cot sec csc sinh cosh tanh coth arcsin arccos arctan arccot arsinh arcosh artanh ln log exp lg"
+)
+# letters side by side that are a word and no product; of four letters or more all are
+_SHORT_WORDS = """
+    cm mm km ft kg mg lb lbs mi hr hrs min mins sec secs ms rad mph kmh mL ml Hz eV keV MeV GeV nm pm am kPa Pa kJ kW AU
+    pc kpc Mpc yr yrs oz yd usd USD no yes odd pct day the red not all is sq for any one two six ten th st nd rd
+"""
+GREEK, FUNCTIONS = frozenset(_GREEK.split()), tuple(_FUNCTIONS.split())
+_COMMANDS, _SHORT = {*GREEK, *FUNCTIONS, "pi"}, frozenset(_SHORT_WORDS.split())
+AND, OR = "\ue001", "\ue002"
+_RUNS = re.compile(rf"{_TEXT}|\\([A-Za-z]+)|([^\W\d_]+)")
+_LETTERS = re.compile(r"(?<!\\)(?<![^\W\d_])[^\W\d_]+")
+_QUOTED = r'("[^"]*"(?:\^\{?-?\d\}?)?)'
+_LEAD = r'^"(?:(?:the|answer|is|final|equals|approximately|about|value|so|thus|are|hence|[^\W\d_] )\s*)+"(?!\s*:)(?=.)'
+_BEFORE_WORDS = [
+    (re.compile(pattern), to)
+    for pattern, to in (
+        (r"\\(?:mathbf|boldsymbol|bm|mathit|mathcal|mathscr|mathfrak|pmb)\s*\{([^{}]*)\}|\b(?:np|math)\.", r"\1"),
+        (r"\\begin\s*\{array\}\s*\{[lcr| ]*\}", r"\\begin{matrix}"),
+        (r"\\(begin|end)\s*\{(?:([pbBvV])?(?:small)?matrix|array)\}", r"\\\1{\2" + "\ue003}"),
+        (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+        (r"\{?([^{}]+)\\choose(?![A-Za-z])([^{}]+)\}?", r"\\binom{\1}{\2}"),
+        (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
+        (r"\\(?:wedge|land)(?![A-Za-z])", AND),
+        (r"\\(?:vee|lor)(?![A-Za-z])", OR),
+        (r"\\langle(?![A-Za-z])", "("),
+        (r"\\rangle(?![A-Za-z])", ")"),
+        (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset "),
+    )
+]
+_AFTER_WORDS = [
+    (re.compile(pattern, re.S | re.I), to)
+    for pattern, to in (
+        (r'_\s*\{?\s*"([^"]*)"\s*\}?', r"_{\1}"),
+        (r'(?<=\d)\s*\^?\s*\{?\s*"(?:st|nd|rd|th)"\s*\}?$', ""),
+        (r"^[a-z]\s*(?=\([^()\[\]]*\]$|\[[^()\[\]]*\)$)", ""),  # t(0,4]
+        (rf"\\frac\s*\{{\s*{_QUOTED}\s*\}}\s*\{{\s*{_QUOTED}\s*\}}", r"\1/\2"),
+        (r'(?<=[\d}])(\s*)(?:\\mu\s*"|"?' + "\u03bc)", '\\1"\u03bc'),
+        (r'(?<=[\d} ])"?([kM]?)"?\s*(?-i:\\Omega)\s*$', r'"\1Omega"'),
+        (r"\\usd\s*([\d.,\ue000]+)", r'\1 "dollars"'),
+        (r'"for (?:all|every|any)\b.*$', ""),  # f(x) = 2x for all x
+        (_LEAD, ""),
+        (r'^"(?:negative|minus)"\s*(?=[\d.])', "-"),
+        (r'^"(?:no (?:real )?solutions?|none|empty set)"$', r"\\emptyset "),
+        (r'^(?:"all real(?: numbers?)?s?"\s*[a-z]?|"real numbers?"|\\mathbb\s*\{R\})$', r"(-\\infty ,\\infty )"),
+        (r'^"infinity"$', r"\\infty "),
+    )
+]
+
+
+def _word(word: str, always: bool) -> str:
+    if word in ("and", "or"):
+        return AND if word == "and" else OR
+    if word in _COMMANDS or word in ("sqrt", "frac"):
+        return f"\\{word} "
+    return f'"{word}"' if always or len(word) > 3 or word in _SHORT or not word.isascii() else word
+
+
+def _run(m: re.Match[str]) -> str:
+    """Letters as words in quotes; a command that letters stick to, as \\piG, apart from them."""
+    if name := m[2]:
+        known = next((n for n in range(len(name), 1, -1) if name[:n] in _COMMANDS), 0)
+        return f"\\{name[:known]} {name[known:]}" if known else m[0]
+    return _word(m[3], False) if m[3] else _LETTERS.sub(lambda w: _word(w[0], True), m[1])
+
+
+def marked(text: str) -> str:
+    r"""A cleaned text whose words are in double quotes, 5 "square cm", and whose "and" and "or" are one sign."""
+    text = clean(text).replace('"', "")
+    for pattern, to in _BEFORE_WORDS:
+        text = pattern.sub(to, text)
+    text = re.sub(r'(?<=[^\W\d_])"[\s-]*"(?=[^\W\d_])', " ", _RUNS.sub(_run, text))
+    for pattern, to in _AFTER_WORDS:
+        text = pattern.sub(to, text)
+    return text

@@ -1,1 +1,0 @@
-"""Are two forms the same answer? True, False, or None where that cannot be told."""

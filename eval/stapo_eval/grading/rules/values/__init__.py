@@ -1,1 +1,0 @@
-"""Expressions as trees, their values, and whether two of them are equal by value."""
