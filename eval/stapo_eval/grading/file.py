@@ -208,7 +208,7 @@ def read_verdicts(files: Sequence[Path], ids: Collection[str]) -> dict[str, dict
         if taken or not lines:
             raise RecordError(f"{file} holds no verdicts of another grader", found=", ".join(taken) or "no line",
                               expected=f"lines whose grader is none of {', '.join(_PRESETS)}",
-                              next_step="name the grader with its version, as stapo_eval.lighteval grade does")  # fmt: skip
+                              next_step="name each line's grader, with its version")  # fmt: skip
         for x in lines:
             if found.setdefault(x.grader, {}).setdefault(str(x.id), x.rule) is not x.rule:
                 raise RecordError(f"{file}: two verdicts of {x.grader} on one response", found=x.id, expected="one",
