@@ -94,17 +94,18 @@ def test_the_passes_of_a_method_on_64_cards(method: str, own_pass: bool, referen
 
 
 def test_an_evaluation_by_hand() -> None:
-    """AIME24 at one setting, 1.7B on 8 H100: 960 samples; the judge asked of each."""
-    found = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, ["t1.0"], benchmarks=["aime24"])
-    sampling = Sampling(BUDGET.models["qwen3-1.7b"].shape, 960, lengths_of(20_480)).seconds(CARDS["H100"], 8)
-    judge = 2 * 3_085_938_688 * 960 * 4096 / (989e12 * 0.5)
+    """1.7B on 8 H100 at one setting. Samples: 30 x 32 of AIME24, AIME25 and AMC23's 40 x 32; 500, 272 and 674 x 4."""
+    found, count = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, 1), 32 * 100 + 4 * 1446
+    sampling = Sampling(BUDGET.models["qwen3-1.7b"].shape, count, lengths_of(20_480)).seconds(CARDS["H100"], 8)
+    judge = 2 * 3_085_938_688 * count * 4096 / (989e12 * 0.5)
     assert found.hours == pytest.approx((sampling + judge) / 3600)
-    assert found.disk == pytest.approx(960 * 2560 * 5 / 2**30)
+    assert found.disk == pytest.approx(count * 2560 * 5 / 2**30)
 
 
 def test_the_papers_budget_is_beside_what_it_states() -> None:
     """64 H20, 5 to 7 days for a training on average: the formula gives two fifths more than the 7."""
-    days = {k: round(v, 1) for k, v in cost.paper_days().items()}
+    whole = {size: cost.training("stapo", size, MACHINES["64gpu"], 3000) for size in P}
+    days = {size: round((estimate.hours or 0) / 24, 1) for size, estimate in whole.items()}
     assert days == {"qwen3-1.7b": 5.4, "qwen3-8b": 11.3, "qwen3-14b": 13.6}
 
 
@@ -132,7 +133,7 @@ def test_the_median_of_recorded_trainings_of_the_method_by_hand(tmp_path: Path) 
 
 def test_the_miniature_is_planned_from_its_records() -> None:
     known = cost.recorded([RECORDS], APART)
-    assert {r.method for r in known if r.kind == "train" and r.size == "mini"} == {*labels.METHODS}
+    assert {m for kind, m, size in known if (kind, size) == ("train", "mini")} == {*labels.METHODS}
     for kind, steps in (("train", cost.STEPS["mini"]), ("eval", 1)):
         records = [read_json(RECORDS / "miniature" / kind / f"stapo-s{s}" / "run.json", Run) for s in range(5)]
         median = sorted(r.wall_seconds or 0 for r in records)[2]

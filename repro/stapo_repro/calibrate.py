@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -22,7 +22,7 @@ from stapo_results.statistics import holm, parse_verdicts
 
 Row = dict[str, Any]
 NOT_STATED = "not stated"
-LEVEL = 0.05  # of p after Holm
+MARGIN, LEVEL = 5.0, 0.05  # points, for "agrees"; of p after Holm
 
 
 class Set(BaseModel, extra="forbid", frozen=True):
@@ -94,23 +94,16 @@ def published(model: str) -> list[Row]:
     ]  # fmt: skip
 
 
-class Point(NamedTuple):
-    """A source's way of evaluating, as `stapo-eval run` is told of it."""
-
-    source: str
-    setting: str
-    max_tokens: int
-
-
-def points_of(model: str) -> list[Point]:
-    """Every fully stated decoding at which this checkpoint was published; raises as `published`."""
+def points_of(model: str) -> dict[str, tuple[str, int]]:
+    """Source -> (setting, most tokens), of every fully stated decoding at which this checkpoint was published, as
+    `stapo-eval run` is told of it; raises as `published`."""
     found = {}
     for row in published(model):
         t, top_p, limit = (row["settings"][k] for k in ("temperature", "top_p", "max_tokens"))
         if None not in (t, top_p, limit):
             named = (name for name, decoding in SETTINGS.items() if decoding == (t, top_p))
-            found[row["source"]] = Point(row["source"], next(named, f"t{t:g}-p{top_p:g}"), limit)
-    return list(found.values())
+            found[row["source"]] = next(named, f"t{t:g}-p{top_p:g}"), limit
+    return found
 
 
 def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
@@ -128,7 +121,7 @@ def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
     return mine
 
 
-def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float) -> list[Row]:
+def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float = MARGIN) -> list[Row]:
     """Every published number beside every cell of its benchmark; without a cell "not run".
 
     Scores in percent; `points` is ours minus published, with `se` and the 95 % interval `low` to `high` in points; None
@@ -168,25 +161,17 @@ def _beside(theirs: Row, cell: Loaded) -> Row:
     }  # fmt: skip
 
 
-def calibration(model: str, runs: Sequence[Path], margin: float) -> dict[str, Any]:
+def calibration(model: str, runs: Sequence[Path]) -> dict[str, Any]:
     """All that the command shows and writes; raises as `published` and `own_cells`."""
-    if margin <= 0:
-        raise BadInput("--margin is above zero", found=margin, next_step="correct the number")
     cells = own_cells(runs, model)
-    rows = compare(published(model), cells, margin)
-    notes = [f"agrees: the 95 % interval holds 0 and lies within {margin:g} points of it"]
+    rows = compare(published(model), cells)
+    notes = [f"agrees: the 95 % interval holds 0 and lies within {MARGIN:g} points of it"]
     for s in (s for s in load().sets if s.name in {r["source"] for r in rows}):
-        at = [f"github.com/{s.source['repository']}", s.source["commit"] or "no commit on record", *s.source["places"]]
         stated = "; ".join(f"{k} {NOT_STATED if v is None else v}" for k, v in s.setting.items())
-        golds = f"; other gold answers of {', '.join(s.other_golds)}" if s.other_golds else ""
-        notes.append(f"{s.name} ({s.kind}): {stated}; problems: {s.problems}{golds}; {', '.join(at)}")
-    for r in (c.record for c in cells):
-        judge = r.judge if r.scored_by == "rule+judge" else "none"
-        notes.append(f"ours, {r.cell.benchmark} at {r.cell.setting}: temperature {r.temperature}; top_p {r.top_p}; "
-                     f"max_tokens {r.max_tokens}; grader {r.grader or NOT_STATED}; judge {judge}")  # fmt: skip
+        notes.append(f"{s.name} ({s.kind}): {stated}; github.com/{s.source['repository']}")
     if any(c.record.synthetic for c in cells):
         notes.append("SYNTHETIC RECORDS, made up for a test")
-    return {"schema_version": 3, "model": model, "margin": margin, "rows": rows, "notes": notes}
+    return {"schema_version": 3, "model": model, "margin": MARGIN, "rows": rows, "notes": notes}
 
 
 def to_markdown(found: dict[str, Any]) -> str:

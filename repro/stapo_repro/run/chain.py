@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -20,7 +22,7 @@ from stapo_repro import calibrate, labels, paper, read
 from stapo_repro.run import checks, engine
 from stapo_repro.run.cost import MACHINES, load
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import ON_CPU, Model, Request
+from stapo_repro.run.request import HARDWARE, Model, Request
 from stapo_repro.testbed import evidence, pages, plan
 from stapo_repro.text import grid
 from stapo_results.sizes import SMALL, is_miniature_size
@@ -34,25 +36,26 @@ MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
 
-def main(r: Request, dry: bool = False) -> int:
-    """Run what the request lacks in its folder; with `dry` print it, make every check, and start and write nothing.
+def main(r: Request) -> int:
+    """Run what the request lacks in its folder; a dry run prints it, makes every check, and
+    starts and writes nothing.
 
     Raises:
         BadInput: the machine, an environment, the disk or the folder does not do; nothing was started.
         RunFailed: a stage failed; the same command resumes.
     """
     began, stages, costs = time.monotonic(), make_stages(r), checks.stage_costs(r)
-    if dry:
-        checks.show_plan(r, stages, costs)  # before the checks, which may take a minute
+    if r.dry_run:
+        checks.show_plan(r, stages, costs)
     made = checks.make_checks(r, stages, costs)
-    if dry:
+    if r.dry_run:
         checks.show_checks(made)
-        return 0
     made.refuse()
-    # a stage has to end in order: a training step of the largest model and its checkpoint
-    grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
-    engine.execute(r.out, checks.new_record(r), stages, grace)
-    show_summary(r, time.monotonic() - began)
+    if not r.dry_run:
+        # a stage has to end in order: a training step of the largest model and its checkpoint
+        grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
+        engine.execute(r.out, checks.new_record(r), stages, grace)
+        show_summary(r, time.monotonic() - began)
     return 0
 
 
@@ -73,7 +76,7 @@ def make_stages(r: Request) -> list[Stage]:
         made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
     elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
-    if r.experiment in ON_CPU.values():
+    if r.experiment in HARDWARE:
         stapo = [m.name for m in r.trained if m.method == "stapo"]
         made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
     return [*inputs, *made]
@@ -90,7 +93,7 @@ def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: 
 
     The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
     """
-    online = () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
+    online = {} if r.on_cpu else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
     there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
     return Stage(name, tuple(command), folder, there, tuple(needs), online)
 
@@ -114,11 +117,13 @@ def _inputs(r: Request) -> list[Stage]:
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
+    if r.on_cpu:
+        return stages
     folder = _benchmarks(r)
-    if not r.on_cpu and r.data_dir is None:
+    if r.data_dir is None:
         command = [evaluate, "benchmarks", "--write", f"{folder}"]
         stages.append(_of_run(r, "benchmarks", command, folder, (), *(f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)))
-    if not r.on_cpu and r.trained:
+    if r.trained:
         command = [train, "data", "--benchmarks", f"{folder}", "--out", f"{r.out / 'data'}"]
         command += ["--source", r.source] if r.source else []
         needs, files = [s.name for s in stages], ("train.parquet", "val.parquet", "data.json")
@@ -174,7 +179,7 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
     elif m.method == labels.CALIBRATION:
         model = ["--model", calibrate.load().checkpoints[m.size].id]
         points = calibrate.points_of(model[1])
-        asked = [(f"-{p.source}", [p.setting, "--max-tokens", f"{p.max_tokens}"]) for p in points]
+        asked = [(f"-{source}", [setting, "--max-tokens", f"{limit}"]) for source, (setting, limit) in points.items()]
     else:
         known = load().models[m.size]
         model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
@@ -214,42 +219,41 @@ def _engine(r: Request, size: str) -> list[str]:
 
 def show_summary(r: Request, wall_seconds: float) -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's."""
-    if r.experiment == "testbed" and (page := r.out / "tables" / "testbed.md").exists():
-        Console().print(Markdown(page.read_text(encoding="utf-8").partition("\n## ")[0]))
-    elif r.on_cpu and (table := r.out / "tables" / "main_table.json").exists():
-        Console().print(Markdown(_scores(table)))
-    states = engine.read_states(r.out).values()
-    whole, peak = sum(s.seconds for s in states), max(s.peak_mib for s in states) / 1024
-    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
-    for name in ("tables", "figures", "tokens", "calibration", "eval", "train", "logs"):
-        if (r.out / name).exists():
-            print(f"  {name:<11}{r.out / name}")
-    if r.own:
-        _show_own(r)
-        return
-    folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
-    print(f"  to commit  stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
+    tables, page = r.out / "tables", ""
+    if (file := tables / "testbed.md").exists():
+        page = file.read_text(encoding="utf-8").partition("\n## ")[0]
+    elif r.on_cpu and (file := tables / "main_table.json").exists():
+        page = _scores(json.loads(file.read_text(encoding="utf-8"))["rows"])
+    elif r.own:
+        page = _beside_committed(r)
+    Console().print(Markdown(page))
+    whole = sum(s.seconds for s in engine.read_states(r.out).values())
+    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")
+    if not r.own:
+        folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
+        print(f"To commit: stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
 
 
-def _scores(table: Path) -> str:
+def _scores(rows: list[dict[str, Any]]) -> str:
     """The scores of a main_table.json that come from records: a line a method, both settings in a cell."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for r in json.loads(table.read_text(encoding="utf-8"))["rows"]:
-        if r["source"] == "ours" and r["status"] != "not run":
-            found.setdefault(r["method"], {}).setdefault(r["benchmark"], []).append(r["shown"] or r["status"])
-    head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
-    lines = [[labels.method_label(m), *map(" / ".join, columns.values())] for m, columns in found.items()]
-    words = "Accuracy in percent at T=1.0 / T=0.7. Intervals and differences are in main_table.md."
-    return "\n".join([*grid(head, lines), "", words])
+    found = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
+    for r in (r for r in rows if r["source"] == "ours" and r["status"] != "not run"):
+        found[labels.method_label(r["method"])][labels.benchmark_label(r["benchmark"])].append(
+            r["shown"] or r["status"]
+        )
+    head = ["Method", *dict.fromkeys(b for columns in found.values() for b in columns)]
+    lines = [[m, *map(" / ".join, columns.values())] for m, columns in found.items()]
+    return "\n".join([*grid(head, lines), "", "Accuracy in percent at T=1.0 / T=0.7."])
 
 
-def _show_own(r: Request) -> None:
-    """The method beside the committed arms, world by world."""
+def _beside_committed(r: Request) -> str:
+    """The user's method beside the committed arms, world by world."""
     mine = [r.out / "eval", r.out / "train"]
     own = evidence.gather(read.load_cells(mine), read.load_training_runs(mine))
     committed = evidence.gather(*pages.read(paper.checkout() / "results" / "records" / plan.FOLDER)["main"])
     head = ["", "T=1.0", "T=0.7", f"Reward 1-{evidence.EARLY}", f"Useful 1-{evidence.EARLY}", "Spurious, late"]
+    lines = []
     for world, rows in pages.standing(own, committed, r.own).items():
-        rows = [[cell.replace("\n", " ") for cell in row] for row in rows]
-        title = f"## {world}: {labels.method_label(r.own)} beside the committed arms"
-        Console().print(Markdown("\n".join([title, "", *grid(head, rows)])))
+        lines += [f"## {world}: {labels.method_label(r.own)} beside the committed arms", ""]
+        lines += [*grid(head, [[cell.replace("\n", " ") for cell in row] for row in rows]), ""]
+    return "\n".join(lines)

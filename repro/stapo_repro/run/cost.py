@@ -7,6 +7,7 @@ of samples.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,13 +29,13 @@ from stapo_results.throughput import CARDS, Sampling, Step, Update
 GIB = 2**30
 STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 moments
 EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
-LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
+LOGS_GIB = 3.0  # of a training of the paper: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
 TWO_PASSES = ("entropy20", "stapo-per-response")  # methods whose selector always has a forward pass of its own
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
-SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token log
+DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, export, token log
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
@@ -65,9 +66,9 @@ class Budget(BaseModel):
 
 
 @cache
-def load(path: Path | None = None) -> Budget:
+def load() -> Budget:
     """The transcribed budget; raises as `paper.transcribed`."""
-    return transcribed("budget.json", Budget, path)
+    return transcribed("budget.json", Budget)
 
 
 @dataclass(frozen=True)
@@ -109,45 +110,36 @@ class Estimate(NamedTuple):
     basis: str
 
 
-class Measured(NamedTuple):
-    """A finished training or evaluation of a CPU's model: wall seconds of a step, or of the whole evaluation."""
-
-    kind: str
-    method: str
-    size: str
-    seconds: float
-    machine: str
+Seconds = dict[tuple[str, str, str], list[float]]
+"""(kind, method, size) -> wall seconds of a step of each finished training, or of each whole evaluation."""
 
 
-def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> list[Measured]:
+def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
     """Whole trainings and evaluations of a CPU's models below the roots. Raises: RecordError for a broken record."""
-    found = []
+    found = defaultdict[tuple[str, str, str], list[float]](list)
     for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
         run = read_json(path, Run)
         train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
         if run.status == "done" and run.wall_seconds and whole and has_base(c.get("size") or ""):
-            machine = f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}"
-            seconds = run.wall_seconds / (c["steps"] if train else 1)
-            found.append(Measured(run.kind, c.get("method") or "", c["size"], seconds, machine))
+            key = run.kind, c.get("method") or "", c["size"]
+            found[key].append(run.wall_seconds / (c["steps"] if train else 1))
     return found
 
 
-def on_cpu(known: Sequence[Measured], kind: str, method: str, size: str, steps: int = 1) -> Estimate:
+def on_cpu(known: Seconds, kind: str, method: str, size: str, steps: int = 1) -> Estimate:
     """A training of so many steps, or an evaluation, of a model that a CPU trains: the median of those on record.
 
     Where its method is on none, other methods' are taken; the testbed's models are the miniature's.
     """
-    disk = SMALL_TRAINING_GIB if (kind, size) == ("train", SMALL) else LOGS_GIB
     size = MINI if is_miniature_size(size) else size
-    same = [r for r in known if (r.kind, r.size) == (kind, size)]
-    same = [r for r in same if r.method == method] or same
-    if not same:
+    disk = DISK_GIB.get((kind, size), 0.0)
+    others = [s for (k, _, z), values in known.items() if (k, z) == (kind, size) for s in values]
+    if not (same := known.get((kind, method, size)) or others):
         return Estimate(None, 0, disk, "not known")
-    machines = " and ".join(sorted({r.machine for r in same}))
-    seconds = steps * statistics.median(r.seconds for r in same)
-    return Estimate(seconds / 3600, 0, disk, f"measured: median of {len(same)} recorded runs on {machines}")
+    hours = steps * statistics.median(same) / 3600
+    return Estimate(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
 
 
 def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Estimate:
@@ -168,18 +160,15 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
-def evaluation(
-    method: str, size: str, machine: Machine, settings: Collection[str], limit: int | None = None,
-    benchmarks: Collection[str] = tuple(labels.PAPER_BENCHMARKS),
-) -> Estimate:  # fmt: skip
-    """The evaluation of a model at these benchmarks and settings, with the judge. The weights of a base model, and of a
-    public checkpoint, are fetched for it.
+def evaluation(method: str, size: str, machine: Machine, settings: int, limit: int | None = None) -> Estimate:
+    """The evaluation of a model at the paper's benchmarks and so many settings, with the judge. The weights of a base
+    model, and of a public checkpoint, are fetched for it.
 
     Args:
         limit: longest response in tokens. Default: the paper's.
     """
     budget, known_as = load(), registry()
-    count = sum(known_as[b].rows * known_as[b].samples for b in benchmarks) * len(settings)
+    count = sum(known_as[b].rows * known_as[b].samples for b in labels.PAPER_BENCHMARKS) * settings
     weights = budget.models.get(size) or calibrate.load().checkpoints[size]
     shape, lengths = weights.shape, throughput.lengths_of(limit or budget.value("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
@@ -188,15 +177,5 @@ def evaluation(
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
     asked = 2 * budget.judge["parameters"] * count * budget.judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
-    basis = (
-        f"formula, {count:,} samples of {lengths.mean:,.0f} tokens: generation {generating:.0f} s + judge at most "
-        f"{judging:.0f} s; {throughput.UNCERTAINTY}"
-    )
-    return Estimate((generating + judging) / 3600, machine.gpus, disk, basis)
-
-
-def paper_days() -> dict[str, float]:
-    """Days of STAPO's training of each size on the paper's machine, by our formula; the paper states 5 to 7."""
-    steps = load().value("steps")
-    whole = {s: training("stapo", s, MACHINES["64gpu"], steps) for s in load().models}
-    return {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}
+    basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
+    return Estimate((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")
