@@ -20,7 +20,7 @@ from rich.markdown import Markdown
 
 from stapo_repro import calibrate, labels, paper, read
 from stapo_repro.run import checks, engine
-from stapo_repro.run.cost import MACHINES, load
+from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
 from stapo_repro.run.request import HARDWARE, Model, Request
 from stapo_repro.testbed import evidence, pages, plan
@@ -72,7 +72,7 @@ def make_stages(r: Request) -> list[Stage]:
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
     if r.experiment == "calibration":
-        checkpoint = calibrate.load().checkpoints[r.models[0].size].id
+        checkpoint = calibrate.load()["checkpoints"][r.models[0].size]["id"]
         made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
     elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
@@ -177,12 +177,12 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
     elif r.on_cpu:
         model = ["--model", f"{_base(r, m.size) / 'model'}"]
     elif m.method == labels.CALIBRATION:
-        model = ["--model", calibrate.load().checkpoints[m.size].id]
+        model = ["--model", calibrate.load()["checkpoints"][m.size]["id"]]
         points = calibrate.points_of(model[1])
         asked = [(f"-{source}", [setting, "--max-tokens", f"{limit}"]) for source, (setting, limit) in points.items()]
     else:
-        known = load().models[m.size]
-        model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
+        known = budget()["models"][m.size]
+        model = ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
                  "--train-seed", "0", "--step", "base"]  # fmt: skip
     if r.on_cpu:
         testbed = r.experiment == "testbed"

@@ -57,7 +57,7 @@ def stage_costs(r: Request) -> dict[str, Estimate]:
     }
     for m in judged:
         if m.method == labels.CALIBRATION:
-            for source, (_, limit) in calibrate.points_of(calibrate.load().checkpoints[m.size].id).items():
+            for source, (_, limit) in calibrate.points_of(calibrate.load()["checkpoints"][m.size]["id"]).items():
                 found[f"eval/{m.name}-{source}"] = cost.evaluation(m.method, m.size, machine, 1, limit)
         else:
             found[f"eval/{m.name}"] = cost.evaluation(m.method, m.size, machine, len(SETTINGS))

@@ -6,6 +6,7 @@ of samples.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -14,10 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field
-
-from stapo_repro import calibrate, labels
-from stapo_repro.paper import transcribed
+from stapo_repro import calibrate, labels, paper
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Run
@@ -39,36 +37,27 @@ DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, exp
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-class BaseWeights(BaseModel):
-    """A base model's hub id and the commit of its weights."""
-
-    id: str
-    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
-
-    @property
-    def shape(self) -> Shape:
-        return shape_from(KNOWN[self.id], self.id)
-
-
-class Budget(BaseModel):
+@cache
+def budget() -> dict[str, Any]:
     """results/paper/budget.json.
 
     settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
-    ones are decisions of this project. judge: model, parameters, most tokens of a question.
+    ones are decisions of this project. judge: model, parameters, most tokens of a question. models: id and commit.
     """
-
-    settings: dict[str, dict[str, Any]]
-    judge: dict[str, Any]
-    models: dict[str, BaseWeights]
-
-    def value(self, name: str) -> int:
-        return self.settings[name]["value"]
+    return json.loads((paper.folder() / "budget.json").read_bytes())
 
 
-@cache
-def load() -> Budget:
-    """The transcribed budget; raises as `paper.transcribed`."""
-    return transcribed("budget.json", Budget)
+def setting(name: str) -> int:
+    """A value of the budget's settings."""
+    return budget()["settings"][name]["value"]
+
+
+def shape_of(size: str) -> Shape:
+    """Of one of the paper's models, or of a public checkpoint that the driver evaluates."""
+    if public := calibrate.load()["checkpoints"].get(size):
+        return shape_from(public["config"], public["id"])
+    known = budget()["models"][size]["id"]
+    return shape_from(KNOWN[known], known)
 
 
 @dataclass(frozen=True)
@@ -148,10 +137,10 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     Args:
         keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
     """
-    s, shape = load(), load().models[size].shape
-    most = min(-(-steps // s.value("checkpoint_every")), (keep or KEPT) + 1)
+    shape = shape_of(size)
+    most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 1)
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    sequences, lengths = s.value("prompts") * s.value("responses"), throughput.lengths_of(s.value("response_limit"))
+    sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
     own, reference = machine.own_pass(method), method in WITH_REFERENCE
     update = Update(shape, sequences, lengths, reference=reference, own_pass=own)
     step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
@@ -167,15 +156,14 @@ def evaluation(method: str, size: str, machine: Machine, settings: int, limit: i
     Args:
         limit: longest response in tokens. Default: the paper's.
     """
-    budget, known_as = load(), registry()
+    judge, known_as = budget()["judge"], registry()
     count = sum(known_as[b].rows * known_as[b].samples for b in labels.PAPER_BENCHMARKS) * settings
-    weights = budget.models.get(size) or calibrate.load().checkpoints[size]
-    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.value("evaluation_limit"))
+    shape, lengths = shape_of(size), throughput.lengths_of(limit or setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     disk += EXPORT * shape.parameters / GIB if method in labels.NOT_TRAINED else 0.0
     sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
-    asked = 2 * budget.judge["parameters"] * count * budget.judge["question_tokens"]
+    asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
     basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
     return Estimate((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from stapo_repro import calibrate, labels
-from stapo_repro.run.cost import MACHINES, STEPS, load
+from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_repro.testbed import plan
 from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.sizes import MINI, SMALL
@@ -174,13 +174,13 @@ def run(
         "hardware": machine,
         "ray_address": ray_address or ("auto" if MACHINES[machine].gpus > 8 else ""),
         "source": source,
-        "judge": judge or load().judge["model"],
+        "judge": judge or budget()["judge"]["model"],
         "keep_checkpoints": keep_checkpoints or 0,
     }
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
     models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m in labels.NOT_TRAINED else numbers or (0,)))
     if steps is None:
-        steps = QUICK_STEPS[""] if quick else load().value("steps")
+        steps = QUICK_STEPS[""] if quick else setting("steps")
     steps = 0 if experiment == "calibration" else steps
     return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
 
@@ -300,7 +300,7 @@ def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str]
     """
     of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
     of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
-    of |= dict.fromkeys(calibrate.load().checkpoints, (labels.CALIBRATION,))
+    of |= dict.fromkeys(calibrate.load()["checkpoints"], (labels.CALIBRATION,))
     runs: dict[tuple[Experiment, str], dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
