@@ -15,7 +15,7 @@ import tyro
 from stapo_repro.run import request
 from stapo_results import generated
 from stapo_results.errors import BadInput
-from stapo_results.runs import check_folder
+from stapo_results.runs import check_file, check_folder
 from stapo_results.terminal import check_command, run_main
 
 Records = Annotated[
@@ -86,9 +86,8 @@ def report(
     """
     from stapo_repro import report
 
-    if out is not None and (out.is_dir() or out.parent.is_file()):
-        raise BadInput("--out is the page's file", found=f"{out} or its folder is of another kind", expected="a file",
-                       next_step=f"--out {out / 'report.html'}")  # fmt: skip
+    if out is not None:
+        check_file(out, "--out")
     print(report.write(records, runs, out, responses))
     return 0
 

@@ -103,27 +103,20 @@ def _base(r: Request, size: str) -> Path:
     return r.out / (f"base-{plan.world_of(size)}" if r.experiment == "testbed" else "base")
 
 
-def _benchmarks(r: Request, size: str = "") -> Path:
-    return _base(r, size) / "benchmarks" if r.on_cpu else r.data_dir or r.out / "benchmarks"
-
-
 def _inputs(r: Request) -> list[Stage]:
     """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
     train, evaluate, _ = r.programs
-    stages = []
+    stages, folder = [], r.data_dir or r.out / "benchmarks"
     for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
         base, of = _base(r, size), ["--size", size] if size == SMALL else []
         of += ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
-    if r.on_cpu:
-        return stages
-    folder = _benchmarks(r)
-    if r.data_dir is None:
+    if not r.on_cpu and r.data_dir is None:
         command = [evaluate, "benchmarks", "--write", f"{folder}"]
         stages.append(_of_run(r, "benchmarks", command, folder, (), *(f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)))
-    if r.trained:
+    if not r.on_cpu and r.trained:
         command = [train, "data", "--benchmarks", f"{folder}", "--out", f"{r.out / 'data'}"]
         command += ["--source", r.source] if r.source else []
         needs, files = [s.name for s in stages], ("train.parquet", "val.parquet", "data.json")
@@ -132,34 +125,38 @@ def _inputs(r: Request) -> list[Stage]:
 
 
 def _training(r: Request, m: Model) -> Stage:
-    folder, mini = r.out / "train" / m.name, is_miniature_size(m.size)
-    size = labels.MINI if mini else m.size
-    command = [r.programs[0], "run", *(m.choices or (f"method={m.method}",)), f"size={size}", f"hardware={r.hardware}"]
-    command += ["task=mini-add"] if mini else []
-    command += [] if m.size == size else [f"run.size={m.size}"]
-    command += [f"run.seed={m.seed}", f"run.steps={r.steps}"]
-    command += [f"run.base={_base(r, m.size)}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
-    command.append(f"run.out={folder}")
-    if r.experiment == "testbed":
-        every = plan.VALIDATION_EVERY if r.part == "long" else -1
-        command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
-    if m.size == SMALL:
-        command += [f"cpu.train_threads={SMALL_THREADS}", f"cpu.rollout_threads={SMALL_THREADS}"]
-    if r.quick and not mini:  # validating would take longer than training
-        command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
-    if r.keep_checkpoints:
-        command.append(f"trainer.max_actor_ckpt_to_keep={r.keep_checkpoints}")
-    if r.ray_address:
-        # the overlay of 64 GPUs names a cluster already, the others have no such key
-        command.append(f"{'' if MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address={r.ray_address}")
+    folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part == "long"
+    validates = long or not (r.experiment == "testbed" or (r.quick and not mini))  # else validating takes longest
+    threads = SMALL_THREADS if m.size == SMALL else None
+    # the overlay of 64 GPUs names a cluster already, the others have no such key
+    address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
+    chosen = {
+        "size": labels.MINI if mini else m.size,
+        "hardware": r.hardware,
+        "task": "mini-add" if mini else None,
+        "run.size": m.size if mini and m.size != labels.MINI else None,
+        "run.seed": m.seed,
+        "run.steps": r.steps,
+        "run.base": _base(r, m.size) if r.on_cpu else None,
+        "run.data": None if r.on_cpu else r.out / "data",
+        "run.out": folder,
+        "cpu.train_threads": threads,
+        "cpu.rollout_threads": threads,
+        "trainer.val_before_train": "true" if long else None if validates else "false",
+        "trainer.test_freq": plan.VALIDATION_EVERY if long else None if validates else -1,
+        "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
+        address: r.ray_address or None,
+    }
+    words = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    command = (r.programs[0], "run", *(m.choices or (f"method={m.method}",)), *words)
     needs = (_base(r, m.size).name if r.on_cpu else "data",)
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
 def _export(r: Request, m: Model) -> Stage:
-    folder, source, dtype = r.out / "models" / m.name, r.out / "train" / m.name, ()
-    if not r.on_cpu:
-        source, dtype = source / "checkpoints" / f"global_step_{r.steps}", ("--dtype", "bf16")
+    folder, source = r.out / "models" / m.name, r.out / "train" / m.name
+    source = source if r.on_cpu else source / "checkpoints" / f"global_step_{r.steps}"
+    dtype = () if r.on_cpu else ("--dtype", "bf16")
     command = (r.programs[0], "export", "--checkpoint", f"{source}", "--out", f"{folder}", *dtype)
     # the folder appears in one step; the evaluation compares its weights with the hash in stapo.json
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
@@ -192,15 +189,16 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
         how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", f"{SMALL_THREADS}"] if m.size == SMALL else [])]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
         how += MINI_LIMIT if r.quick else ()
-        needs.append(_base(r, m.size).name)
+        data = _base(r, m.size) / "benchmarks"
+        needs.append(data.parent.name)
     else:
-        how = _engine(r, m.size)
+        how, data = _engine(r, m.size), r.data_dir or r.out / "benchmarks"
         needs += [s.name for s in inputs if s.name != "data"]
     stages = []
     for ending, settings in asked:
         folder = r.out / "eval" / f"{m.name}{ending}"
         command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", *settings]
-        command += ["--data-dir", f"{_benchmarks(r, m.size)}", *how, "--out", f"{folder}"]
+        command += ["--data-dir", f"{data}", *how, "--out", f"{folder}"]
         stages.append(_of_run(r, f"eval/{folder.name}", command, folder, needs, "cells"))
     return stages
 
@@ -238,11 +236,9 @@ def _scores(rows: list[dict[str, Any]]) -> str:
     """The scores of a main_table.json that come from records: a line a method, both settings in a cell."""
     found = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for r in (r for r in rows if r["source"] == "ours" and r["status"] != "not run"):
-        found[labels.method_label(r["method"])][labels.benchmark_label(r["benchmark"])].append(
-            r["shown"] or r["status"]
-        )
-    head = ["Method", *dict.fromkeys(b for columns in found.values() for b in columns)]
-    lines = [[m, *map(" / ".join, columns.values())] for m, columns in found.items()]
+        found[r["method"]][r["benchmark"]].append(r["shown"] or r["status"])
+    head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
+    lines = [[labels.method_label(m), *map(" / ".join, columns.values())] for m, columns in found.items()]
     return "\n".join([*grid(head, lines), "", "Accuracy in percent at T=1.0 / T=0.7."])
 
 
