@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from stapo_repro import labels
-from stapo_repro.read import APART
 from stapo_repro.run import cost
 from stapo_repro.run.cost import MACHINES
 from stapo_results.schema import Run
@@ -128,12 +127,3 @@ def test_the_median_of_recorded_trainings_of_the_method_by_hand(tmp_path: Path) 
         assert cost.on_cpu(known, "train", "stapo", size, 30).hours == pytest.approx(30 * 13 / 3600)
     assert cost.on_cpu(known, "train", "justrl", "mini", 30).hours == pytest.approx(30 * 14 / 3600)  # of all four
     assert cost.on_cpu(known, "train", "stapo", "smollm2-135m", 30).hours is None  # and no number is made up
-
-
-def test_the_miniature_is_planned_from_its_records() -> None:
-    known = cost.recorded([RECORDS], APART)
-    assert {m for kind, m, size in known if (kind, size) == ("train", "mini")} == {*labels.METHODS}
-    for kind, steps in (("train", cost.STEPS["mini"]), ("eval", 1)):
-        records = [read_json(RECORDS / "miniature" / kind / f"stapo-s{s}" / "run.json", Run) for s in range(5)]
-        median = sorted(r.wall_seconds or 0 for r in records)[2]
-        assert cost.on_cpu(known, kind, "stapo", "mini", steps).hours == pytest.approx(median / 3600)

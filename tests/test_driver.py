@@ -116,19 +116,6 @@ def test_interrupt_ends_every_process_and_exits_130(out, number):
     assert read_json(out / "run.json", Run).status == "interrupted"
 
 
-@pytest.mark.slow
-def test_second_driver_in_one_folder_is_refused(out):
-    first = start(out)
-    wait_for(lambda: in_stage_two(out))
-    second = start(out)
-    text, _ = second.communicate(timeout=30)
-    assert second.returncode == 2, text
-    assert first.poll() is None
-    assert not nobody_left(out)  # the refused one has touched nobody
-    let_go(out)
-    assert first.wait(30) == 0
-
-
 # stages of this process
 
 
@@ -173,15 +160,6 @@ def test_what_another_command_made_is_refused_and_made_anew_once_removed(out: Pa
     (out / "train" / "a").rmdir()
     assert run(out, new) == {"train/a"}
     assert engine.read_states(out)["train/a"].attempts == 1
-
-
-def test_an_unfinished_stage_resumes_by_the_programs_of_another_environment(out: Path) -> None:
-    (out.parent / "sh").symlink_to("/bin/sh")
-    with pytest.raises(RunFailed):
-        run(out, shell(out, "one", f"test -e {out}/go"))
-    (out / "go").touch()
-    run(out, shell(out, "one", f"test -e {out}/go", program=f"{out.parent}/sh"))
-    assert (out / "one" / "a").read_text() == "x\nx\n"
 
 
 def test_a_stage_is_asked_again_when_an_input_ended_later_and_a_page_always(out: Path) -> None:
