@@ -138,6 +138,10 @@ def calibration(model: str, runs: Sequence[Path]) -> dict[str, Any]:
     for s in (s for s in load()["sets"] if s["name"] in {r["source"] for r in rows}):
         stated = "; ".join(f"{k} {'not stated' if v is None else v}" for k, v in s["setting"].items())
         notes.append(f"{s['name']} ({s['kind']}): {stated}; github.com/{s['source']['repository']}")
+    for r in (c.record for c in cells):
+        judge = r.judge if r.scored_by == "rule+judge" else "none"
+        notes.append(f"ours at {r.cell.setting}: max_tokens {r.max_tokens}; grader {r.grader}; judge {judge}")
+    notes = list(dict.fromkeys(notes))
     if any(c.record.synthetic for c in cells):
         notes.append("SYNTHETIC RECORDS, made up for a test")
     return {"schema_version": 3, "model": model, "margin": MARGIN, "rows": rows, "notes": notes}

@@ -105,8 +105,7 @@ def _machine(m: Machine) -> Values:
     rows = [line.split(", ") for line in provenance.nvidia_smi("index,uuid,name,driver_version").splitlines()]
     about = next((r[2:] for r in rows if m.card and (r[0] == m.card or r[1].startswith(m.card))), [])
     _require(bool(about or not m.card), "the chosen card is not there", m.card, "one that nvidia-smi lists")
-    packages, names = provenance.package_versions(), ("python", "torch", "verl", "vllm", "transformers", "ray")
-    return {n: packages[n] for n in names if n in packages} | dict(zip(("card", "driver"), about, strict=False))
+    return dict(zip(("card", "driver"), about, strict=False))
 
 
 def _base(m: Machine) -> Values:
@@ -238,9 +237,9 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
             else:
                 print(f"{s.name} ...", flush=True)
                 found = _made(s, m)
-            done[s.name], values = found, {**found.values, "error": found.error}
-            said = [f"  {k.replace('_', ' ')}: {v}" for k, v in values.items() if v != ""]
-            print("\n".join([f"{s.name}: {found.outcome.replace('_', ' ')}, {found.seconds:.0f} s", *said]), flush=True)
+            done[s.name] = found
+            said = [f"{k} {v}" for k, v in found.values.items()] + ([found.error] if found.error else [])
+            print(f"{s.name}: {found.outcome}, {found.seconds:.0f} s; {'; '.join(said)}", flush=True)
             record = MachineCheck(
                 command="tox -e gpu-check" + (" -- --cpu" if cpu else ""), device=m.device,
                 at=provenance.now(), code_commit=code, code_dirty=dirty, packages=provenance.package_versions(),
