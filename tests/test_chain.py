@@ -283,7 +283,7 @@ def test_a_cell_of_the_miniature_from_nothing_to_records(tmp_path: Path) -> None
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "peak memory" in call("run", "stapo/mini", "--quick", "--out", "r")
+    assert "done        eval/stapo-s0 " in call("run", "stapo/mini", "--quick", "--out", "r")
     record = (tmp_path / "r/run.json").read_bytes()
     assert call("run", "stapo/mini", "--quick", "--out", f"{tmp_path / 'r'}").count("finished before") == 5
     assert (tmp_path / "r/run.json").read_bytes() == record

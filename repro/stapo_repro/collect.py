@@ -35,19 +35,10 @@ KEPT_CONFIG = re.compile(
 
 _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
-_OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of the user
-_HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
+_OWN_FILE = re.compile(r'(?<=")([\w.+]+=)/[^"]*/(?=[^/"]+\.(?:ya?ml|py:\w+)")')  # an overlay or a selector of the user
+_HUB_CACHE = re.compile(r'(["= ])/[^\s"]*?/(?=models--[^\s/"]+/snapshots/)')
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
 Files = dict[Path, str | bytes]
-
-
-def _texts(value: Any, pattern: re.Pattern[str], by: str) -> Any:
-    """The same value with the pattern replaced in every text in it."""
-    if isinstance(value, dict):
-        return {k: _texts(v, pattern, by) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_texts(v, pattern, by) for v in value]
-    return pattern.sub(by, value) if isinstance(value, str) else value
 
 
 def without_paths(text: str) -> str:
@@ -163,9 +154,8 @@ def collect(run: Path, out: Path) -> list[Path]:
         written |= shared | {folder.relative_to(root) / name: data for name, data in files.items()}
     if (root / FILE).exists() and (driver := store.read_json(own, Run)).kind == "repro":
         taken = _times(root, driver.config, out, [r.hardware for r in records.values()])
-        written[Path(FILE)] = (
-            taken.model_dump_json(indent=1, exclude={"stages": {"__all__": {"command", "status"}}}) + "\n"
-        )
+        left_out = {"stages": {"__all__": {"command", "status"}}}
+        written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=left_out) + "\n"
     there = (out / folder.relative_to(root) for folder in records)
     gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
             if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
@@ -182,13 +172,14 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     if record.status != "done" or record.cut is not None:
         raise BadInput(f"{path}: not a finished run", found="cut already" if record.cut else record.status,
                        expected="done", next_step="run the same command again, then collect what it wrote")  # fmt: skip
-    folders = {str(root): "RUN", f"{tempfile.gettempdir()}/ray": "RAY"}  # the latter a default of veRL's configuration
+    changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
+    changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
-        folders |= {str(record.config[key]).rstrip("/"): name} if record.config.get(key) else {}
-    plain = _texts(record.model_dump(mode="json"), _HUB_CACHE, r"\1HUB/")  # a model's id and commit follow
-    for folder, name in folders.items():
-        plain = _texts(plain, re.compile(re.escape(folder) + r"(?![\w.-])"), name)  # not of RUN.yaml beside it
-    plain["command"] = _texts(plain["command"], _OWN_FILE, r"\1")  # the run has its copy and its hash
+        changes += [(_folder(Path(record.config[key])), name)] if record.config.get(key) else []
+    text = record.model_dump_json()
+    for pattern, name in changes:
+        text = pattern.sub(name, text)
+    plain = json.loads(text)
     plain["notes"] = [without_paths(note) for note in plain["notes"]]
     texts = json.dumps([plain[part] for part in ("command", "config", "revisions")], ensure_ascii=False)
     if left := sorted(set(_ABSOLUTE.findall(texts))):
@@ -196,6 +187,11 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
                           expected=f"paths below {root} only",
                           next_step="keep base model, data and outputs of a run in one folder")  # fmt: skip
     return Run.model_validate(plain)
+
+
+def _folder(path: Path) -> re.Pattern[str]:
+    """What finds a folder in JSON, but not RUN.yaml beside RUN."""
+    return re.compile(re.escape(json.dumps(str(path), ensure_ascii=False)[1:-1]) + r"(?![\w.-])")
 
 
 class RunTimes(Record):
