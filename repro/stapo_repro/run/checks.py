@@ -143,7 +143,10 @@ def check_gpus(hardware: str) -> str:
 
 def _asked(command: Sequence[str], refused: str, cure: str = "") -> str:
     """The last line that a command prints. Raises: BadInput with the end of its errors where it refuses."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as e:  # a folder that is no environment
+        raise BadInput(refused, found=e, next_step=cure) from None
     if done.returncode != 0:
         raise BadInput(refused, found="\n".join(done.stderr.strip().splitlines()[-8:]), next_step=cure)
     return done.stdout.strip().rpartition("\n")[2]
