@@ -39,4 +39,4 @@ def out(tmp_path: Path) -> Iterator[Path]:
 
     folder = tmp_path / "run"
     yield folder
-    processes.end_all(processes.Family(processes.mark_of(folder)))  # whatever a failed test left
+    processes.Family(processes.mark_of(folder)).end()  # whatever a failed test left

@@ -22,8 +22,8 @@ def nobody_left(out: Path) -> bool:
 
 
 def asked(*names: str, out: Path = Path("o"), **changed) -> Request:
-    """A request for these cells of the paper."""
-    return request.of_cells(names, out, **changed)
+    """A request for these cells."""
+    return request.run(names, out=out, **changed)
 
 
 def commands(r: Request) -> dict[str, str]:
@@ -49,7 +49,7 @@ def environment(folder: Path, packages: dict[str, str]) -> Path:
     (folder / "bin" / "python").symlink_to(python)
     (folder / "pyvenv.cfg").write_text(f"home = {python.parent}\n")
     for name, version in packages.items():
-        info = site / f"{name}-{version}.dist-info"
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     for name in ("stapo-train", "stapo-eval"):

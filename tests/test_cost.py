@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from stapo_repro import labels
-from stapo_repro.read import APART
 from stapo_repro.run import cost
 from stapo_repro.run.cost import MACHINES
 from stapo_results.schema import Run
@@ -18,7 +17,6 @@ from stapo_results.throughput import CARDS, VALIDATION, Sampling, Step, Update, 
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "results" / "records"
-BUDGET = cost.load()
 P = {"qwen3-1.7b": 1_720_574_976, "qwen3-8b": 8_190_735_360, "qwen3-14b": 14_768_307_200}
 EIGHT = MACHINES["8gpu"]
 
@@ -27,13 +25,14 @@ EIGHT = MACHINES["8gpu"]
 
 
 def test_models_are_those_that_are_trained() -> None:
-    assert {size: model.shape.parameters for size, model in BUDGET.models.items()} == P
-    for size, model in BUDGET.models.items():
+    models = cost.budget()["models"]
+    assert {size: cost.shape_of(size).parameters for size in models} == P
+    for size, model in models.items():
         text = (ROOT / "training" / "stapo_training" / "configs" / "size" / f"{size}.yaml").read_text()
         overlay = yaml.safe_load(text)
-        assert overlay["run"]["model_revision"] == model.revision
-        assert overlay["actor_rollout_ref"]["model"]["path"] == model.id
-    assert {m.id for m in BUDGET.models.values()} == set(KNOWN) - {"HuggingFaceTB/SmolLM2-135M-Instruct"}
+        assert overlay["run"]["model_revision"] == model["revision"]
+        assert overlay["actor_rollout_ref"]["model"]["path"] == model["id"]
+    assert {m["id"] for m in models.values()} == set(KNOWN) - {"HuggingFaceTB/SmolLM2-135M-Instruct"}
 
 
 @pytest.mark.slow
@@ -41,15 +40,14 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
     from stapo_training.methods import selector_from
     from stapo_training.run.configuration import compose
 
-    s = BUDGET
     for name, machine in MACHINES.items():
         for size in labels.PAPER_SIZES:
             for method in (*labels.METHODS, "stapo-per-response"):
                 c = compose([f"method={method}", f"size={size}", f"hardware={name}", "run.data=D", "run.out=O"])
                 rollout, actor = c.actor_rollout_ref.rollout, c.actor_rollout_ref.actor
-                assert (c.run.steps, c.trainer.save_freq) == (s.value("steps"), s.value("checkpoint_every"))
-                assert (c.data.train_batch_size, rollout.n) == (s.value("prompts"), s.value("responses"))
-                assert c.data.max_response_length == s.value("response_limit")
+                assert (c.run.steps, c.trainer.save_freq) == (cost.setting("steps"), cost.setting("checkpoint_every"))
+                assert (c.data.train_batch_size, rollout.n) == (cost.setting("prompts"), cost.setting("responses"))
+                assert c.data.max_response_length == cost.setting("response_limit")
                 assert c.trainer.nnodes * c.trainer.n_gpus_per_node == machine.gpus
                 assert rollout.tensor_model_parallel_size == machine.tensor_parallel(size)
                 assert bool(actor.use_kl_loss) == (method in cost.WITH_REFERENCE)
@@ -67,7 +65,7 @@ def test_settings_and_machines_are_those_of_the_trainings() -> None:
 
 def step_of(size: str, *, parallel: int = 1, own_pass: bool = False, reference: bool = False) -> Step:
     """2,048 responses of 1,920 tokens, validated at both settings at every fifth step."""
-    shape, lengths = BUDGET.models[size].shape, lengths_of(15_360)
+    shape, lengths = cost.shape_of(size), lengths_of(15_360)
     update = Update(shape, 2048, lengths, own_pass=own_pass, reference=reference)
     return Step(update, Sampling(shape, 2048, lengths, parallel))
 
@@ -94,17 +92,18 @@ def test_the_passes_of_a_method_on_64_cards(method: str, own_pass: bool, referen
 
 
 def test_an_evaluation_by_hand() -> None:
-    """AIME24 at one setting, 1.7B on 8 H100: 960 samples; the judge asked of each."""
-    found = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, ["t1.0"], benchmarks=["aime24"])
-    sampling = Sampling(BUDGET.models["qwen3-1.7b"].shape, 960, lengths_of(20_480)).seconds(CARDS["H100"], 8)
-    judge = 2 * 3_085_938_688 * 960 * 4096 / (989e12 * 0.5)
+    """1.7B on 8 H100 at one setting. Samples: 30 x 32 of AIME24, AIME25 and AMC23's 40 x 32; 500, 272 and 674 x 4."""
+    found, count = cost.evaluation("stapo", "qwen3-1.7b", EIGHT, 1), 32 * 100 + 4 * 1446
+    sampling = Sampling(cost.shape_of("qwen3-1.7b"), count, lengths_of(20_480)).seconds(CARDS["H100"], 8)
+    judge = 2 * 3_085_938_688 * count * 4096 / (989e12 * 0.5)
     assert found.hours == pytest.approx((sampling + judge) / 3600)
-    assert found.disk == pytest.approx(960 * 2560 * 5 / 2**30)
+    assert found.disk == pytest.approx(count * 2560 * 5 / 2**30)
 
 
 def test_the_papers_budget_is_beside_what_it_states() -> None:
     """64 H20, 5 to 7 days for a training on average: the formula gives two fifths more than the 7."""
-    days = {k: round(v, 1) for k, v in cost.paper_days().items()}
+    whole = {size: cost.training("stapo", size, MACHINES["64gpu"], 3000) for size in P}
+    days = {size: round((estimate.hours or 0) / 24, 1) for size, estimate in whole.items()}
     assert days == {"qwen3-1.7b": 5.4, "qwen3-8b": 11.3, "qwen3-14b": 13.6}
 
 
@@ -128,12 +127,3 @@ def test_the_median_of_recorded_trainings_of_the_method_by_hand(tmp_path: Path) 
         assert cost.on_cpu(known, "train", "stapo", size, 30).hours == pytest.approx(30 * 13 / 3600)
     assert cost.on_cpu(known, "train", "justrl", "mini", 30).hours == pytest.approx(30 * 14 / 3600)  # of all four
     assert cost.on_cpu(known, "train", "stapo", "smollm2-135m", 30).hours is None  # and no number is made up
-
-
-def test_the_miniature_is_planned_from_its_records() -> None:
-    known = cost.recorded([RECORDS], APART)
-    assert {r.method for r in known if r.kind == "train" and r.size == "mini"} == {*labels.METHODS}
-    for kind, steps in (("train", cost.STEPS["mini"]), ("eval", 1)):
-        records = [read_json(RECORDS / "miniature" / kind / f"stapo-s{s}" / "run.json", Run) for s in range(5)]
-        median = sorted(r.wall_seconds or 0 for r in records)[2]
-        assert cost.on_cpu(known, kind, "stapo", "mini", steps).hours == pytest.approx(median / 3600)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from stapo_repro import gpu_check, paper
-from stapo_repro.gpu_check import CHECK, PAGE, RECORD, Machine, Step, check
+from stapo_repro.gpu_check import CHECK, RECORD, Machine, Step, check
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import MachineCheck
@@ -37,10 +37,10 @@ def says(folder: Path, code: str, limit_s: float = 60):
 def test_what_fails_is_told_and_what_does_not_need_it_goes_on(tmp_path: Path, capsys) -> None:
     passes = says(tmp_path, "pass")
     steps = (
-        Step("a", "first", passes),
-        Step("b", "second", says(tmp_path, "import sys; print('why it failed'); sys.exit(3)"), "a"),
-        Step("c", "third", passes, "b"),
-        Step("d", "fourth", passes, "a"),
+        Step("a", passes),
+        Step("b", says(tmp_path, "import sys; print('why it failed'); sys.exit(3)"), "a"),
+        Step("c", passes, "b"),
+        Step("d", passes, "a"),
     )
     assert check(tmp_path / "out", True, steps) == 1
     record = store.read_json(tmp_path / "out" / RECORD, MachineCheck)
@@ -49,33 +49,18 @@ def test_what_fails_is_told_and_what_does_not_need_it_goes_on(tmp_path: Path, ca
         ("passed", ""), ("failed", "said failed: exit code 3"), ("left_out", "needs b"), ("passed", "")
     ]  # fmt: skip
     assert record.walked[0].values["number"] == 2.0
-    page = (tmp_path / "out" / PAGE).read_text()
-    assert page.startswith("# The suite on this machine: 2 steps passed, 1 failed, 1 left out")
-    assert "| second | FAILED |" in page
-    assert str(tmp_path) not in page + (tmp_path / "out" / RECORD).read_text()
+    assert str(tmp_path) not in (tmp_path / "out" / RECORD).read_text()
     assert "| why it failed" in capsys.readouterr().out  # the end of the log
 
 
 def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     child = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '100']).pid, flush=True); "
-    child += "held = bytearray(2**28); time.sleep(100)"
-    assert check(tmp_path / "out", True, (Step("a", "first", says(tmp_path, child, limit_s=2)),)) == 1
+    child += "time.sleep(100)"
+    assert check(tmp_path / "out", True, (Step("a", says(tmp_path, child, limit_s=2)),)) == 1
     pid = int((tmp_path / "out" / "logs" / "said.log").read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     (step,) = store.read_json(tmp_path / "out" / RECORD, MachineCheck).walked
     assert "none within 2 s" in step.error
-    assert 0.25 <= float(step.values["host_gib"]) < 0.5
-
-
-def test_the_cards_memory_is_what_the_step_added(tmp_path: Path, monkeypatch) -> None:
-    used = iter([1000, 3048, 2024])  # MiB, of the second card
-    monkeypatch.setattr(
-        "stapo_results.provenance.nvidia_smi", lambda _: f"0, GPU-a, 9\n1, GPU-b, {next(used)}\n"
-    )  # fmt: skip
-    m = Machine(tmp_path, "GPU-b")
-    for _ in range(3):
-        m.sample()
-    assert m.peak["gpu_gib"] == 2.0
 
 
 def test_what_cannot_be_checked_is_refused(tmp_path: Path, monkeypatch) -> None:
@@ -96,9 +81,6 @@ def test_the_committed_record_has_the_steps_of_the_check() -> None:
     record = store.read_json(paper.checkout() / "results/records/gpu-check/cpu.json", MachineCheck)
     assert [s.name for s in record.walked] == [s.name for s in CHECK]
     assert all(s.needs in {"", *(t.name for t in CHECK[:i])} for i, s in enumerate(CHECK))
-    assert "| the same in two passes | passed | 107 |  | 7.1 |" in gpu_check.page(
-        record, {s.name: s.title for s in CHECK}
-    )
 
 
 @pytest.mark.parametrize("more", ["", "actor_rollout_ref.selector.form=two_pass"])

@@ -2,74 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from pydantic import BaseModel
-
+from stapo_repro import paper
 from stapo_repro.labels import PAPER_BENCHMARKS, benchmark_label
-from stapo_repro.paper import transcribed
 from stapo_repro.read import Loaded, load_cells
 from stapo_repro.statistics import against_printed
 from stapo_repro.text import escape, grid, p_shown, percent, shown, signed
 from stapo_results.benchmarks import registry
 from stapo_results.errors import BadInput
 from stapo_results.schema import SETTINGS
-from stapo_results.shapes import Shape, shape_from
 from stapo_results.statistics import holm, parse_verdicts
 
 Row = dict[str, Any]
-NOT_STATED = "not stated"
-LEVEL = 0.05  # of p after Holm
+MARGIN, LEVEL = 5.0, 0.05  # points, for "agrees"; of p after Holm
 
 
-class Set(BaseModel, extra="forbid", frozen=True):
-    """One source's results; rows: a checkpoint's values by benchmark, [score] or [score, SD over seeds], in percent."""
+@cache
+def load() -> dict[str, Any]:
+    """results/paper/calibration.json.
 
-    name: str
-    source: dict[str, Any]  # repository, commit, places
-    kind: Literal["evaluation", "validation while training", "peak of a training"]
-    spread: Literal["standard deviation over seeds", "not printed"]
-    problems: Literal["registered copies", "not printed"]  # whether its benchmarks are those of our registry
-    setting: dict[str, float | int | str | None]  # None: not stated; the prompt "ours" is our harness's wording
-    n: dict[str, int]  # samples a problem, by benchmark where stated
-    other_golds: list[str] = []  # benchmarks graded against other gold answers
-    rows: list[dict[str, Any]]  # model, organization, values
+    aliases: one source's name of a checkpoint -> another's. checkpoints: by the driver's name for them, hub id and
+    config.json (basis "stated": read on the hub; "inferred": its family's). sets: each a source's results, with its
+    setting (None: not stated; the prompt "ours" is our harness's wording), n samples a problem by benchmark where
+    stated, and rows of a checkpoint's values by benchmark, [score] or [score, SD over seeds], in percent.
+    """
+    return json.loads((paper.folder() / "calibration.json").read_bytes())
 
 
-class Checkpoint(BaseModel, extra="forbid", frozen=True):
-    """A checkpoint that the driver evaluates: its hub id, and what it costs by its config.json, read on the hub
-    ("stated") or its family's ("inferred")."""
-
-    id: str
-    basis: Literal["stated", "inferred"]
-    config: dict[str, Any]
-
-    @property
-    def shape(self) -> Shape:
-        return shape_from(self.config, self.id)
-
-
-class Calibration(BaseModel, extra="forbid", frozen=True):
-    """The file. aliases: one source's name of a checkpoint -> another's; checkpoints: by the driver's name for them."""
-
-    schema_version: Literal[1]
-    source: str
-    aliases: dict[str, str]
-    checkpoints: dict[str, Checkpoint]
-    sets: list[Set]
-
-    def key(self, name: str) -> str:
-        """The one key of a checkpoint: without its organization, in lower case, its aliases taken together."""
-        key = name.rsplit("/", 1)[-1].lower()
-        return {k.lower(): v.lower() for k, v in self.aliases.items()}.get(key, key)
-
-
-def load() -> Calibration:
-    """The transcribed results; raises as `paper.transcribed`."""
-    return transcribed("calibration.json", Calibration)
+def _key(name: str) -> str:
+    """The one key of a checkpoint: without its organization, in lower case, its aliases taken together."""
+    key = name.rsplit("/", 1)[-1].lower()
+    return {k.lower(): v.lower() for k, v in load()["aliases"].items()}.get(key, key)
 
 
 def published(model: str) -> list[Row]:
@@ -81,36 +50,29 @@ def published(model: str) -> list[Row]:
     Raises:
         BadInput: no source has it; names those that are known.
     """
-    known = load()
-    mine = [(s, r["values"]) for s in known.sets for r in s.rows if known.key(r["model"]) == known.key(model)]
+    rows = [(s, r) for s in load()["sets"] for r in s["rows"]]
+    mine = [(s, r["values"]) for s, r in rows if _key(r["model"]) == _key(model)]
     if not mine:
         raise BadInput("no published result of this model is on record", found=model or "no name",
-                       expected=", ".join(sorted({r["model"] for s in known.sets for r in s.rows}, key=str.lower)),
+                       expected=", ".join(sorted({r["model"] for _, r in rows}, key=str.lower)),
                        next_step="stapo-repro calibrate JustRL-DeepSeek-1.5B")  # fmt: skip
     return [
-        {"benchmark": b, "source": s.name, "published": values[b][0], "sd": (*values[b], None)[1], "n": s.n.get(b),
-         "settings": s.setting}
+        {"benchmark": b, "source": s["name"], "published": values[b][0], "sd": (*values[b], None)[1],
+         "n": s["n"].get(b), "settings": s["setting"]}
         for b in PAPER_BENCHMARKS for s, values in mine if b in values
     ]  # fmt: skip
 
 
-class Point(NamedTuple):
-    """A source's way of evaluating, as `stapo-eval run` is told of it."""
-
-    source: str
-    setting: str
-    max_tokens: int
-
-
-def points_of(model: str) -> list[Point]:
-    """Every fully stated decoding at which this checkpoint was published; raises as `published`."""
+def points_of(model: str) -> dict[str, tuple[str, int]]:
+    """Source -> (setting, most tokens), of every fully stated decoding at which this checkpoint was published, as
+    `stapo-eval run` is told of it; raises as `published`."""
     found = {}
     for row in published(model):
         t, top_p, limit = (row["settings"][k] for k in ("temperature", "top_p", "max_tokens"))
         if None not in (t, top_p, limit):
             named = (name for name, decoding in SETTINGS.items() if decoding == (t, top_p))
-            found[row["source"]] = Point(row["source"], next(named, f"t{t:g}-p{top_p:g}"), limit)
-    return list(found.values())
+            found[row["source"]] = next(named, f"t{t:g}-p{top_p:g}"), limit
+    return found
 
 
 def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
@@ -119,8 +81,8 @@ def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
     Raises:
         BadInput: none; names the labels that are there.
     """
-    cells, key = load_cells(runs), load().key
-    mine = [c for c in cells if key(c.record.cell.size) == key(model)]
+    cells = load_cells(runs)
+    mine = [c for c in cells if _key(c.record.cell.size) == _key(model)]
     if runs and not mine:
         raise BadInput("the folders hold no evaluation of the model", expected=f"cells of size {model}",
                        found=", ".join(sorted({c.record.cell.size for c in cells})) or "no cells/*.json",
@@ -128,7 +90,7 @@ def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
     return mine
 
 
-def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float) -> list[Row]:
+def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float = MARGIN) -> list[Row]:
     """Every published number beside every cell of its benchmark; without a cell "not run".
 
     Scores in percent; `points` is ours minus published, with `se` and the 95 % interval `low` to `high` in points; None
@@ -168,25 +130,21 @@ def _beside(theirs: Row, cell: Loaded) -> Row:
     }  # fmt: skip
 
 
-def calibration(model: str, runs: Sequence[Path], margin: float) -> dict[str, Any]:
+def calibration(model: str, runs: Sequence[Path]) -> dict[str, Any]:
     """All that the command shows and writes; raises as `published` and `own_cells`."""
-    if margin <= 0:
-        raise BadInput("--margin is above zero", found=margin, next_step="correct the number")
     cells = own_cells(runs, model)
-    rows = compare(published(model), cells, margin)
-    notes = [f"agrees: the 95 % interval holds 0 and lies within {margin:g} points of it"]
-    for s in (s for s in load().sets if s.name in {r["source"] for r in rows}):
-        at = [f"github.com/{s.source['repository']}", s.source["commit"] or "no commit on record", *s.source["places"]]
-        stated = "; ".join(f"{k} {NOT_STATED if v is None else v}" for k, v in s.setting.items())
-        golds = f"; other gold answers of {', '.join(s.other_golds)}" if s.other_golds else ""
-        notes.append(f"{s.name} ({s.kind}): {stated}; problems: {s.problems}{golds}; {', '.join(at)}")
+    rows = compare(published(model), cells)
+    notes = [f"agrees: the 95 % interval holds 0 and lies within {MARGIN:g} points of it"]
+    for s in (s for s in load()["sets"] if s["name"] in {r["source"] for r in rows}):
+        stated = "; ".join(f"{k} {'not stated' if v is None else v}" for k, v in s["setting"].items())
+        notes.append(f"{s['name']} ({s['kind']}): {stated}; github.com/{s['source']['repository']}")
     for r in (c.record for c in cells):
         judge = r.judge if r.scored_by == "rule+judge" else "none"
-        notes.append(f"ours, {r.cell.benchmark} at {r.cell.setting}: temperature {r.temperature}; top_p {r.top_p}; "
-                     f"max_tokens {r.max_tokens}; grader {r.grader or NOT_STATED}; judge {judge}")  # fmt: skip
+        notes.append(f"ours at {r.cell.setting}: max_tokens {r.max_tokens}; grader {r.grader}; judge {judge}")
+    notes = list(dict.fromkeys(notes))
     if any(c.record.synthetic for c in cells):
         notes.append("SYNTHETIC RECORDS, made up for a test")
-    return {"schema_version": 3, "model": model, "margin": margin, "rows": rows, "notes": notes}
+    return {"schema_version": 3, "model": model, "margin": MARGIN, "rows": rows, "notes": notes}
 
 
 def to_markdown(found: dict[str, Any]) -> str:

@@ -8,14 +8,12 @@ import re
 import shlex
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stapo_repro.read import check_roots
 from stapo_repro.run.engine import FILE, StageState, read_states
 from stapo_repro.testbed import counts
-from stapo_repro.tokens import readers
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics
@@ -37,26 +35,10 @@ KEPT_CONFIG = re.compile(
 
 _ABSOLUTE = re.compile(r'(?<=["= ])/[^\s/"]+/[^\s"]*')
 _ANY_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+[^\s'\",:)]*")
-_OWN_FILE = re.compile(r"^([\w.+]+=)/.*/(?=[^/]+\.(?:ya?ml|py:\w+)$)")  # an overlay or a selector of one's own
+_OWN_FILE = re.compile(r'(?<=")([\w.+]+=)/[^"]*/(?=[^/"]+\.(?:ya?ml|py:\w+)")')  # an overlay or a selector of the user
+_HUB_CACHE = re.compile(r'(["= ])/[^\s"]*?/(?=models--[^\s/"]+/snapshots/)')
 _OF_A_RUN = ("cells/*.json", f"{token_log.FOLDER}/**/*.*", counts.FILE)
-_OF_THE_DRIVER = {"stages": {"__all__": {"command", "status"}}}
-_HUB_CACHE = re.compile(r"(^|[= ])/\S*?/(?=models--[^\s/]+/snapshots/)")
 Files = dict[Path, str | bytes]
-
-
-def _texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The same value with every text in it changed."""
-    if isinstance(value, dict):
-        return {k: _texts(v, change) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_texts(v, change) for v in value]
-    return change(value) if isinstance(value, str) else value
-
-
-def shorten(value: Any, root: str, name: str = "RUN") -> Any:
-    """The same value with the folder `root` written as `name`."""
-    folder = re.compile(re.escape(root) + r"(?![\w.-])")  # not of RUN.yaml beside it
-    return _texts(value, lambda text: folder.sub(lambda _: name, text))
 
 
 def without_paths(text: str) -> str:
@@ -134,9 +116,9 @@ def cut_run(folder: Path, record: Run, whole: dict[str, Any], of_testbed: bool =
 def collect(run: Path, out: Path) -> list[Path]:
     """Copy what tables and figures need of a finished `run` to `out`, in the same tree.
 
-    Taken are what `cut_run` keeps of base models, trainings, evaluations and probes, their cells and labels.json, each
-    read as its record first, and of a run of the driver what each stage took (stages.json). What runs share is written
-    once, in whole/. Responses, their times and checkpoints stay behind.
+    Taken are what `cut_run` keeps of base models, trainings, evaluations and probes, and their cells, each read as its
+    record first, and of a run of the driver what each stage took (stages.json). What runs share is written once, in
+    whole/. Responses, their times and checkpoints stay behind.
 
     Args:
         run: a folder that `stapo-repro miniature` or `run` wrote.
@@ -158,6 +140,9 @@ def collect(run: Path, out: Path) -> list[Path]:
         record = store.read_json(path, Run)
         if record.kind in ("base", "train", "eval", "probe"):  # the driver's own record stays behind
             records[path.parent] = _plain(record, path, root)
+    if not records:
+        raise BadInput(f"{run}: no record found", expected="run.json files of trainings and evaluations",
+                       next_step="stapo-repro collect runs/miniature --out DIR")  # fmt: skip
     earlier = [json.loads(p.read_bytes()) for p in sorted(out.glob(store.whole_name("config", "*")))]
     whole = [*earlier, *(r.config for r in records.values() if r.kind == "train"), {}][0]
     written = Files()
@@ -167,22 +152,15 @@ def collect(run: Path, out: Path) -> list[Path]:
             store.read_json(cell, CellRecord)
             files[cell.relative_to(folder)] = cell.read_bytes()
         written |= shared | {folder.relative_to(root) / name: data for name, data in files.items()}
-    for path in sorted(root.rglob(readers.FILE)):
-        written[path.relative_to(root)] = store.read_json(path, readers.LabelRecord).model_dump_json(indent=1) + "\n"
-    if not written:
-        raise BadInput(
-            f"{run}: no record found",
-            expected="run.json files of trainings and evaluations",
-            next_step="name the folder of a finished run: stapo-repro collect runs/miniature --out DIR",
-        )
-    if (taken := _times(root, out, [r.hardware for r in records.values()])) is not None:
-        written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=_OF_THE_DRIVER) + "\n"
+    if (root / FILE).exists() and (driver := store.read_json(own, Run)).kind == "repro":
+        taken = _times(root, driver.config, out, [r.hardware for r in records.values()])
+        left_out = {"stages": {"__all__": {"command", "status"}}}
+        written[Path(FILE)] = taken.model_dump_json(indent=1, exclude=left_out) + "\n"
     there = (out / folder.relative_to(root) for folder in records)
     gone = [p for folder in there for pattern in _OF_A_RUN for p in sorted(folder.glob(pattern))
             if p.is_file() and p.relative_to(out) not in written]  # fmt: skip
     if gone:
         raise RecordError(f"{out} has records that {run} no longer has", found=", ".join(map(str, gone[:5])),
-                          expected="those of the run alone, in the folders that it has",
                           next_step=f"{shlex.join(['rm', *map(str, gone)])}   then run this command again")  # fmt: skip
     for name, data in written.items():
         store.write_atomic(out / name, data)
@@ -192,29 +170,28 @@ def collect(run: Path, out: Path) -> list[Path]:
 def _plain(record: Run, path: Path, root: Path) -> Run:
     """A finished run's record without paths of this machine."""
     if record.status != "done" or record.cut is not None:
-        raise BadInput(
-            f"{path}: not a finished run",
-            found="a record that was cut already" if record.cut else record.status,
-            expected="done",
-            next_step="run the same `stapo-repro` command again, then collect the folder that it wrote",
-        )
-    plain = shorten(record.model_dump(mode="json"), str(root))
-    plain = shorten(plain, f"{tempfile.gettempdir()}/ray", "RAY")  # a default of veRL's configuration
-    plain = _texts(plain, lambda text: _HUB_CACHE.sub(r"\1HUB/", text))  # a model's id and commit follow
-    plain["command"] = [_OWN_FILE.sub(r"\1", part) for part in plain["command"]]  # the run has its copy and its hash
+        raise BadInput(f"{path}: not a finished run", found="cut already" if record.cut else record.status,
+                       expected="done", next_step="run the same command again, then collect what it wrote")  # fmt: skip
+    changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
+    changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
-        if known := record.config.get(key):
-            plain = shorten(plain, str(known).rstrip("/"), name)
+        changes += [(_folder(Path(record.config[key])), name)] if record.config.get(key) else []
+    text = record.model_dump_json()
+    for pattern, name in changes:
+        text = pattern.sub(name, text)
+    plain = json.loads(text)
     plain["notes"] = [without_paths(note) for note in plain["notes"]]
     texts = json.dumps([plain[part] for part in ("command", "config", "revisions")], ensure_ascii=False)
     if left := sorted(set(_ABSOLUTE.findall(texts))):
-        raise RecordError(
-            f"{path}: the record names paths outside the run",
-            found=", ".join(left[:5]),
-            expected=f"paths below {root} only",
-            next_step="keep base model, data and outputs of a run in one folder",
-        )
+        raise RecordError(f"{path}: the record names paths outside the run", found=", ".join(left[:5]),
+                          expected=f"paths below {root} only",
+                          next_step="keep base model, data and outputs of a run in one folder")  # fmt: skip
     return Run.model_validate(plain)
+
+
+def _folder(path: Path) -> re.Pattern[str]:
+    """What finds a folder in JSON, but not RUN.yaml beside RUN."""
+    return re.compile(re.escape(json.dumps(str(path), ensure_ascii=False)[1:-1]) + r"(?![\w.-])")
 
 
 class RunTimes(Record):
@@ -233,26 +210,24 @@ class RunTimes(Record):
     hardware: list[dict[str, Any]]
 
 
-def _times(folder: Path, out: Path, hardware: list[dict[str, Any]]) -> RunTimes | None:
-    """The times of a driver's folder, with those that `out` has of earlier runs; None where no driver ran in it.
+def _times(folder: Path, config: dict[str, Any], out: Path, hardware: list[dict[str, Any]]) -> RunTimes:
+    """The times of a driver's folder, with those that `out` has of earlier runs.
 
     Raises:
         RecordError: `out` has the records of another kind of run.
     """
-    if not (folder / FILE).exists() or (run := store.read_json(folder / "run.json", Run)).kind != "repro":
-        return None
-    kind = {"kind": run.config["experiment"], "quick": run.config["quick"], "part": run.config.get("part", "")}
-    done, kept = {s.name: s for s in read_states(folder).values() if s.status == "done"}, list[StageState]()
+    kind = {"kind": config["experiment"], "quick": config["quick"], "part": config.get("part", "")}
+    stages = {s.name: s for s in read_states(folder).values() if s.status == "done"}
     if (out / FILE).is_file():
         earlier = store.read_json(out / FILE, RunTimes)
         if (there := {name: getattr(earlier, name) for name in kind}) != kind:
             raise RecordError("the folder holds the records of another kind of run", found=there, expected=kind,
                               next_step="stapo-repro collect RUN --out DIR, a folder without records")  # fmt: skip
-        kept = [s for s in earlier.stages if s.name not in done]
-        hardware = (earlier.hardware if kept else []) + hardware
-    stages = [*kept, *done.values()]
+        kept = {s.name: s for s in earlier.stages if s.name not in stages}
+        stages, hardware = kept | stages, (earlier.hardware if kept else []) + hardware
     machines = [h for i, h in enumerate(hardware) if h not in hardware[:i]]
-    return RunTimes(**kind, seconds=round(sum(s.seconds for s in stages), 2), stages=stages, hardware=machines)
+    seconds = round(sum(s.seconds for s in stages.values()), 2)
+    return RunTimes(**kind, seconds=seconds, stages=list(stages.values()), hardware=machines)
 
 
 def page_block(records: Path, experiment: str, what: str) -> str:

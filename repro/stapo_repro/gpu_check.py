@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import time
 import traceback
 import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,12 +18,11 @@ from stapo_repro.run import processes
 from stapo_repro.run.checks import check_system
 from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
 from stapo_repro.run.request import console_script
-from stapo_repro.text import grid
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, StapoError
 from stapo_results.schema import Bench, CheckedStep, MachineCheck, Run, StepMetrics
 
-RECORD, PAGE = "check.json", "check.md"
+RECORD = "check.json"
 STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples
 ROUNDING = {"cpu": 1e-6, "gpu": 0.005}
 """Mean absolute difference of a token's probability between rollout and trainer that fp32 and bf16 explain. A transfer
@@ -54,52 +51,27 @@ Values = Mapping[str, float | str]
 
 
 class Machine:
-    """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands.
-
-    `peak`: the largest GiB of the step, "host_gib", and with a card "gpu_gib" above what was in use before.
-    """
+    """One check: its folder, its card as CUDA_VISIBLE_DEVICES names it ("" hides all), and its commands."""
 
     def __init__(self, out: Path, card: str):
         self.out, self.card, self.mark = out, card, processes.new_mark(out)
         self.device: Literal["cpu", "gpu"] = "gpu" if card else "cpu"
-        self.peak, self._in_use = dict[str, float](), 0.0
-
-    def about_card(self, fields: str) -> list[str]:
-        """nvidia-smi's values of the card, [] without one."""
-        rows = [line.split(", ") for line in provenance.nvidia_smi(f"index,uuid,{fields}").splitlines()]
-        return next((r[2:] for r in rows if self.card and (r[0] == self.card or r[1].startswith(self.card))), [])
-
-    def sample(self) -> None:
-        """Look at the memory once. What the card has in use when a step begins is none of the step's."""
-        now = {"host_gib": processes.resident(processes.Family(self.mark).members()) / 2**30}
-        if used := self.about_card("memory.used"):
-            self._in_use = float(used[0]) if not self.peak else self._in_use
-            now["gpu_gib"] = (float(used[0]) - self._in_use) / 1024
-        self.peak = {k: round(max(v, self.peak.get(k, 0.0)), 2) for k, v in now.items()}
 
     @contextmanager
     def running(self, name: str, command: str, limit_s: float, there: Callable[[], bool] | None = None) -> Iterator:
         """A command as it is typed, {out} for the folder of the check, with a log, once `there()`, by default its end;
         at the end of the block all that it started is gone.
 
-        Memory is sampled once a second in a thread: asking the card may take longer than what is waited for.
-
         Raises:
             RunFailed: it ended before that, or the limit has passed; with the end of its log.
         """
         program, *arguments = command.split()
         words = [console_script(program), *(a.replace("{out}", str(self.out)) for a in arguments)]
-        log, mark, over = self.out / "logs" / f"{name}.log", f"{self.mark}.{name}.", threading.Event()
+        log, mark = self.out / "logs" / f"{name}.log", f"{self.mark}.{name}."
         environment = CHILD_ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": self.card}
         if not self.card:
             environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
-        process = processes.start(words, log, mark, environment, self.out)
-
-        def watch() -> None:
-            while not over.wait(1):
-                self.sample()
-
-        threading.Thread(target=watch, daemon=True).start()
+        process = processes.start(words, log, mark, environment)
         until = time.monotonic() + limit_s
         try:
             while not (there() if there else process.poll() == 0):
@@ -111,8 +83,7 @@ class Machine:
                 time.sleep(0.02)
             yield process
         finally:
-            over.set()
-            processes.end_all(processes.Family(mark), process, grace=10)
+            processes.Family(mark).end(process, grace=10)
 
     def run(self, name: str, command: str, limit_s: float = 600) -> float:
         """Run a command to its end; returns its seconds. Raises as `running`."""
@@ -131,10 +102,10 @@ def _require(true: bool, what: str, found: object, expected: object) -> None:
 
 
 def _machine(m: Machine) -> Values:
-    about = m.about_card("name,driver_version,memory.total")
+    rows = [line.split(", ") for line in provenance.nvidia_smi("index,uuid,name,driver_version").splitlines()]
+    about = next((r[2:] for r in rows if m.card and (r[0] == m.card or r[1].startswith(m.card))), [])
     _require(bool(about or not m.card), "the chosen card is not there", m.card, "one that nvidia-smi lists")
-    packages, names = provenance.package_versions(), ("python", "torch", "verl", "vllm", "transformers", "ray")
-    return {n: packages[n] for n in names if n in packages} | dict(zip(("card", "driver", "mib"), about, strict=False))
+    return dict(zip(("card", "driver"), about, strict=False))
 
 
 def _base(m: Machine) -> Values:
@@ -225,26 +196,22 @@ class Step(NamedTuple):
     """One step; `needs` is the step that has to have passed before it."""
 
     name: str
-    title: str
     work: Callable[[Machine], Values]
     needs: str = ""
 
 
 CHECK = (
-    Step("machine", "versions, card and driver", _machine),
-    Step("base", "base model, and the training's preflight", _base, "machine"),
-    Step("scores", "token scores against float64", _scores, "machine"),
-    Step("speculative", "three steps, killed and resumed", _speculative, "base"),
-    Step("two-pass", "the same in two passes",
-         lambda m: _trained(m, "two_pass", "actor_rollout_ref.selector.form=two_pass"), "base"),
-    Step("export", "export", _export, "speculative"),
-    Step("evaluation", "2,000 samples, vLLM in the process",
-         lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
-    Step("server", "2,000 samples and a judge, vLLM's server", _server, "export"),
+    Step("machine", _machine),
+    Step("base", _base, "machine"),
+    Step("scores", _scores, "machine"),
+    Step("speculative", _speculative, "base"),
+    Step("two-pass", lambda m: _trained(m, "two_pass", "actor_rollout_ref.selector.form=two_pass"), "base"),
+    Step("export", _export, "speculative"),
+    Step("evaluation", lambda m: _evaluate(m, "eval", "--engine vllm --replicas 1"), "export"),
+    Step("server", _server, "export"),
     # the base model in the judge's place: what it says is nonsense, and counted as such
-    Step("judge", "a judge by vLLM",
-         lambda m: _judge(m, "eval", "--judge-engine vllm --judge {out}/base/model"), "evaluation"),
-)  # fmt: skip
+    Step("judge", lambda m: _judge(m, "eval", "--judge-engine vllm --judge {out}/base/model"), "evaluation"),
+)
 
 
 def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
@@ -255,11 +222,11 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
     """
     check_system()
     if not cpu and not provenance.nvidia_smi("name"):
-        next_step = "stapo-repro gpu-check --cpu"
-        raise BadInput("this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step=next_step)
+        raise BadInput(
+            "this needs an NVIDIA GPU", found="nvidia-smi lists none", next_step="stapo-repro gpu-check --cpu"
+        )
     if out.exists() and any(out.iterdir()):
-        next_step = f"--out {out}-2, or remove it: the check is short, and is made anew each time"
-        raise BadInput(f"{out} is not empty", expected="a new folder", next_step=next_step)
+        raise BadInput(f"{out} is not empty", next_step=f"--out {out}-2, or remove it: each check is made anew")
     out, done = out.resolve(), dict[str, CheckedStep]()
     m = Machine(out, "" if cpu else os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0")
     code, dirty = provenance.code_version()
@@ -268,25 +235,24 @@ def check(out: Path, cpu: bool, steps: Sequence[Step] = CHECK) -> int:
             if s.needs and done[s.needs].outcome != "passed":
                 found = CheckedStep(name=s.name, outcome="left_out", seconds=0.0, error=f"needs {s.needs}")
             else:
+                print(f"{s.name} ...", flush=True)
                 found = _made(s, m)
-            print(f"{s.title}: {found.outcome.replace('_', ' ')}, {found.seconds:.0f} s", flush=True)
             done[s.name] = found
+            said = [f"{k} {v}" for k, v in found.values.items()] + ([found.error] if found.error else [])
+            print(f"{s.name}: {found.outcome}, {found.seconds:.0f} s; {'; '.join(said)}", flush=True)
             record = MachineCheck(
                 command="tox -e gpu-check" + (" -- --cpu" if cpu else ""), device=m.device,
                 at=provenance.now(), code_commit=code, code_dirty=dirty, packages=provenance.package_versions(),
                 hardware=provenance.hardware(), walked=list(done.values()),
             )  # fmt: skip
             store.write_json(out / RECORD, record)  # after each step: what ends the check ends the rest of it only
-            store.write_atomic(out / PAGE, page(record, {s.name: s.title for s in steps}))
-    print(f"\n{(out / PAGE).read_text()}\npage:   {out / PAGE}\nrecord: {out / RECORD}")
+    print(f"record: {out / RECORD}")
     return 0 if all(s.outcome == "passed" for s in done.values()) else 1
 
 
 def _made(step: Step, m: Machine) -> CheckedStep:
     """The step, done; one that fails or breaks does not stop the others."""
-    print(f"{step.title} ...", flush=True)
-    began, error, values, m.peak = time.perf_counter(), "", {}, {}
-    m.sample()
+    began, error, values = time.perf_counter(), "", {}
     try:
         values = step.work(m)
     except StapoError as e:
@@ -296,23 +262,4 @@ def _made(step: Step, m: Machine) -> CheckedStep:
         traceback.print_exc()
         error = type(e).__name__
     seconds, outcome = round(time.perf_counter() - began, 1), "failed" if error else "passed"
-    return CheckedStep(name=step.name, outcome=outcome, seconds=seconds, values={**values, **m.peak}, error=error)
-
-
-def page(record: MachineCheck, titles: dict[str, str]) -> str:
-    """What passed and what did not and why, times and memory, and every number."""
-    hardware, rows = record.hardware, []
-    for s in record.walked:
-        values = {k.replace("_", " "): v for k, v in s.values.items() if not k.endswith("_gib")}
-        found = [f"{k} {v}" if isinstance(v, str) else f"{k} {v:.4g}" for k, v in values.items()]
-        memory = [f"{s.values[k]:.1f}" if k in s.values else "" for k in ("gpu_gib", "host_gib")]
-        said = "; ".join([*found, *filter(None, [s.error.replace("|", " ")])])
-        outcome = s.outcome.replace("_", " ").replace("failed", "FAILED")
-        rows.append([titles[s.name], outcome, f"{s.seconds:.0f}", *memory, said])
-    count = Counter(s.outcome for s in record.walked)
-    place = ", ".join(hardware["gpus"]) if record.device == "gpu" else f"{hardware['cores']} cores of {hardware['cpu']}"
-    code = record.code_commit[:12] + (" with changes" if record.code_dirty else "")
-    heading = f"{count['passed']} steps passed, {count['failed']} failed, {count['left_out']} left out"
-    lines = [f"# The suite on this machine: {heading}", "", f"`{record.command}` on {place}, {record.at}, code {code}."]
-    table = grid(["Step", "", "Seconds", "GPU GiB", "Host GiB", "What it found; what each command said: logs/"], rows)
-    return "\n".join([*lines, "", *table, ""])
+    return CheckedStep(name=step.name, outcome=outcome, seconds=seconds, values={**values}, error=error)

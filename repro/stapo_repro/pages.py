@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stapo_repro import collect, labels, paper, read
 from stapo_repro.audit import page as audit
+from stapo_repro.figures import paper as figures
+from stapo_repro.figures.groups import Group, groups
+from stapo_repro.figures.style import Sketch
 from stapo_repro.run.request import ON_CPU
 from stapo_repro.table import build, write
 from stapo_repro.testbed import claims
@@ -24,10 +27,6 @@ from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.sizes import SMALL
 from stapo_results.store import read_json
-
-if TYPE_CHECKING:
-    from stapo_repro.figures.groups import Group
-    from stapo_repro.figures.style import Sketch
 
 ExperimentName = Literal["main", "testbed"]
 _RESULTS = paper.checkout() / "results"
@@ -80,16 +79,12 @@ def table_files(of: ExperimentName | None, records: Sequence[Path], out: Path | 
 
 
 def _experiment(records: Sequence[Path]) -> dict[str, Group]:
-    from stapo_repro.figures.groups import groups
-
     where = roots(records)
     return groups(read.load_cells(*where), read.load_training_runs(*where), paper.load())
 
 
 def papers_figures(records: Sequence[Path]) -> str:
     """The paper's figures and tables, each with its state, as a Markdown table."""
-    from stapo_repro.figures import paper as figures
-
     return figures.listing(_experiment(records))
 
 
@@ -105,8 +100,6 @@ def figure_files(
         BadInput: no such figure.
         BadInput, RecordError: as reading the records does.
     """
-    from stapo_repro.figures import paper as figures
-
     folder, committed = out or _RESULTS / "figures", not (out or records)
     kinds, named = ("pdf",) if pdf else (), parts(of, records)
     drawn: list[Sketch] = []
@@ -133,8 +126,6 @@ def figure_files(
 
 def _labelled(kinds: Sequence[str]) -> list[Sketch]:
     """The figures of the labelled sample's probe, whose captions say whose responses they show."""
-    from stapo_repro.figures import paper as figures
-
     folder = _RECORDS / read.LABELS
     base = read_json(folder / "base" / "run.json", Run).config
     asked = ", ".join(sorted({labels.benchmark_label(c.record.cell.benchmark) for c in read.load_cells([folder])}))

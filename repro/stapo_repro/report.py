@@ -1,6 +1,6 @@
 """One HTML page of what the records say: the table, what is wrong, figures, responses, and the runs behind them.
 
-The page has no script and opens from disk without a network. Figures, other pages and records are links relative to it.
+The page has no script and opens from disk without a network. Figures and records are links relative to it.
 Responses are a model's text: the template escapes them, `visible` writes out what is not seen, and the page's policy
 allows no script.
 """
@@ -62,23 +62,18 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     views = [_cell(c, listed, responses, page) for c in cells]
     # every text of a record in the table is escaped against HTML by `text.escape`
     forms = MarkdownIt("commonmark").enable("table").render(to_markdown(table).partition("\n")[2])
-    text = template("stapo_repro", "report.html.jinja", _made_visible).render(
+    # a text that is no markup yet is made visible
+    text = template("stapo_repro", "report.html.jinja", lambda x: visible(x) if type(x) is str else x).render(
         table=Markup(visible(forms)),
         synthetic=table.synthetic,
         faults=_faults(cells, listed),
         figures=[(_address(f, page), f.stem.replace("_", " ")) for f in _pictures(home / "figures")],
-        pages=[(_address(f, page), title) for f, title in _pages(home)],
         models=[(title, list(group)) for title, group in groupby(views, key=itemgetter("model"))],
         shown=f"{sum(map(len, responses.values())):,}",
         runs=listed,
     )
     write_atomic(page, text)
     return page
-
-
-def _made_visible(value: object) -> object:
-    """What the template writes in the place of a value: a text that is no markup yet, made visible."""
-    return visible(value) if type(value) is str else value
 
 
 def _address(file: Path, page: Path) -> str:
@@ -88,13 +83,6 @@ def _address(file: Path, page: Path) -> str:
 def _pictures(folder: Path) -> Iterable[Path]:
     """Every picture once, of two forms the SVG."""
     return dict(sorted((f.stem, f) for kind in ("png", "svg") for f in folder.glob(f"*.{kind}"))).values()
-
-
-def _pages(home: Path) -> list[tuple[Path, str]]:
-    """The pages beside the records, and the documentation's index, each with its title."""
-    pages = [*sorted(home.glob("tables/*.md")), home / "figures" / "README.md", home.parent / "docs" / "README.md"]
-    named = [(f, f.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")) for f in pages if f.is_file()]
-    return named + [(f, f"Tokens of {f.parent.name}") for f in sorted(home.glob("tokens/*/index.html"))]
 
 
 def _faults(cells: Sequence[Loaded], runs: list[dict[str, Any]]) -> list[str]:

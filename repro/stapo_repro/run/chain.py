@@ -10,17 +10,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
 
 from stapo_repro import calibrate, labels, paper, read
 from stapo_repro.run import checks, engine
-from stapo_repro.run.cost import MACHINES, load
+from stapo_repro.run.cost import MACHINES, budget
 from stapo_repro.run.engine import Stage
-from stapo_repro.run.request import ON_CPU, Model, Request
+from stapo_repro.run.request import HARDWARE, Model, Request
 from stapo_repro.testbed import evidence, pages, plan
 from stapo_repro.text import grid
 from stapo_results.sizes import SMALL, is_miniature_size
@@ -34,25 +36,26 @@ MINI_LIMIT = ("--limit", "16", "--n", "2")  # of the quick form on a CPU
 PAPER_LIMIT = ("--limit", "2", "--n", "2")  # of the quick form of the paper's cells
 
 
-def main(r: Request, dry: bool = False) -> int:
-    """Run what the request lacks in its folder; with `dry` print it, make every check, and start and write nothing.
+def main(r: Request) -> int:
+    """Run what the request lacks in its folder; a dry run prints it, makes every check, and
+    starts and writes nothing.
 
     Raises:
         BadInput: the machine, an environment, the disk or the folder does not do; nothing was started.
         RunFailed: a stage failed; the same command resumes.
     """
     began, stages, costs = time.monotonic(), make_stages(r), checks.stage_costs(r)
-    if dry:
-        checks.show_plan(r, stages, costs)  # before the checks, which may take a minute
+    if r.dry_run:
+        checks.show_plan(r, stages, costs)
     made = checks.make_checks(r, stages, costs)
-    if dry:
+    if r.dry_run:
         checks.show_checks(made)
-        return 0
     made.refuse()
-    # a stage has to end in order: a training step of the largest model and its checkpoint
-    grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
-    engine.execute(r.out, checks.new_record(r), stages, grace)
-    show_summary(r, time.monotonic() - began)
+    if not r.dry_run:
+        # a stage has to end in order: a training step of the largest model and its checkpoint
+        grace = 1800.0 if not r.on_cpu else 600.0 if r.experiment == "small" else 30.0
+        engine.execute(r.out, checks.new_record(r), stages, grace)
+        show_summary(r, time.monotonic() - began)
     return 0
 
 
@@ -69,11 +72,11 @@ def make_stages(r: Request) -> list[Stage]:
     folders = dict.fromkeys(str(r.out / s.kind) for s in (*evaluations, *trainings))
     of = "testbed" if r.experiment == "testbed" else "main"
     if r.experiment == "calibration":
-        checkpoint = calibrate.load().checkpoints[r.models[0].size].id
+        checkpoint = calibrate.load()["checkpoints"][r.models[0].size]["id"]
         made.append(_page(r, "calibration", "calibrate", checkpoint, "--from", *(f"{s.folder}" for s in evaluations)))
     elif r.part == "main" and not r.own:  # a pilot judges nothing, and is beside the others when collected
         made += [_page(r, what, what, "--of", of, "--records", *folders) for what in ("tables", "figures")]
-    if r.experiment in ON_CPU.values():
+    if r.experiment in HARDWARE:
         stapo = [m.name for m in r.trained if m.method == "stapo"]
         made += [_page(r, f"tokens/{name}", "tokens", f"{r.out / 'train' / name}") for name in stapo]
     return [*inputs, *made]
@@ -90,7 +93,7 @@ def _of_run(r: Request, name: str, command: Sequence[str], folder: Path, needs: 
 
     The paper's weights and data are pinned or checked by hash: fetching them is allowed unless the user forbids.
     """
-    online = () if r.on_cpu else (("HF_HUB_OFFLINE", os.environ.get("HF_HUB_OFFLINE", "0")),)
+    online = {} if r.on_cpu else {"HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "0")}
     there = tuple(folder / f for f in (*([] if name == "benchmarks" else ["run.json"]), *outputs))
     return Stage(name, tuple(command), folder, there, tuple(needs), online)
 
@@ -100,21 +103,16 @@ def _base(r: Request, size: str) -> Path:
     return r.out / (f"base-{plan.world_of(size)}" if r.experiment == "testbed" else "base")
 
 
-def _benchmarks(r: Request, size: str = "") -> Path:
-    return _base(r, size) / "benchmarks" if r.on_cpu else r.data_dir or r.out / "benchmarks"
-
-
 def _inputs(r: Request) -> list[Stage]:
     """Base models, data and benchmarks of a run on a CPU; or the paper's benchmarks and training data."""
     train, evaluate, _ = r.programs
-    stages = []
+    stages, folder = [], r.data_dir or r.out / "benchmarks"
     for size in dict.fromkeys(m.size for m in r.models) if r.on_cpu else ():
         base, of = _base(r, size), ["--size", size] if size == SMALL else []
         of += ["--world", f"{plan.world_of(size)}"] if r.experiment == "testbed" else []
         of += ["--rebuild-base"] if r.rebuild_base else []
         command = [train, "base", "--out", f"{base}", "--seed", f"{BASE_SEED}", *of]
         stages.append(_of_run(r, base.name, command, base, (), "model", "data", "benchmarks"))
-    folder = _benchmarks(r)
     if not r.on_cpu and r.data_dir is None:
         command = [evaluate, "benchmarks", "--write", f"{folder}"]
         stages.append(_of_run(r, "benchmarks", command, folder, (), *(f"{b}.jsonl" for b in labels.PAPER_BENCHMARKS)))
@@ -127,34 +125,38 @@ def _inputs(r: Request) -> list[Stage]:
 
 
 def _training(r: Request, m: Model) -> Stage:
-    folder, mini = r.out / "train" / m.name, is_miniature_size(m.size)
-    size = labels.MINI if mini else m.size
-    command = [r.programs[0], "run", *(m.choices or (f"method={m.method}",)), f"size={size}", f"hardware={r.hardware}"]
-    command += ["task=mini-add"] if mini else []
-    command += [] if m.size == size else [f"run.size={m.size}"]
-    command += [f"run.seed={m.seed}", f"run.steps={r.steps}"]
-    command += [f"run.base={_base(r, m.size)}"] if r.on_cpu else [f"run.data={r.out / 'data'}"]
-    command.append(f"run.out={folder}")
-    if r.experiment == "testbed":
-        every = plan.VALIDATION_EVERY if r.part == "long" else -1
-        command += [f"trainer.val_before_train={str(r.part == 'long').lower()}", f"trainer.test_freq={every}"]
-    if m.size == SMALL:
-        command += [f"cpu.train_threads={SMALL_THREADS}", f"cpu.rollout_threads={SMALL_THREADS}"]
-    if r.quick and not mini:  # validating would take longer than training
-        command += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
-    if r.keep_checkpoints:
-        command.append(f"trainer.max_actor_ckpt_to_keep={r.keep_checkpoints}")
-    if r.ray_address:
-        # the overlay of 64 GPUs names a cluster already, the others have no such key
-        command.append(f"{'' if MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address={r.ray_address}")
+    folder, mini, long = r.out / "train" / m.name, is_miniature_size(m.size), r.part == "long"
+    validates = long or not (r.experiment == "testbed" or (r.quick and not mini))  # else validating takes longest
+    threads = SMALL_THREADS if m.size == SMALL else None
+    # the overlay of 64 GPUs names a cluster already, the others have no such key
+    address = f"{'' if r.on_cpu or MACHINES[r.hardware].gpus > 8 else '+'}ray_kwargs.ray_init.address"
+    chosen = {
+        "size": labels.MINI if mini else m.size,
+        "hardware": r.hardware,
+        "task": "mini-add" if mini else None,
+        "run.size": m.size if mini and m.size != labels.MINI else None,
+        "run.seed": m.seed,
+        "run.steps": r.steps,
+        "run.base": _base(r, m.size) if r.on_cpu else None,
+        "run.data": None if r.on_cpu else r.out / "data",
+        "run.out": folder,
+        "cpu.train_threads": threads,
+        "cpu.rollout_threads": threads,
+        "trainer.val_before_train": "true" if long else None if validates else "false",
+        "trainer.test_freq": plan.VALIDATION_EVERY if long else None if validates else -1,
+        "trainer.max_actor_ckpt_to_keep": r.keep_checkpoints or None,
+        address: r.ray_address or None,
+    }
+    words = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    command = (r.programs[0], "run", *(m.choices or (f"method={m.method}",)), *words)
     needs = (_base(r, m.size).name if r.on_cpu else "data",)
     return _of_run(r, f"train/{m.name}", command, folder, needs, "metrics.jsonl")
 
 
 def _export(r: Request, m: Model) -> Stage:
-    folder, source, dtype = r.out / "models" / m.name, r.out / "train" / m.name, ()
-    if not r.on_cpu:
-        source, dtype = source / "checkpoints" / f"global_step_{r.steps}", ("--dtype", "bf16")
+    folder, source = r.out / "models" / m.name, r.out / "train" / m.name
+    source = source if r.on_cpu else source / "checkpoints" / f"global_step_{r.steps}"
+    dtype = () if r.on_cpu else ("--dtype", "bf16")
     command = (r.programs[0], "export", "--checkpoint", f"{source}", "--out", f"{folder}", *dtype)
     # the folder appears in one step; the evaluation compares its weights with the hash in stapo.json
     return Stage(f"export/{m.name}", command, folder, (folder / "stapo.json",), (f"train/{m.name}",))
@@ -172,12 +174,12 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
     elif r.on_cpu:
         model = ["--model", f"{_base(r, m.size) / 'model'}"]
     elif m.method == labels.CALIBRATION:
-        model = ["--model", calibrate.load().checkpoints[m.size].id]
+        model = ["--model", calibrate.load()["checkpoints"][m.size]["id"]]
         points = calibrate.points_of(model[1])
-        asked = [(f"-{p.source}", [p.setting, "--max-tokens", f"{p.max_tokens}"]) for p in points]
+        asked = [(f"-{source}", [setting, "--max-tokens", f"{limit}"]) for source, (setting, limit) in points.items()]
     else:
-        known = load().models[m.size]
-        model = ["--model", known.id, "--revision", known.revision, "--method", m.method, "--size", m.size,
+        known = budget()["models"][m.size]
+        model = ["--model", known["id"], "--revision", known["revision"], "--method", m.method, "--size", m.size,
                  "--train-seed", "0", "--step", "base"]  # fmt: skip
     if r.on_cpu:
         testbed = r.experiment == "testbed"
@@ -187,15 +189,16 @@ def _evaluations(r: Request, m: Model, inputs: list[Stage]) -> list[Stage]:
         how += ["--max-tokens", f"{MAX_TOKENS}", *(["--threads", f"{SMALL_THREADS}"] if m.size == SMALL else [])]
         how += [] if r.hardware == "cpu" else ["--replicas", "2", "--ray-address", "auto"]
         how += MINI_LIMIT if r.quick else ()
-        needs.append(_base(r, m.size).name)
+        data = _base(r, m.size) / "benchmarks"
+        needs.append(data.parent.name)
     else:
-        how = _engine(r, m.size)
+        how, data = _engine(r, m.size), r.data_dir or r.out / "benchmarks"
         needs += [s.name for s in inputs if s.name != "data"]
     stages = []
     for ending, settings in asked:
         folder = r.out / "eval" / f"{m.name}{ending}"
         command = [r.programs[1], "run", *model, "--benchmarks", benchmarks, "--settings", *settings]
-        command += ["--data-dir", f"{_benchmarks(r, m.size)}", *how, "--out", f"{folder}"]
+        command += ["--data-dir", f"{data}", *how, "--out", f"{folder}"]
         stages.append(_of_run(r, f"eval/{folder.name}", command, folder, needs, "cells"))
     return stages
 
@@ -214,42 +217,39 @@ def _engine(r: Request, size: str) -> list[str]:
 
 def show_summary(r: Request, wall_seconds: float) -> None:
     """Print the closing words of a finished run; `wall_seconds` are this call's."""
-    if r.experiment == "testbed" and (page := r.out / "tables" / "testbed.md").exists():
-        Console().print(Markdown(page.read_text(encoding="utf-8").partition("\n## ")[0]))
-    elif r.on_cpu and (table := r.out / "tables" / "main_table.json").exists():
-        Console().print(Markdown(_scores(table)))
-    states = engine.read_states(r.out).values()
-    whole, peak = sum(s.seconds for s in states), max(s.peak_mib for s in states) / 1024
-    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}, peak memory {peak:.1f} GiB.")
-    for name in ("tables", "figures", "tokens", "calibration", "eval", "train", "logs"):
-        if (r.out / name).exists():
-            print(f"  {name:<11}{r.out / name}")
-    if r.own:
-        _show_own(r)
-        return
-    folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
-    print(f"  to commit  stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
+    tables, page = r.out / "tables", ""
+    if (file := tables / "testbed.md").exists():
+        page = file.read_text(encoding="utf-8").partition("\n## ")[0]
+    elif r.on_cpu and (file := tables / "main_table.json").exists():
+        page = _scores(json.loads(file.read_text(encoding="utf-8"))["rows"])
+    elif r.own:
+        page = _beside_committed(r)
+    Console().print(Markdown(page))
+    whole = sum(s.seconds for s in engine.read_states(r.out).values())
+    print(f"This call {duration(wall_seconds)}, all stages {duration(whole)}. Pages, records and logs: {r.out}")
+    if not r.own:
+        folder = f"{plan.FOLDER}/{r.part}".removesuffix("/main") if r.experiment == "testbed" else r.out.name
+        print(f"To commit: stapo-repro collect {r.out} --out results/records/{folder}, then tox -e tables")
 
 
-def _scores(table: Path) -> str:
+def _scores(rows: list[dict[str, Any]]) -> str:
     """The scores of a main_table.json that come from records: a line a method, both settings in a cell."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for r in json.loads(table.read_text(encoding="utf-8"))["rows"]:
-        if r["source"] == "ours" and r["status"] != "not run":
-            found.setdefault(r["method"], {}).setdefault(r["benchmark"], []).append(r["shown"] or r["status"])
+    found = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
+    for r in (r for r in rows if r["source"] == "ours" and r["status"] != "not run"):
+        found[r["method"]][r["benchmark"]].append(r["shown"] or r["status"])
     head = ["Method", *map(labels.benchmark_label, dict.fromkeys(b for columns in found.values() for b in columns))]
     lines = [[labels.method_label(m), *map(" / ".join, columns.values())] for m, columns in found.items()]
-    words = "Accuracy in percent at T=1.0 / T=0.7. Intervals and differences are in main_table.md."
-    return "\n".join([*grid(head, lines), "", words])
+    return "\n".join([*grid(head, lines), "", "Accuracy in percent at T=1.0 / T=0.7."])
 
 
-def _show_own(r: Request) -> None:
-    """The method beside the committed arms, world by world."""
+def _beside_committed(r: Request) -> str:
+    """The user's method beside the committed arms, world by world."""
     mine = [r.out / "eval", r.out / "train"]
     own = evidence.gather(read.load_cells(mine), read.load_training_runs(mine))
     committed = evidence.gather(*pages.read(paper.checkout() / "results" / "records" / plan.FOLDER)["main"])
     head = ["", "T=1.0", "T=0.7", f"Reward 1-{evidence.EARLY}", f"Useful 1-{evidence.EARLY}", "Spurious, late"]
+    lines = []
     for world, rows in pages.standing(own, committed, r.own).items():
-        rows = [[cell.replace("\n", " ") for cell in row] for row in rows]
-        title = f"## {world}: {labels.method_label(r.own)} beside the committed arms"
-        Console().print(Markdown("\n".join([title, "", *grid(head, rows)])))
+        lines += [f"## {world}: {labels.method_label(r.own)} beside the committed arms", ""]
+        lines += [*grid(head, [[cell.replace("\n", " ") for cell in row] for row in rows]), ""]
+    return "\n".join(lines)

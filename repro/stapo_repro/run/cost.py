@@ -6,17 +6,16 @@ of samples.
 
 from __future__ import annotations
 
+import json
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, Field
-
-from stapo_repro import calibrate, labels
-from stapo_repro.paper import transcribed
+from stapo_repro import calibrate, labels, paper
 from stapo_results import throughput
 from stapo_results.benchmarks import registry
 from stapo_results.schema import Run
@@ -28,46 +27,37 @@ from stapo_results.throughput import CARDS, Sampling, Step, Update
 GIB = 2**30
 STATE = 12  # bytes a parameter of a checkpoint: fp32 weights, AdamW's two fp32 moments
 EXPORT = 2  # bytes a parameter of an export in bf16, and of the hub's weights
-LOGS_GIB = 3.0  # of a training: 1 of metrics and logs, 2 at most of the token log
+LOGS_GIB = 3.0  # of a training of the paper: 1 of metrics and logs, 2 at most of the token log
 BYTES_A_TOKEN = 5  # of a response in a record, with its share of fields: four letters a token, and the line around them
 WITH_REFERENCE = ("grpo",)  # methods whose update asks a reference model
 TWO_PASSES = ("entropy20", "stapo-per-response")  # methods whose selector always has a forward pass of its own
 KEPT = 3  # checkpoints, as configs/base.yaml has it
 STEPS = {MINI: 30, SMALL: 50}  # of the sizes that a CPU trains, as configs/size has them
-SMALL_TRAINING_GIB = 4.0  # of the small model: two checkpoints, export, token log
+DISK_GIB = {("train", SMALL): 4.0, ("train", MINI): 0.1}  # two checkpoints, export, token log
 SHORTEST = 20  # steps; a shorter training says how long starting takes
 
 
-class BaseWeights(BaseModel):
-    """A base model's hub id and the commit of its weights."""
-
-    id: str
-    revision: str = Field(pattern=r"^[0-9a-f]{40}$")
-
-    @property
-    def shape(self) -> Shape:
-        return shape_from(KNOWN[self.id], self.id)
-
-
-class Budget(BaseModel):
+@cache
+def budget() -> dict[str, Any]:
     """results/paper/budget.json.
 
     settings: steps, prompts and responses of a step, limits in tokens, checkpoints, each with its place; "inferred"
-    ones are decisions of this project. judge: model, parameters, most tokens of a question.
+    ones are decisions of this project. judge: model, parameters, most tokens of a question. models: id and commit.
     """
-
-    settings: dict[str, dict[str, Any]]
-    judge: dict[str, Any]
-    models: dict[str, BaseWeights]
-
-    def value(self, name: str) -> int:
-        return self.settings[name]["value"]
+    return json.loads((paper.folder() / "budget.json").read_bytes())
 
 
-@cache
-def load(path: Path | None = None) -> Budget:
-    """The transcribed budget; raises as `paper.transcribed`."""
-    return transcribed("budget.json", Budget, path)
+def setting(name: str) -> int:
+    """A value of the budget's settings."""
+    return budget()["settings"][name]["value"]
+
+
+def shape_of(size: str) -> Shape:
+    """Of one of the paper's models, or of a public checkpoint that the driver evaluates."""
+    if public := calibrate.load()["checkpoints"].get(size):
+        return shape_from(public["config"], public["id"])
+    known = budget()["models"][size]["id"]
+    return shape_from(KNOWN[known], known)
 
 
 @dataclass(frozen=True)
@@ -109,45 +99,36 @@ class Estimate(NamedTuple):
     basis: str
 
 
-class Measured(NamedTuple):
-    """A finished training or evaluation of a CPU's model: wall seconds of a step, or of the whole evaluation."""
-
-    kind: str
-    method: str
-    size: str
-    seconds: float
-    machine: str
+Seconds = dict[tuple[str, str, str], list[float]]
+"""(kind, method, size) -> wall seconds of a step of each finished training, or of each whole evaluation."""
 
 
-def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> list[Measured]:
+def recorded(roots: Sequence[Path], skip: Collection[str] = ()) -> Seconds:
     """Whole trainings and evaluations of a CPU's models below the roots. Raises: RecordError for a broken record."""
-    found = []
+    found = defaultdict[tuple[str, str, str], list[float]](list)
     for path in (p for r in roots for p in sorted(r.rglob("run.json")) if p.relative_to(r).parts[0] not in skip):
         run = read_json(path, Run)
         train = run.kind == "train"
         c = (run.config.get("run") or {}) if train else run.config
         whole = (c.get("steps") or 0) >= SHORTEST if train else run.kind == "eval" and not c.get("limit")
         if run.status == "done" and run.wall_seconds and whole and has_base(c.get("size") or ""):
-            machine = f"{run.hardware.get('cores')} cores of {run.hardware.get('cpu')}"
-            seconds = run.wall_seconds / (c["steps"] if train else 1)
-            found.append(Measured(run.kind, c.get("method") or "", c["size"], seconds, machine))
+            key = run.kind, c.get("method") or "", c["size"]
+            found[key].append(run.wall_seconds / (c["steps"] if train else 1))
     return found
 
 
-def on_cpu(known: Sequence[Measured], kind: str, method: str, size: str, steps: int = 1) -> Estimate:
+def on_cpu(known: Seconds, kind: str, method: str, size: str, steps: int = 1) -> Estimate:
     """A training of so many steps, or an evaluation, of a model that a CPU trains: the median of those on record.
 
     Where its method is on none, other methods' are taken; the testbed's models are the miniature's.
     """
-    disk = SMALL_TRAINING_GIB if (kind, size) == ("train", SMALL) else LOGS_GIB
     size = MINI if is_miniature_size(size) else size
-    same = [r for r in known if (r.kind, r.size) == (kind, size)]
-    same = [r for r in same if r.method == method] or same
-    if not same:
+    disk = DISK_GIB.get((kind, size), 0.0)
+    others = [s for (k, _, z), values in known.items() if (k, z) == (kind, size) for s in values]
+    if not (same := known.get((kind, method, size)) or others):
         return Estimate(None, 0, disk, "not known")
-    machines = " and ".join(sorted({r.machine for r in same}))
-    seconds = steps * statistics.median(r.seconds for r in same)
-    return Estimate(seconds / 3600, 0, disk, f"measured: median of {len(same)} recorded runs on {machines}")
+    hours = steps * statistics.median(same) / 3600
+    return Estimate(hours, 0, disk, f"measured: median of {len(same)} recorded runs")
 
 
 def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0) -> Estimate:
@@ -156,10 +137,10 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     Args:
         keep: checkpoints that are kept, 0 for the training's own number; an old one goes when the new one is complete.
     """
-    s, shape = load(), load().models[size].shape
-    most = min(-(-steps // s.value("checkpoint_every")), (keep or KEPT) + 1)
+    shape = shape_of(size)
+    most = min(-(-steps // setting("checkpoint_every")), (keep or KEPT) + 1)
     disk = (most * STATE + 2 * EXPORT) * shape.parameters / GIB + LOGS_GIB
-    sequences, lengths = s.value("prompts") * s.value("responses"), throughput.lengths_of(s.value("response_limit"))
+    sequences, lengths = setting("prompts") * setting("responses"), throughput.lengths_of(setting("response_limit"))
     own, reference = machine.own_pass(method), method in WITH_REFERENCE
     update = Update(shape, sequences, lengths, reference=reference, own_pass=own)
     step = Step(update, Sampling(shape, sequences, lengths, machine.tensor_parallel(size)))
@@ -168,35 +149,21 @@ def training(method: str, size: str, machine: Machine, steps: int, keep: int = 0
     return Estimate(seconds * steps / 3600, machine.gpus, disk, basis)
 
 
-def evaluation(
-    method: str, size: str, machine: Machine, settings: Collection[str], limit: int | None = None,
-    benchmarks: Collection[str] = tuple(labels.PAPER_BENCHMARKS),
-) -> Estimate:  # fmt: skip
-    """The evaluation of a model at these benchmarks and settings, with the judge. The weights of a base model, and of a
-    public checkpoint, are fetched for it.
+def evaluation(method: str, size: str, machine: Machine, settings: int, limit: int | None = None) -> Estimate:
+    """The evaluation of a model at the paper's benchmarks and so many settings, with the judge. The weights of a base
+    model, and of a public checkpoint, are fetched for it.
 
     Args:
         limit: longest response in tokens. Default: the paper's.
     """
-    budget, known_as = load(), registry()
-    count = sum(known_as[b].rows * known_as[b].samples for b in benchmarks) * len(settings)
-    weights = budget.models.get(size) or calibrate.load().checkpoints[size]
-    shape, lengths = weights.shape, throughput.lengths_of(limit or budget.value("evaluation_limit"))
+    judge, known_as = budget()["judge"], registry()
+    count = sum(known_as[b].rows * known_as[b].samples for b in labels.PAPER_BENCHMARKS) * settings
+    shape, lengths = shape_of(size), throughput.lengths_of(limit or setting("evaluation_limit"))
     disk = BYTES_A_TOKEN * count * lengths.mean / GIB
     disk += EXPORT * shape.parameters / GIB if method in labels.NOT_TRAINED else 0.0
     sampling = Sampling(shape, count, lengths, machine.tensor_parallel(size))
     generating = sampling.seconds(CARDS[machine.card], machine.gpus)
-    asked = 2 * budget.judge["parameters"] * count * budget.judge["question_tokens"]
+    asked = 2 * judge["parameters"] * count * judge["question_tokens"]
     judging = asked / (CARDS[machine.card].tflops * 1e12 * throughput.EFFICIENCY)
-    basis = (
-        f"formula, {count:,} samples of {lengths.mean:,.0f} tokens: generation {generating:.0f} s + judge at most "
-        f"{judging:.0f} s; {throughput.UNCERTAINTY}"
-    )
-    return Estimate((generating + judging) / 3600, machine.gpus, disk, basis)
-
-
-def paper_days() -> dict[str, float]:
-    """Days of STAPO's training of each size on the paper's machine, by our formula; the paper states 5 to 7."""
-    steps = load().value("steps")
-    whole = {s: training("stapo", s, MACHINES["64gpu"], steps) for s in load().models}
-    return {size: (estimate.hours or 0) / 24 for size, estimate in whole.items()}
+    basis = f"formula, {count:,} samples: generation {generating:.0f} s + judge at most {judging:.0f} s"
+    return Estimate((generating + judging) / 3600, machine.gpus, disk, f"{basis}; {throughput.UNCERTAINTY}")

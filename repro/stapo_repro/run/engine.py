@@ -12,8 +12,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -58,7 +58,7 @@ class Stage:
     folder: Path
     outputs: tuple[Path, ...]
     needs: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     always: bool = False
 
     @property
@@ -78,8 +78,8 @@ class Stage:
 class StageState(BaseModel, extra="forbid", frozen=True):
     """What a stage took, all its attempts together.
 
-    seconds: of the attempts whose end is on record, in sum; a killed one left none. peak_mib: highest resident memory;
-    pages that processes share count for each. attempts: starts until it ended. code: version that worked on it last.
+    seconds: of the attempts whose end is on record, in sum; a killed one left none. peak_mib: highest resident memory,
+    as `Family.resident`. attempts: starts until it ended. code: version that worked on it last.
     command: as `portable` writes it; committed records have none.
     """
 
@@ -126,32 +126,26 @@ def finished(out: Path, stages: Sequence[Stage]) -> set[str]:
         BadInput: what is there of a stage was made by another command.
     """
     states, found = read_states(out), set[str]()
-    made, ended = [s for s in stages if not s.always and s.name in states], list(states)
-    other = [s for s in made if states[s.name].command != portable(s.command, out)]
-    if changed := [s for s in other if s.folder.exists()]:
-        first, anew = changed[0], {s.name for s in changed}
+    ended, made = list(states), [s for s in stages if not s.always and s.name in states]
+    changed = [s for s in made if s.folder.exists() and states[s.name].command != portable(s.command, out)]
+    if changed:
+        anew = {s.name for s in changed}
         for s in stages:  # what was made of it would be refused by its wing later
             anew |= {s.name} if anew & set(s.needs) else set()
         folders = [f"{s.folder}" for s in stages if s.name in anew and not s.always and s.folder.exists()]
         raise BadInput(
-            f"{len(changed)} stages were made or begun by another command, first {first.name}",
-            found=shlex.join(states[first.name].command),
-            expected=shlex.join(portable(first.command, out)),
+            f"{len(changed)} stages were made or begun by another command, first {changed[0].name}",
+            found=shlex.join(states[changed[0].name].command),
+            expected=shlex.join(portable(changed[0].command, out)),
             next_step=f"{shlex.join(['rm', '-r', *folders])}   makes them and what depends on them anew; or give "
             "another --out",
         )
     for s in made:
-        later = ended[ended.index(s.name) :]
-        current = s not in other and found.issuperset(s.needs) and not set(later) & set(s.needs)
-        if current and states[s.name].status == "done" and not s.missing():
+        later = set(ended[ended.index(s.name) :])
+        current = states[s.name].command == portable(s.command, out) and states[s.name].status == "done"
+        if current and found.issuperset(s.needs) and not later & set(s.needs) and not s.missing():
             found.add(s.name)
     return found
-
-
-def code_text() -> str:
-    """The code version as one word: commit, and a hash of what differs from it."""
-    commit, dirty = code_version()
-    return commit + (f"+{dirty}" if dirty else "")
 
 
 class Engine:
@@ -160,14 +154,15 @@ class Engine:
     def __init__(self, out: Path, display: Display, grace: float = 30.0, patience: float = 5.0):
         self.out, self.display, self.grace, self.patience = out, display, grace, patience
         self.mark = processes.new_mark(out)
+        self.code = "+".join(filter(None, code_version()))
         self.states = read_states(out)
 
     def run(self, stages: Sequence[Stage]) -> set[str]:
         """Run what is not finished, in order; returns the names of what had to run. Raises as `execute`."""
         before, kept = processes.Family(processes.mark_of(self.out)), finished(self.out, stages)
-        if orphans := processes.describe(before.members()):
+        if orphans := before.names():
             self.display.say(f"ending what a killed run left behind: {', '.join(orphans)}")
-            processes.end_all(before)
+            before.end()
         with processes.watched(self.mark):
             for i, s in enumerate(stages, 1):
                 title = f"{s.name} ({i}/{len(stages)})"
@@ -191,47 +186,45 @@ class Engine:
         if state is not None and state.command == command and stage.folder.exists():
             resumes = state.status != "done"  # else an input ended later: its wing looks whether that changed
         else:
-            state = StageState(name=stage.name, command=command, code=code_text(), attempts=1)
-        self._record(state, status="running", attempts=state.attempts + resumes, code=code_text())
+            state = StageState(name=stage.name, command=command, code=self.code, attempts=1)
+        self._record(state, status="running", attempts=state.attempts + resumes, code=self.code)
         self.display.say(f"{'resume' if resumes else 'start':<11} {title}")
-        started, peak, family = time.monotonic(), 0, processes.Family(self.mark)
+        started, peak, family = time.monotonic(), state.peak_mib, processes.Family(self.mark)
 
         def line() -> str:
-            parts = [title, duration(time.monotonic() - started)]
-            if said := terminal.read_progress(report):
-                parts.append(f"{said['stage']} {said['done']}/{said['total']}")
-                parts += [f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in said["values"].items()]
-            return ", ".join([*parts, f"peak {peak / 2**30:.1f} GiB"])
+            said = terminal.read_progress(report)
+            done = f", {said['stage']} {said['done']}/{said['total']}" if said else ""
+            return f"{title}, {duration(time.monotonic() - started)}{done}"
 
-        environment = {**CHILD_ENVIRONMENT, **dict(stage.environment), terminal.PROGRESS: str(report.resolve())}
-        child, result, note, found, anew = None, "interrupted", "", "", ""
+        environment = {**CHILD_ENVIRONMENT, **stage.environment, terminal.PROGRESS: str(report.resolve())}
+        child, result, left, found, anew = None, "interrupted", [], "", ""
         try:
-            child = processes.start(stage.command, log, self.mark, environment, Path.cwd())
+            child = processes.start(stage.command, log, self.mark, environment)
             while child.poll() is None:
-                peak = max(peak, processes.resident(family.members()))
+                peak = max(peak, family.resident() >> 20)
                 self.display.show(line, share)
                 time.sleep(POLL_SECONDS if time.monotonic() - started > POLL_SECONDS else 0.1)
-            if left := processes.sweep(family, self.patience):
-                note = f"\n            outlived the stage and were ended: {', '.join(left)}"
+            if not family.wait_gone(self.patience):  # daemons that its end did not end
+                left = family.names()
+                family.end()
             found = f"exit code {child.returncode}"
             if not child.returncode:
                 found, anew = stage.missing(), f"{shlex.join(['rm', '-r', f'{stage.folder}'])} makes it anew; "
             result = "failed" if found else "done"
         finally:  # also after Ctrl-C and a defect of our own: nothing may be left running
-            if result == "interrupted" and (left := processes.end_all(family, child, self.grace)):
-                note = f"\n            survived KILL: {', '.join(left)}"
-            seconds, state = time.monotonic() - started, self.states[stage.name]
-            self._record(state, status=result, seconds=round(state.seconds + seconds, 2),
-                         peak_mib=max(state.peak_mib, peak >> 20))  # fmt: skip
-            text = f"{result:<11} {title}, {duration(seconds)}, peak {peak / 2**30:.1f} GiB{note}"
-            self.display.say(text, "" if result == "done" else "bold red")
-        if result == "failed":
+            if result == "interrupted":
+                family.end(child, self.grace)
+            seconds = time.monotonic() - started
+            self._record(self.states[stage.name], status=result, seconds=round(state.seconds + seconds, 2),
+                         peak_mib=peak)  # fmt: skip
+            note = f"; outlived it and were ended: {', '.join(left)}" if left else ""
+            self.display.say(f"{result:<11} {title}, {duration(seconds)}{note}", "" if result == "done" else "bold red")
+        if found:
             tail = log.read_text(errors="replace").splitlines()[-_TAIL:]
             self.display.say("\n".join([f"--- last {len(tail)} lines of {log}", *(f"  {x[:400]}" for x in tail)]))
             raise RunFailed(
                 f"the stage {stage.name} failed",
                 found=found,
-                expected="exit code 0 and its outputs",
                 next_step=f"read {log}; {anew}then run the same command again: finished stages are kept. The stage "
                 f"alone:\n            {shlex.join(stage.command)}",
             )
@@ -261,14 +254,13 @@ def execute(out: Path, record: Run, stages: Sequence[Stage], grace: float = 30.0
 @contextlib.contextmanager
 def interrupt_once() -> Iterator[None]:
     """Ctrl-C, TERM and HUP all end the run in order; a second one does not disturb the ending."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def first(*_: object) -> None:
-        for n in numbers:
-            signal.signal(n, lambda *_: print("already ending: processes get some seconds", file=sys.stderr))
+        for n in before:
+            signal.signal(n, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, first) for n in numbers}
+    before = {n: signal.signal(n, first) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -60,26 +60,59 @@ class Family:
 
     def members(self) -> list[psutil.Process]:
         """Those alive now."""
-        self._seen.update(marked(self.mark))
-        self._seen = {p for p in self._seen if _alive(p)}
-        return sorted(self._seen, key=lambda p: p.pid)
+        alive = set(marked(self.mark))
+        for p in self._seen - alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                alive |= {p} if p.is_running() and p.status() != psutil.STATUS_ZOMBIE else set()
+        self._seen = alive
+        return sorted(alive, key=lambda p: p.pid)
 
-    def wait_gone(self, seconds: float) -> list[psutil.Process]:
-        """Wait until none is alive, at most so many seconds; returns those left."""
+    def names(self) -> list[str]:
+        """ "pid name" of each that is alive, for messages."""
+        found = []
+        for p in self.members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(f"{p.pid} {p.name()}")
+        return found
+
+    def resident(self) -> int:
+        """Bytes of memory that they hold; pages that several share count for each."""
+        total = 0
+        for p in self.members():
+            with contextlib.suppress(psutil.Error):
+                total += p.memory_info().rss
+        return total
+
+    def wait_gone(self, seconds: float) -> bool:
+        """Wait at most so many seconds; whether none is alive."""
         end = time.monotonic() + seconds
-        while (left := self.members()) and time.monotonic() < end:
+        while self.members():
+            if time.monotonic() > end:
+                return False
             time.sleep(0.05)
-        return left
+        return True
+
+    def end(self, child: subprocess.Popen | None = None, grace: float = 30.0) -> None:
+        """End the child (None when only orphans may be left) and the rest: TERM to the child, which may end its own in
+        order; after `grace` seconds TERM to the rest; then KILL. A process that hangs in the kernel is left."""
+        self.members()  # seen before the child ends: afterwards some have no parent to be found by
+        if child is not None and child.poll() is None:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(grace)
+        # KILL again and again: a process may fork while it is being killed
+        for number, seconds in [(signal.SIGTERM, 3.0), *[(signal.SIGKILL, 0.5)] * 20]:
+            for p in self.members():
+                with contextlib.suppress(psutil.Error):
+                    p.send_signal(number)
+            if self.wait_gone(seconds):
+                break
+        if child is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)
 
 
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str, str], cwd: Path) -> subprocess.Popen:
+def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str, str]) -> subprocess.Popen:
     """Start a child in a session of its own, stdout and stderr appended to `log`, stdin closed.
 
     A session of its own: Ctrl-C at the terminal reaches the driver only, which then ends the child in order.
@@ -88,64 +121,7 @@ def start(command: Sequence[str], log: Path, mark: str, environment: Mapping[str
     variables = {**os.environ, **environment, MARK: mark}
     with open(log, "ab") as sink:
         return subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                                start_new_session=True, cwd=cwd, env=variables)  # fmt: skip
-
-
-def _signal(processes: Iterable[psutil.Process], number: int) -> None:
-    for p in processes:
-        with contextlib.suppress(psutil.Error):
-            p.send_signal(number)
-
-
-def describe(processes: Iterable[psutil.Process]) -> list[str]:
-    """ "pid name" of each, for messages."""
-    out = []
-    for p in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            out.append(f"{p.pid} {p.name()}")
-    return out
-
-
-def end_all(family: Family, child: subprocess.Popen | None = None, grace: float = 30.0) -> list[str]:
-    """End the child (None when only orphans may be left) and its family: TERM to the child, which may end its own in
-    order; after `grace` seconds TERM to the rest; then KILL.
-
-    Returns:
-        What is still alive after KILL (empty, unless a process hangs in the kernel), as "pid name".
-    """
-    family.members()  # seen before the child ends: afterwards some have no parent to be found by
-    if child is not None and child.poll() is None:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace)
-    left = family.members()
-    _signal(left, signal.SIGTERM)
-    left = family.wait_gone(3.0) if left else []
-    deadline = time.monotonic() + 10
-    while left and time.monotonic() < deadline:  # again and again: a process may fork while it is being killed
-        _signal(left, signal.SIGKILL)
-        left = family.wait_gone(0.5)
-    if child is not None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1)
-    return describe(left)
-
-
-def sweep(family: Family, patience: float = 5.0) -> list[str]:
-    """After a child ended by itself: give its daemons `patience` seconds, then end them; those, as "pid name"."""
-    left = describe(family.wait_gone(patience))
-    if left:
-        end_all(family)
-    return left
-
-
-def resident(processes: Iterable[psutil.Process]) -> int:
-    """Bytes of memory that these processes hold; pages that several share count for each."""
-    total = 0
-    for p in processes:
-        with contextlib.suppress(psutil.Error):
-            total += p.memory_info().rss
-    return total
+                                start_new_session=True, env=variables)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -163,11 +139,6 @@ def watched(mark: str) -> Iterator[None]:
             watchdog.communicate(last_word, timeout=20)
 
 
-def _watch(mark: str) -> None:
-    """The watchdog's own process: wait until the driver's end of the pipe closes, then end all with the mark."""
+if __name__ == "__main__":  # the watchdog: waits until the driver's end of the pipe closes
     if sys.stdin.buffer.read() != b"done":
-        end_all(Family(mark))
-
-
-if __name__ == "__main__":
-    _watch(sys.argv[1])
+        Family(sys.argv[1]).end()

@@ -6,29 +6,37 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from stapo_repro import calibrate, labels
-from stapo_repro.run.cost import MACHINES, STEPS, load
+from stapo_repro.run.cost import MACHINES, STEPS, budget, setting
 from stapo_repro.testbed import plan
 from stapo_results.errors import BadInput, meant, near_name
 from stapo_results.sizes import MINI, SMALL
 
-CPUS = ("cpu", "cpu-2nodes")
-"""hardware= of the miniature: this machine, or two nodes of a Ray cluster that runs already."""
 Experiment = Literal["miniature", "small", "testbed", "cells", "calibration"]
-Named = tuple[tuple[str, str], ...]
-"""(method, size) of each cell."""
-Seeds = tuple[int, ...]
+Seeds = Annotated[str | None, tyro.conf.arg(help="Training seeds, such as 0,1,4. Default: 0.")]
+DryRun = Annotated[
+    bool, tyro.conf.arg(help="Print each stage with its command, hours and disk; make every check; start nothing.")
+]
 
-QUICK_STEPS = {MINI: 4, SMALL: 2}
-QUICK_PAPER_STEPS = 2
+QUICK_STEPS = {MINI: 4, SMALL: 2, "": 2}  # "" of the paper's sizes
 QUICK_METHODS = ("justrl", "stapo")
 ON_CPU: dict[str, Experiment] = {MINI: "miniature", SMALL: "small"}
 """The experiment of each size that a CPU trains."""
+HARDWARE: dict[str, Collection[str]] = {"miniature": ("cpu", "cpu-2nodes"), "small": ("cpu",)}
+"""hardware= of an experiment, of which the first is the default; of the others a key of `cost.MACHINES`."""
+_OPTIONS: dict[str, Collection[str]] = {
+    "miniature": ("seeds", "steps"),
+    "small": ("seeds", "steps"),
+    "calibration": ("data_dir", "ray_address", "judge", "eval_env"),
+}
+"""Options of an experiment; the paper's cells have all."""
 _EXAMPLE = "stapo-repro run stapo/mini"
 _LABEL = re.compile(r"[a-z][a-z0-9.-]*")
 
@@ -64,7 +72,6 @@ class Request:
         models: in the order in which they are trained and evaluated.
         same: what further calls on the same folder have to agree in, beside experiment, quick and steps.
         programs: paths of stapo-train, stapo-eval and stapo-repro.
-        hardware: one of `CPUS`, else a key of `cost.MACHINES`.
         own: the label of a method that is shown beside the testbed's committed arms; part: of the testbed.
         data_dir and below: see `stapo-repro run --help`; keep_checkpoints 0: the training's own number.
     """
@@ -75,7 +82,8 @@ class Request:
     quick: bool
     out: Path
     same: Mapping[str, Any]
-    programs: tuple[str, str, str] = field(default_factory=lambda: programs())
+    programs: tuple[str, str, str]
+    dry_run: bool = False
     hardware: str = "cpu"
     rebuild_base: bool = False
     part: plan.Part = "main"
@@ -88,11 +96,12 @@ class Request:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", self.out.resolve())
-        at_least("--steps", self.steps, self.experiment != "calibration")
+        if self.steps < (self.experiment != "calibration"):
+            raise BadInput("a training has steps", found=f"--steps {self.steps}", next_step="--steps 1")
 
     @property
     def on_cpu(self) -> bool:
-        return self.hardware in CPUS
+        return self.hardware not in MACHINES
 
     @property
     def trained(self) -> tuple[Model, ...]:
@@ -104,124 +113,161 @@ class Request:
         return {"experiment": self.experiment, "quick": self.quick, "steps": self.steps, **self.same}
 
 
-def of_cells(
-    names: Sequence[str], out: Path | None = None, *, hardware: str | None = None, seeds: Seeds | None = None,
-    steps: int | None = None, quick: bool = False, **options: Any,
+def run(
+    cells: tyro.conf.Positional[tuple[str, ...]] = (), all: bool = False, dry_run: DryRun = False, quick: bool = False,
+    seeds: Seeds = None, steps: int | None = None, data_dir: Path | None = None, out: Path | None = None,
+    hardware: Literal["1gpu", "8gpu", "64gpu", "cpu", "cpu-2nodes"] | None = None, ray_address: str = "",
+    source: str = "", judge: str | None = None, keep_checkpoints: int | None = None, train_env: Path | None = None,
+    eval_env: Path | None = None,
 ) -> Request:  # fmt: skip
-    """The run that these cells are; None takes the default.
+    """Run what the named cells lack: data, train, export, evaluate, tables. The same command resumes.
+
+    A cell is METHOD/SIZE: stapo/mini, stapo/smollm2-135m, stapo/qwen3-1.7b, base/qwen3-8b. The paper's sizes need GPUs.
+    Results go to --out. Committed records are ignored.
 
     Args:
-        names: METHOD/SIZE each; `all_cells` for the whole table.
-        options: of the paper's sizes: data_dir, source, ray_address, judge, keep_checkpoints, train_env, eval_env; None
-            and "" where they are not given.
+        cells: Of the miniature, of the small model (once `stapo-train fetch` has fetched it), or of the paper's models.
+            calibration/justrl-deepseek-1.5b alone: a public checkpoint at its published settings.
+        all: All cells of the paper's table, base models included; with --dry-run: what the reproduction takes.
+        quick: Few steps, samples and problems: shows that the path works.
+        steps: Training steps. Default: 30 for the miniature, 50 for the small model, 3,000 for the paper's models.
+        data_dir: Folder with the six benchmarks, for the paper's cells. Default: the hub's copies.
+        out: Where everything goes. Default: runs/miniature, runs/calibration, runs/small or runs/cells.
+        hardware: Default: 8gpu for the paper's models, cpu for the others. cpu-2nodes: the miniature on a Ray cluster.
+        ray_address: A Ray cluster that runs already (HOST:PORT or auto) for training and evaluation; 64gpu: auto.
+        source: Training prompts: a .jsonl or .parquet file, or a data set's id. Default: DAPO-Math-17k from the hub.
+        judge: Verifier of the paper's cells: a folder, a hub id or none. Default: opencompass/CompassVerifier-3B.
+        keep_checkpoints: How many checkpoints of each training are kept, and one more while it is written. Default: 3.
+        train_env: Folder of the environment whose stapo-train is used. Default: this one.
+        eval_env: Folder of the environment whose stapo-eval is used. Default: this one.
 
     Raises:
         BadInput: a name that is no cell, cells of several runs, or a value or an option that they do not have.
     """
-    run, cells = parse_cells(names)
-    given = {k: v for k, v in options.items() if v not in (None, "")}
-    out = out or Path("runs") / run
-    if run in ON_CPU.values():
-        if given := ({} if hardware in (None, *CPUS) else {"hardware": hardware}) | given:
-            raise BadInput(f"the {run} run has no such option", found=_flags(given),
-                           expected="--quick, --seeds, --seed-count, --steps, --out, --dry-run",
-                           next_step="leave it out, or name cells of the paper's sizes")  # fmt: skip
-        methods, size = [m for m in labels.METHODS if m in dict(cells)], cells[0][1]
-        return cpu_run(
-            out, quick=quick, seeds=seeds, methods=methods, steps=steps, hardware=hardware or "cpu", size=size
-        )
-    hardware = hardware or "8gpu"
-    if hardware not in MACHINES:
-        raise BadInput("the paper's models need GPUs", found=f"--hardware {hardware}", expected=" | ".join(MACHINES),
-                       next_step=f"stapo-repro run {names[0]} --hardware 8gpu --dry-run; without a GPU: {_EXAMPLE}, "
-                       "or tox -e eval-cpu -- --model DIR for a model's evaluation alone")  # fmt: skip
-    public = run == "calibration"
-    asked = given | {k: v for k, v in {"seeds": seeds, "steps": steps}.items() if v is not None}
-    if public and (of_training := [k for k in asked if k not in ("data_dir", "ray_address", "judge", "eval_env")]):
-        raise BadInput("nothing is trained here", found=_flags(of_training), next_step="leave it out")
-    at_least("--keep-checkpoints", given.get("keep_checkpoints", 1), 1)
-    count = steps if steps is not None else QUICK_PAPER_STEPS if quick else load().value("steps")
+    if all and cells:
+        raise BadInput("--all are all cells", found=" ".join(cells), next_step="leave one out")
+    if all:
+        cells = tuple(f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS))
+    experiment, named = parse_cells(cells)
+    options = {"seeds": seeds, "steps": steps, "data_dir": data_dir, "ray_address": ray_address, "source": source,
+               "judge": judge, "keep_checkpoints": keep_checkpoints, "train_env": train_env,
+               "eval_env": eval_env}  # fmt: skip
+    given = [k for k, v in options.items() if v not in (None, "")]
+    if unknown := [k for k in given if k not in _OPTIONS.get(experiment, given)]:
+        raise BadInput(f"the {experiment} run has no such option", next_step="leave it out",
+                       found=", ".join(f"--{k.replace('_', '-')}" for k in unknown))  # fmt: skip
+    allowed = HARDWARE.get(experiment, MACHINES)
+    machine, out = hardware or ("8gpu" if allowed is MACHINES else "cpu"), out or Path("runs") / experiment
+    if machine not in allowed:
+        raise BadInput(f"the {experiment} run does not take this hardware", found=machine,
+                       next_step=f"--hardware {' | '.join(allowed)}; without a GPU: {_EXAMPLE}")  # fmt: skip
+    numbers = seeds_of(seeds)
+    if experiment in HARDWARE:
+        methods = [m for m in labels.METHODS if m in dict(named)]
+        return cpu_run(out, quick=quick, seeds=numbers, methods=methods, steps=steps, hardware=machine,
+                       size=named[0][1], dry_run=dry_run)  # fmt: skip
+    if keep_checkpoints is not None and keep_checkpoints < 1:
+        raise BadInput("a training keeps at least one checkpoint", next_step="--keep-checkpoints 1")
+    found = programs(train_env, eval_env)
+    folder = data_dir and data_dir.resolve()
     values: dict[str, Any] = {
-        "hardware": hardware,
-        "ray_address": given.get("ray_address", "auto" if MACHINES[hardware].gpus > 8 else ""),
-        "source": given.get("source", ""),
-        "judge": given.get("judge", load().judge["model"]),
-        "keep_checkpoints": given.get("keep_checkpoints", 0),
+        "hardware": machine,
+        "ray_address": ray_address or ("auto" if MACHINES[machine].gpus > 8 else ""),
+        "source": source,
+        "judge": judge or budget()["judge"]["model"],
+        "keep_checkpoints": keep_checkpoints or 0,
     }
-    folder, found = given.get("data_dir"), programs(given.get("train_env"), given.get("eval_env"))
-    folder = folder and folder.resolve()
     same = {**values, "data_dir": str(folder or ""), "programs": list(found)}  # one run takes one environment
-    models = tuple(Model(m, s, n) for m, s in cells for n in ((0,) if m in labels.NOT_TRAINED else seeds or (0,)))
-    return Request("calibration" if public else "cells", models, 0 if public else count, quick, out, same, found,
-                   data_dir=folder, **values)  # fmt: skip
+    models = tuple(Model(m, s, n) for m, s in named for n in ((0,) if m in labels.NOT_TRAINED else numbers or (0,)))
+    if steps is None:
+        steps = QUICK_STEPS[""] if quick else setting("steps")
+    steps = 0 if experiment == "calibration" else steps
+    return Request(experiment, models, steps, quick, out, same, found, dry_run, data_dir=folder, **values)
+
+
+def miniature(
+    quick: bool = False, seeds: Seeds = None, rebuild_base: bool = False, out: Path = Path("runs/miniature"),
+    dry_run: DryRun = False,
+) -> Request:  # fmt: skip
+    """The whole reproduction in miniature, from base model to table and curves. The same command resumes.
+
+    Args:
+        quick: Short form for CI: JustRL and STAPO, 4 steps, 2 samples of 16 problems.
+        rebuild_base: Train the base model anew (2 minutes) instead of taking the weights that the repository carries.
+        out: Where everything goes.
+    """
+    return cpu_run(out, quick=quick, seeds=seeds_of(seeds), rebuild_base=rebuild_base, dry_run=dry_run)
 
 
 def cpu_run(
-    out: Path, *, quick: bool = False, seeds: Seeds | None = None, methods: Sequence[str] | None = None,
+    out: Path, *, quick: bool = False, seeds: tuple[int, ...] | None = None, methods: Sequence[str] | None = None,
     steps: int | None = None, hardware: str = "cpu", rebuild_base: bool = False, size: str = MINI,
+    dry_run: bool = False,
 ) -> Request:  # fmt: skip
-    """The miniature, or the same with the small model in its place; None takes the default.
-
-    Raises:
-        BadInput: fewer than one step; a machine that the small model does not take.
-    """
-    if size != MINI and hardware != "cpu":
-        raise BadInput(f"{size} is trained on one machine's CPU here", found=f"--hardware {hardware}",
-                       expected="cpu", next_step="leave it out")  # fmt: skip
-    names = methods or (QUICK_METHODS if quick else tuple(labels.METHODS))
-    count = steps if steps is not None else QUICK_STEPS[size] if quick else STEPS[size]
-    numbers, same = seeds or (0,), {}
+    """The miniature, or the same with the small model in its place; None takes the default."""
+    names, numbers, same = methods or (QUICK_METHODS if quick else tuple(labels.METHODS)), seeds or (0,), {}
     if size == MINI:  # to the folder of the small model methods and seeds may be added
         same = {"methods": list(names), "seeds": list(numbers)}
         same |= {"rebuild_base": True} if rebuild_base else {}
         same |= {} if hardware == "cpu" else {"hardware": hardware}
     models = (Model(labels.BASE, size), *(Model(m, size, s) for s in numbers for m in names))
-    return Request(ON_CPU[size], models, count, quick, out, same, hardware=hardware, rebuild_base=rebuild_base)
+    count = steps if steps is not None else QUICK_STEPS[size] if quick else STEPS[size]
+    return Request(ON_CPU[size], models, count, quick, out, same, programs(), dry_run, hardware, rebuild_base)
 
 
 def of_testbed(
-    out: Path | None = None, *, part: plan.Part = "main", quick: bool = False, worlds: str | None = None,
-    arms: str | None = None, seeds: Seeds | None = None, steps: int | None = None, method: str | None = None,
+    quick: bool = False, worlds: str | None = None, arms: str | None = None, seeds: str | None = None,
+    steps: int | None = None, pilot: bool = False, long: bool = False, method: str | None = None,
+    out: Path | None = None, dry_run: DryRun = False,
 ) -> Request:  # fmt: skip
-    """The testbed, or a method that the user brings in its worlds; None takes the default.
+    """Worlds in which the worth of every rare token is known: five arms a world, the sweeps over q and tau_p in one.
+
+    The same command resumes; other --worlds, --arms and --seeds add to its folder. docs/testbed.md has the claims that
+    its records judge.
 
     Args:
-        method: the name of an overlay, or a YAML file of one.
+        quick: Short form to try the path: one world, two arms, one seed, 2 steps, 2 samples of 16 problems.
+        worlds: Out of paper,mixed,inverted. Default: all.
+        arms: Such as justrl,stapo,stapo-q0.5; a wrong name lists them. Default: all but those at five times the
+            learning rate.
+        seeds: Such as 10,11. Default: 10 to 14; 100 to 102 with --pilot, 20 to 25 with --long, 10 to 12 with --method.
+        steps: Training steps. Default: 20, with --pilot 30, with --long 300, with --quick 2.
+        pilot: Other seeds, which judge nothing: the spread between seeds, from which the seeds needed follow.
+        long: JustRL and STAPO in paper at two learning rates; validation every 25 steps, no evaluation.
+        method: Train this method (a name, or a YAML overlay) in the worlds, and print it beside the committed arms.
+        out: Where everything goes. Default: runs/testbed, or runs/testbed-pilot, -long or -METHOD.
 
     Raises:
-        BadInput: an unknown world or arm, fewer than one step, a method's file that is not there, or
-            options that exclude each other.
+        BadInput: an unknown world or arm, a method's file that is not there, or options that exclude each other.
     """
-    if method is not None and (arms is not None or part != "main"):
-        raise BadInput("--method trains that method alone", found="--arms, --pilot or --long beside it",
-                       next_step="leave them out: the committed arms are shown beside it")  # fmt: skip
+    if pilot + long + (method is not None) > 1 or (method and arms):
+        raise BadInput("--pilot, --long and --method exclude each other, and --method excludes --arms",
+                       next_step="name one of them")  # fmt: skip
+    part: plan.Part = "pilot" if pilot else "long" if long else "main"
     own = None if method is None else _own_arm(method)
     chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
     if arms is not None:
         chosen = tuple(meant("arm", a, plan.ARMS, "--arms justrl,stapo") for a in arms.split(","))
     if worlds is not None:
-        names = tuple(
-            dict.fromkeys(meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
-        )
+        found = (meant("world", w, labels.WORLDS, "--worlds paper,mixed") for w in worlds.split(","))
+        names = tuple(dict.fromkeys(found))
     default = plan.SEEDS[part][:1] if quick else plan.METHOD_SEEDS if own else plan.SEEDS[part]
-    numbers = seeds or default
-    if part == "pilot" and (judging := sorted({*numbers} & {*plan.SEEDS["main"]})):
-        raise BadInput("the pilot's seeds judge nothing, so they are others than those that do", found=judging,
-                       expected=f"none of {plan.SEEDS['main']}", next_step="leave --seeds out")  # fmt: skip
     arms_in = {w: [own] if own else plan.arms_of(w, part, chosen) for w in names}
     models = [Model(labels.BASE, labels.WORLDS[w]) for w in names if arms_in[w]]
     # seed by seed: what is there after an interruption can be compared
-    models += [Model(a.name, labels.WORLDS[w], s, a.choices) for s in numbers for w in names for a in arms_in[w]]
+    models += [
+        Model(a.name, labels.WORLDS[w], s, a.choices)
+        for s in seeds_of(seeds) or default for w in names for a in arms_in[w]
+    ]  # fmt: skip
     if not models:
-        raise BadInput("no world has such an arm", found=f"--worlds {','.join(names)} --arms {arms or ''}".strip(),
-                       expected="sweeps and long runs are of the world paper",
-                       next_step="add paper to --worlds")  # fmt: skip
+        raise BadInput("no such arm in these worlds", found=f"{arms or part} in {','.join(names)}",
+                       next_step="add paper to --worlds: sweeps and long runs are of that world")  # fmt: skip
     count = steps if steps is not None else plan.QUICK_STEPS if quick else plan.STEPS[part]
     label = own.name if own else ""
     folder = "-".join(["testbed", *filter(None, [label or part.removeprefix("main")])])
     overlay = _sha256(Path(method)) if method and label != method else ""
-    same = {"part": part, "standing": label, "standing_sha256": overlay}
-    return Request("testbed", tuple(models), count, quick, out or Path("runs") / folder, same, part=part, own=label)
+    same, out = {"part": part, "standing": label, "standing_sha256": overlay}, out or Path("runs") / folder
+    return Request("testbed", tuple(models), count, quick, out, same, programs(), dry_run, part=part, own=label)
 
 
 def _own_arm(method: str) -> plan.Arm:
@@ -230,12 +276,11 @@ def _own_arm(method: str) -> plan.Arm:
     is_file = file.suffix in (".yaml", ".yml")
     label, value = (file.stem, f"{file.resolve()}") if is_file else (method, method)
     if is_file and not file.is_file():
-        raise BadInput("no such overlay of a method", found=method, expected="a YAML file, or the name of a method",
-                       next_step="stapo-train methods lists the names")  # fmt: skip
+        raise BadInput("no such overlay of a method", found=method, next_step="stapo-train methods lists the names")
     taken = (*plan.ARMS, *labels.METHOD_LABELS, *labels.NO_STYLE) if is_file else (labels.BASE,)
     if label in taken or not _LABEL.fullmatch(label):
         raise BadInput("the label of its records cannot be this one", found=label,
-                       expected="a small letter, then small letters, digits, dots and dashes; of a file a new name",
+                       expected="small letters, digits, dots and dashes, and of a file a new name",
                        next_step="a file such as my-method.yaml; stapo-train methods lists the names")  # fmt: skip
     return plan.Arm(label, (f"method={value}", f"run.method={label}"))
 
@@ -247,7 +292,7 @@ def _sha256(overlay: Path) -> str:
     return hashlib.sha256(text + b"".join(f.read_bytes() for f in named if f.is_file())).hexdigest()
 
 
-def parse_cells(names: Sequence[str]) -> tuple[str, Named]:
+def parse_cells(names: Sequence[str]) -> tuple[Experiment, tuple[tuple[str, str], ...]]:
     """(experiment, (method, size) of each METHOD/SIZE once, in the order given).
 
     Raises:
@@ -255,55 +300,32 @@ def parse_cells(names: Sequence[str]) -> tuple[str, Named]:
     """
     of: dict[str, Collection[str]] = dict.fromkeys(ON_CPU, labels.METHODS)
     of |= dict.fromkeys(labels.PAPER_SIZES, labels.METHOD_LABELS)
-    of |= dict.fromkeys(calibrate.load().checkpoints, (labels.CALIBRATION,))
-    runs: dict[str, list[str]] = {}
+    of |= dict.fromkeys(calibrate.load()["checkpoints"], (labels.CALIBRATION,))
+    runs: dict[tuple[Experiment, str], dict[str, tuple[str, str]]] = {}
     for name in names or ("",):
         method, _, size = name.partition("/")
-        if method not in of.get(size, ()):
-            known = of.get(size, labels.METHOD_LABELS)
+        if method not in (known := of.get(size, labels.METHOD_LABELS)) or size not in of:
             raise BadInput(f"no such cell: {name or 'none was named'}",
                            expected=f"METHOD/SIZE with SIZE of {', '.join(of)}, METHOD of {', '.join(known)}",
-                           next_step=f"{near_name(method, known)}{_EXAMPLE}; other methods alone: stapo-train run "
-                           "method=METHOD size=SIZE ...")  # fmt: skip
-        public = name if method == labels.CALIBRATION else "cells"  # each checkpoint is a run of its own
-        runs.setdefault(ON_CPU.get(size, public), []).append(name)
+                           next_step=f"{near_name(method, known)}{_EXAMPLE}")  # fmt: skip
+        public = method == labels.CALIBRATION  # each checkpoint is a run of its own
+        experiment = ON_CPU.get(size) or ("calibration" if public else "cells")
+        runs.setdefault((experiment, name if public else ""), {})[name] = (method, size)
     if len(runs) > 1:
         raise BadInput("these cells are several runs", found=", ".join(names),
-                       expected="one run a command: the miniature's, the small model's, the paper's, a checkpoint's",
                        next_step="   and: ".join(f"stapo-repro run {' '.join(n)}" for n in runs.values()))  # fmt: skip
-    cells = tuple((method, size) for method, _, size in (n.partition("/") for n in dict.fromkeys(names)))
-    return next(iter(runs)).partition("/")[0], cells
+    (((experiment, _), cells),) = runs.items()
+    return experiment, tuple(cells.values())
 
 
-def all_cells() -> list[str]:
-    """The cells of the paper's table, base models included."""
-    return [f"{m}/{s}" for s in labels.PAPER_SIZES for m in (labels.BASE, *labels.METHODS)]
-
-
-def seeds_of(text: str | None, count: int | None = None) -> Seeds | None:
-    """ "0,2" as (0, 2), and "3" as (3,); the first ones for a count; None where neither is given.
-
-    Raises:
-        BadInput: both, a count below one, no whole numbers from 0 on, or one twice.
-    """
+def seeds_of(text: str | None) -> tuple[int, ...] | None:
+    """ "0,2" as (0, 2); None where none is given. Raises: BadInput for no whole numbers from 0 on, or one twice."""
     if text is None:
-        return None if count is None else tuple(range(at_least("--seed-count", count, 1)))
+        return None
     numbers = tuple(int(s) for s in text.split(",") if s.strip().isdecimal())
-    if count is not None or len({*numbers}) != len(text.split(",")):
-        beside = "" if count is None else f" --seed-count {count}"
-        raise BadInput("seeds are whole numbers from 0 on, each once, or their count", found=f"--seeds {text}{beside}",
-                       next_step="--seeds 0,1; for the first so many: --seed-count 2")  # fmt: skip
+    if len({*numbers}) != len(text.split(",")):
+        raise BadInput("seeds are whole numbers from 0 on, each once", found=text, next_step="--seeds 0,1")
     return numbers
-
-
-def at_least(flag: str, value: int, least: int) -> int:
-    if value < least:
-        raise BadInput(f"{flag} is at least {least:d}", found=value, next_step=f"{flag} {least:d}")
-    return value
-
-
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def programs(train_env: Path | None = None, eval_env: Path | None = None) -> tuple[str, str, str]:
@@ -318,11 +340,8 @@ def console_script(name: str, environment: Path | None = None) -> str:
     Raises:
         BadInput: it is not installed.
     """
-    path = environment.absolute() / "bin" / name if environment else Path(sys.executable).with_name(name)
-    found = str(path) if path.exists() else None if environment else shutil.which(name)
-    if found is None:
-        python = f"{environment}/bin/python" if environment else "python"
-        raise BadInput(f"the command {name} is not installed", found=f"no {path}",
-                       expected="an environment with the suite in it",
-                       next_step=f"{python} -m pip install --no-deps -e .   (docs/reproduction.md)")  # fmt: skip
-    return found
+    folder = environment.absolute() / "bin" if environment else Path(sys.executable).parent
+    if found := shutil.which(name, path=folder) or (None if environment else shutil.which(name)):
+        return found
+    raise BadInput(f"the command {name} is not installed", found=f"no {folder / name}",
+                   next_step=f"{folder}/python -m pip install --no-deps -e .   (docs/reproduction.md)")  # fmt: skip
