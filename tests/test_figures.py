@@ -20,7 +20,7 @@ from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.table.build import build
 from stapo_repro.tokens.log import load
 from stapo_results.errors import BadInput
-from stapo_results.schema import StepMetrics, VerdictLengths
+from stapo_results.schema import StepMetrics
 from stapo_results.store import append
 
 pytest.importorskip("matplotlib")
@@ -122,12 +122,6 @@ def test_stability_by_hand():
     assert compare.stability([*entropies([0.2] * 4), StepMetrics(step=5, values={"reward": 1.0})]) is None
 
 
-def test_frontier_by_hand():
-    assert compare.frontier([(1, 3), (2, 2), (3, 1), (1, 1), (2, 1.5)]) == [(1, 3), (2, 2), (3, 1)]
-    assert compare.frontier([(1, 1), (2, 2)]) == [(2, 2)]
-    assert compare.frontier([(1, 2), (1, 1), (1, 2)]) == [(1, 2)]
-
-
 def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     synthetic.miniature(tmp_path / "eval", methods=("base", "justrl", "stapo"))
     synthetic.cell(tmp_path / "eval", "grpo", "mini-add", "t1.0", ["10"] * 64)
@@ -165,20 +159,6 @@ def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
     assert entropy is not None
     assert entropy.mean == pytest.approx(sum(late) / 2)
     assert g.methods == tuple(labels.METHODS)  # such a run is in no other figure
-
-
-def test_lengths_by_hand(tmp_path):
-    quantiles: dict[str, float] = dict.fromkeys(("p5", "p25", "p50", "p75", "p95", "max"), 10.0)
-    wrong = VerdictLengths(responses=1, truncated=1, tokens=quantiles | {"p50": 30.0, "p95": 40.0})
-    right = VerdictLengths(responses=3, truncated=0, tokens=quantiles)
-    for seed, kept in ((0, {"correct": right, "incorrect": wrong}), (1, {})):
-        more = {"finish_reasons": {"length": 1, "stop": 3}, "by_verdict": kept}
-        synthetic.cell(tmp_path / str(seed), "stapo", "mini-add", "t1.0", ["11", "10"], seed=seed, **more)
-    cells = of(tmp_path)[MINI].cells
-    assert compare.lengths(cells[:1], "incorrect") == (style.Value(30.0, 10.0, 40.0), 100.0)
-    assert compare.lengths(cells[:1], "correct") == (style.Value(10.0, 10.0, 10.0), 0.0)
-    # one seed without lengths by verdict: none is shown as if it were both
-    assert compare.lengths(cells, "incorrect") is None
 
 
 def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
@@ -235,7 +215,7 @@ def mini(tmp_path_factory) -> Path:
 
 def test_each_figure_of_the_miniature_says_what_it_is(mini):
     found = sketched(mini)
-    kinds = ("training_curves", "forest", "token_entropy", "silenced_share", "lengths")
+    kinds = ("training_curves", "forest", "token_entropy", "silenced_share")
     assert set(found) == {f"miniature_{k}" for k in kinds}
     for s in found.values():
         assert s.title.endswith("(miniature), SYNTHETIC RECORDS")
@@ -278,7 +258,7 @@ def test_an_unknown_figure_is_refused_and_nothing_run_still_draws(tmp_path):
 
 def test_a_model_that_was_only_evaluated_has_no_empty_figures(tmp_path):
     synthetic.cell(tmp_path, "external", "mine", "t1.0", ["10", "00"], size="org/a model", rows=30, step="base")
-    assert set(sketched(tmp_path)) == {"org_a_model_lengths"}
+    assert sketched(tmp_path) == {}
 
 
 @pytest.fixture(scope="module")

@@ -188,6 +188,8 @@ def test_two_seeds_have_both_variances(tmp_path):
     v = value(t, "stapo", "mini-add")
     assert (v.mean, v.se, v.se_problems, v.se_seeds) == (50.0, 20.0, 17.32050808, 10.0)
     assert v.seeds == {0: 40.0, 1: 60.0}
+    assert any("88 of 100" in note for note in section(t).footnotes)  # docs/statistics.md: of two seeds alone
+    assert not any("88 of 100" in note for note in section(table(small(tmp_path / "one"))).footnotes)
     # within: .1 .9 -> .09 each x 10/9 ... seed 0: (.09 + .24 + .21) / 3 x 10/9 = .2, over 30 samples .00666667;
     # seed 1: (.21 + .24 + .09) the same; mean over two seeds: sqrt(2 x .00666667) / 2 = .0577350
     assert v.se_sampling == 5.77350269
