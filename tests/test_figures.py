@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import synthetic_records as synthetic
 import token_logs as logs
-from synthetic_log import Token, with_thresholds, write
+from token_logs import Token, with_thresholds, write_tokens
 
 from stapo_repro import labels, paper
 from stapo_repro.read import load_cells, load_training_runs
@@ -132,18 +132,11 @@ def test_spots_need_a_finished_training_and_every_benchmark(tmp_path):
     assert compare.pareto(group) is None  # 40 steps say nothing of stability
 
 
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        ("stapo-tau0.0002", ("stapo", 0.0002, 0.75)),
-        ("stapo-tau2e-05-q0.5", ("stapo", 2e-05, 0.5)),
-        ("stapo-random-q0.5", ("stapo-random", 0.002, 0.5)),
-        ("stapo", None),
-        ("stapo-q0.5-old", None),
-    ],
-)
-def test_labels_of_other_values_are_read_as_the_trainer_writes_them(label, expected):
-    assert groups.variant(label) == expected
+def test_labels_of_other_values_are_read_as_the_trainer_writes_them():
+    assert groups.variant("stapo-tau0.0002") == ("stapo", 0.0002, 0.75)
+    assert groups.variant("stapo-tau2e-05-q0.5") == ("stapo", 2e-05, 0.5)
+    assert groups.variant("stapo-random-q0.5") == ("stapo-random", 0.002, 0.5)
+    assert groups.variant("stapo") is groups.variant("stapo-q0.5-old") is None
 
 
 def test_sweep_finds_runs_under_their_labels_and_leaves_gaps(tmp_path):
@@ -174,14 +167,10 @@ def test_lines_of_the_forest_are_the_tables_differences(tmp_path):
     why = [found["mini-add", m][0] for m in ("grpo", "justrl", "entropy20")]
     assert why == ["other problems", "samples missing", "not run"]
     assert found["avg", "base"][0] == "not run"  # of two benchmarks one was run
-
-
-def test_printed_differences_are_those_of_the_paper(tmp_path):
-    # 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
-    synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size="qwen3-1.7b")
-    found = compare.forest_lines(of(tmp_path)["qwen3-1.7b"], "t1.0")
-    assert found["aime24", "grpo"][1] == pytest.approx(10.84)
-    assert found["avg", "justrl"][1] == pytest.approx(5.75)
+    # printed, 1.7B at T = 1.0: STAPO 18.44, GRPO 7.60 on AIME24; averages 36.85 and 31.10 (JustRL)
+    synthetic.cell(tmp_path, "stapo", "aime24", "t1.0", ["10"], size=S)
+    found = compare.forest_lines(of(tmp_path)[S], "t1.0")
+    assert (found["aime24", "grpo"][1], found["avg", "justrl"][1]) == (pytest.approx(10.84), pytest.approx(5.75))
 
 
 def test_a_figure_shows_what_the_table_says_with_several_seeds_too(tmp_path):
@@ -229,24 +218,11 @@ def test_each_figure_of_the_miniature_says_what_it_is(mini):
 def test_bytes_are_the_same_each_time_and_hold_no_date(mini, kind):
     (first,), (again,) = (registry.draw(of(mini), ["silenced-share"], [kind]) for _ in range(2))
     assert first.files == again.files
+    # the layout's last digits depend on what else was drawn; an SVG's ids hash them
+    bounds = [x for axes in first.figure.axes for x in axes.get_position().bounds]
+    assert bounds == pytest.approx([round(x, 6) for x in bounds], rel=0, abs=1e-15)
     assert first.files[kind].startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[kind])
     assert not re.search(rb"<dc:date>|tIME|Software|CreationDate", first.files[kind])
-
-
-def test_line_of_svg_has_the_data_and_what_was_not_run_is_named(tmp_path):
-    """Pixel steps along x are equal, and along y proportional to the entropy that was logged."""
-    synthetic.training_run(tmp_path, "stapo")
-    (figure,) = registry.draw(of(tmp_path), ["training-curves"])
-    assert figure.caption.endswith("Not run: GRPO, 20-Entropy, JustRL.")
-    body = figure.files["svg"].decode().split('<g id="entropy-stapo">')[1]
-    match = re.search(r'<path d="([^"]+)"', body)
-    assert match is not None
-    points = np.array([[float(x) for x in p.split()] for p in re.findall(r"[ML] ([\d.]+ [\d.]+)", match.group(1))])
-    entropy = np.array([s.values["entropy"] for s in load_training_runs([tmp_path])[0].steps if s.step])
-    slope, offset = np.polyfit(entropy, points[:, 1], 1)
-    assert slope < 0
-    np.testing.assert_allclose(points[:, 1], slope * entropy + offset, atol=1e-3)
-    np.testing.assert_allclose(np.diff(points[:, 0]), points[1, 0] - points[0, 0], atol=1e-3)
 
 
 def test_an_unknown_figure_is_refused_and_nothing_run_still_draws(tmp_path):
@@ -337,7 +313,7 @@ def test_the_figure_of_planted_words_marks_every_mask(tmp_path):
         synthetic.training_run(tmp_path, method, steps=1)
         planted = with_thresholds([Token(str(i), junk=i < 2, entropy=0.1 * i) for i in range(4)], 0.75)
         own = planted if method == "stapo" else [replace(t, silenced=False) for t in planted]
-        write(tmp_path / f"{method}-s0", own, selector=selector)
+        write_tokens(tmp_path / f"{method}-s0", own, selector=selector)
     (found,) = registry.draw(of(tmp_path), ["planted"])
     # heading, JustRL (silences none), STAPO; heading, four masks; heading, four masks
     found = sorted(int(k) for k in re.findall(r'id="planted-(\d+)"', found.files["svg"].decode()))

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from stapo_repro import collect, labels, paper, read
-from stapo_repro.audit import page as audit
+from stapo_repro import audit, collect, labels, paper, read
 from stapo_repro.run.request import ON_CPU
 from stapo_repro.table import build, write
 from stapo_repro.testbed import claims

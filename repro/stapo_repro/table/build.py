@@ -203,7 +203,9 @@ def _sizes(scores: Mapping[ScoreKey, Score]) -> list[str]:
     if seeds:
         notes.append(f"Training seeds: {', '.join(f'{m} {n}' for m, n in seeds.items())}.")
     if 2 in seeds.values():
-        notes.append("Of two seeds an interval may hold the truth in 88 of 100 simulations only: docs/statistics.md.")
+        notes.append(
+            "With two seeds an interval held the truth in as few as 88 of 100 simulations (docs/statistics.md)."
+        )
     return notes
 
 
