@@ -74,8 +74,8 @@ def forest(g: Group) -> Sketch | None:
         tick.set_fontweight("bold" if y in heads else "normal")
     caption = (
         "Accuracy of STAPO minus that of each other method. Bars: 95 % t intervals, paired by problem, and by seed "
+        "where both have the same several; not adjusted for the number of comparisons."
     )
-    caption += "where both have the same several; not adjusted for the number of comparisons."
     if any(printed is not None for _, printed in both[0].values()):
         mark = style.key("d", "the paper's printed difference", face="none")
         figure.legend(handles=[mark], loc="outside lower center")

@@ -73,11 +73,9 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     lines = [
         f"{synthetic}Planted: {', '.join(escape(one(i).strip()) for i in log.header.watch)}.",
         "",
-        f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}. Intervals are 95 %: "
-        "bootstrap over prompts, 10,000 draws; † over mini-batches, where the log has no row for each token. Below "
-        '"As trained" is what each mask would silence of the same tokens, mini-batch by mini-batch '
-        f"(tau_p = {log.header.tau_p:g}, q = {log.header.q:g}); of the random mask the expectation over its draws. "
-        "Differences are in percentage points, paired over the draws of prompts.",
+        f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}; tau_p = "
+        f"{log.header.tau_p:g}, q = {log.header.q:g}. Intervals are 95 %: over prompts, or † over mini-batches, where "
+        "the log has no row for each token. Differences are in percentage points, paired over the draws of prompts.",
     ]
     head = ("Mask", "Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced",
             "Rare planted tokens silenced", "Base rate: planted among all (among rare)")  # fmt: skip
