@@ -121,7 +121,8 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
     for axes in sketch.figure.axes:  # its last digits depend on what was drawn before; an SVG's ids hash them
-        axes.set_position([round(x, 6) for x in axes.get_position(original=True).bounds])
+        left, bottom, width, height = (round(x, 6) for x in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
     files = {}
     for kind in dict.fromkeys((_kind(sketch), *kinds)):
         out = io.BytesIO()
