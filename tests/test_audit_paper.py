@@ -10,39 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stapo_repro import cli, paper
-from stapo_repro.audit import checks, printed
-from stapo_repro.audit.checks import Claims
-from stapo_repro.audit.page import page
-
-COUNTS = st.integers(1, 2_500)  # of answers: steps of at least 4 units of 0.01 %
-
-
-@given(COUNTS, st.data(), st.sampled_from(printed.ROUNDINGS))
-def test_what_rounding_gives_is_possible_and_cut_or_raised_digits_are_explained(n, data, how):
-    k = data.draw(st.integers(0, n))
-    m = printed.round_to(Fraction(printed.WHOLE * k, n), how)
-    assert how in printed.given_by(m, Fraction(printed.WHOLE * k, n), printed.ROUNDINGS)
-    assert printed.kind_of(m, n) == "possible" or (how not in printed.NEAREST and printed.kind_of(m, n) != "impossible")
-
-
-@given(COUNTS, st.data())
-def test_beside_a_coarse_step_is_refused(n, data):
-    # one unit beyond half up is no nearest value, two units none at all
-    k = data.draw(st.integers(0, n - 1))
-    m = printed.round_to(Fraction(printed.WHOLE * k, n), "half up")
-    assert printed.kind_of(m + 1, n) != "possible"
-    assert printed.kind_of(m + 2, n) == "impossible"
-    assert printed.neighbours(m + 2, n) == [Fraction(printed.WHOLE * i, n) for i in (k, k + 1)]
+from stapo_repro import audit, cli, paper
 
 
 @given(st.integers(1, 200), st.integers(0, 10_000))
 def test_the_kind_is_what_counting_all_answers_finds(n, m):
-    every = [Fraction(printed.WHOLE * k, n) for k in range(n + 1)]
-    found = {how for how in printed.ROUNDINGS for x in every if printed.round_to(x, how) == m}
+    every = [Fraction(audit.WHOLE * k, n) for k in range(n + 1)]
+    found = {how for how in audit.ROUNDINGS for x in every if audit.ROUNDINGS[how](x) == m}
     kinds = {"half up": "possible", "half even": "possible", "truncation": "only by truncation"}
-    expected = next((kinds.get(how, "only by rounding up") for how in printed.ROUNDINGS if how in found), "impossible")
-    assert printed.kind_of(m, n) == expected
+    expected = next((kinds.get(how, "only by rounding up") for how in audit.ROUNDINGS if how in found), "impossible")
+    assert audit.kind_of(m, n) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +31,7 @@ def test_the_kind_is_what_counting_all_answers_finds(n, m):
     ],
 )  # fmt: skip
 def test_rounding_at_the_edges(units, how, rounded):
-    assert printed.round_to(Fraction(units), how) == rounded
+    assert audit.ROUNDINGS[how](Fraction(units)) == rounded
 
 
 # The paper's table. Each number was derived by hand or by another script before this code was written.
@@ -66,12 +43,12 @@ def table() -> paper.PaperTable:
 
 
 @pytest.fixture(scope="module")
-def claims() -> Claims:
-    return paper.transcribed("claims.json", Claims)
+def claims() -> audit.Claims:
+    return paper.transcribed("claims.json", audit.Claims)
 
 
 def test_grim_finds_seven_of_144(table):
-    counts, found = checks.check_grim(table).grids
+    counts, found = audit.check_grim(table).grids
     assert [row[:3] + row[-1:] for row in found[1:]] == [
         ["Qwen3-8B T=0.7, JustRL, Minerva", "51.03", "impossible", "51.0110, 51.1029"],
         ["Qwen3-14B T=1.0, 20-Entropy, Olympiad", "61.30", "impossible", "61.2760, 61.3131"],
@@ -89,7 +66,7 @@ def test_grim_finds_seven_of_144(table):
 
 
 def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
-    found = checks.check_granularity(table)
+    found = audit.check_granularity(table)
     # binomial tail of 13 or more of 24 at 1/16: its first term is C(24, 13) 15^11 / 16^24 = 2.7e-10; 21 comparisons:
     # five numbers of samples that divide 32, in three columns, and two that divide 4, in three
     assert ["AIME25", "1/60", "13 of 24", "1.5", "6e-09", "coarse steps"] in found.grids[0]
@@ -98,10 +75,10 @@ def test_aime25_has_too_many_multiples_of_a_sixtieth(table):
 
 
 def test_averages_and_marks(table):
-    ((_, (where, printed, _, mean, explained)),) = checks.check_averages(table).grids
+    ((_, (where, printed, _, mean, explained)),) = audit.check_averages(table).grids
     assert (where, printed, mean) == ("Qwen3-14B T=1.0, STAPO, Avg", "67.76", "67.7667")
     assert explained.startswith("truncation; cells with more digits; 89.61 for 89.63 at AMC23")
-    marks, wrong = checks.check_marks(table).grids
+    marks, wrong = audit.check_marks(table).grids
     assert len(wrong) == 1
     assert marks[1:] == [["GRPO", "2", "0"], ["20-Entropy", "0", "0"], ["JustRL", "2", "0"], ["STAPO", "32", "6"]]
 
@@ -109,7 +86,7 @@ def test_averages_and_marks(table):
 def test_claims_and_their_readings(table, claims):
     # 1.7B at T=1.0: 36.85 over JustRL's 31.10 is 18.49 %, 5.75 points; over GRPO's 29.92, 20-Entropy's 29.60 and
     # JustRL's 23.16, 24.49 and 18.49 %, mean 22.05; 6.93, 7.25 and 5.75 points, mean 6.64
-    rows = {r[0]: r[1:] for r in checks.check_claims(table, claims).grids[0][1:]}
+    rows = {r[0]: r[1:] for r in audit.check_claims(table, claims).grids[0][1:]}
     first = "relative, strongest"
     assert rows == {
         "main-t1.0-v1": ["7.13", "11.49", "5.12", "15.98", "7.06", "another version", ""],
@@ -122,7 +99,7 @@ def test_claims_and_their_readings(table, claims):
         "scale-14b-t1.0-v4": ["10.20", "10.20", "6.27", "14.42", "8.43", "agrees", first],
     }
     wrong = claims.gains[-1]._replace(reading="points, each")
-    assert checks.judge(table, wrong)[2] == "differs"
+    assert audit.judge(table, wrong)[2] == "differs"
 
 
 def test_facts_of_the_claims_follow_from_what_is_printed(claims):
@@ -162,8 +139,8 @@ ROW = "Qwen3-1.7B T=1.0, GRPO"
 )
 def test_each_fault_gives_its_finding_and_no_other(table, more, expected):
     def found(of: paper.PaperTable) -> set[tuple[str, str]]:
-        grids = [grid for check in checks.OF_TABLE for grid in check(of).grids if grid[0][0] == "where"]
-        kinds = [(row[0], *(t for t in row if t in checks.REASONS)) for grid in grids for row in grid[1:]]
+        grids = [grid for check in audit.OF_TABLE for grid in check(of).grids if grid[0][0] == "where"]
+        kinds = [(row[0], *(t for t in row if t in audit.REASONS)) for grid in grids for row in grid[1:]]
         return set(kinds)
 
     assert found(changed(0, **more)) - found(table) == {expected}
@@ -172,8 +149,8 @@ def test_each_fault_gives_its_finding_and_no_other(table, more, expected):
 def test_steps_finer_than_the_digits_say_nothing(table):
     # 500 x 40 answers: steps of 0.005 %; every value is a multiple, and none tells how many samples there were
     fine = table.model_copy(update={"samples_per_problem": table.samples_per_problem | {"math500": 40}})
-    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in checks.check_grim(fine).grids[0]
-    assert "19 comparisons" in checks.check_granularity(fine).summary
+    assert ["MATH500", "500", "40", "24 of 24", "24.0", "yes"] in audit.check_grim(fine).grids[0]
+    assert "19 comparisons" in audit.check_granularity(fine).summary
 
 
 def test_the_command_reads_another_table(tmp_path, capsys):
@@ -182,7 +159,7 @@ def test_the_command_reads_another_table(tmp_path, capsys):
     with pytest.raises(SystemExit) as e:
         cli.main(["audit", "--table", str(file)])
     assert (e.value.code, "137 of 144" in capsys.readouterr().out) == (0, True)
-    assert "<b>" not in page(file)
+    assert "<b>" not in audit.page(file)
     file.write_text(file.read_text().replace('"7.60"', "7.6", 1))
     with pytest.raises(SystemExit) as e:
         cli.main(["audit", "--table", str(file)])

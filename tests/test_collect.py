@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
-from synthetic_log import Others, Token, write
+from token_logs import Others, Token, write_tokens
 
 from stapo_repro.collect import RunTimes, collect, laid_over, page_block
 from stapo_repro.paper import checkout
@@ -32,7 +32,7 @@ def make_run(folder: Path, **changes: object) -> None:
 def make_log(folder: Path, kind: str = "train", **options: object) -> None:
     make_run(folder, kind=kind)
     tokens = [Token("a", junk=True, step=s, batch=b, entropy=s / 8) for s in (1, 2, 3) for b in (1, 2)]
-    write(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
+    write_tokens(folder, tokens, [Others(correct=5, step=s) for s in (1, 2, 3)], **options)  # type: ignore[arg-type]
     (folder / "token_log" / "tokenizer.json").write_text('{\n "é": [1]}')
 
 

@@ -10,7 +10,7 @@ import pytest
 import synthetic_records as synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_log import Others, Token, with_thresholds, write
+from token_logs import Others, Token, with_thresholds, write_tokens
 from tokenizers import Tokenizer, models
 
 from stapo_repro.read import load_training_runs
@@ -35,7 +35,7 @@ HAND = with_thresholds(
 
 
 def read(folder, tokens, others=(), **more) -> token_log.TokenLog:
-    write(folder, tokens, others, **more)
+    write_tokens(folder, tokens, others, **more)
     log = token_log.read(folder)
     assert log is not None
     return log
@@ -94,18 +94,11 @@ def test_frequent_silenced_tokens_come_from_the_counts(tmp_path):
     assert (own["precision"].low, own["precision"].high) == (0.0, pytest.approx(2 / 42))
 
 
-def test_a_log_without_any_token_of_interest(tmp_path):
-    tokens = masks.tokens_of(read(tmp_path, [], [Others(correct=10)]))
-    found, differences = compared(tokens)
-    assert (found[S2T]["base"].mean, found[S2T]["rare_base"].mean) == (0.0, None)
-    assert differences[RANDOM]["precision"].mean is None
-
-
 def test_a_log_that_lacks_rows_is_refused(tmp_path):
     with pytest.raises(RecordError, match="3 rows left out"):
         masks.tokens_of(read(tmp_path / "left", HAND, left_out=3))
-    write(tmp_path / "whole", HAND)
-    write(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
+    write_tokens(tmp_path / "whole", HAND)
+    write_tokens(tmp_path / "short", [t for t in HAND if t.entropy != 0.3])
     _, counts = token_log.shard_files(tmp_path / "short" / "token_log", 1)
     counts.write_bytes(token_log.shard_files(tmp_path / "whole" / "token_log", 1)[1].read_bytes())
     log = token_log.read(tmp_path / "short")
@@ -146,18 +139,6 @@ def test_masks_are_those_of_the_trainers_selectors(groups, q):
         np.testing.assert_allclose(found[name], want, atol=1e-12, err_msg=name)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.permutations(range(len(HAND))), st.booleans())
-def test_neither_the_order_of_rows_nor_an_empty_prompt_changes_a_number(tmp_path_factory, order, more):
-    rows = [HAND[i] for i in order] + [Token("z", rare=False, entropy=0.2)] * more
-    first, other = (
-        compared(masks.tokens_of(read(tmp_path_factory.mktemp("log"), tokens, mode="full"))) for tokens in (HAND, rows)
-    )
-    for measured in (*first[0].values(), *other[0].values()):
-        del measured["base"]  # of all tokens, which are more
-    assert first == other
-
-
 STEPS = [*HAND[:-1], replace(HAND[-1], prompt="c", batch=1, step=2)]
 OTHERS = [Others(correct=14), Others(correct=80, step=2)]
 
@@ -166,10 +147,10 @@ def records(root: Path) -> Path:
     """JustRL and STAPO with logs, 20-Entropy with frequent silenced tokens and a tokenizer, GRPO without a log."""
     for method in ("grpo", "justrl", "stapo", "entropy20"):
         synthetic.training_run(root, method, steps=2)
-    write(root / "stapo-s0", STEPS, OTHERS)
+    write_tokens(root / "stapo-s0", STEPS, OTHERS)
     none = [replace(t, silenced=False) for t in STEPS]
-    write(root / "justrl-s0", none, OTHERS, selector="keep_all")
-    write(root / "entropy20-s0", none, [replace(o, silenced=10) for o in OTHERS], selector="top_entropy")
+    write_tokens(root / "justrl-s0", none, OTHERS, selector="keep_all")
+    write_tokens(root / "entropy20-s0", none, [replace(o, silenced=10) for o in OTHERS], selector="top_entropy")
     words = {f"w{i}": i for i in range(16) if i not in (4, 5)} | {"<b>|`": 4, "*hmm": 5}
     Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(root / "entropy20-s0" / "token_log" / "tokenizer.json"))
     return root
@@ -192,9 +173,9 @@ def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
 
 def test_runs_without_planted_words_have_no_table_and_two_base_models_no_common_one(tmp_path):
     root = records(tmp_path)
-    write(root / "stapo-s0", STEPS, watch=())  # a log of a real model
+    write_tokens(root / "stapo-s0", STEPS, watch=())  # a log of a real model
     assert "STAPO" not in "".join(tables.planted(load_training_runs([root])))
     assert masks.planted_logs(load_training_runs([root / "stapo-s0"])) == []
-    write(root / "stapo-s0", STEPS, watch=(4, 6, 7))
+    write_tokens(root / "stapo-s0", STEPS, watch=(4, 6, 7))
     with pytest.raises(RecordError, match=r"stapo-s0: 3 ids, 4 to 7[\s\S]*2 ids, 4 to 5"):
         masks.planted_logs(load_training_runs([root]))

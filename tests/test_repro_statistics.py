@@ -24,14 +24,8 @@ from stapo_repro.statistics import (
 from stapo_results.statistics import over_seeds
 
 
-def test_bounds_by_hand():
-    # (.25 + .25) / 30 = .01666667; over 32 samples .00052083
-    one = difference_se([Design(0.5, 0.5, problems=30, samples=32)])
-    assert one == pytest.approx((0.02282177, 0.12909944), abs=1e-8)
-
-
 def test_bounds_of_an_average_by_hand():
-    # the above, and (.16 + .24) / 100 = .004, over 4 samples .001
+    # (.25 + .25) / 30 = .01666667, over 32 samples .00052083; (.16 + .24) / 100 = .004, over 4 samples .001
     # sampling sqrt(.00152083) / 2 = .03899786 / 2; unpaired sqrt(.02066667) / 2 = .14375906 / 2
     two = difference_se([Design(0.5, 0.5, 30, 32), Design(0.2, 0.4, 100, 4)])
     assert two == pytest.approx((0.01949893, 0.07187953), abs=1e-8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import synthetic_records as synthetic
-from synthetic_log import Others, Token, with_thresholds, write
+from token_logs import Others, Token, with_thresholds, write_tokens
 
 from stapo_repro.read import load_cells, load_training_runs
 from stapo_repro.testbed import claims, counts, evidence, pages
@@ -297,7 +297,7 @@ NONE = (0.0, 0.0, 0.0)
 
 
 def counted(folder, tokens, others=(), **more) -> counts.PlantedCounts:
-    write(folder, tokens, others, **more)
+    write_tokens(folder, tokens, others, **more)
     found = counts.of_run(folder, "abc")
     assert found is not None
     return found
@@ -325,7 +325,7 @@ def test_a_record_is_read_for_the_log_and_refused_where_it_contradicts_itself(tm
     assert counts.of_run(tmp_path) is None
     with pytest.raises(RecordError):  # of another run
         counts.of_run(tmp_path / "record", "xyz")
-    write(tmp_path / "left", TOKENS, left_out=3)
+    write_tokens(tmp_path / "left", TOKENS, left_out=3)
     with pytest.raises(RecordError):
         counts.of_run(tmp_path / "left")
     masks = found.model_dump()["masks"]
@@ -336,7 +336,7 @@ def test_a_record_is_read_for_the_log_and_refused_where_it_contradicts_itself(tm
 
 
 def test_a_log_of_another_tau_p_has_no_counts(tmp_path):
-    write(tmp_path, [replace(t, rare=t.rare and t.entropy < 0.3) for t in TOKENS], tau_p=0.0002)
+    write_tokens(tmp_path, [replace(t, rare=t.rare and t.entropy < 0.3) for t in TOKENS], tau_p=0.0002)
     found = counts.of_run(tmp_path)
     assert found is not None
     assert (found.rare, found.masks, found.of_mask(S2T)) == ([], [], {})

@@ -140,9 +140,9 @@ def audit(table: Path | None = None) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from stapo_repro.audit import page
+    from stapo_repro import audit
 
-    Console().print(Markdown(page.page(table, "stapo-repro audit")))
+    Console().print(Markdown(audit.page(table, "stapo-repro audit")))
     return 0
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from stapo_repro import collect, labels, paper, read
-from stapo_repro.audit import page as audit
+from stapo_repro import audit, collect, labels, paper, read
 from stapo_repro.figures import paper as figures
 from stapo_repro.figures.groups import Group, groups
 from stapo_repro.figures.style import Sketch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stapo_results.errors import BadInput, RecordError
-from stapo_results.schema import SETTINGS, Cell, CellRecord, Cut, Run, StepMetrics
+from stapo_results.schema import SETTINGS, CellRecord, Cut, Run, StepMetrics
 from stapo_results.sizes import is_miniature_size
 from stapo_results.store import read, read_json
 
@@ -84,11 +84,9 @@ def _contradiction(record: CellRecord) -> tuple[str, object, object] | None:
     if decoding is not None and decoding != found:
         return f"temperature and top-p of {cell.setting}", found, decoding
     if record.miniature != is_miniature_size(cell.size):
-        was = f"miniature {record.miniature}"
-        return f"a record of size {cell.size}", was, f"miniature {not record.miniature}"
+        return f"a record of size {cell.size}", f"miniature {record.miniature}", f"miniature {not record.miniature}"
     if len(record.problems) > record.benchmark_rows:
-        what = "more problems than the benchmark holds"
-        return what, len(record.problems), record.benchmark_rows
+        return "more problems than the benchmark holds", len(record.problems), record.benchmark_rows
     present = total - sum(p.verdicts.count("-") for p in record.problems)
     finished = sum(count for reason, count in record.finish_reasons.items() if reason != "error")
     if present != finished:
@@ -105,19 +103,6 @@ def _scored(by: str, rule: str, judged: str) -> str:
         return rule
     judges = {"c": "1", "i": "0", "x": "0"}
     return "".join(r if r == "-" else judges.get(j, r) for r, j in zip(rule, judged, strict=True))
-
-
-def _check_alone(record: CellRecord, path: Path) -> None:
-    """Raises: RecordError for a record that contradicts itself, as one edited by hand may."""
-    wrong = _contradiction(record)
-    if wrong is not None:
-        what, found, expected = wrong
-        raise RecordError(
-            f"{path}: the record contradicts itself: {what}",
-            found=found,
-            expected=expected,
-            next_step="restore the file from its run folder, or evaluate the cell again",
-        )
 
 
 def _check_pair(first: Loaded, second: Loaded) -> None:
@@ -175,7 +160,10 @@ def load_cells(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[Loaded]:
     for root in roots:
         for path in _below(root, "cells/*.json", skip):
             record = read_json(path, CellRecord)
-            _check_alone(record, path)
+            if wrong := _contradiction(record):
+                raise RecordError(f"{path}: the record contradicts itself: {wrong[0]}", found=wrong[1],
+                                  expected=wrong[2], next_step="restore the file from its run folder, or evaluate the "
+                                  "cell again")  # fmt: skip
             loaded = Loaded(record, path.relative_to(root).as_posix(), _content_hash(record), path)
             before = found.setdefault(record.cell.id, loaded)
             if before is loaded or before.file.samefile(path):
@@ -196,16 +184,13 @@ def inputs_hash(cells: Sequence[Loaded], *more: str) -> str:
 def final_step(cells: Sequence[Loaded]) -> tuple[list[Loaded], list[Loaded]]:
     """(records of each model's last evaluated step, records of its earlier ones)."""
 
-    def step(cell: Cell) -> int:
-        return -1 if cell.step == "base" else cell.step
-
+    steps = [-1 if c.record.cell.step == "base" else int(c.record.cell.step) for c in cells]
     last: dict[tuple[str, str, int], int] = {}
-    for c in cells:
-        key = c.record.cell.model[:3]
-        last[key] = max(last.get(key, -1), step(c.record.cell))
+    for c, step in zip(cells, steps, strict=True):
+        last[c.record.cell.model[:3]] = max(last.get(c.record.cell.model[:3], -1), step)
     parts: tuple[list[Loaded], list[Loaded]] = [], []
-    for c in cells:
-        parts[step(c.record.cell) < last[c.record.cell.model[:3]]].append(c)
+    for c, step in zip(cells, steps, strict=True):
+        parts[step < last[c.record.cell.model[:3]]].append(c)
     return parts
 
 

@@ -227,16 +227,6 @@ def _common_seeds(pairs: Sequence[tuple[Score, Score]]) -> tuple[int, ...]:
     return seeds if len(seeds) > 1 else ()
 
 
-def _columns(score: Score, ids: Sequence[str], seeds: Sequence[int]) -> NDArray[np.float64]:
-    per_seed = [score.means if score.is_base else score.by_seed[s] for s in seeds]
-    return np.array([[m[i] for i in ids] for m in per_seed]).T
-
-
-def _same_problems(a: Score, b: Score) -> bool:
-    hashes = {s.cells[0].record.benchmark_sha256 for s in (a, b)}
-    return a.means.keys() == b.means.keys() and len(hashes) == 1
-
-
 def _rounded(p: float) -> float | None:
     return None if math.isnan(p) else round(p, 8)
 
@@ -255,14 +245,18 @@ def difference(
     there = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
     if len(there) < len(first):
         return Difference(*label, "not run")
-    if not all(_same_problems(a, b) for a, b in there):
+    golds = [{s.cells[0].record.benchmark_sha256 for s in pair} for pair in there]
+    if any(a.means.keys() != b.means.keys() for a, b in there) or any(len(of) > 1 for of in golds):
         return Difference(*label, "other problems")
     strata, by_seed, seeds = [], [], _common_seeds(there)
     for a, b in there:
         ids = sorted(a.means)
         strata.append([a.means[i] - b.means[i] for i in ids])
         if seeds:
-            by_seed.append(_columns(a, ids, seeds) - _columns(b, ids, seeds))
+            first_QS, second_QS = (
+                np.array([[(x.means if x.is_base else x.by_seed[s])[i] for s in seeds] for i in ids]) for x in (a, b)
+            )
+            by_seed.append(first_QS - second_QS)
     flat = paired_average(strata, resamples=flips)
     values, p, test = (flat.mean, flat.se, flat.low, flat.high), flat.sign_flip, "sign flip"
     if seeds and not math.isnan(flat.mean):

@@ -6,12 +6,14 @@ What the evaluation needs too is `stapo_results.statistics`. Nothing here reads 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import nctdtr, ndtri, stdtr, stdtrit
+from scipy.stats import rankdata
 
 from stapo_results.statistics import LEVEL, Interval, interval, matrix
 from stapo_results.statistics.resampling import uniform_indices
@@ -72,13 +74,7 @@ def detectable(se: float, df: float) -> float:
     """The smallest true mean that a two-sided t test at `ALPHA` finds with probability `POWER`; NaN without an SE."""
     if math.isnan(se) or se == 0:
         return se
-    low, high = 0.0, 1.0
-    while t_power(high * se, se, df) < POWER:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_power(middle * se, se, df) < POWER else (low, middle)
-    return high * se
+    return se * brentq(lambda effect: t_power(effect, 1.0, df) - POWER, 0.0, 1e4, xtol=1e-13)  # type: ignore[operator]
 
 
 def runs_needed(effect: float, sd: float, alpha: float = ALPHA) -> int | None:
@@ -90,7 +86,8 @@ def runs_needed(effect: float, sd: float, alpha: float = ALPHA) -> int | None:
     Returns:
         None where more than `MOST_RUNS` are needed.
     """
-    return _fewest(lambda n: sd == 0 or t_power(effect, sd / math.sqrt(n), n - 1, alpha) >= POWER)
+    counts = range(2, MOST_RUNS + 1)
+    return next((n for n in counts if sd == 0 or t_power(effect, sd / math.sqrt(n), n - 1, alpha) >= POWER), None)
 
 
 def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int | None:
@@ -103,11 +100,7 @@ def runs_for_equivalence(margin: float, sd: float, alpha: float = ALPHA) -> int 
         room = margin * math.sqrt(n) / sd - float(stdtrit(n - 1, 1 - alpha)) if sd else math.inf
         return 2 * float(stdtr(n - 1, room)) - 1 >= POWER
 
-    return _fewest(enough)
-
-
-def _fewest(enough: Callable[[int], bool]) -> int | None:
-    return next((n for n in range(2, MOST_RUNS + 1) if enough(n)), None)
+    return next(filter(enough, range(2, MOST_RUNS + 1)), None)
 
 
 def tost_p(found: Interval, margin: float) -> float:
@@ -159,27 +152,19 @@ def rank_correlation(x_N: ArrayLike, y_N: ArrayLike, cluster_N: ArrayLike) -> tu
         NaN three times where all x or all y are equal; NaN for the ends where there are fewer than two clusters.
     """
     clusters, cluster = np.unique(np.asarray(cluster_N), return_inverse=True)
-    x, y = (np.unique(np.asarray(v), return_inverse=True)[1] for v in (x_N, y_N))
-    rho = _weighted(x, y, np.ones(len(cluster)))
+    both = np.array([x_N, y_N], dtype=np.float64)
+    rho = _spearman(both)
     if len(clusters) < 2 or math.isnan(rho):
         return rho, math.nan, math.nan
     stream = np.random.PCG64(0)
     draws = np.empty(_RANK_RESAMPLES)
     for b in range(_RANK_RESAMPLES):
         times_C = np.bincount(uniform_indices(stream, len(clusters), len(clusters)), minlength=len(clusters))
-        draws[b] = _weighted(x, y, times_C[cluster].astype(np.float64))
+        draws[b] = _spearman(np.repeat(both, times_C[cluster], axis=1))
     low, high = np.nanquantile(draws, [0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
     return rho, float(low), float(high)
 
 
-def _weighted(x_N: NDArray[np.int64], y_N: NDArray[np.int64], times_N: NDArray[np.float64]) -> float:
-    """Pearson's correlation of midranks, each value counted so many times; x and y as places among their own values."""
-    total = times_N.sum()
-    centred = []
-    for place_N in (x_N, y_N):
-        at_value = np.bincount(place_N, times_N)
-        rank_N = (np.cumsum(at_value) - at_value / 2)[place_N]
-        centred.append(rank_N - total / 2)  # the mean of midranks, whatever the ties
-    a_N, b_N = centred
-    squares = (times_N * a_N * a_N).sum() * (times_N * b_N * b_N).sum()
-    return float((times_N * a_N * b_N).sum() / math.sqrt(squares)) if squares > 0 else math.nan
+def _spearman(both: NDArray[np.float64]) -> float:
+    with np.errstate(invalid="ignore"):  # NaN where all of one are equal
+        return float(np.corrcoef(rankdata(both, axis=1))[0, 1])

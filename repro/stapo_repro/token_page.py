@@ -38,13 +38,13 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
     with style():
         drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
-    spread, disagreement, notices = numbers.threshold(run), numbers.mismatch(run), _notices(run, counts)
+    spread, disagreement, compared = numbers.threshold(run), numbers.mismatch(run), _compared(run, counts)
     found = {
         "schema_version": 6,
         "run_id": run.record.run_id if run.record is not None else None,
         "inputs": dict(sorted(run.inputs.items())),
         "facts": run.header.model_dump(mode="json"),
-        "comparison": notices[0],
+        "comparison": compared,
         "threshold": dict(zip(("low", "median", "high"), spread, strict=True)) if spread else None,
         "taxonomy": [asdict(q) for q in quadrants],
         "silenced": counts,
@@ -59,7 +59,7 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
     page = template("stapo_repro", "tokens.html.jinja", _visible).render(
         title=run.heading("Tokens"),
-        notices=notices,
+        compared=compared,
         run=run,
         done=sum(c["silenced" if run.masks_rare else "region"] for c in counts),
         counts=counts,
@@ -74,28 +74,16 @@ def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]
     )
     texts = {"index.html": page, "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"}
     files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-    return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, notices
+    return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, [compared]
 
 
 def _visible(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _notices(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The comparison of log and metrics, which `by_step` has made, and what else a reader has to know first."""
-    header, compared = run.header, sum(c["metric"] is not None for c in counts)
+def _compared(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison of log and metrics, which `by_step` has made."""
+    left_out, compared = run.header.left_out, sum(c["metric"] is not None for c in counts)
     said = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
     said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
-    notices = [said + (f"; {header.left_out:,} rows left out at the log's bound" if header.left_out else "")]
-    if run.is_probe:
-        notices.append("A probe: a model was asked about responses that exist. Nothing was trained or silenced.")
-    if header.loss != "vanilla":
-        notices.append(f"Gradient norms are without the clip of the loss {header.loss}, which the log does not know.")
-    if header.not_finite:
-        notices.append(f"{header.not_finite:,} tokens have statistics that are not finite; they are in no number here.")
-    if not run.masks_rare:
-        notices.append(
-            f"The selector {header.selector} is no known mask over rare tokens. Shown is what S2T would silence: rare "
-            "tokens with an entropy below the threshold."
-        )
-    return notices
+    return said + (f"; {left_out:,} rows left out at the log's bound" if left_out else "")

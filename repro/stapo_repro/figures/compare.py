@@ -1,21 +1,18 @@
-"""What evaluations give: differences between methods, accuracy against entropy stability, sweeps, response lengths."""
+"""What evaluations give: differences between methods, accuracy against entropy stability, sweeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from stapo_repro import labels
 from stapo_repro.figures import style
 from stapo_repro.figures.groups import TAU_P, Group, Q, variant
 from stapo_repro.figures.style import GREY, SMALL, Sketch, Value
-from stapo_repro.read import Loaded
 from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import over_seeds
@@ -77,8 +74,8 @@ def forest(g: Group) -> Sketch | None:
         tick.set_fontweight("bold" if y in heads else "normal")
     caption = (
         "Accuracy of STAPO minus that of each other method. Bars: 95 % t intervals, paired by problem, and by seed "
+        "where both have the same several; not adjusted for the number of comparisons."
     )
-    caption += "where both have the same several; not adjusted for the number of comparisons."
     if any(printed is not None for _, printed in both[0].values()):
         mark = style.key("d", "the paper's printed difference", face="none")
         figure.legend(handles=[mark], loc="outside lower center")
@@ -122,16 +119,6 @@ def stability(steps: Sequence[StepMetrics]) -> float | None:
     return math.exp(-math.sqrt(math.fsum(math.log(h / level) ** 2 for h in late) / len(late)))
 
 
-def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other one reaches in both coordinates (more is better), from left to right."""
-    best, out = -math.inf, []
-    for x, y in sorted(set(points), reverse=True):
-        if y > best:
-            out.append((x, y))
-            best = y
-    return out[::-1]
-
-
 def spots(g: Group, benchmarks: Sequence[str], setting: str) -> dict[str, tuple[tuple[float, ...], Value]]:
     """Method -> (stability of each seed, accuracy in percent), of the methods with a finished training that logged its
     entropy and all of the benchmarks evaluated."""
@@ -159,8 +146,7 @@ def pareto(g: Group, benchmarks: Sequence[str] = ()) -> Sketch | None:
         axes.set_title(style.setting_label(setting))
         axes.set_xlabel("entropy stability S (right is better)")
         axes.set_ylabel(f"accuracy (%), {_of(part)}")
-    front = Line2D([], [], color=GREY, linewidth=0.8, dashes=(4, 2), label="none is better in both")
-    style.legend(figure, [*(style.handle(m, run=m in drawn, line=False) for m in g.methods), front])
+    style.legend(figure, [style.handle(m, run=m in drawn, line=False) for m in g.methods])
     caption = (
         "S = exp(−RMS ln(H/H₀)), a measure of this project: H is a step's mean token entropy after the first quarter "
         "of training, H₀ the mean over that quarter. Bars: 95 % intervals. Dots: S of each seed."
@@ -173,19 +159,12 @@ def _draw_spots(axes: Axes, found: dict[str, tuple[tuple[float, ...], Value]]) -
     if not found:
         style.nothing(axes, "not recorded")
         return
-    means = {m: (float(np.mean(seeds)), y.mean) for m, (seeds, y) in found.items()}
     for method, (seeds, y) in found.items():
         how = style.method_style(method)
         axes.plot(seeds, [y.mean] * len(seeds), ".", color=how.colour, markersize=3)
-        style.mark(axes, y, means[method][0], how, f"pareto-{method}", upright=True)
+        style.mark(axes, y, float(np.mean(seeds)), how, f"pareto-{method}", upright=True)
     axes.margins(x=0.12, y=0.08)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    (left, _), (bottom, _) = axes.get_xlim(), axes.get_ylim()
-    best = frontier(list(means.values()))
-    x, y = zip((left, best[0][1]), *best, (best[-1][0], bottom), strict=True)
-    axes.step(x, y, where="pre", color=GREY, linewidth=0.8, dashes=(4, 2), zorder=1)
-    axes.set_xlim(left=left)
-    axes.set_ylim(bottom=bottom)
 
 
 SweepPanel = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -279,49 +258,3 @@ def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], sh
         return
     axes.set_xlim(-0.5, len(places) - 0.5)
     axes.set_xticks(range(len(places)), [f"{v:g}" for v in places])
-
-
-def lengths(cells: Sequence[Loaded], verdict: Literal["correct", "incorrect"]) -> tuple[Value, float] | None:
-    """Of the right or wrong responses ("correct", "incorrect") of one cell of the table, over seeds: median length in
-    tokens with the 5 % and 95 % quantiles as its ends, and percent truncated.
-
-    None without a record, and where one has no such response or does not keep lengths by verdict.
-    """
-    found = [c.record.by_verdict.get(verdict) for c in cells]
-    of = [f for f in found if f is not None and f.responses]
-    if not of or len(of) < len(found):
-        return None
-    median, low, high = (float(np.mean([f.tokens[q] for f in of])) for q in ("p50", "p5", "p95"))
-    return Value(median, low, high), 100 * sum(f.truncated for f in of) / sum(f.responses for f in of)
-
-
-def response_lengths(g: Group) -> Sketch:
-    """Length and truncation of right and wrong responses: a row of panels per benchmark, a line per method."""
-    n = len(g.models)
-    # a benchmark's name is written upright: a single line is higher than its pitch
-    figure = style.sheet(1.35 + len(g.benchmarks) * (max(0.17 * n, 0.55) + 0.22))
-    grid = figure.subplots(len(g.benchmarks), 4, width_ratios=(3, 1.3) * 2, sharey="row", sharex="col", squeeze=False)
-    for row, benchmark in zip(grid, g.benchmarks, strict=True):
-        for (wide, narrow), setting in zip((row[:2], row[2:]), SETTINGS, strict=True):
-            for i, method in enumerate(g.models):
-                score, how = g.scores.get((g.size, method, benchmark, setting)), style.method_style(method)
-                if score is None:
-                    style.number(wide, 0, -i, "not run", 3, color=GREY)
-                for verdict in ("correct", "incorrect"):
-                    if score is not None and (found := lengths(score.cells, verdict)) is not None:
-                        at, wrong = -i + (-0.19 if verdict == "incorrect" else 0.19), verdict == "incorrect"
-                        style.mark(wide, found[0], at, how, f"{verdict}-{method}", hollow=wrong)
-                        style.mark(narrow, Value(found[1]), at, how, f"truncated-{verdict}-{method}", hollow=wrong)
-            grid[0][0 if wide is row[0] else 2].set_title(style.setting_label(setting))
-            style.bare(wide, n)
-            style.bare(narrow, n)
-        row[0].set_yticks([-i for i in range(n)], [labels.method_label(m) for m in g.models])
-        row[0].set_ylabel(labels.benchmark_label(benchmark), weight="bold")
-    for wide, narrow in (grid[-1][:2], grid[-1][2:]):
-        wide.set(xlabel="response length (tokens)", xlim=(0, 1.05 * wide.get_xlim()[1]))
-        narrow.set(xlabel="truncated (%)", xlim=(-1, max(10.0, 1.1 * narrow.get_xlim()[1])))
-    style.legend(figure, [style.key("o", "right responses", face=GREY), style.key("o", "wrong responses")])
-    without = sum(not c.record.by_verdict for c in g.cells)
-    caption = "Median length; bars: 5 % to 95 % of the responses."
-    caption += f" {without} of {len(g.cells)} records do not keep lengths by verdict." if without else ""
-    return g.sketch("lengths", "Response length and truncation", figure, caption, evaluated=True)

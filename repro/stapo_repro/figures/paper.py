@@ -135,7 +135,6 @@ _OF_GROUP: dict[str, Draw] = {
     "silenced-share": curves.silenced_share,
     "sensitivity": compare.sensitivity,
     "planted": tokens.planted_words,
-    "lengths": compare.response_lengths,
 }
 """Name -> the figure of one group, None where there is nothing to show."""
 OF_TESTBED: dict[str, Callable[[Testbed], Sketch]] = {

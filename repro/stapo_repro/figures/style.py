@@ -120,6 +120,9 @@ def save(sketch: Sketch, kinds: Sequence[str] = ()) -> Sketch:
     sketch.figure.suptitle(sketch.title, x=0.02, ha="left")
     sketch.figure.draw_without_rendering()  # the layout, once for all kinds: it takes as long as the drawing
     sketch.figure.set_layout_engine(None)
+    for axes in sketch.figure.axes:  # its last digits depend on what was drawn before; an SVG's ids hash them
+        left, bottom, width, height = (round(x, 6) for x in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
     files = {}
     for kind in dict.fromkeys((_kind(sketch), *kinds)):
         out = io.BytesIO()

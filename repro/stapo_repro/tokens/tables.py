@@ -1,4 +1,4 @@
-"""results/tables/tokens.md: what the committed token logs say. A model's text enters Markdown by `model_text`."""
+"""results/tables/tokens.md: what the committed token logs say."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 
 from stapo_repro import labels
 from stapo_repro.read import TrainingRun
-from stapo_repro.text import escape, grid, model_text
+from stapo_repro.text import escape, grid
 from stapo_repro.tokens import masks, numbers, readers
-from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, in_text, load, marked, run_label
+from stapo_repro.tokens.log import LoggedRun, Vocabulary, batch_keys, load, run_label
 from stapo_repro.tokens.masks import Line, Number
 from stapo_results import token_log
 from stapo_results.sizes import SMALL, is_miniature_size
 
 _MISMATCHED = ("stapo", "tis", "icepop")  # methods whose runs are asked about sampler and trainer
-_CASES, _AROUND = 24, 40  # rare tokens of the table, and characters on each side of each
 _NO_RUN = "Not run: the records hold no such token log."
 MISMATCH = (
     "S2T's tokens",
@@ -74,11 +73,9 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     lines = [
         f"{synthetic}Planted: {', '.join(escape(one(i).strip()) for i in log.header.watch)}.",
         "",
-        f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}. Intervals are 95 %: "
-        "bootstrap over prompts, 10,000 draws; † over mini-batches, where the log has no row for each token. Below "
-        '"As trained" is what each mask would silence of the same tokens, mini-batch by mini-batch '
-        f"(tau_p = {log.header.tau_p:g}, q = {log.header.q:g}); of the random mask the expectation over its draws. "
-        "Differences are in percentage points, paired over the draws of prompts.",
+        f"Tokens of responses with a positive advantage, steps {' and '.join(sorted(steps))}; tau_p = "
+        f"{log.header.tau_p:g}, q = {log.header.q:g}. Intervals are 95 %: over prompts, or † over mini-batches, where "
+        "the log has no row for each token. Differences are in percentage points, paired over the draws of prompts.",
     ]
     head = ("Mask", "Silenced tokens (A > 0)", "Precision: planted among them", "Recall: planted tokens silenced",
             "Rare planted tokens silenced", "Base rate: planted among all (among rare)")  # fmt: skip
@@ -148,10 +145,9 @@ def _log_of(run: TrainingRun) -> LoggedRun | None:
 
 
 def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
-    """How many tokens are rare, a line a run; then the rare tokens of the first run, in the order of the training."""
+    """How many tokens are rare, a line a run."""
     head = ("Run", "Steps", "Response tokens", "With A > 0", "Rare", "Of them S2T's", "Mini-batches with two or more")
-    rows, found = [], []
-    # STAPO's own tokens first, else those that it would silence of JustRL
+    rows = []
     for run in sorted(runs, key=lambda r: (r.method != "stapo", r.method != "justrl", r.method, r.seed)):
         log, name = _log_of(run), run_label(run)
         if log is None:
@@ -164,19 +160,4 @@ def rare_tokens(runs: Sequence[TrainingRun]) -> list[str]:
         tokens, *sums, batches = (sum(s[x] for s in steps) for x in ("tokens", "rare", "region", "mini_batches"))
         texts = [f"{n:,}" for n in (tokens, positive, *sums)]
         rows.append([escape(name), f"{len(steps)}", *texts, f"{several} of {batches}"])
-        found = found or ["", f"The rare tokens of {name}, the first {_CASES} at most:", "", *_first_cases(log)]
-    return [*_filled(head, rows), *found] if rows else [_NO_RUN]
-
-
-def _first_cases(log: LoggedRun) -> list[str]:
-    rows = []
-    index = log.rows["rare"].nonzero()[0][:_CASES]
-    for silenced, row in zip(log.silenced[index], log.records(index), strict=True):
-        one = numbers.case(log.vocabulary, row, log.part_names[0 if silenced else 1])
-        top = "".join(f"{marked(text)} ({p:.2f})" for text, p in one["top"][:1])
-        # `position` ids of the response come before the token, the rest of the log's context is the prompt's
-        own = log.vocabulary.several(row["before"][max(0, len(row["before"]) - row["position"]) :])
-        text = in_text(own[-_AROUND:], one["token"], one["after"][:_AROUND])
-        numbers_of_it = (str(row["step"]), f"{one['probability']:.1e}", f"{row['entropy']:.2f}")
-        rows.append([text, *numbers_of_it, model_text(top), one["part"]])
-    return grid(("Response, <b>the token</b>", "Step", "p", "Entropy (nats)", "Most likely", ""), rows)
+    return _filled(head, rows) if rows else [_NO_RUN]

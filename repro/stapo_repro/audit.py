@@ -1,4 +1,8 @@
-"""A printed table's numbers against one another, and the claims about them. Pure functions of table and claims.
+"""The audit of the paper's printed table: do its numbers agree with one another, and with the claims about them?
+
+GRIM (Brown and Heathers, Social Psychological and Personality Science 8(4), 2017): a mean of n whole numbers is a
+multiple of 1/n. Here n is problems x samples, and k / n is 10,000 k / n units of 0.01 %, an exact fraction that each
+way of rounding prints as one whole number.
 
 Granularity: with N samples a problem the values are multiples of 1 / (rows N). Were the counts of right answers spread
 evenly, a share s / N of them would be multiples of 1 / (rows s), for s that divides N. More is what s samples give.
@@ -6,23 +10,37 @@ evenly, a share s / N of them would be multiples of 1 / (rows s), for s that div
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from pydantic import BaseModel
 from scipy.stats import binom
 
-from stapo_repro.audit.printed import ROUNDINGS, WHOLE, given_by, kind_of, nearest, neighbours, units
+from stapo_repro import paper
 from stapo_repro.labels import AVERAGE, METHODS, PAPER_BENCHMARKS, PAPER_SIZES, benchmark_label
 from stapo_repro.paper import COLUMNS, PaperRow, PaperTable, Percent
 from stapo_repro.scores import METHOD
+from stapo_repro.text import escape, grid
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import holm
 
+ROUNDINGS: dict[str, Callable[[Fraction], int]] = {
+    "half up": lambda x: math.floor(x + Fraction(1, 2)),
+    "half even": round,
+    "truncation": math.floor,
+    "ceiling": math.ceil,
+}
+"""Ways of rounding an exact number of units to a whole one."""
+NEAREST = ("half up", "half even")
+WHOLE = 10_000  # 100 % in units of 0.01 %
 OTHER_ROWS = {
     "amc23": (83,),  # AMC 2022 and 2023 together
     "olympiadbench": (675, 581),  # the official English text-only part; a filtered part
@@ -48,6 +66,10 @@ REASONS = {
 }
 """Kind of a finding -> what could innocently explain it."""
 
+_NOTE = (
+    "Computed from the printed numbers alone. A finding states what the numbers say and what could innocently explain "
+    "it. How they came about is not known here. The table of gains beside noise is the last one of main_table.md."
+)
 Grid = list[list[str]]
 
 
@@ -58,6 +80,31 @@ class Check(NamedTuple):
     title: str
     summary: str
     grids: list[Grid]
+
+
+def units(text: str) -> int:
+    """A percentage with two decimals, such as "7.60", in units of 0.01 %."""
+    return int(text.replace(".", ""))
+
+
+def given_by(m: int, x: Fraction, roundings: Iterable[str] = NEAREST) -> list[str]:
+    """The ways of rounding that print x units as m."""
+    return [r for r in roundings if ROUNDINGS[r](x) == m]
+
+
+def kind_of(m: int, n: int) -> str:
+    """How a printed value relates to the multiples of 1/n, rounded to nearest: "possible", or what else explains it."""
+    near = range(max((m - 1) * n // WHOLE, 0), min((m + 1) * n // WHOLE + 1, n) + 1)  # no other rounds to m
+    found = {r for k in near for r in given_by(m, Fraction(WHOLE * k, n), ROUNDINGS)}
+    if found & {*NEAREST}:
+        return "possible"
+    return "only by truncation" if "truncation" in found else "only by rounding up" if found else "impossible"
+
+
+def neighbours(m: int, n: int) -> list[Fraction]:
+    """The multiples of 1/n beside a value, in units of 0.01 %; none beyond 100 %."""
+    k = m * n // WHOLE
+    return [Fraction(WHOLE * i, n) for i in (k, k + 1) if i <= n]
 
 
 def groups(table: PaperTable) -> dict[str, list[PaperRow]]:
@@ -154,7 +201,7 @@ def check_averages(table: PaperTable) -> Check:
         for b, cell in cells.items():
             for near in map(round, neighbours(cell, n[b]) if kind_of(cell, n[b]) != "possible" else ()):
                 if given_by(m, mean + Fraction(near - cell, len(cells))):
-                    by.append(f"{nearest(Fraction(near))} for {row.values[b]} at {benchmark_label(b)} (see GRIM)")
+                    by.append(f"{Decimal(near).scaleb(-2)} for {row.values[b]} at {benchmark_label(b)} (see GRIM)")
         shown = f"{float(mean / 100):.4f}", "; ".join(by) or "no rounding"
         grid.append([_where(row, AVERAGE), row.values[AVERAGE], "average", *shown])
     right, every = len(table.rows) - len(grid) + 1, len(table.rows)
@@ -255,3 +302,29 @@ def check_claims(table: PaperTable, claims: Claims) -> Check:
 
 
 OF_TABLE = (check_grim, check_granularity, check_averages, check_marks)
+
+
+def page(file: Path | None = None, command: str = "stapo-repro tables") -> str:
+    """The audit as Markdown: results/tables/audit.md, and on a terminal. Nothing in a file's names is markup.
+
+    Args:
+        file: another version's table in the form of results/paper/main_table.json.
+
+    Raises:
+        BadInput, RecordError: a file is not there or does not validate.
+    """
+    table, claims = paper.load(file), paper.transcribed("claims.json", Claims)
+    inputs = hashlib.sha256((table.model_dump_json() + claims.model_dump_json()).encode()).hexdigest()
+    lines = [
+        "# What the paper's printed numbers say when they are checked", "",
+        f"{escape(table.source)}. {_NOTE} Generated by `{command}`. Inputs {inputs[:16]}.",
+    ]  # fmt: skip
+    for check in (*(check(table) for check in OF_TABLE), check_claims(table, claims)):
+        lines += ["", f"## {check.title}", "", escape(check.summary)]
+        grids = [[[escape(text) for text in row] for row in found] for found in check.grids if len(found) > 1]
+        for header, *rows in grids:
+            lines += ["", *grid(header, rows)]
+        kinds = {text for rows in grids for row in rows for text in row}
+        said = [f"- Possible reasons, {kind}: {reasons}." for kind, reasons in REASONS.items() if kind in kinds]
+        lines += ["", *said] if said else []
+    return "\n".join(lines) + "\n"
