@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stapo_eval.benchmark_files import add
 from stapo_eval.cli import main
 from stapo_results import benchmarks
-from stapo_results.benchmarks import copies
 from stapo_results.errors import BadInput
 
 ROWS = [
@@ -62,7 +62,7 @@ def registered(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     hub = data_set(tmp_path / "hub", [{"question": r["problem"], "final": str(r["answer"])} for r in ROWS[::2]])
-    copies.add("toy", hub, folder, columns={"problem": "question", "answer": "final"}, samples=5)
+    add("toy", hub, folder, columns={"problem": "question", "answer": "final"}, samples=5)
     return folder
 
 
@@ -170,7 +170,7 @@ def test_what_is_no_benchmark_is_not_added(
     before = (registered / "registry.yaml").read_bytes()
     path = jsonl(tmp_path / "rows.jsonl", rows)
     with pytest.raises(BadInput, match=message):
-        copies.add(name, str(path), registered)
+        add(name, str(path), registered)
     assert (registered / "registry.yaml").read_bytes() == before
     assert not (registered / "new.jsonl").exists()
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stapo_eval.benchmark_files import add, parse_columns, write_copy
 from stapo_eval.show import make_console, print_table
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
-from stapo_results.benchmarks.copies import add, parse_columns, write_copy
 from stapo_results.benchmarks.spec import shown
 from stapo_results.errors import BadInput, meant
 
