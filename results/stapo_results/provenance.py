@@ -26,6 +26,7 @@ _PACKAGES = (
     "triton",  # where it is, vLLM takes another model runner
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
+_ROOT = Path(__file__).resolve().parents[2]
 REDACTED = "(redacted)"
 _SECRET = re.compile(
     r"\w*(?:keys?|tokens?|secrets?|passwords?|passwd|pwd|passphrases?|authorization|bearer|credentials?|cookies?)"
@@ -47,10 +48,9 @@ def now() -> str:
 
 
 def _git(*args: str) -> bytes:
-    root = Path(__file__).resolve().parents[2]
     # git else refuses the checkout of another user, as a mounted one in a container is
-    trusted = ("-c", f"safe.directory={root}")
-    return subprocess.run(["git", *trusted, "-C", str(root), *args], capture_output=True, check=True).stdout
+    trusted = ("-c", f"safe.directory={_ROOT}")
+    return subprocess.run(["git", *trusted, "-C", str(_ROOT), *args], capture_output=True, check=True).stdout
 
 
 @cache
@@ -67,9 +67,8 @@ def code_version() -> tuple[str, str]:
         new = _git("ls-files", "--others", "--exclude-standard", *code).decode().split("\n")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return f"package {metadata.version('stapo-suite')}", ""
-    root = Path(__file__).resolve().parents[2]
     for name in sorted(filter(None, new)):
-        diff += name.encode() + (root / name).read_bytes()
+        diff += name.encode() + (_ROOT / name).read_bytes()
     return commit, hashlib.sha256(diff).hexdigest()[:16] if diff else ""
 
 

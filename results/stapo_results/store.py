@@ -237,7 +237,7 @@ def parse(data: bytes, model: type[M], where: str) -> M:
         raise RecordError(
             f"{where}: record of another schema version",
             found=first.get("input"),
-            expected=1,
+            expected=model.model_fields["schema_version"].default,
             next_step="read it with the version of this suite that wrote it, or make the record again",
         )
     raise RecordError(
