@@ -74,22 +74,16 @@ def test_white_space_and_composition_do_not_change_a_text() -> None:
     assert benchmarks.text_hash("a b") != benchmarks.text_hash("ab")
 
 
-def test_a_missing_row_is_refused_with_both_counts(toy: Path) -> None:
-    lines = (toy / "toy.jsonl").read_text().splitlines(keepends=True)
-    (toy / "toy.jsonl").write_text("".join(lines[:-1]))
-    with pytest.raises(BadInput) as e:
-        benchmarks.load("toy", toy)
-    assert "toy" in str(e.value)
-    assert "rows 2" in str(e.value.found)
-    assert "rows 3" in str(e.value.expected)
-    assert benchmarks.load("toy", toy, accept_variant=True).identity.variant.startswith("rows 2 instead of 3; gold")
-
-
-def test_a_changed_gold_is_refused(toy: Path) -> None:
-    text = (toy / "toy.jsonl").read_text().replace('"answer": "2"', '"answer": "3"')
-    (toy / "toy.jsonl").write_text(text)
+def test_a_copy_with_other_rows_or_golds_is_refused_with_both_values(toy: Path) -> None:
+    whole = (toy / "toy.jsonl").read_text()
+    (toy / "toy.jsonl").write_text(whole.replace('"answer": "2"', '"answer": "3"'))
     with pytest.raises(BadInput, match="gold answers"):
         benchmarks.load("toy", toy)
+    (toy / "toy.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
+    with pytest.raises(BadInput, match="toy") as e:
+        benchmarks.load("toy", toy)
+    assert ("rows 2" in str(e.value.found), "rows 3" in str(e.value.expected)) == (True, True)
+    assert benchmarks.load("toy", toy, accept_variant=True).identity.variant.startswith("rows 2 instead of 3; gold")
 
 
 def test_a_changed_text_is_named(toy: Path) -> None:
@@ -137,7 +131,7 @@ def test_a_directory_cannot_change_a_packaged_benchmark(toy: Path) -> None:
         benchmarks.registry(toy)
 
 
-@pytest.mark.parametrize("text", ["- a\n", "schema_version: 2\nbenchmarks: {}\n", "a: [\n", "schema_version: 1\n"])
+@pytest.mark.parametrize("text", ["schema_version: 2\nbenchmarks: {}\n", "a: [\n"])
 def test_a_broken_registry_is_named(toy: Path, text: str) -> None:
     (toy / "registry.yaml").write_text(text)
     with pytest.raises(BadInput, match=r"registry\.yaml"):
@@ -152,33 +146,11 @@ def test_the_real_files_load(name: str) -> None:
     assert b.problems[0].id == f"{name}-0000"
 
 
-@pytest.mark.data
-def test_a_real_file_without_its_last_row_is_refused(tmp_path: Path) -> None:
-    lines = (_real() / "minerva.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "minerva.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
-    with pytest.raises(BadInput, match="is not the benchmark minerva") as e:
-        benchmarks.load("minerva", tmp_path)
-    assert "rows 271" in str(e.value)
-    assert "rows 272" in str(e.value)
-
-
-@pytest.mark.parametrize("written", ["toy", "TOY", "To-Y", "to y"])
-def test_case_and_hyphens_of_a_name_do_not_count(toy: Path, written: str) -> None:
-    assert benchmarks.load(written, toy).name == "toy"
-
-
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        *(("AIME24", "aime24"), ("AIME 25", "aime25"), ("AMC23", "amc23"), ("MATH-500", "math500")),
-        *(("Minerva", "minerva"), ("OlympiadBench", "olympiadbench")),
-    ],
-)
-def test_the_papers_spelling_of_a_benchmark_is_its_name(written: str, name: str) -> None:
-    assert meant("benchmark", written, benchmarks.registry(), "") == name
-
-
-def test_the_nearest_name_is_suggested(toy: Path) -> None:
+def test_case_and_hyphens_of_a_name_do_not_count_and_the_nearest_is_suggested(toy: Path) -> None:
+    assert benchmarks.load("To-Y", toy).name == "toy"
+    known = benchmarks.registry()
+    for written in ("AIME24", "AIME 25", "AMC23", "MATH-500", "Minerva", "OlympiadBench"):
+        assert meant("benchmark", written, known, "") == written.lower().replace(" ", "").replace("-", "")
     with pytest.raises(BadInput) as e:
         benchmarks.load("MATH50", toy)
     assert e.value.found == "MATH50"

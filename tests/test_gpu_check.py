@@ -11,9 +11,9 @@ import pytest
 
 from stapo_repro import gpu_check, paper
 from stapo_repro.gpu_check import CHECK, RECORD, Machine, Step, check
+from stapo_repro.machine_check import MachineCheck
 from stapo_results import store
 from stapo_results.errors import BadInput
-from stapo_results.schema import MachineCheck
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,6 @@ from stapo_results.statistics import (
 
 NAN = math.nan
 binary = st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=3), min_size=2, max_size=12)
-means = st.lists(st.integers(0, 32).map(lambda i: i / 32), min_size=2, max_size=20)
 
 
 def test_clustered_by_hand():
@@ -47,6 +46,7 @@ def test_clustered_by_hand():
     assert e.se == pytest.approx(0.04082483, abs=1e-8)
     assert (e.low, e.high) == (pytest.approx(0.5 - 0.12992283, abs=1e-7), pytest.approx(0.5 + 0.12992283, abs=1e-7))
     assert (e.problems, e.samples, e.missing) == (4, 5, 4)
+    assert problem_means([parse_verdicts("11-0"), parse_verdicts("----")])[0] == pytest.approx(2 / 3)
 
 
 def test_nothing_right_in_thirty_problems_is_not_certainty():
@@ -55,13 +55,6 @@ def test_nothing_right_in_thirty_problems_is_not_certainty():
     assert (e.mean, e.se, e.low) == (0.0, 0.0, 0.0)
     assert e.high == pytest.approx(0.1157033, abs=1e-7)
     assert clustered([[1]] * 30).low == pytest.approx(1 - 0.1157033, abs=1e-7)
-
-
-@given(means)
-def test_clustered_equals_the_textbook_formula(values):
-    e = clustered(values)
-    assert e.se == pytest.approx(np.std(values, ddof=1) / math.sqrt(len(values)), abs=1e-12)
-    assert 0 <= e.low <= e.mean <= e.high <= 1
 
 
 @given(binary)
@@ -141,13 +134,6 @@ def test_sign_flips_drawn():
     assert sign_flip_p([1.0] * 17 + [-1.0] * 3, resamples=50_000) == pytest.approx(0.0025768, abs=7e-4)
 
 
-@given(st.lists(st.integers(-8, 8), min_size=1, max_size=10))
-def test_sign_flip_is_two_sided_and_scale_free(d):
-    p = sign_flip_p(d)
-    assert 0 < p <= 1
-    assert p == sign_flip_p([-x for x in d]) == sign_flip_p([x * 0.1 for x in d])
-
-
 def test_paired_by_hand():
     # differences .5 0 .25: mean .25; squares .125; SE sqrt(.125 / 6) = .1443376; t(.975, 2) = 4.3026527
     d = paired({"a": 1, "b": 0.5, "c": 0.5}, {"c": 0.25, "b": 0.5, "a": 0.5})
@@ -155,21 +141,6 @@ def test_paired_by_hand():
     assert d.se == pytest.approx(0.1443376, abs=1e-7)
     assert d.high == pytest.approx(0.25 + 0.6210345, abs=1e-6)
     assert d.sign_flip == 0.5  # of the non-zero .5 and .25: +.75 and -.75 out of four sums
-
-
-def test_paired_refuses_other_problems():
-    with pytest.raises(BadInput, match="same problems") as e:
-        paired({"a": 1, "b": 0}, {"a": 1})
-    assert "'b'" in str(e.value)
-
-
-@given(means)
-def test_pairing_removes_the_spread_between_problems(values):
-    """A constant gain over every problem is certain, however different the problems are."""
-    base = {str(i): v / 2 for i, v in enumerate(values)}
-    d = paired({k: v + 0.25 for k, v in base.items()}, base)
-    assert d.se == pytest.approx(0, abs=1e-12)
-    assert d.low == pytest.approx(0.25)
 
 
 def test_paired_average_by_hand():
@@ -206,12 +177,6 @@ def test_missing_samples_never_flatter():
     assert math.isnan(majority_at_k([["3", "3"]], [[1, 1]], 3))
 
 
-@given(binary)
-def test_pass_at_1_is_the_mean_and_grows_with_k(scores):
-    assert pass_at_k(scores, 1) == pytest.approx(clustered(scores).mean)
-    assert pass_at_k(scores, 1) <= pass_at_k(scores, 2) + 1e-12 <= pass_at_k(scores, 3) + 2e-12
-
-
 def test_majority_by_hand():
     answers = [["3", "4", "4", None], ["7", "8", "7", "8"], [None] * 4]
     scores = [[1, 0, 0, 0], [1, 0, 1, 0], [0] * 4]
@@ -228,27 +193,9 @@ def test_variance_by_hand():
     assert (v.within, v.between) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
     # alike problems: the means differ by less than chance alone gives
     assert variance_components([[1, 0], [0, 1]]).between == 0.0
-
-
-def test_verdict_letters():
-    assert parse_verdicts("10") == [1.0, 0.0]
-    assert math.isnan(parse_verdicts("-")[0])
-    assert problem_means([parse_verdicts("11-0"), parse_verdicts("----")])[0] == pytest.approx(2 / 3)
-    with pytest.raises(BadInput, match="verdict letter"):
-        parse_verdicts("1x")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: clustered([]), "problems x samples"),
-        (lambda: clustered([[50.0, 60.0]]), "outside 0 to 1"),
-        (lambda: average([]), "at least one"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(BadInput, match=message):
-        call()
+    # within 1/6, over 3 x 2 samples 1/36
+    assert sampling_se([[1, 0], [1, 1], [0, 0]]) == pytest.approx(1 / 6)
+    assert math.isnan(sampling_se([[1, NAN], [1, 1]]))
 
 
 def test_draws_of_two_clusters_and_their_chances():
@@ -325,24 +272,6 @@ def test_nothing_right_anywhere_is_not_certainty():
     assert (difference.low, difference.high) == (0.0, 0.0)
 
 
-def test_over_seeds_by_hand():
-    # .1 .2 .6: mean .3, squares .14, variance of the mean .14 / 6; t(.975, 2) = 4.3026527
-    c = over_seeds([0.1, 0.2, 0.6])
-    assert c.se == pytest.approx(0.15275252)
-    assert (c.low, c.high) == (pytest.approx(0.3 - 0.6572410, abs=1e-6), pytest.approx(0.3 + 0.6572410, abs=1e-6))
-
-
-@pytest.mark.parametrize("strata", [[], [[0.5, 0.5]], [[[0.5, 0.5]], [[0.5]]], [[[0.5, math.nan]]], [[]]])
-def test_what_is_no_full_matrix_is_refused(strata):
-    with pytest.raises(BadInput):
-        crossed(strata)
-
-
-def test_a_run_without_its_number_is_refused():
-    with pytest.raises(BadInput, match="finite"):
-        over_seeds([0.1, math.nan])
-
-
 @pytest.mark.parametrize(
     ("seeds", "spread", "least", "most"), [(2, 0.06, 93.5, 96.5), (2, 0.7, 86.0, 89.5), (3, 0.6, 91.0, 94.5)]
 )
@@ -355,27 +284,6 @@ def test_how_often_the_interval_holds_the_truth(seeds, spread, least, most):
     assert least < 100 * np.mean(held) < most
 
 
-def test_sampling_se_by_hand():
-    # sample variances .5 0 0: within 1/6, over 3 x 2 samples 1/36
-    assert sampling_se([[1, 0], [1, 1], [0, 0]]) == pytest.approx(1 / 6)
-    assert math.isnan(sampling_se([[1, math.nan], [1, 1]]))
-
-
-def test_t_test_by_hand():
-    # seeds 0 and 2: mean 1, SE 1, one degree of freedom: P(|t| > 1) = 1/2
-    assert over_seeds([0.0, 2.0]).p == pytest.approx(0.5)
-    assert over_seeds([0.5, 0.5]).p == 0.0
-    assert over_seeds([0.0, 0.0]).p == 1.0
-    assert math.isnan(over_seeds([1.0]).p)
-
-
-@given(st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=2, max_size=8))
-def test_p_is_below_five_percent_where_the_interval_leaves_zero_out(values):
-    c = crossed([values])
-    if min(abs(c.low), abs(c.high)) > 1e-9 and c.se > 1e-9:
-        assert (c.p < 0.05) == (c.low > 0 or c.high < 0)
-
-
 def test_drawn_signs_are_the_bits_of_the_stream():
     """Eight problems are summed at once; here every sign is one bit by itself."""
     d = np.array([(-1) ** i * (i % 7 + 1) / 8 for i in range(83)]) + 0.09
@@ -386,3 +294,32 @@ def test_drawn_signs_are_the_bits_of_the_stream():
     hits = int(np.sum(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
     assert 0 < hits < resamples
     assert sign_flip_p(d, resamples=resamples, seed=3) == (1 + hits) / (1 + resamples)
+
+
+def test_over_seeds_by_hand():
+    # .1 .2 .6: mean .3, squares .14, variance of the mean .14 / 6; t(.975, 2) = 4.3026527
+    c = over_seeds([0.1, 0.2, 0.6])
+    assert c.se == pytest.approx(0.15275252)
+    assert (c.low, c.high) == (pytest.approx(0.3 - 0.6572410, abs=1e-6), pytest.approx(0.3 + 0.6572410, abs=1e-6))
+    # seeds 0 and 2: mean 1, SE 1, one degree of freedom: P(|t| > 1) = 1/2
+    assert [over_seeds(values).p for values in ([0.0, 2.0], [0.5, 0.5], [0.0, 0.0])] == [pytest.approx(0.5), 0.0, 1.0]
+    assert math.isnan(over_seeds([1.0]).p)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: clustered([]), "problems x samples"),
+        (lambda: clustered([[50.0, 60.0]]), "outside 0 to 1"),
+        (lambda: average([]), "at least one"),
+        (lambda: parse_verdicts("1x"), "verdict letter"),
+        (lambda: over_seeds([0.1, NAN]), "finite"),
+        (lambda: paired({"a": 1, "b": 0}, {"a": 1}), "'b'"),
+        (lambda: crossed([]), "problems x seeds"),
+        (lambda: crossed([[[0.5, 0.5]], [[0.5]]]), "problems x seeds"),
+        (lambda: crossed([[[0.5, NAN]]]), "finite"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(BadInput, match=message):
+        call()

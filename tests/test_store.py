@@ -42,40 +42,26 @@ def test_a_file_cut_anywhere_is_repaired_to_its_whole_lines(tmp_path_factory, cu
     lost = store.repair(path)
     assert [m.step for m in store.read(path, StepMetrics)] == list(range(1, whole + 1))
     damaged = path.with_name("m.jsonl.damaged")
-    assert (damaged.read_bytes().rstrip(b"\n") if lost else b"") + b"" == data[:cut][len(data[:cut]) - lost :]
-
-
-def test_a_half_written_line_is_reported_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    path = tmp_path / "m.jsonl"
-    store.append(path, [metrics(1)])
-    with open(path, "a") as f:
-        f.write('{"schema_ver')
-    with pytest.raises(RecordError) as e:
-        list(store.read(path, StepMetrics))
-    assert e.value.what.startswith(f"{path}:2: ")
-    assert store.repair(path) == 12
-    assert f"{path}: " in capsys.readouterr().err
+    assert (damaged.read_bytes().rstrip(b"\n") if lost else b"") == data[:cut][len(data[:cut]) - lost :]
     assert store.repair(path) == 0
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"schema_version":2,"step":1,"values":{}}', "another schema version"),
-        ('{"schema_version":1,"step":-1,"values":{}}', "step: "),
-        ('{"schema_version":1,"step":1,"values":{},"rewrd":1}', "rewrd: Extra inputs"),
-        ('{"schema_version":1,"values":{}}', "step: Field required"),
-        ("not json", "Invalid JSON"),
-        ('{"schema_version":1,"step":1,"values":{"a":NaN}}', "values.a: Input should be a finite number"),
-        ('{"schema_version":1,"step":1,"values":{"a":1e999}}', "values.a: Input should be a finite number"),
-        ('{"schema_version":1,"step":1,"values":{"\udcff":1.0}}', "the record: "),
+        ('{"schema_version":2,"step":1,"values":{}}\n', "another schema version"),
+        ('{"schema_ver', "12 bytes"),
+        ('{"schema_version":1,"step":1,"values":{},"rewrd":1}\n', "rewrd: "),
+        ("not json\n", "the record: "),
+        ('{"schema_version":1,"step":1,"values":{"a":1e999}}\n', "values.a: "),
+        ('{"schema_version":1,"step":1,"values":{"\udcff":1.0}}\n', "the record: "),
     ],
 )
 def test_a_line_that_is_not_a_record_is_refused_by_file_and_line(tmp_path: Path, line: str, said: str) -> None:
     path = tmp_path / "m.jsonl"
     store.append(path, [metrics(1)])
     with open(path, "ab") as f:
-        f.write(line.encode(errors="surrogateescape") + b"\n")
+        f.write(line.encode(errors="surrogateescape"))
     records = store.read(path, StepMetrics)
     assert next(records) == metrics(1)
     with pytest.raises(RecordError) as e:
@@ -127,8 +113,8 @@ def test_an_atomic_write_leaves_the_old_file_when_it_fails(tmp_path: Path) -> No
 
 
 def test_seeds_are_the_same_everywhere_and_differ_by_every_part() -> None:
-    assert derive_seed(0, "aime24", "aime24-0001", "t1.0", 3) == 3586129805170440335
     parts = [0, "aime24", "aime24-0001", "t1.0", 3]
+    assert derive_seed(*parts) == 3586129805170440335
     changed = [derive_seed(*(p if i != j else (f"{p}x" if isinstance(p, str) else p + 1) for i, p in enumerate(parts)))
                for j in range(len(parts))]  # fmt: skip
     assert len({derive_seed(*parts), *changed}) == 6
@@ -144,13 +130,6 @@ def test_a_run_id_depends_on_what_is_run_and_not_on_where() -> None:
     assert provenance.run_id("train", args[0], {"run": 1}, *args[2:]) != here
     assert provenance.run_id("train", *args[:2], {"data": "abd"}, args[3]) != here
     assert provenance.run_id("train", *args[:3], ("commit", "dirty")) != here
-
-
-def test_no_secret_reaches_a_record() -> None:
-    assert provenance.redact({"api_key": "s3", "a": [{"password": "p", "n": 1}], "key": ""}) == {
-        "api_key": "(redacted)", "a": [{"password": "(redacted)", "n": 1}], "key": ""}  # fmt: skip
-    assert provenance.redact_command(["x", "--api-key", "s3", "--key=s", "--n", "3"]) == [
-        "x", "--api-key", "(redacted)", "--key=(redacted)", "--n", "3"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["api_key", "WANDB_API_KEY", "HF_TOKEN", "token", "db_password", "client-secret",
@@ -184,7 +163,7 @@ def test_a_secret_within_an_argument_is_hidden_whole(argument: str, shown: str) 
 def test_what_only_sounds_like_a_secret_is_recorded() -> None:
     config = {"key_variable": "MY_KEY", "prompt_key": "prompt", "tokenization_sanity_check_mode": "strict",
               "max_tokens": 5, "tokenizer": "t", "token": False, "token_ids": ["a"], "eos_token": "</s>",
-              "teacher_key": "t", "api_key": 31337}  # fmt: skip
+              "teacher_key": "t", "api_key": 31337, "key": ""}  # fmt: skip
     command = ["x", "--key-variable", "MY_KEY", "data.prompt_key=prompt", "--max-tokens", "5", "f={image_key: a, b: 2}",
                "--url=https://host/v1?n=2"]  # fmt: skip
     assert provenance.redact(config) == config
@@ -231,8 +210,6 @@ def test_a_cell_says_what_it_is_and_refuses_contradictions() -> None:
     for problems, said in (([p], "2 verdicts, but n = 3"), (twice, "a problem stands twice")):
         with pytest.raises(ValueError, match=said):
             CellRecord(**cell_record(problems=problems))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="verdicts"):
-        ProblemResult(problem_id="p", verdicts="1x")
 
 
 def test_sweep_leaves_what_another_writer_may_be_writing(tmp_path: Path) -> None:

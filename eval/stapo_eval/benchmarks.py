@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from stapo_eval.benchmark_files import add as register
+from stapo_eval.benchmark_files import parse_columns, write_copy
 from stapo_eval.show import print_table
 from stapo_results.benchmarks import Spec, find_data_dir, load, registry
-from stapo_results.benchmarks.copies import add as register
-from stapo_results.benchmarks.copies import parse_columns, write_copy
 from stapo_results.benchmarks.spec import shown
 from stapo_results.errors import BadInput, meant
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from stapo_repro.collect import without_paths
+from stapo_repro.machine_check import CheckedStep, MachineCheck
 from stapo_repro.run import processes
 from stapo_repro.run.checks import check_system
 from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
 from stapo_repro.run.request import console_script
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, StapoError
-from stapo_results.schema import Bench, CheckedStep, MachineCheck, Run, StepMetrics
+from stapo_results.schema import Bench, Run, StepMetrics
 
 RECORD = "check.json"
 STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples

@@ -1,4 +1,4 @@
-"""Side-by-side measurements: ratios to a baseline, the record of a measurement, its table on a terminal and a page."""
+"""Side-by-side measurements: ratios to a baseline, the record of a measurement, its table on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_results import provenance, store
-from stapo_results.schema import Bench, BenchRow, Run
+from stapo_results.schema import Bench, BenchRow
 
 Table = list[list[str]]
 """Cells by row; the first row is the head."""
@@ -70,18 +70,3 @@ def text(table: Table) -> str:
     """A table for a terminal."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table)
-
-
-def page_block(folder: Path, table: Callable[[Bench], Table], about: Callable[[Bench, Run], str]) -> str:
-    """The record in `folder` as the documentation shows it; "not run" where there is none.
-
-    Args:
-        about: what was measured, in a sentence; where the record stands is said behind it.
-    """
-    if not (folder / "bench.json").exists():
-        return "Not run: `tox -e bench` measures it."
-    bench, run = store.read_json(folder / "bench.json", Bench), store.read_json(folder / "run.json", Run)
-    head, *rows = table(bench)
-    source = f"Record: `results/records/bench/{bench.part}`, commit {run.code_commit[:7]}, {run.started[:10]}."
-    lines = [" | ".join(row) for row in [head, ["---"] * len(head), *rows]]
-    return f"{about(bench, run)} {source}\n\n" + "\n".join(f"| {line} |" for line in lines)

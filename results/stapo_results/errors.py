@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection
+from functools import partial
 
 
 class StapoError(Exception):
@@ -37,16 +38,13 @@ class StapoError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self):
-        return _rebuild, (type(self), self.what, self.found, self.expected, self.next_step)
+        fields = {"found": self.found, "expected": self.expected, "next_step": self.next_step}
+        return partial(type(self), self.what, **fields), ()
 
 
 def short_hashes(text: str) -> str:
     """The text with 12 digits of each hash: enough to tell two apart."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", text)
-
-
-def _rebuild(cls: type[StapoError], what: str, found: object, expected: object, next_step: str) -> StapoError:
-    return cls(what, found=found, expected=expected, next_step=next_step)
 
 
 class RunFailed(StapoError, RuntimeError):

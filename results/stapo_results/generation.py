@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from stapo_results.errors import BadInput
@@ -79,15 +80,9 @@ class _RowSampler(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, choice_B[:, None], 0.0)
 
 
-def _left_padded(prompts: Sequence[Sequence[int]], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids, attention mask) (B, T)."""
-    longest = max(map(len, prompts))
-    ids_BT = torch.full((len(prompts), longest), pad_token_id, dtype=torch.long)
-    attention_BT = torch.zeros_like(ids_BT)
-    for i, p in enumerate(prompts):
-        ids_BT[i, longest - len(p) :] = torch.tensor(p)
-        attention_BT[i, longest - len(p) :] = 1
-    return ids_BT, attention_BT
+def _left_padded(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    rows_T = [torch.tensor(row) for row in rows]
+    return pad_sequence(rows_T, batch_first=True, padding_value=value, padding_side="left")
 
 
 @torch.inference_mode()
@@ -123,7 +118,8 @@ def generate(
     if any(not p for p in prompts):
         raise BadInput("a prompt without a token cannot be continued", next_step="check the chat template")
     device = next(model.parameters()).device
-    ids_BT, attention_BT = _left_padded(prompts, pad_token_id)
+    ids_BT = _left_padded(prompts, pad_token_id)
+    attention_BT = _left_padded([[1] * len(p) for p in prompts], 0)
     uniform_BT = torch.stack(
         [torch.rand(max_new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
     )

@@ -26,18 +26,24 @@ _PACKAGES = (
     "triton",  # where it is, vLLM takes another model runner
     *("numpy", "safetensors", "tokenizers", "gguf", "math-verify", "latex2sympy2_extended", "sympy", "matplotlib"),
 )
+_ROOT = Path(__file__).resolve().parents[2]
 REDACTED = "(redacted)"
-_SECRET = re.compile(
-    r"\w*(?:keys?|tokens?|secrets?|passwords?|passwd|pwd|passphrases?|authorization|bearer|credentials?|cookies?)"
+_HARMLESS = "|".join(
+    (
+        "(prompt|image|video|audio|response|reward_fn|teacher)_key",
+        "((max|max_new|max_completion|prompt|response|batch)_)?tokens",
+        "max_num_batched_tokens|num_speculative_tokens|speculative_num_draft_tokens",
+        "(bos|eos|pad|unk|stop)_token",
+    )
+).replace("_", "[-_]")
+# a name whose last word is a secret's: `hf_tokens` and `accessToken` are, `key_variable` and the harmless ones are not
+_SECRET = (
+    rf"(?<![\w-])(?!-*(?:{_HARMLESS})(?![\w-]))[\w-]*"
+    r"(?:keys?|tokens?|secrets?|passwords?|passwd|pwd|passphrases?|authorization|bearer|credentials?|cookies?)(?![\w-])"
 )
-_HARMLESS = {
-    *(f"{x}_key" for x in ("prompt", "image", "video", "audio", "response", "reward_fn", "teacher")),
-    *("tokens", *(f"{x}_tokens" for x in ("max", "max_new", "max_completion", "prompt", "response", "batch"))),
-    *("max_num_batched_tokens", "num_speculative_tokens", "speculative_num_draft_tokens"),
-    *(f"{x}_token" for x in ("bos", "eos", "pad", "unk", "stop")),
-}
-_NAMED = re.compile(r"([\w.+~-]+)(?:\\*[\"'])?\s*[:=]\s*")  # also a quoted name
-_VALUE = re.compile(r"""\\".*?\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*|[^,}&\])]*""", re.S)
+# to the value's closing quote, else to a comma, bracket or ampersand, or to the end: "Authorization: Bearer x"
+_VALUE = r"""(?:\\".*?\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*|[^,}&\])]*)"""
+_PAIR = re.compile(rf"({_SECRET}(?:\\*[\"'])?\s*[:=]\s*){_VALUE}", re.I | re.S)
 _USER = re.compile(r"://[^/\s]*@")
 
 
@@ -47,10 +53,9 @@ def now() -> str:
 
 
 def _git(*args: str) -> bytes:
-    root = Path(__file__).resolve().parents[2]
     # git else refuses the checkout of another user, as a mounted one in a container is
-    trusted = ("-c", f"safe.directory={root}")
-    return subprocess.run(["git", *trusted, "-C", str(root), *args], capture_output=True, check=True).stdout
+    trusted = ("-c", f"safe.directory={_ROOT}")
+    return subprocess.run(["git", *trusted, "-C", str(_ROOT), *args], capture_output=True, check=True).stdout
 
 
 @cache
@@ -67,9 +72,8 @@ def code_version() -> tuple[str, str]:
         new = _git("ls-files", "--others", "--exclude-standard", *code).decode().split("\n")
     except (subprocess.CalledProcessError, FileNotFoundError):
         return f"package {metadata.version('stapo-suite')}", ""
-    root = Path(__file__).resolve().parents[2]
     for name in sorted(filter(None, new)):
-        diff += name.encode() + (root / name).read_bytes()
+        diff += name.encode() + (_ROOT / name).read_bytes()
     return commit, hashlib.sha256(diff).hexdigest()[:16] if diff else ""
 
 
@@ -127,10 +131,7 @@ def hardware() -> dict[str, Any]:
 
 
 def _is_secret(name: str) -> bool:
-    """By its last word: `hf_tokens` and `accessToken` are, `key_variable` and the names of `_HARMLESS` are not."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+~"))
-    last = words.rpartition(".")[2].replace("-", "_").lower()
-    return _SECRET.fullmatch(last) is not None and last not in _HARMLESS
+    return re.fullmatch(rf"[\w.+~-]*?{_SECRET}", name, re.I) is not None
 
 
 def redact(value: Any, *, secret: bool = False) -> Any:
@@ -146,28 +147,15 @@ def redact(value: Any, *, secret: bool = False) -> Any:
     return [redact(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def _scrubbed(text: str) -> str:
-    """A text without the values of secret names in dictionaries, headers and addresses, and without an address's user.
-
-    A value goes to its closing quote, else to a comma, bracket or ampersand, or to the end: "Authorization: Bearer x".
-    """
-    out, at = [], 0
-    for m in _NAMED.finditer(text):
-        value = _VALUE.match(text, m.end())
-        if m.start() >= at and value is not None and _is_secret(m[1]):
-            out += [text[at : m.end()], REDACTED]
-            at = value.end()
-    return _USER.sub(f"://{REDACTED}@", "".join([*out, text[at:]]))
-
-
 def redact_command(argv: list[str]) -> list[str]:
-    """A command line without the values of options that have a secret's name, and without what `_scrubbed` finds."""
+    """A command line without the values of secret names (options; in dictionaries, headers and addresses), and without
+    an address's user."""
     out, hide = [], False
     for a in argv:
         name, eq, _ = a.partition("=")
-        secret = re.fullmatch(r"[\w.+~-]+", name) is not None and _is_secret(name)
-        out.append(REDACTED if hide else f"{name}={REDACTED}" if eq and secret else _scrubbed(a))
-        hide = a.startswith("-") and not eq and secret
+        within = _USER.sub(f"://{REDACTED}@", _PAIR.sub(rf"\1{REDACTED}", a))
+        out.append(REDACTED if hide else f"{name}={REDACTED}" if eq and _is_secret(name) else within)
+        hide = a.startswith("-") and not eq and _is_secret(name)
     return out
 
 

@@ -29,7 +29,6 @@ from stapo_results.provenance import REDACTED, now
 from stapo_results.schema import Resumption, Run
 
 RECORD = "run.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # a full disk has a message of its own (see `terminal`)
 _SHOWN = 5  # differences and foreign files that an error names
 
 
@@ -132,8 +131,7 @@ def previous_of(
     Raises:
         BadInput: it holds another run, or files without a record.
     """
-    if path.exists() and not path.is_dir():
-        raise BadInput(f"{flag} is a file", found=path, expected="a folder", next_step=f"give another {flag}")
+    check_folder(path, flag)
     if not (path / RECORD).exists():
         names = sorted(p.name for p in path.iterdir()) if path.exists() else []
         if found := [n for n in names if not n.startswith(".") and foreign(n)]:
@@ -168,28 +166,25 @@ def differences(previous: Run, new: Run, may_differ: Callable[[str], bool] = lam
     """
     if previous.kind != new.kind:
         return [f"kind: {previous.kind} there, {new.kind} now"]
-    pairs = [
-        (previous.config, new.config),
-        *(
-            ({f"{what} {k}": v for k, v in a.items()}, {f"{what} {k}": v for k, v in b.items()})
-            for what, a, b in (
-                ("seed", previous.seeds, new.seeds),
-                ("revision", previous.revisions, new.revisions),
-            )
-        ),
+    there, here = (
+        _flat("", r.config)
+        | {f"seed {k}": v for k, v in r.seeds.items()}
+        | {f"revision {k}": v for k, v in r.revisions.items()}
+        for r in (previous, new)
+    )
+    return [
+        f"{key}: {there.get(key)!r} there, {here.get(key)!r} now"
+        for key in sorted({*there, *here}, key=lambda key: (key.count("."), key))
+        # an older record hides more values than a new one
+        if there.get(key) not in (here.get(key), REDACTED) and not may_differ(key)
     ]
-    found = [d for there, here in pairs for d in _differing("", there, here)]
-    found.sort(key=lambda d: d[0].count("."))
-    return [f"{key}: {a!r} there, {b!r} now" for key, a, b in found if not may_differ(key)]
 
 
-def _differing(key: str, there: Any, here: Any) -> Iterator[tuple[str, Any, Any]]:
-    if {dict} <= {type(there), type(here)} <= {dict, type(None)}:  # a missing block is an empty one
-        there, here = there or {}, here or {}
-        for k in sorted(there.keys() | here.keys()):
-            yield from _differing(f"{key}.{k}" if key else k, there.get(k), here.get(k))
-    elif there not in (here, REDACTED):  # an older record hides more values than a new one
-        yield key, there, here
+def _flat(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {key: value}
+    below = (_flat(f"{key}.{name}" if key else name, inner) for name, inner in value.items())
+    return {k: v for block in below for k, v in block.items()}  # a missing block is as an empty one
 
 
 @contextmanager
@@ -201,44 +196,36 @@ def one_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
     """
     check_folder(folder, flag)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise BadInput(
             f"another command is writing to {folder}", next_step=f"wait until it ends, or give another {flag}"
         ) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def check_file(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where no file can be written at `path`; `flag` is the option that named it."""
-    if Path(path).is_dir():
-        raise BadInput(
-            f"{flag} is a folder", found=path, expected="the name of a file", next_step=f"{flag} {Path(path) / 'NAME'}"
-        )
-    _try_to_write(Path(path).absolute().parent, path, flag)
+    _check(Path(path), flag, "a folder", "the name of a file", Path(path).is_dir(), Path(path).absolute().parent)
 
 
 def check_folder(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where `path` is no folder and none can be made there, or none of its files can be written."""
-    if Path(path).exists() and not Path(path).is_dir():
-        raise BadInput(f"{flag} is a file", found=path, expected="a folder", next_step=f"give another {flag}")
-    _try_to_write(Path(path).absolute(), path, flag)
+    _check(Path(path), flag, "a file", "a folder", Path(path).is_file(), Path(path).absolute())
 
 
-def _try_to_write(folder: Path, path: str | os.PathLike, flag: str) -> None:
-    # a write is tried, since permissions alone do not tell of read-only file systems
+def _check(path: Path, flag: str, kind: str, expected: str, is_other: bool, folder: Path) -> None:
+    if is_other:
+        raise BadInput(f"{flag} is {kind}", found=path, expected=expected, next_step=f"give another {flag}")
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    try:
+    try:  # a write, since permissions alone do not tell of read-only file systems
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as e:
-        if e.errno in _FULL:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):  # a full disk has a message of its own (see `terminal`)
             raise
         raise BadInput(
             f"{flag} cannot be written",

@@ -24,16 +24,20 @@ ReplyForm = Literal["letter", "marked", "stray", ""]
 FinishReason = Literal["stop", "length", "error"]
 
 
-class Record(BaseModel):
+class Part(BaseModel):
+    """A part of a record."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Record(Part):
+    """A line of its own, or a file."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
 
 
-class Cell(BaseModel):
+class Cell(Part):
     """One cell of the results: what was trained, how far, and how it was evaluated."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: str
     size: str
@@ -45,17 +49,9 @@ class Cell(BaseModel):
 
     @property
     def id(self) -> str:
-        return "/".join(
-            (
-                self.method,
-                self.size,
-                f"s{self.train_seed}",
-                "base" if self.step == "base" else f"step{self.step}",
-                self.benchmark,
-                self.setting,
-                f"e{self.eval_seed}",
-            )
-        )
+        step = "base" if self.step == "base" else f"step{self.step}"
+        trained = f"{self.method}/{self.size}/s{self.train_seed}/{step}"
+        return f"{trained}/{self.benchmark}/{self.setting}/e{self.eval_seed}"
 
     @property
     def slug(self) -> str:
@@ -68,12 +64,9 @@ class Cell(BaseModel):
         return self.method, self.size, self.train_seed, self.step
 
 
-class Labels(BaseModel):
+class Labels(Record):
     """What `stapo.json` says beside exported weights: where a model comes from."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_version: Literal[1] = SCHEMA_VERSION
     method: str
     size: str
     train_seed: int
@@ -165,10 +158,8 @@ class Timing(Record):
     elapsed: float | None = None
 
 
-class Resumption(BaseModel):
+class Resumption(Part):
     """A run that went on after an interruption: when, from where, and with which code."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     at: str
     start: str
@@ -176,7 +167,7 @@ class Resumption(BaseModel):
     code_dirty: str
 
 
-class ContextLimit(BaseModel):
+class ContextLimit(Part):
     """Where a model's positions allow shorter responses than were asked for.
 
     Attributes:
@@ -184,8 +175,6 @@ class ContextLimit(BaseModel):
         asked: tokens of the longest response that was asked for.
         problems: how many problems it concerns; least, most: tokens that are left for their responses.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     context: int
     asked: int
@@ -197,7 +186,7 @@ class ContextLimit(BaseModel):
 Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
 
-class Cut(BaseModel):
+class Cut(Part):
     """What the record of a run leaves out of the run folder (`stapo-repro collect`).
 
     Attributes:
@@ -208,8 +197,6 @@ class Cut(BaseModel):
         tokenizer: SHA-256 of the token log's tokenizer, which is whole/tokenizer-SHA.json.
         planted_steps: how many later steps planted.json left out.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kept: list[str] = []
     metrics: dict[str, Annotated[int, Field(ge=1)]] = {}
@@ -268,10 +255,8 @@ class StepMetrics(Record):
     values: dict[str, float]
 
 
-class BenchRow(BaseModel):
+class BenchRow(Part):
     """One timed way of doing something; ratios are to the baseline within the same repeat."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: str
     labels: dict[str, str] = {}
@@ -292,40 +277,7 @@ class Bench(Record):
     rows: list[BenchRow]
 
 
-class CheckedStep(BaseModel):
-    """One step of `stapo-repro gpu-check`.
-
-    Attributes:
-        paths, level: of records from before 2026-11-24, which named what a step covers.
-        values: what was measured, by name with its unit.
-        error: the first line of what went wrong, and of a step that was left out, why.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    name: str
-    paths: list[str] = []
-    level: Literal["ran"] = "ran"
-    outcome: Literal["passed", "failed", "left_out"]
-    seconds: float
-    values: dict[str, float | str] = {}
-    error: str = ""
-
-
-class MachineCheck(Record):
-    """What `stapo-repro gpu-check` found on one machine, with which code."""
-
-    command: str
-    device: Literal["cpu", "gpu"]
-    at: str
-    code_commit: str
-    code_dirty: str
-    packages: dict[str, str]
-    hardware: dict[str, Any]
-    walked: list[CheckedStep]
-
-
-class ProblemResult(BaseModel):
+class ProblemResult(Part):
     """All samples of one problem in compact form.
 
     `verdicts` is one character a sample in order of sample_index: 1 correct, 0 wrong, - missing.
@@ -333,22 +285,18 @@ class ProblemResult(BaseModel):
     `verdicts` would be by the rule alone; it is "" where no judge was asked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     problem_id: str
     verdicts: Annotated[str, Field(pattern=r"^[01\-]+$")]
     judged: Annotated[str, Field(pattern=r"^[cix.]*$")] = ""
     rule: Annotated[str, Field(pattern=r"^[01\-]*$")] = ""
 
 
-class VerdictLengths(BaseModel):
+class VerdictLengths(Part):
     """The responses of one verdict: how many, how many of them were truncated, and how long they are.
 
     `tokens`: quantiles p5, p25, p50, p75, p95 and the max of their lengths (linear interpolation); empty without a
     response.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     responses: Annotated[int, Field(ge=0)]
     truncated: Annotated[int, Field(ge=0)]
@@ -398,12 +346,9 @@ class CellRecord(Record):
     @model_validator(mode="after")
     def _lengths(self) -> CellRecord:
         for p in self.problems:
-            if len(p.verdicts) != self.n:
-                raise ValueError(f"{p.problem_id}: {len(p.verdicts)} verdicts, but n = {self.n}")
-            if p.judged and len(p.judged) != self.n:
-                raise ValueError(f"{p.problem_id}: {len(p.judged)} judge letters, but n = {self.n}")
-            if p.rule and len(p.rule) != self.n:
-                raise ValueError(f"{p.problem_id}: {len(p.rule)} verdicts by rule, but n = {self.n}")
+            for name, letters in (("verdicts", p.verdicts), ("judge letters", p.judged), ("verdicts by rule", p.rule)):
+                if letters and len(letters) != self.n:
+                    raise ValueError(f"{p.problem_id}: {len(letters)} {name}, but n = {self.n}")
         ids = [p.problem_id for p in self.problems]
         if len(set(ids)) != len(ids):
             raise ValueError("a problem stands twice")

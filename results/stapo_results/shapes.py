@@ -97,31 +97,25 @@ def shape_from(config: Mapping[str, Any], where: str) -> Shape:
             next_step="run.check_memory=false starts without the arithmetic",
         )
     bias, norms = _FAMILIES[family]
-    try:
-        heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
-        return Shape(
-            layers=_count(config, "num_hidden_layers"),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=_count(config, "num_key_value_heads", heads),
-            head_dim=_count(config, "head_dim", hidden // heads),
-            intermediate=_count(config, "intermediate_size"),
-            vocab=_count(config, "vocab_size"),
-            tied=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=bool(config.get("attention_bias", bias)),
-            qk_norm=norms,
-        )
-    except (KeyError, TypeError) as e:
-        raise BadInput(
-            f"{where}: config.json has no usable {e.args[0]}",
-            next_step="take the model's folder again from where it came from",
-        ) from None
 
+    def count(name: str, default: int | None = None) -> int:
+        value = config.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or value < 1:
+            next_step = "take the model's folder again from where it came from"
+            raise BadInput(f"{where}: config.json has no usable {name}", next_step=next_step)
+        return value
 
-def _count(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = config.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or value < 1:
-        raise KeyError(name)
-    return value
+    heads, hidden = count("num_attention_heads"), count("hidden_size")
+    return Shape(
+        layers=count("num_hidden_layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=count("num_key_value_heads", heads),
+        head_dim=count("head_dim", hidden // heads),
+        intermediate=count("intermediate_size"),
+        vocab=count("vocab_size"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=bool(config.get("attention_bias", bias)),
+        qk_norm=norms,
+    )

@@ -19,10 +19,3 @@ def of_world(world: str) -> str:
 def has_base(size: str) -> bool:
     """Whether `stapo-train base` makes this size's model and data; those of the others come from elsewhere."""
     return size == SMALL or is_miniature_size(size)
-
-
-def command_of_base(size: str, folder: str) -> str:
-    """The command that makes the base folder of a size that has one."""
-    if size == SMALL:
-        return f"stapo-train fetch {SMALL}, then stapo-train base --size {SMALL} --out {folder}"
-    return f"stapo-train base --out {folder}"

@@ -22,13 +22,11 @@ def stop_token_ids(tokenizer: Any, generation_eos: int | list[int] | None) -> li
     Raises:
         BadInput: when there is none.
     """
-    ids = set(generation_eos if isinstance(generation_eos, list) else [generation_eos])
-    ids.add(tokenizer.eos_token_id)
+    own = generation_eos if isinstance(generation_eos, list) else [generation_eos]
     vocabulary = tokenizer.get_vocab()
-    ids.update(vocabulary[t] for t in _END_TOKENS if t in vocabulary)
-    ids.discard(None)
+    ids = {*own, tokenizer.eos_token_id, *map(vocabulary.get, _END_TOKENS)} - {None}
     if not ids:
         raise BadInput(
             "the model has no token that ends a response", next_step="set eos_token_id in generation_config.json"
         )
-    return sorted(i for i in ids if i is not None)
+    return sorted(ids)

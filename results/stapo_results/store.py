@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,15 +149,15 @@ def repair(path: str | os.PathLike) -> int:
     path = Path(path)
     if not path.exists():
         return 0
-    whole, half = 0, b""
     with open(path, "rb+") as f:
-        for line in f:
-            whole, half = (whole + len(line), b"") if line.endswith(b"\n") else (whole, line)
-        if half:
-            _keep_aside(path, [half + b"\n"], f"a half-written last line ({len(half)} bytes) was")
-            f.truncate(whole)
-            os.fsync(f.fileno())
-    return len(half)
+        last = b"".join(deque(f, maxlen=1))
+        if not last or last.endswith(b"\n"):
+            return 0
+        _keep_aside(path, [last + b"\n"], f"a half-written last line ({len(last)} bytes) was")
+        f.seek(-len(last), os.SEEK_END)
+        f.truncate()
+        os.fsync(f.fileno())
+    return len(last)
 
 
 def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
@@ -190,28 +190,6 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
     return lost + len(bad)
 
 
-def _refusal(model: type[BaseModel], e: ValidationError, where: str, number: int = 0) -> RecordError:
-    """`number`: the line of a JSONL file; 0 where the record is a whole file."""
-    first = e.errors()[0]
-    field = ".".join(str(x) for x in first["loc"]) or "the record"
-    if field == "schema_version":
-        return RecordError(
-            f"{where}: record of another schema version",
-            found=first.get("input"),
-            expected=1,
-            next_step="read it with the version of this suite that wrote it, or make the record again",
-        )
-    # the parser counts lines from the record's own start, which `where` has already
-    message = re.sub(r" at line \d+ column", " at column", first["msg"]) if number else first["msg"]
-    return RecordError(
-        f"{where}: not a valid {model.__name__} record",
-        found=f"{field}: {message}" + (f" (and {len(e.errors()) - 1} more)" if len(e.errors()) > 1 else ""),
-        expected=f"the fields of {model.__module__}.{model.__name__}",
-        next_step="restore the file from a copy, or repeat the command that wrote it: stapo-eval run keeps what is "
-        "whole and makes the rest again",
-    )
-
-
 def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
     """Validated records of a JSONL file, in order.
 
@@ -228,7 +206,7 @@ def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:
                     expected="a whole JSON line",
                     next_step="run the command that writes this file again: it repairs and goes on",
                 )
-            yield parse(line[:-1], model, f"{path}:{number}", number)
+            yield parse(line[:-1], model, f"{path}:{number}")
 
 
 def read_json(path: str | os.PathLike, model: type[M]) -> M:
@@ -244,8 +222,8 @@ def read_json(path: str | os.PathLike, model: type[M]) -> M:
     return parse(data, model, str(path))
 
 
-def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
-    """One validated record that is `data`; `where` names it in an error, `number` is its line in a JSONL file.
+def parse(data: bytes, model: type[M], where: str) -> M:
+    """One validated record that is `data`; `where` names it in an error.
 
     Raises:
         RecordError: as `read` and `read_json` do.
@@ -253,7 +231,22 @@ def parse(data: bytes, model: type[M], where: str, number: int = 0) -> M:
     try:  # the model's own validator takes bytes in half the time of decoded text and a call of the class
         return model.__pydantic_validator__.validate_json(data)
     except ValidationError as e:
-        raise _refusal(model, e, where, number) from None
+        first, more = e.errors()[0], len(e.errors()) - 1
+    field = ".".join(map(str, first["loc"])) or "the record"
+    if field == "schema_version":
+        raise RecordError(
+            f"{where}: record of another schema version",
+            found=first.get("input"),
+            expected=model.model_fields["schema_version"].default,
+            next_step="read it with the version of this suite that wrote it, or make the record again",
+        )
+    raise RecordError(
+        f"{where}: not a valid {model.__name__} record",
+        found=f"{field}: {first['msg']}" + (f" (and {more} more)" if more else ""),
+        expected=f"the fields of {model.__module__}.{model.__name__}",
+        next_step="restore the file from a copy, or repeat the command that wrote it: stapo-eval run keeps what is "
+        "whole and makes the rest again",
+    )
 
 
 def whole_name(kind: str, sha256: str) -> str:

@@ -14,12 +14,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from stapo_results.errors import BadInput, StapoError
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from stapo_results.errors import BadInput, RunFailed, StapoError
 
 PLAIN_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
@@ -72,32 +69,26 @@ class Display:
         """Whether `show` would show something now: a line that costs much is made only then."""
         return time.monotonic() - self._shown >= (REDRAW_SECONDS if self.is_live else self.every)
 
-    def show(
-        self,
-        line: Callable[[], str] | str,
-        share: float | None = None,
-        above: Callable[[], RenderableType] | None = None,
-    ) -> None:
+    def show(self, line: Callable[[], str] | str, share: float | None = None) -> None:
         """What is under way; may be called as often as convenient.
 
         Args:
             line: the one line; a function is called only when it is shown.
             share: finished, 0 to 1: a bar on a terminal.
-            above: what stands above the line on a terminal.
         """
         if not self.due:
             return
         self._shown = time.monotonic()
         text = line() if callable(line) else line
         if self._live is None:
-            print(text, file=self.stream, flush=True)
+            self.say(text)
             return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
         bar = [] if share is None else [ProgressBar(total=1.0, completed=min(share, 1.0), width=60)]
-        self._live.update(Group(*([above()] if above else []), *bar, Text(text)), refresh=True)
+        self._live.update(Group(*bar, Text(text)), refresh=True)
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
@@ -168,30 +159,28 @@ def run_main(main: Callable[[], int | None], extra: str = "") -> int:
         finally:
             sys.stdout.flush()  # at the interpreter's end it would be too late to say anything
     except StapoError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return e.exit_code
+        return _said("error", e, e.exit_code)
     except ModuleNotFoundError as e:
         # a module of this suite, or of a package that is installed, is a defect
         if not extra or not e.name or "." in e.name or e.name.startswith("stapo_"):
             raise
         cure = f"python -m pip install -c requirements/cpu.txt -e '.[{extra}]'   in the clone (README.md, Install)"
-        error = BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure)
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _said("error", BadInput(f"the package {e.name} is not installed in {sys.prefix}", next_step=cure), 2)
     except KeyboardInterrupt as e:
-        said = e.args[0] if e.args else "nothing finished is lost; the same command goes on from here"
-        print(f"interrupted: {said}", file=sys.stderr)
-        return 130
+        default = "nothing finished is lost; the same command goes on from here"
+        return _said("interrupted", e.args[0] if e.args else default, 130)
     except BrokenPipeError:
         if not _reader_gone():
             raise
         return 1
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            print(
-                f"error: the disk is full, or a quota ({e.filename or os.getcwd()}): {e.strerror}\n"
-                "  next:     free some space, then run the same command: it goes on",
-                file=sys.stderr,
-            )
-            return 1
-        raise
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        full = f"the disk is full, or a quota ({e.filename or os.getcwd()}): {e.strerror}"
+        cure = "free some space, then run the same command: it goes on"
+        return _said("error", RunFailed(full, next_step=cure), 1)
+
+
+def _said(kind: str, what: object, code: int) -> int:
+    print(f"{kind}: {what}", file=sys.stderr)
+    return code

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from stapo_results import store
 from stapo_results.errors import RecordError
@@ -39,7 +38,6 @@ RARE_SELECTORS = ("silence_spurious", "silence_low_probability", "silence_high_e
 """The selectors that choose among the rare tokens, which all have a row: a log's silenced rows are all that they
 silenced. What another selector silenced is in the histogram alone."""
 _KEY = b"stapo_token_log"
-_VERSION = 2
 
 LOG10_P_EDGES = np.arange(-12.0, 0.01, 0.25)
 """Edges of the histogram's bins of log10 p; bin i begins at edge i. What lies below the first edge is in bin 0."""
@@ -145,7 +143,11 @@ def schema(columns: Mapping[str, str], header: LogHeader | None = None) -> pa.Sc
     fields = [
         pa.field(name, pa.list_(one[kind[:-1]]) if kind.endswith("s") else one[kind]) for name, kind in columns.items()
     ]
-    return pa.schema(fields, metadata=None if header is None else {_KEY: header.model_dump_json().encode()})
+    return pa.schema(fields, metadata=header and _metadata(header))
+
+
+def _metadata(header: LogHeader) -> dict[bytes, bytes]:
+    return {_KEY: header.model_dump_json().encode()}
 
 
 def to_bytes(columns: Mapping[str, str], values: Mapping[str, Any], header: LogHeader) -> bytes:
@@ -213,19 +215,14 @@ def join(run: Path) -> dict[str, bytes]:
     log = read(run)
     if log is None:
         return {}
-    folder = run / FOLDER
-    first = int(shards(folder)[0][0].stem)
-    files: dict[str, bytes] = {}
-    pair = zip(shard_files(folder, first), ((log.tokens, TOKENS), (log.histogram, HISTOGRAM)), strict=True)
-    for path, (table, columns) in pair:
-        whole = table.combine_chunks().replace_schema_metadata(schema(columns, log.header).metadata)
-        files[path.relative_to(run).as_posix()] = _parquet(whole)
+    folder, files = run / FOLDER, dict[Path, bytes]()
+    first = int(min(folder.glob("*.parquet")).stem)
+    for path, table in zip(shard_files(folder, first), (log.tokens, log.histogram), strict=True):
+        files[path] = _parquet(table.combine_chunks().replace_schema_metadata(_metadata(log.header)))
     if (tokenizer := folder / TOKENIZER).exists():
         whole = json.loads(tokenizer.read_bytes())
-        files[tokenizer.relative_to(run).as_posix()] = json.dumps(
-            whole, ensure_ascii=False, separators=(",", ":")
-        ).encode()
-    return files
+        files[tokenizer] = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+    return {path.relative_to(run).as_posix(): data for path, data in files.items()}
 
 
 def tokenizer_file(run: Path) -> Path:
@@ -259,56 +256,43 @@ def shards(folder: Path) -> tuple[list[Path], list[Path]]:
 def _join(files: Sequence[Path], columns: Mapping[str, str]) -> tuple[pa.Table, LogHeader]:
     import pyarrow as pa
 
-    parts, first, left_out, not_finite = [], None, 0, 0
-    for file in files:
-        table, header = _read_file(file, columns)
-        same = header.model_copy(update={"left_out": 0, "not_finite": 0})
-        if first is not None and same != first:
+    read, counted = [_read_file(f, columns) for f in files], ("left_out", "not_finite")
+    settings = [header.model_copy(update=dict.fromkeys(counted, 0)) for _, header in read]
+    for file, found in zip(files, settings, strict=True):
+        if found != settings[0]:
             raise RecordError(
                 f"{file}: written with other settings than {files[0].name}",
-                found=same.model_dump_json(),
-                expected=first.model_dump_json(),
+                found=found.model_dump_json(),
+                expected=settings[0].model_dump_json(),
                 next_step="read the logs of different runs apart",
             )
-        first, left_out, not_finite = same, left_out + header.left_out, not_finite + header.not_finite
-        parts.append(table.replace_schema_metadata(None))
-    assert first is not None
-    return pa.concat_tables(parts), first.model_copy(update={"left_out": left_out, "not_finite": not_finite})
+    summed = {name: sum(getattr(header, name) for _, header in read) for name in counted}
+    return pa.concat_tables([table for table, _ in read]), settings[0].model_copy(update=summed)
 
 
 def _read_file(file: Path, columns: Mapping[str, str]) -> tuple[pa.Table, LogHeader]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    again = "delete the step's two files and train from the last checkpoint, or take them from a backup"
     try:
         # without pyarrow's threads: beside torch they abort every second process at its end (pyarrow 26, torch 2.13)
         table = pq.ParquetFile(io.BytesIO(file.read_bytes()), pre_buffer=False).read(use_threads=False)
-        text = (table.schema.metadata or {}).get(_KEY, b"no header")
-        if (found := re.search(rb'"schema_version": ?(\d+)', text)) and int(found[1]) != _VERSION:
-            raise RecordError(
-                f"{file}: a token log of another version",
-                found=f"schema version {int(found[1])}",
-                expected=f"schema version {_VERSION}",
-                next_step="read it with the version of this project that wrote it, or train again in a new folder",
-            )
-        header = LogHeader.model_validate_json(text)
-    except (pa.ArrowInvalid, OSError, ValidationError) as e:
-        line = str(e).strip().splitlines()[0]
+    except (pa.ArrowInvalid, OSError) as e:
         raise RecordError(
             f"{file}: not a file of the token log",
-            found=line,
-            expected=f"Parquet of schema {_VERSION}",
-            next_step=again,
+            found=str(e).strip().splitlines()[0],
+            expected="Parquet",
+            next_step="delete the step's two files and train from the last checkpoint, or take them from a backup",
         ) from None
+    header = store.parse((table.schema.metadata or {}).get(_KEY, b""), LogHeader, str(file))
     if not table.schema.equals(schema(columns)):
         raise RecordError(
-            f"{file}: other columns than schema version {_VERSION} has",
+            f"{file}: other columns than schema version {header.schema_version} has",
             found=", ".join(f"{f.name} {f.type}" for f in table.schema),
             expected=", ".join(f"{f.name} {f.type}" for f in schema(columns)),
             next_step="read it with the version of this project that wrote it",
         )
-    return table, header
+    return table.replace_schema_metadata(None), header
 
 
 def write(folder: Path, step: int, tokens: Mapping[str, Any], histogram: Mapping[str, Any], header: LogHeader) -> int:

@@ -6,11 +6,9 @@ JSONL file of a user's own is a benchmark without an entry.
 
 spec    what an entry, a problem and a loaded benchmark are; the registry; the comparison of a copy with its entry
 load    from a name or a path to checked problems
-copies  writing copies into a data directory
 """
 
-from stapo_results.benchmarks.copies import registry_entry
-from stapo_results.benchmarks.load import load, read_jsonl
+from stapo_results.benchmarks.load import load, read_jsonl, registry_entry
 from stapo_results.benchmarks.spec import (
     DATA_DIR_VARIABLE,
     REGISTRY_FILE,

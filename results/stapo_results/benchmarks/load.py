@@ -25,6 +25,7 @@ from stapo_results.benchmarks.spec import (
     packaged,
     registry,
     text_hash,
+    to_entry,
 )
 from stapo_results.errors import BadInput, meant
 
@@ -242,3 +243,16 @@ def problems_of(name: str, spec: Spec | None, found: Rows, columns: Mapping[str,
     if double:
         raise BadInput(f"{found.source}: duplicate ids", found=double[:5], next_step="give each problem its own")
     return tuple(problems)
+
+
+def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> dict[str, Any]:
+    """A registry entry for a file with the fields problem and answer.
+
+    Args:
+        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
+        samples: N of avg@N; None: the paper's for this number of problems.
+        known: other fields of the entry (answer_type "integer" where it is left out).
+    """
+    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
+    problems = problems_of(name, None, from_file(path), OWN)
+    return to_entry(describe(problems, samples=samples, **(defaults | known)))

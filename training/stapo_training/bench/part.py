@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stapo_results import benching
+from stapo_results import benching, store
 from stapo_results.schema import Bench, BenchRow, Run
 
 Measured = tuple[list[BenchRow], dict[str, str]]
@@ -44,5 +44,11 @@ class Part:
         return [list(self.columns), *([shown(r) for shown in self.columns.values()] for r in bench.rows)]
 
     def page_block(self, folder: Path) -> str:
-        """The record in `folder` as the documentation shows it."""
-        return benching.page_block(folder, self.table, self.about)
+        """The record in `folder` as the documentation shows it; "not run" where there is none."""
+        if not (folder / "bench.json").exists():
+            return "Not run: `tox -e bench` measures it."
+        bench, run = store.read_json(folder / "bench.json", Bench), store.read_json(folder / "run.json", Run)
+        head, *rows = self.table(bench)
+        source = f"Record: `results/records/bench/{bench.part}`, commit {run.code_commit[:7]}, {run.started[:10]}."
+        lines = [" | ".join(row) for row in [head, ["---"] * len(head), *rows]]
+        return f"{self.about(bench, run)} {source}\n\n" + "\n".join(f"| {line} |" for line in lines)

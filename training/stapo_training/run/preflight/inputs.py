@@ -15,7 +15,7 @@ from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels
 from stapo_results.shapes import KNOWN, Shape, shape_from
-from stapo_results.sizes import command_of_base, has_base
+from stapo_results.sizes import SMALL, has_base
 from stapo_training.artifacts.weights import is_hub_id, missing_files
 from stapo_training.data.rows import RECORD, DataRecord, parquet_content_sha256
 
@@ -125,7 +125,10 @@ def how_to_make(config: Any, path: Path | None = None) -> str:
     of_data = config.run.data is not None and path is not None and path.is_relative_to(config.run.data)
     if has_base(config.run.size) and not of_data:
         base = config.run.base or "DIR"
-        return f"{command_of_base(config.run.size, base)}, then run.base={base}"
+        fetch, size = "", ""
+        if config.run.size == SMALL:
+            fetch, size = f"stapo-train fetch {SMALL}, then ", f" --size {SMALL}"
+        return f"{fetch}stapo-train base{size} --out {base}, then run.base={base}"
     return "stapo-train data --source ID|FILE --benchmarks DIR --out DIR, then run.data=DIR"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,19 +40,6 @@ def find_rows(source: str, *, revision: str, split: str) -> Rows:
         return from_file(source)
     hint = "give the path of a .jsonl or .parquet file, or check the id, --split and --revision"
     return from_hub(source, revision=revision, split=split, next_step=hint)
-
-
-def registry_entry(path: str | os.PathLike, name: str, *, samples: int | None = None, **known: Any) -> dict[str, Any]:
-    """A registry entry for a file with the fields problem and answer.
-
-    Args:
-        path: the file; the entry names it without its folder, so that it stays valid beside its registry.yaml.
-        samples: N of avg@N; None: the paper's for this number of problems.
-        known: other fields of the entry (answer_type "integer" where it is left out).
-    """
-    defaults = {"title": name, "file": Path(path).name, "answer_type": "integer"}
-    problems = problems_of(name, None, from_file(path), OWN)
-    return to_entry(describe(problems, samples=samples, **(defaults | known)))
 
 
 def to_jsonl(benchmark: Benchmark) -> str:
