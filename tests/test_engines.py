@@ -94,7 +94,7 @@ def test_models_and_engines_that_cannot_be_loaded_are_refused(tmp_path: Path, fo
     with pytest.raises(BadInput, match="safetensors"):
         find_model(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    with pytest.raises(BadInput, match=r"tokenizer\.json"):
+    with pytest.raises(BadInput, match="tokenizer"):
         make_engine("hf", find_model(str(tmp_path)))
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(BadInput, match=tmp_path.name):

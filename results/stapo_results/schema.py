@@ -76,7 +76,7 @@ class Labels(Record):
 
 
 class Sample(Record):
-    """One response. Times stand in `Timing`, so that this file is a pure function of model, seed and engine."""
+    """One response. It holds no time, so that the file is a pure function of model, seed and engine."""
 
     cell: str
     problem_id: str
@@ -126,7 +126,7 @@ class Judgement(Record):
 
 
 class Verdict(Record):
-    """What grader and judge said of one sample. A pure function of samples and judgements (times: `Timing`)."""
+    """What grader and judge said of one sample. A pure function of samples and judgements."""
 
     cell: str
     problem_id: str
@@ -140,22 +140,6 @@ class Verdict(Record):
     judge_model: str
     judge_revision: str
     correct: bool
-
-
-class Timing(Record):
-    """When a sample or verdict was made and how long it took. Apart from them, so that they compare bytewise.
-
-    `elapsed` is its share of the time that passed since the record before: the sum over a file is wall time, without
-    what a run spent interrupted, whatever was in flight at once. `seconds` is the time of this one alone.
-    """
-
-    cell: str
-    problem_id: str
-    sample_index: int
-    kind: Literal["sample", "verdict", "judge"]
-    created: str
-    seconds: float
-    elapsed: float | None = None
 
 
 class Resumption(Part):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stapo_eval.decoding import Decoding
-from stapo_results.schema import FinishReason, Judgement, Sample, Timing, Verdict
+from stapo_results.schema import FinishReason, Judgement, Sample, Verdict
 
 Key = tuple[str, str, int]  # cell id, problem id, sample index
 
 
-def key_of(record: Sample | Verdict | Timing | Judgement) -> Key:
+def key_of(record: Sample | Verdict | Judgement) -> Key:
     """Which sample a record is about."""
     return record.cell, record.problem_id, record.sample_index
 
