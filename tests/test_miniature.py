@@ -126,16 +126,9 @@ def test_any_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["<0x41>", "é", "汉字", "🙂‍↔️", "\x00\r\n\t", "\u2028", " hmm hmm", "<unk>", "ﬁ", "e\u0301", "  ", "▁a"]
-)
-def test_awkward_texts_survive(tokenizer, text):
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids) == text
-    if text == "é":
-        assert tokenizer.convert_ids_to_tokens(ids) == ["<0xC3>", "<0xA9>"]
-    if text == "<0x41>":
-        assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
+def test_bytes_stand_for_what_has_no_piece_and_for_nothing_else(tokenizer):
+    assert tokenizer.tokenize("é") == ["<0xC3>", "<0xA9>"]
+    assert tokenizer.tokenize("<0x41>") == ["<", "0", "x", "4", "1", ">"]
 
 
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stapo_results import runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
@@ -14,18 +14,8 @@ from stapo_results.schema import Labels, Run
 from stapo_results.terminal import duration
 from stapo_training.data.rows import verl_row, write_parquet
 
-
-class Made(Protocol):
-    """A problem without instruction, and its answer, a whole number."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def answer(self) -> int: ...
-
-
-Parts = Mapping[str, tuple[str, Sequence[Made]]]
-"""Benchmark's name -> title and problems."""
+Parts = Mapping[str, tuple[str, Sequence[Any]]]
+"""Benchmark's name -> title and problems, each with `text` (no instruction) and `answer`, a whole number."""
 
 
 def write_base(
@@ -33,7 +23,7 @@ def write_base(
     run: Run,
     size: str,
     parts: Parts,
-    train: tuple[str, Sequence[Made]],
+    train: tuple[str, Sequence[Any]],
     write_model: Callable[[Path], None],
     *,
     validation: Sequence[str],
@@ -77,7 +67,7 @@ def write_base(
     return True
 
 
-def _verl_rows(problems: Sequence[Made], source: str, split: str) -> Iterator[dict[str, Any]]:
+def _verl_rows(problems: Sequence[Any], source: str, split: str) -> Iterator[dict[str, Any]]:
     """Rows in veRL's columns, the ground truth as decimal text; a validation row has the id of the benchmark's row."""
     name = source if split == "val" else f"{source}-{split}"
     for i, p in enumerate(problems):
