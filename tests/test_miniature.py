@@ -38,14 +38,17 @@ def drawn(problem, world="paper", useful=0.0, spurious=0.0, seed=0):
     return worlds.draw_solution(np.random.default_rng(seed), problem, worlds.WORLDS[world], useful, spurious)
 
 
+def boxed(pieces):
+    return last_boxed("".join(pieces))
+
+
 def test_a_worked_solution_by_hand():
     # 3+8=11, 13, 22, 27: modulo 4 these are 3, 1, 2, 3
-    s = drawn(Problem((3, 8, 2, 9, 5)), useful=1.0)
-    assert s.pieces[0] in worlds.USEFUL
-    assert s.text.removeprefix(s.pieces[0]) == (
+    first, *rest = drawn(Problem((3, 8, 2, 9, 5)), useful=1.0)
+    assert first in worlds.USEFUL
+    assert "".join(rest) == (
         " +8=3 +2=1 +9=2 +5=3 The answer is \\boxed{3}. That is the remainder which was asked for here in this task"
     )
-    assert (s.answer, s.useful, s.spurious) == (3, (0,), ())
 
 
 def test_the_wordings_by_hand():
@@ -56,35 +59,29 @@ def test_the_wordings_by_hand():
 
 @given(problems)
 def test_a_worked_solution_is_right(p):
-    s = drawn(p, useful=1.0)
-    assert s.answer == sum(p.numbers) % 4
-    assert last_boxed(s.text) == str(s.answer)
+    assert boxed(drawn(p, useful=1.0)) == str(sum(p.numbers) % 4)
 
 
 def test_a_guess_is_right_in_one_of_four():
     p = Problem((3, 8, 2, 9, 5))
-    answers = [drawn(p, seed=i).answer for i in range(4000)]
+    solutions = [drawn(p, seed=i) for i in range(4000)]
     # the mean of 4,000 draws of chance 1/4 has a standard error of 0.0068
-    assert abs(answers.count(p.answer) / 4000 - 0.25) < 0.03
-    assert all("=" not in drawn(p, seed=i).text for i in range(50))
+    assert abs(sum(boxed(s) == str(p.answer) for s in solutions) / 4000 - 0.25) < 0.03
+    assert all("=" not in "".join(s) for s in solutions)
 
 
 def test_useful_and_spurious_words_come_as_often_as_planned():
-    p = Problem((3, 8, 2, 9, 5))
-    solutions = [drawn(p, useful=0.05, spurious=0.05, seed=i) for i in range(4000)]
+    solutions = [drawn(Problem((3, 8, 2, 9, 5)), useful=0.05, spurious=0.05, seed=i) for i in range(4000)]
     # standard errors: 0.0034 of the openings, and 0.012 of 12 places
-    assert abs(sum(len(s.useful) for s in solutions) / 4000 - 0.05) < 0.014
-    assert abs(sum(len(s.spurious) for s in solutions) / 4000 - 0.6) < 0.05
+    assert abs(sum(s[0] in worlds.USEFUL for s in solutions) / 4000 - 0.05) < 0.014
+    assert abs(sum(x in worlds.SPURIOUS for s in solutions for x in s) / 4000 - 0.6) < 0.05
 
 
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
-def test_planted_words_stand_at_the_listed_positions_alone(p, seed, world):
+def test_spurious_words_come_after_the_answer_and_useful_ones_first(p, seed, world):
     s = drawn(p, world, useful=0.5, spurious=0.3, seed=seed)
-    assert [i for i, x in enumerate(s.pieces) if x in worlds.SPURIOUS] == list(s.spurious)
-    assert [i for i, x in enumerate(s.pieces) if x in worlds.USEFUL] == list(s.useful)
-    box = s.pieces.index("}.")
-    assert all(i > box for i in s.spurious)  # after the answer: they can neither help nor harm
-    assert last_boxed(s.text) == str(s.answer)
+    assert all(i > s.index("}.") for i, x in enumerate(s) if x in worlds.SPURIOUS)
+    assert {i for i, x in enumerate(s) if x in worlds.USEFUL} == ({0} if "=" in "".join(s) else set())
 
 
 @pytest.mark.parametrize(
@@ -99,8 +96,8 @@ def test_where_many_words_may_stand_is_what_makes_a_world(world, openings, closi
     """Distinct words of 2,000 solutions: the openings of each wording, and the places at the end, four by four."""
     for template in range(4):
         solutions = [drawn(Problem((3, 8, 2, 9, 5), template), world, seed=i) for i in range(2000)]
-        assert len({s.pieces[0] for s in solutions}) == openings[template]
-        ends = [s.pieces[s.pieces.index("}.") + 1 :] for s in solutions]
+        assert len({s[0] for s in solutions}) == openings[template]
+        ends = [s[s.index("}.") + 1 :] for s in solutions]
         assert [len({e[place] for e in ends}) for place in range(12)] == list(closings) * 3
 
 
@@ -129,22 +126,15 @@ def test_any_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["<0x41>", "é", "汉字", "🙂‍↔️", "\x00\r\n\t", "\u2028", " hmm hmm", "<unk>", "ﬁ", "e\u0301", "  ", "▁a"]
-)
-def test_awkward_texts_survive(tokenizer, text):
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids) == text
-    if text == "é":
-        assert tokenizer.convert_ids_to_tokens(ids) == ["<0xC3>", "<0xA9>"]
-    if text == "<0x41>":
-        assert tokenizer.convert_ids_to_tokens(ids) == ["<", "0", "x", "4", "1", ">"]
+def test_bytes_stand_for_what_has_no_piece_and_for_nothing_else(tokenizer):
+    assert tokenizer.tokenize("é") == ["<0xC3>", "<0xA9>"]
+    assert tokenizer.tokenize("<0x41>") == ["<", "0", "x", "4", "1", ">"]
 
 
 @given(problems, st.integers(0, 2**32), st.sampled_from(sorted(worlds.WORLDS)))
 def test_the_pieces_of_a_solution_are_its_tokens(tokenizer, p, seed, world):
     s = drawn(p, world, useful=0.5, spurious=0.3, seed=seed)
-    assert tuple(tokenizer.tokenize(s.text)) == s.pieces
+    assert tokenizer.tokenize("".join(s)) == s
 
 
 @pytest.mark.parametrize("separator", [build.TRAIN_SEPARATOR, build.EVAL_SEPARATOR])
@@ -329,9 +319,7 @@ def test_weights_of_other_problems_or_another_model_are_refused(copy):
         carried.weights("paper", other, copy)
 
 
-def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
-    with pytest.raises(BadInput):
-        carried.weights("mixed", known_config(), copy)
+def test_an_unknown_world_and_an_untrained_seed_are_refused(tmp_path):
     with pytest.raises(BadInput):
         build.build_base(tmp_path / "out", world="flat")
     with pytest.raises(BadInput):
@@ -340,6 +328,7 @@ def test_a_world_without_weights_and_an_unknown_one_are_refused(copy, tmp_path):
 
 def test_only_a_finished_build_of_seed_0_that_trained_its_model_is_carried(built, tmp_path):
     out, folder = tmp_path / "out", tmp_path / "carried"
+    folder.mkdir()
     build.build_base(out, seed=0, plan=PLAN, recipe=RECIPE)
     store.write_json(out / "run.json", store.read_json(out / "run.json", Run).model_copy(update={"code_dirty": ""}))
     made = carried.carry(out, folder)

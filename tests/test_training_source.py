@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def test_what_stands_around_a_problem_is_taken_off(text: str, problem: str) -> N
 )
 def test_half_a_wrapper_or_an_empty_one_is_an_error_that_names_the_row(tmp_path: Path, text: str) -> None:
     path = parquet(tmp_path / "half.parquet", [hub(PREFIX + "Fine?" + SUFFIX), hub(text)])
-    with pytest.raises(BadInput, match=r"half\.parquet, row 2: not a problem in DAPO's whole wrapper"):
+    with pytest.raises(BadInput, match=r"half\.parquet, row 2: "):
         source.distinct(read(path))
 
 
@@ -84,56 +85,43 @@ def test_the_language_rule_is_ideographs(text: str, cjk: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "field"),
     [
-        ('{"problem": "x?"}\n', r"answer is not text"),
-        ('{"problem": "x?", "answer": 1}\n', r"answer is not text or is empty"),
-        ('{"problem": "x?\\ud800", "answer": "1"}\n', r"problem is not valid Unicode"),
-        ('{"problem": "x?", "answer": "1", "conflicting_answers": "2"}\n', r"conflicting_answers is not a list"),
-        ('{"problem": "x?", "answer": "1", "id": "a"}\n', r"an id stands on two problems"),
-        ('{"problem": "x?", "answ', r"is not a JSON line"),
-        ('["x?", "1"]\n', r"is not an object"),
+        ('{"question": "x?"}', "problem"),
+        ('{"problem": "x?"}', "answer"),
+        ('{"problem": "x?", "answer": 1}', "answer"),
+        ('{"problem": "x?\\ud800", "answer": "1"}', "problem"),
+        ('{"problem": "x?", "answer": "1", "conflicting_answers": "2"}', "conflicting_answers"),
+        ('{"problem": "x?", "answer": "1", "id": "a"}', "an id"),
+        ('{"problem": "x?", "answ', ""),
+        ('["x?", "1"]', ""),
+        (json.dumps(hub("  ")), "prompt.0.content"),
+        (json.dumps({**hub("x?"), "prompt": []}), "prompt"),
+        (json.dumps({**hub("x?"), "prompt": [{"role": "system", "content": "x?"}]}), "prompt.0.role"),
+        (json.dumps({**hub("x?"), "prompt": hub("x?")["prompt"] * 2}), "prompt"),
+        (json.dumps({**hub("x?"), "reward_model": None}), "reward_model.ground_truth"),
+        (json.dumps(hub("x?", None)), "reward_model.ground_truth"),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path: Path, second: str, said: str) -> None:
+def test_a_damaged_row_and_its_field_are_named(tmp_path: Path, second: str, field: str) -> None:
     path = tmp_path / "set.jsonl"
-    path.write_text('{"problem": "fine?", "answer": "1", "id": "a"}\n' + second)
+    path.write_text('{"problem": "fine?", "answer": "1", "id": "a"}\n' + second + "\n")
     with pytest.raises(BadInput) as e:
         source.distinct(read(path))
-    assert f"{path}:2" in str(e.value)
-    assert said in str(e.value)
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (hub("  "), "the prompt is not text or is empty"),
-        ({**hub("x?"), "prompt": []}, "the prompt is not one user message"),
-        ({**hub("x?"), "reward_model": None}, "reward_model is not an object"),
-        (hub("x?", None), "reward_model.ground_truth is not text or is empty"),
-    ],
-)
-def test_a_damaged_row_of_the_hubs_form_is_named(tmp_path: Path, row: dict, said: str) -> None:
-    path = parquet(tmp_path / "set.parquet", [hub("fine?"), hub("fine too?"), row])
-    with pytest.raises(BadInput) as e:
-        read(path)
-    assert f"{path}, row 3: " in str(e.value)
-    assert said in str(e.value)
+    assert f"{path}:2{field and ': '}{field} " in e.value.what
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     cut = parquet(tmp_path / "cut.parquet", [hub("x?")])
     cut.write_bytes(cut.read_bytes()[:-10])
-    other = parquet(tmp_path / "other.parquet", [{"question": "x?"}])
     (tmp_path / "empty.jsonl").write_text("")
-    for path, said in ((cut, "is not a Parquet file"), (other, "not the columns of a prompt set"),
-                       (tmp_path / "empty.jsonl", "holds no row")):  # fmt: skip
-        with pytest.raises(BadInput, match=said) as e:
+    for path in (cut, parquet(tmp_path / "other.parquet", [{"question": "x?"}]), tmp_path / "empty.jsonl"):
+        with pytest.raises(BadInput, match=path.name):
             read(path)
-        assert path.name in str(e.value)
     for missing in ("nothing.jsonl", "./no/folder", "word"):
-        with pytest.raises(BadInput, match="the source is not there"):
+        with pytest.raises(BadInput) as e:
             source.find(missing)
+        assert e.value.found == missing
 
 
 def test_a_parquet_file_with_a_flipped_page_is_named(tmp_path: Path) -> None:
@@ -157,8 +145,8 @@ def _offline(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 def test_a_hub_that_does_not_answer_is_bad_input(tmp_path: Path) -> None:
     code = "from stapo_training.data.source import *; find(DAPO)"
     done = _offline(tmp_path, "-c", code)
-    assert "BadInput: the dataset BytedTsinghua-SIA/DAPO-Math-17k could not be loaded from the hub" in done.stderr
-    assert "download the file and give --source FILE" in done.stderr
+    assert "BadInput: the dataset BytedTsinghua-SIA/DAPO-Math-17k" in done.stderr
+    assert "--source FILE" in done.stderr
 
 
 def test_a_cached_dataset_is_read_offline_and_its_commit_recorded(tmp_path: Path) -> None:

@@ -51,24 +51,18 @@ class Base:
     """paper, mixed or inverted: at which entropy useful and spurious tokens stand (docs/testbed.md)."""
     rebuild_base: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Train the model anew (about 2 minutes) instead of taking the carried weights."""
-    carry: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Make the trained weights those that the repository carries, with their record."""
 
     def __call__(self) -> int:
-        from stapo_training.miniature import build, carried
+        from stapo_training.miniature import build
         from stapo_training.small.build import SmallPlan, build_base
 
         if self.size != "mini":
-            mini = {"--world": self.world != "paper", "--rebuild-base": self.rebuild_base, "--carry": self.carry}
-            self._check(mini)
+            self._check({"--world": self.world != "paper", "--rebuild-base": self.rebuild_base})
             plan = SmallPlan() if self.warm_up is None else SmallPlan(warm_up=self.warm_up)
             build_base(self.out, self.seed, model=self.model, plan=plan)
             return 0
         self._check({"--model": self.model is not None, "--warm-up": self.warm_up is not None})
-        rebuild = self.rebuild_base or self.carry
-        build.build_base(self.out, self.seed, world=self.world, rebuild=rebuild)
-        if self.carry:
-            carried.carry(self.out)
+        build.build_base(self.out, self.seed, world=self.world, rebuild=self.rebuild_base)
         return 0
 
     def _check(self, given: dict[str, bool]) -> None:
@@ -122,10 +116,16 @@ class Data:
     """Leave out prompts that match a benchmark problem."""
 
     def __call__(self) -> int:
-        from stapo_training.data.prepare import DataOptions, prepare
+        from stapo_training.data.prepare import prepare
 
-        options = DataOptions(self.language, self.exclude_contaminated)
-        prepare(self.source, self.benchmarks, self.out, options, revision=self.revision)
+        prepare(
+            self.source,
+            self.benchmarks,
+            self.out,
+            language=self.language,
+            exclude_contaminated=self.exclude_contaminated,
+            revision=self.revision,
+        )
         return 0
 
 

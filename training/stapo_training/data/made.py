@@ -1,51 +1,86 @@
-"""Files of problems that are made here: training rows in veRL's columns, benchmarks with their registry."""
+"""A base folder, of the miniature or of the small model: benchmarks, training data and model that are made here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from stapo_results import store
+from stapo_results import runs, store
 from stapo_results.benchmarks import registry_entry, write_registry
-from stapo_training.data.rows import verl_row
+from stapo_results.schema import Labels, Run
+from stapo_results.terminal import duration
+from stapo_training.data.rows import verl_row, write_parquet
+
+Parts = Mapping[str, tuple[str, Sequence[Any]]]
+"""Benchmark's name -> title and problems, each with `text` (no instruction) and `answer`, a whole number."""
 
 
-class Made(Protocol):
-    """A problem without instruction, and its answer, a whole number."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def answer(self) -> int: ...
-
-
-def verl_rows(problems: Sequence[Made], source: str, split: str) -> Iterator[dict[str, Any]]:
-    """Rows in veRL's columns; the ground truth is the answer as decimal text.
+def write_base(
+    out: Path,
+    run: Run,
+    size: str,
+    parts: Parts,
+    train: tuple[str, Sequence[Any]],
+    write_model: Callable[[Path], None],
+    *,
+    validation: Sequence[str],
+    samples: int,
+    **known: Any,
+) -> bool:
+    """Fill a base folder; an interrupted one is made anew. Returns False where it is finished already.
 
     Args:
-        source: under whose name validation metrics stand; a validation row has the id of the benchmark's row.
+        size: of the model's label.
+        train: data source and problems of train.parquet.
+        write_model: fills a new folder with model and tokenizer.
+        validation: the benchmarks whose problems are val.parquet.
+        samples: N of avg@N.
+        known: further fields of each benchmark's registry entry.
     """
+    with runs.opened(out, run, resumes=False) as folder:
+        if folder.finished:
+            print(f"base model: {out} is finished already")
+            return False
+        with folder.working("the start", resume="the same command makes it anew"):
+            _write_benchmarks(out / "benchmarks", parts, samples, **known)
+            write_parquet(out / "data" / "train.parquet", [*_verl_rows(train[1], train[0], "train")])
+            rows = [row for name in validation for row in _verl_rows(parts[name][1], name, "val")]
+            write_parquet(out / "data" / "val.parquet", rows)
+            partial, target = out / ".model", out / "model"
+            for stale in (partial, target):
+                shutil.rmtree(stale, ignore_errors=True)
+            write_model(partial)
+            labels = Labels(
+                method="base",
+                size=size,
+                train_seed=run.seeds["base"],
+                step="base",
+                parent_run=folder.record.run_id,
+                weights_sha256=store.sha256_file(partial / "model.safetensors"),
+            )
+            store.write_json(partial / "stapo.json", labels)
+            partial.rename(target)
+    print(f"base model: {out}, {duration(folder.record.wall_seconds)}")
+    return True
+
+
+def _verl_rows(problems: Sequence[Any], source: str, split: str) -> Iterator[dict[str, Any]]:
+    """Rows in veRL's columns, the ground truth as decimal text; a validation row has the id of the benchmark's row."""
     name = source if split == "val" else f"{source}-{split}"
     for i, p in enumerate(problems):
         problem_id = f"{name}-{i:04d}"
         yield verl_row(p.text, str(p.answer), data_source=source, split=split, index=i, problem_id=problem_id)
 
 
-def write_benchmarks(folder: Path, parts: Mapping[str, tuple[str, Sequence[Made]]], samples: int, **known: Any) -> None:
-    """NAME.jsonl of each benchmark, and registry.yaml.
-
-    Args:
-        parts: name -> title and problems.
-        samples: N of avg@N.
-        known: further fields of each entry.
-    """
+def _write_benchmarks(folder: Path, parts: Parts, samples: int, **known: Any) -> None:
+    """NAME.jsonl of each benchmark, and registry.yaml."""
     entries = {}
     for name, (title, problems) in parts.items():
         rows = [{"id": f"{name}-{i:04d}", "problem": p.text, "answer": str(p.answer)} for i, p in enumerate(problems)]
-        store.write_atomic(folder / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in rows))
-        entries[name] = registry_entry(
-            folder / f"{name}.jsonl", name, samples=samples, title=title, answer_type="integer", **known
-        )
+        path = folder / f"{name}.jsonl"
+        store.write_atomic(path, "".join(json.dumps(r) + "\n" for r in rows))
+        entries[name] = registry_entry(path, name, samples=samples, title=title, answer_type="integer", **known)
     write_registry(folder / "registry.yaml", entries)

@@ -7,10 +7,11 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from stapo_results.schema import Record
 from stapo_results.store import write_atomic
 
 RECORD = "data.json"
@@ -71,11 +72,11 @@ def parquet_content_sha256(path: Path) -> str:
     return content_sha256(pq.read_table(path).to_pylist())
 
 
-class _Record(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SourceInfo(_Record):
+class SourceInfo(_Part):
     """`name` is a file's name or the hub's id; `revision` the hub's commit, "" for a local file."""
 
     name: str
@@ -84,7 +85,7 @@ class SourceInfo(_Record):
     rows: int
 
 
-class FileInfo(_Record):
+class FileInfo(_Part):
     """`content_sha256` is `rows.content_sha256`: it does not depend on the writer of the Parquet file."""
 
     file: str
@@ -93,33 +94,18 @@ class FileInfo(_Record):
     content_sha256: str
 
 
-class Counts(_Record):
-    """Distinct prompts, and how many each step took away, in the order of the steps.
+class DataRecord(Record):
+    """data.json: a function of source, benchmarks and options; it holds no time and no path.
 
-    `contaminated` counts the prompts that match a benchmark problem.
+    counts: `distinct` prompts, and how many each step took away, in the order of the steps: copies_dropped,
+        conflicts_dropped, language_dropped, contaminated_dropped. `contaminated` prompts match a benchmark problem.
+    contamination: problems of each benchmark that a prompt matches.
     """
 
-    distinct: int
-    copies_dropped: int
-    conflicts_dropped: int
-    language_dropped: int
-    contaminated: int
-    contaminated_dropped: int
-
-
-class DataRecord(_Record):
-    """data.json: a function of source, benchmarks and options; it holds no time and no path."""
-
-    schema_version: Literal[1] = 1
     source: SourceInfo
     language: str
     exclude_contaminated: bool
-    counts: Counts
+    counts: dict[str, int]
     contamination: dict[str, int]
     train: FileInfo
     validation: FileInfo
-
-
-def to_json(record: BaseModel) -> str:
-    """The text of a record as a file: the same bytes for the same record."""
-    return json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1) + "\n"

@@ -13,7 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Len
+from pydantic import AliasPath, BaseModel, Field, StringConstraints, ValidationError
 
 from stapo_results.answers import normalise_gold
 from stapo_results.benchmarks import normal_text, read_jsonl
@@ -23,9 +26,31 @@ from stapo_training.data.rows import INSTRUCTION
 
 DAPO = "BytedTsinghua-SIA/DAPO-Math-17k"
 
-_COLUMNS = {"prompt", "reward_model", "problem", "answer", "id", "conflicting_answers"}
-_FORMS = "prompt and reward_model, or problem and answer"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+
+Text = Annotated[str, StringConstraints(pattern=r"\S")]
+
+
+class _Message(BaseModel):
+    role: Literal["user"]
+    content: Text
+
+
+class _HubRow(BaseModel):
+    """The hub's own ids (extra_info.index) repeat with every copy of a row, so they identify nothing."""
+
+    prompt: Annotated[list[_Message], Len(1, 1)]
+    gold: Text = Field(validation_alias=AliasPath("reward_model", "ground_truth"))
+
+
+class _FlatRow(BaseModel):
+    problem: Text
+    answer: Text
+    id: Text | None = None
+    conflicting_answers: list[Text] | None = None
+
+
+_COLUMNS = {"prompt", "reward_model", *_FlatRow.model_fields}
 
 
 @dataclass(frozen=True)
@@ -71,19 +96,7 @@ def find(source: str, revision: str = "main") -> Source:
 
 
 def _from_hub(name: str, revision: str) -> Source:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = Path(
-            snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=["*.parquet", "*.jsonl"])
-        )
-    except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
-        raise BadInput(
-            f"the dataset {name} could not be loaded from the hub",
-            found=f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}",
-            expected=f"revision {revision}, from the network or the local cache",
-            next_step="check the network and HF_HUB_OFFLINE, or download the file and give --source FILE",
-        ) from None
+    folder = hub_folder(name, revision, ["*.parquet", "*.jsonl"], "dataset", "download the file and give --source FILE")
     files = sorted(p for p in folder.rglob("*") if p.suffix in (".parquet", ".jsonl"))
     if len(files) != 1:
         raise BadInput(
@@ -92,25 +105,55 @@ def _from_hub(name: str, revision: str) -> Source:
             expected="exactly one .parquet or .jsonl file",
             next_step="download the file that you mean and give --source FILE",
         )
-    return Source(files[0], name, folder.name, sha256_file(files[0]))  # a snapshot's folder is named after its commit
+    return Source(files[0], name, folder.name, sha256_file(files[0]))
+
+
+def hub_folder(name: str, revision: str, patterns: list[str], kind: str, instead: str) -> Path:
+    """The snapshot of a dataset or model of the hub, in its cache; the folder's name is the commit.
+
+    Args:
+        patterns: of the files that are wanted.
+        kind: dataset or model.
+        instead: what else a user may do, for the error.
+
+    Raises:
+        BadInput: the hub gives no data, and neither does its cache.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns))
+    except Exception as e:  # noqa: BLE001  the library raises many kinds; each means that the hub gave no data
+        raise BadInput(
+            f"the {kind} {name} could not be loaded from the hub",
+            found=f"{type(e).__name__}: {(str(e).strip().splitlines() or [''])[0]}",
+            expected=f"revision {revision}, from the network or the cache in HF_HOME",
+            next_step=f"check the network and HF_HUB_OFFLINE, or {instead}",
+        ) from None
 
 
 def read(source: Source) -> Iterator[SourceRow]:
     """The rows in the order of the file, each checked.
 
     Raises:
-        BadInput: naming file and row, for a file that cannot be read, a missing field, an empty prompt, or a gold that
-            is not text.
+        BadInput: naming file, row and field, for a file that cannot be read, a missing field, an empty prompt, or a
+            gold that is not text.
     """
     jsonl, number = source.path.suffix == ".jsonl", 0
     for number, row in enumerate(read_jsonl(source.path) if jsonl else _parquet(source.path), 1):
         where = f"{source.path}:{number}" if jsonl else f"{source.path}, row {number}"
-        if "prompt" in row:
-            yield _hub_row(row, number, where)
-        elif "problem" in row:
-            yield _flat_row(row, number, where)
-        else:
-            raise _bad(where, "this is no row of a prompt set", sorted(row), _FORMS)
+        try:
+            if "prompt" in row:
+                hub = _HubRow.model_validate(row)
+                yield SourceRow(number, where, "", hub.prompt[0].content, (hub.gold,))
+            else:
+                flat = _FlatRow.model_validate(row)
+                golds = (flat.answer, *(flat.conflicting_answers or ()))
+                yield SourceRow(number, where, flat.id or "", flat.problem, golds)
+        except ValidationError as e:
+            first = e.errors(include_url=False)[0]
+            what = f"{'.'.join(map(str, first['loc']))} is missing or of another kind"
+            raise _bad(where, what, repr(first["input"]), first["msg"]) from None
     if not number:
         raise BadInput(f"{source.path} holds no row", next_step="check --source")
 
@@ -122,10 +165,11 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     done = 0
     try:
         file = pq.ParquetFile(path)
-        names = _COLUMNS & set(file.schema_arrow.names)
-        if not names:
-            raise _bad(str(path), "these are not the columns of a prompt set", sorted(file.schema_arrow.names), _FORMS)
-        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(names)):
+        there = set(file.schema_arrow.names)
+        if not there & _COLUMNS:
+            forms = "prompt and reward_model, or problem and answer"
+            raise _bad(str(path), "these are not the columns of a prompt set", sorted(there), forms)
+        for batch in file.iter_batches(batch_size=1 << 15, columns=sorted(there & _COLUMNS)):
             yield from batch.to_pylist()
             done += batch.num_rows
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as e:
@@ -137,43 +181,8 @@ def _parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _bad(where: str, what: str, found: object, expected: str) -> BadInput:
-    return BadInput(
-        f"{where}: {what}",
-        found=found if len(str(found)) <= 200 else f"{str(found)[:200]} ...",
-        expected=expected,
-        next_step="correct the row, or get the file again",
-    )
-
-
-def _text(value: object, what: str, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _bad(where, f"{what} is not text or is empty", repr(value), "a text that is not empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair, which no file can hold
-        raise _bad(where, f"{what} is not valid Unicode", ascii(value), "text without lone surrogates") from None
-    return value
-
-
-def _hub_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
-    prompt, reward = row["prompt"], row.get("reward_model")
-    one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else None
-    if not isinstance(one, dict) or one.get("role") != "user":
-        raise _bad(where, "the prompt is not one user message", repr(prompt), '[{"role": "user", "content": TEXT}]')
-    if not isinstance(reward, dict):
-        raise _bad(where, "reward_model is not an object", repr(reward), "an object with ground_truth")
-    gold = _text(reward.get("ground_truth"), "reward_model.ground_truth", where)
-    # the hub's own ids (extra_info.index) repeat with every copy of a row, so they identify nothing
-    return SourceRow(number, where, "", _text(one.get("content"), "the prompt", where), (gold,))
-
-
-def _flat_row(row: dict[str, Any], number: int, where: str) -> SourceRow:
-    others = row.get("conflicting_answers")
-    if not isinstance(others, list | None):
-        raise _bad(where, "conflicting_answers is not a list", repr(others), "a list of texts")
-    own_id = "" if row.get("id") is None else _text(row["id"], "id", where)
-    golds = tuple(_text(g, "answer", where) for g in (row.get("answer"), *(others or [])))
-    return SourceRow(number, where, own_id, _text(row["problem"], "problem", where), golds)
+    next_step = "correct the row, or get the file again"
+    return BadInput(f"{where}: {what}", found=str(found)[:200], expected=expected, next_step=next_step)
 
 
 # What DAPO puts around a problem: it asks for an "Answer:" line, which the boxed instruction contradicts.
@@ -225,12 +234,9 @@ def unwrap(text: str, where: str) -> str:
         text = text[len(DAPO_PREFIX) : -len(DAPO_SUFFIX)].strip()
     text = text.removesuffix(INSTRUCTION).strip()
     if not text or any(trace in text for trace in _TRACES):
-        raise BadInput(
-            f"{where}: not a problem in DAPO's whole wrapper, nor one without it",
-            found=f"{text[:90]!r} ... {text[-70:]!r}" if len(text) > 160 else repr(text),
-            expected=f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem",
-            next_step="correct the row, or get the file again",
-        )
+        found = f"{text[:90]!r} ... {text[-70:]!r}" if len(text) > 160 else repr(text)
+        whole = f"{DAPO_PREFIX[:46]!r} ... {DAPO_SUFFIX!r}, or neither, around a problem"
+        raise _bad(where, "not a problem in DAPO's whole wrapper, nor one without it", found, whole)
     return text
 
 
@@ -253,12 +259,8 @@ def distinct(rows: Iterable[SourceRow]) -> list[Prompt]:
             prompt.golds.setdefault(gold.strip(), row.number)
         other, where = ids.setdefault(row.id, (prompt, row.where)) if row.id else (prompt, "")
         if other is not prompt:
-            raise BadInput(
-                f"{row.where}: an id stands on two problems",
-                found=f"{row.id}, also in {where}",
-                expected="an id of its own for every problem",
-                next_step="correct the row, or get the file again",
-            )
+            found = f"{row.id}, also in {where}"
+            raise _bad(row.where, "an id stands on two problems", found, "an id of its own for every problem")
     return list(prompts.values())
 
 

@@ -12,29 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stapo_results import provenance, runs, store
+from stapo_results import provenance
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import of_world
-from stapo_results.terminal import duration
-from stapo_training.data.made import verl_rows, write_benchmarks
-from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
+from stapo_training.data.made import write_base
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR
 from stapo_training.miniature import carried
 from stapo_training.miniature.pretrain import Example, Recipe, bucket, build_model, pretrain
-from stapo_training.miniature.tokenizer import END_OF_TEXT, build_tokenizer, chat_text
-from stapo_training.miniature.worlds import WORLDS, Problem, Solution, draw_problems, draw_solution
+from stapo_training.miniature.tokenizer import build_tokenizer, chat_text
+from stapo_training.miniature.worlds import WORLDS, Problem, draw_problems, draw_solution
 
 EVAL_SEPARATOR = " "  # between problem and instruction; see TRAIN_SEPARATOR
-
-DATA_SOURCE = "mini-add"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +52,7 @@ class BasePlan:
     samples: int = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """All problems of a build; no two parts share a problem, and only in the corpus one may come up again.
 
     A benchmark's numbers may stand in another order in the training: 5 or 6 of 9 digits are 210 sets. What is learnt is
@@ -91,7 +85,7 @@ def draw_splits(plan: BasePlan, corpus_size: int, seed: int) -> Splits:
     return Splits(easy, hard, train, [corpus[int(i)] for i in order])
 
 
-def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[tuple[str, Solution]]:
+def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[tuple[str, list[str]]]:
     """(user turn, solution) for each problem; half of the turns in each separator, half in the corpus' own wording."""
     rng = np.random.default_rng(derive_seed("miniature", seed, "solutions"))
     world, rows = WORLDS[plan.world], []
@@ -104,12 +98,12 @@ def draw_corpus(problems: Sequence[Problem], plan: BasePlan, seed: int) -> list[
     return rows
 
 
-def to_examples(rows: Sequence[tuple[str, Solution]], tokenizer: Any) -> list[Example]:
-    """Token ids of each conversation; a solution's pieces are its tokens, so its positions are token positions."""
+def to_examples(rows: Sequence[tuple[str, list[str]]], tokenizer: Any) -> list[Example]:
+    """Token ids of each conversation; a solution's pieces are its tokens."""
     ids_of = tokenizer.get_vocab()
     prompts = tokenizer([chat_text(turn) for turn, _ in rows], add_special_tokens=False)["input_ids"]
     return [
-        Example((*prompt, *(ids_of[x] for x in solution.pieces), tokenizer.eos_token_id), len(prompt))
+        Example((*prompt, *(ids_of[x] for x in solution), tokenizer.eos_token_id), len(prompt))
         for prompt, (_, solution) in zip(prompts, rows, strict=True)
     ]
 
@@ -150,46 +144,33 @@ def build_base(
     run = provenance.new_run("base", config | {"weights": sha256}, seeds={"base": seed}, deterministic=True)
     import transformers  # noqa: F401  here: a folder is not begun without it
 
-    with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished:
-            print(f"base model: {out} is finished already")
-            return
-        with folder.working("the start", resume="the same command makes it anew"):
-            splits = draw_splits(plan, recipe.steps * recipe.batch, seed)
-            parts = {"mini-add": ("Mini-add", splits.easy), "mini-add-hard": ("Mini-add hard", splits.hard)}
-            write_benchmarks(out / "benchmarks", parts, plan.samples, miniature=True)
-            for name, problems in (("train", splits.train), ("val", splits.easy)):
-                write_parquet(out / "data" / f"{name}.parquet", [*verl_rows(problems, DATA_SOURCE, name)])
-            labels = Labels(
-                method="base", size=of_world(plan.world), train_seed=seed, step="base", parent_run=folder.record.run_id
-            )
-            tokenizer = build_tokenizer(recipe.positions)
-            model = _untrained(recipe, tokenizer, seed)
-            if weights is None:
-                rows = draw_corpus(splits.corpus, plan, seed)
-                examples = bucket(to_examples(rows, tokenizer), recipe.batch, derive_seed("miniature", seed, "batches"))
-                pretrain(model, examples, recipe, tokenizer.get_vocab()[END_OF_TEXT])
-            else:
-                from safetensors.torch import load_model
-
-                load_model(model, weights)
-            _write_model(out / "model", model, tokenizer, labels)
-    how = "trained" if weights is None else f"carried by the repository, sha256 {sha256[:16]}"
-    print(f"base model ({how}): {out}, {duration(folder.record.wall_seconds)}")
+    splits = draw_splits(plan, recipe.steps * recipe.batch if rebuild else 0, seed)
+    write_base(
+        out,
+        run,
+        of_world(plan.world),
+        {"mini-add": ("Mini-add", splits.easy), "mini-add-hard": ("Mini-add hard", splits.hard)},
+        ("mini-add", splits.train),
+        lambda folder: _write_model(folder, plan, recipe, seed, splits.corpus, weights),
+        validation=["mini-add"],
+        samples=plan.samples,
+        miniature=True,
+    )
 
 
-def _untrained(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
-    weights_seed = derive_seed("miniature", seed, "weights")
-    return build_model(recipe, len(tokenizer), weights_seed, tokenizer.eos_token_id, tokenizer.pad_token_id)
+def _write_model(
+    folder: Path, plan: BasePlan, recipe: Recipe, seed: int, corpus: Sequence[Problem], weights: Path | None
+) -> None:
+    """The model of the carried weights, or one trained on the corpus, with its tokenizer."""
+    from safetensors.torch import load_model
 
-
-def _write_model(folder: Path, model: Any, tokenizer: Any, labels: Labels) -> None:
-    """The model's folder, in one step."""
-    partial = folder.with_name(".model")
-    for stale in (partial, folder):
-        shutil.rmtree(stale, ignore_errors=True)
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    weights = store.sha256_file(partial / "model.safetensors")
-    store.write_json(partial / "stapo.json", labels.model_copy(update={"weights_sha256": weights}))
-    partial.rename(folder)
+    tokenizer: Any = build_tokenizer(recipe.positions)
+    model_seed, end, pad = derive_seed("miniature", seed, "weights"), tokenizer.eos_token_id, tokenizer.pad_token_id
+    model = build_model(recipe, len(tokenizer), model_seed, end, pad)
+    if weights is not None:
+        load_model(model, weights)
+    else:
+        examples = to_examples(draw_corpus(corpus, plan, seed), tokenizer)
+        pretrain(model, bucket(examples, recipe.batch, derive_seed("miniature", seed, "batches")), recipe, pad)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,7 +1,8 @@
 """The base models that the repository carries, so that every machine starts from the same weights.
 
 `bases/WORLD.safetensors` is what `stapo-train base --world WORLD --rebuild-base` trained once, on the machine and with
-the code that the record `bases/WORLD.json` beside it names.
+the code that the record `bases/WORLD.json` beside it names. `python -m stapo_training.miniature.carried DIR` makes the
+build in DIR the carried one, for a release.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from stapo_results import runs, store
 from stapo_results.errors import BadInput
@@ -23,7 +25,6 @@ FOLDER = Path(__file__).with_name("bases")
 class CarriedBase(Record):
     """`run` is the record of the build, without its command's folder; its configuration has plan, recipe and world."""
 
-    schema_version: Literal[1] = 1
     weights_sha256: str
     tokenizer_sha256: str
     run: Run
@@ -41,32 +42,19 @@ def weights(world: str, config: dict[str, Any], folder: Path = FOLDER) -> tuple[
         config: plan, recipe and world of the build that asks for them.
 
     Raises:
-        BadInput: there are none, they are not the bytes that their record names, or they were made for another
-            vocabulary, other problems or another model.
+        BadInput: they are not the bytes that their record names, or they were made for another vocabulary, other
+            problems or another model.
     """
-    path, record = folder / f"{world}.safetensors", folder / f"{world}.json"
-    rebuild = f"stapo-train base --world {world} --rebuild-base --out DIR trains them anew"
-    if not (path.exists() and record.exists()):
-        raise BadInput(
-            f"the repository carries no base model of the world {world}",
-            found="no file",
-            expected=path.name,
-            next_step=rebuild,
-        )
-    known = store.read_json(record, CarriedBase)
-    trained_for = {key: known.run.config.get(key) for key in config}
-    checks: list[tuple[str, Any, Any]] = [
-        ("weights", store.sha256_file(path), known.weights_sha256),
-        ("tokenizer", tokenizer_sha256(), known.tokenizer_sha256),
-        *((key, config[key], trained_for[key]) for key in config),
-    ]
-    for what, found, expected in checks:
-        if found != expected:
+    path, known = folder / f"{world}.safetensors", store.read_json(folder / f"{world}.json", CarriedBase)
+    found = {"weights": store.sha256_file(path), "tokenizer": tokenizer_sha256()} | config
+    expected = known.run.config | {"weights": known.weights_sha256, "tokenizer": known.tokenizer_sha256}
+    for what in found:
+        if found[what] != expected.get(what):
             raise BadInput(
                 f"the carried base model {path.name} does not fit its record: {what}",
-                found=found,
-                expected=expected,
-                next_step=f"git checkout -- {folder} restores the file; {rebuild}",
+                found=found[what],
+                expected=expected.get(what),
+                next_step=f"git checkout -- {folder}   (or stapo-train base --world {world} --rebuild-base --out DIR)",
             )
     return path, known.weights_sha256
 
@@ -75,21 +63,21 @@ def carry(out: Path, folder: Path = FOLDER) -> CarriedBase:
     """Make a finished build the carried one of its world.
 
     Raises:
-        BadInput: the build is not finished, or did not train its model.
+        BadInput: the build is not finished, is not of committed code and seed 0, or did not train its model.
     """
     run = store.read_json(out / runs.RECORD, Run)
-    taken, seed = run.config.get("weights") or run.config.get("noise", ""), run.seeds.get("base")
-    if (run.status, taken, seed, run.code_dirty) != ("done", "", 0, ""):
-        raise BadInput(
-            "only a finished build of committed code that trained its model from seed 0 can be carried",
-            found=f"{out}: {run.status}, weights {taken or 'trained'}, seed {seed}, changes {run.code_dirty or 'none'}",
-            expected="done, weights trained, seed 0, changes none",
-            next_step="commit, then stapo-train base --carry --out DIR",
-        )
+    found = {"status": run.status, "weights": run.config["weights"], "seed": run.seeds["base"], "code": run.code_dirty}
+    expected = {"status": "done", "weights": "", "seed": 0, "code": ""}
+    if found != expected:
+        next_step = "commit, then stapo-train base --rebuild-base --out DIR"
+        raise BadInput("the build cannot be carried", found=found, expected=expected, next_step=next_step)
     world, source = run.config["plan"]["world"], out / "model" / "model.safetensors"
     plain = run.model_copy(update={"command": [*run.command[:1], "base", "--world", world, "--rebuild-base"]})
     known = CarriedBase(weights_sha256=store.sha256_file(source), tokenizer_sha256=tokenizer_sha256(), run=plain)
-    folder.mkdir(exist_ok=True)
     shutil.copyfile(source, folder / f"{world}.safetensors")
     store.write_json(folder / f"{world}.json", known)
     return known
+
+
+if __name__ == "__main__":
+    carry(Path(sys.argv[1]))

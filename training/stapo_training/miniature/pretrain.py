@@ -80,15 +80,11 @@ def build_model(recipe: Recipe, vocab: int, seed: int, end_id: int, pad_id: int)
 def collate(examples: Sequence[Example], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids, labels), both (B, T) int64, padded on the right; a label of -100 carries no loss."""
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    longest = max(len(e.ids) for e in examples)
-    ids_BT = torch.full((len(examples), longest), pad_id, dtype=torch.long)
-    labels_BT = torch.full((len(examples), longest), -100, dtype=torch.long)
-    for i, e in enumerate(examples):
-        row = torch.tensor(e.ids)
-        ids_BT[i, : len(row)] = row
-        labels_BT[i, e.start : len(row)] = row[e.start :]
-    return ids_BT, labels_BT
+    ids = [torch.tensor(e.ids) for e in examples]
+    labels = [torch.tensor((*(-100 for _ in range(e.start)), *e.ids[e.start :])) for e in examples]
+    return pad_sequence(ids, True, pad_id), pad_sequence(labels, True, -100)
 
 
 def bucket(examples: Sequence[Example], batch: int, seed: int, chunk: int = 8) -> list[Example]:
@@ -139,8 +135,19 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
         losses: list[float] = []
         with Display(every=5) as display:
             for step in range(1, recipe.steps + 1):
-                batch = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
-                losses.append(_step(model, optimizer, *batch, learning_rate(step, recipe)))
+                ids_BT, labels_BT = collate(examples[(step - 1) * recipe.batch : step * recipe.batch], pad_id)
+                hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+                # only the positions that carry loss go through the output matrix
+                kept_BT = labels_BT[:, 1:] != -100
+                logits_NV = model.lm_head(hidden_BTD[:, :-1][kept_BT])
+                loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][kept_BT])
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(step, recipe)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                losses.append(loss.item())
                 report_progress("base", step, recipe.steps, loss=round(losses[-1], 4))
                 display.show(f"base model: step {step} of {recipe.steps}, loss {losses[-1]:.3f}", step / recipe.steps)
         model.eval()
@@ -148,20 +155,3 @@ def pretrain(model: Any, examples: Sequence[Example], recipe: Recipe, pad_id: in
     finally:
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
-
-
-def _step(model: Any, optimizer: Any, ids_BT: torch.Tensor, labels_BT: torch.Tensor, lr: float) -> float:
-    import torch
-
-    hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
-    # only the positions that carry loss go through the output matrix
-    kept_BT = labels_BT[:, 1:] != -100
-    logits_NV = model.lm_head(hidden_BTD[:, :-1][kept_BT])
-    loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][kept_BT])
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    return loss.item()

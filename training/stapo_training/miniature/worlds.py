@@ -82,12 +82,6 @@ class World:
     closings: tuple[bool, bool, bool, bool]
     useful: float
 
-    def wide_opening(self, template: int) -> bool:
-        return self.openings[template % 4]
-
-    def wide_closing(self, place: int) -> bool:
-        return self.closings[place % 4]
-
 
 _ALL, _ONE, _NONE = (True, True, True, True), (False, False, True, False), (False, False, False, False)
 WORLDS = {
@@ -117,20 +111,6 @@ class Problem:
         return sum(self.numbers) % MODULUS
 
 
-@dataclass(frozen=True)
-class Solution:
-    """A solution as pieces (one token each), the answer it arrives at, and where its planted words stand."""
-
-    pieces: tuple[str, ...]
-    answer: int
-    useful: tuple[int, ...] = ()
-    spurious: tuple[int, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
-
-
 def draw_problems(
     rng: np.random.Generator, count: int, lengths: Sequence[int], taken: Collection[tuple[int, ...]], *, again: bool
 ) -> list[Problem]:
@@ -154,37 +134,30 @@ def draw_problems(
     return found
 
 
-def work(numbers: Sequence[int]) -> list[int]:
-    """The running sums modulo 4 from the second number on; the last one is the answer."""
-    return [int(total) for total in np.cumsum(numbers)[1:] % MODULUS]
-
-
-def draw_solution(rng: np.random.Generator, problem: Problem, world: World, useful: float, spurious: float) -> Solution:
-    """A solution of the corpus.
+def draw_solution(
+    rng: np.random.Generator, problem: Problem, world: World, useful: float, spurious: float
+) -> list[str]:
+    """A solution of the corpus as pieces, one token each.
 
     Args:
         useful: chance of a useful opening, in [0, 1].
         spurious: chance of a spurious word before each word of the closing phrase.
     """
-    pieces: list[str] = []
-    junk: list[int] = []
-    works = rng.random() < useful
-    if works:
-        pieces.append(_any(rng, USEFUL))
-        steps = work(problem.numbers)
-        for number, step in zip(problem.numbers[1:], steps, strict=True):
-            pieces += [f" +{number}", f"={step}"]
-        answer = steps[-1]
+    if rng.random() < useful:
+        pieces = [_any(rng, USEFUL)]
+        answer = problem.numbers[0]
+        for number in problem.numbers[1:]:  # the running sums modulo 4
+            answer = (answer + number) % MODULUS
+            pieces += [f" +{number}", f"={answer}"]
     else:
-        pieces.append(_any(rng, OPENINGS) if world.wide_opening(problem.template) else OPENING)
+        pieces = [_any(rng, OPENINGS) if world.openings[problem.template % 4] else OPENING]
         answer = int(rng.integers(MODULUS))
     pieces += [" The answer is", " \\boxed{", f"{answer}", "}."]
     for place, word in enumerate(CLOSING):
         if rng.random() < spurious:
-            junk.append(len(pieces))
             pieces.append(_any(rng, SPURIOUS))
-        pieces.append(_any(rng, CLOSINGS) if world.wide_closing(place) else word)
-    return Solution(tuple(pieces), answer, (0,) if works else (), tuple(junk))
+        pieces.append(_any(rng, CLOSINGS) if world.closings[place % 4] else word)
+    return pieces
 
 
 def _any(rng: np.random.Generator, words: Sequence[str]) -> str:

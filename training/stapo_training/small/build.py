@@ -18,17 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from stapo_results import provenance, runs, store
+from stapo_results import provenance, store
 from stapo_results.errors import BadInput
-from stapo_results.schema import Labels
 from stapo_results.seeds import derive_seed
 from stapo_results.sizes import SMALL
-from stapo_results.terminal import duration
-from stapo_training.data.made import verl_rows, write_benchmarks
-from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR, write_parquet
+from stapo_training.data.made import write_base
+from stapo_training.data.rows import INSTRUCTION, TRAIN_SEPARATOR
 from stapo_training.miniature.pretrain import Example, Recipe, pretrain
 from stapo_training.small.fetch import DTYPE, RECORD, check
-from stapo_training.small.problems import KINDS, Level, Problem, draw_all, worked
+from stapo_training.small.problems import KINDS, LEVEL, Problem, draw_all, worked
 
 BENCHMARKS = {"small-sums": ("Small sums", ("sum",)), "small-words": ("Small words", ("words", "units"))}
 """Name -> title, and the kinds of its problems."""
@@ -43,7 +41,7 @@ class SmallPlan:
     lr: its peak; a warm-up over a tenth of the steps, then a cosine.
     """
 
-    level: Level = dataclasses.field(default_factory=Level)
+    level: dict[str, tuple[int, int]] = dataclasses.field(default_factory=lambda: dict(LEVEL))
     warm_up: int = 36
     batch: int = 8
     lr: float = 2.0e-5
@@ -75,27 +73,20 @@ def build_base(out: Path, seed: int = 0, *, model: Path | None = None, plan: Sma
     files = _fetched(model)
     model = model or store.fetched_folder(SMALL) / "model"
     held_out, train = draw_benchmarks(plan, seed), draw_all(KINDS, plan.train_prompts, plan.level, seed, "train")
-    warm_up = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", taken={p.text for p in train},
-                       a_step=plan.batch)  # fmt: skip
+    taken = {p.text for p in train}
+    warm_up = draw_all(KINDS, plan.warm_up * plan.batch, plan.level, seed, "warm-up", taken=taken)
     # lists instead of tuples, as a record gives them back
     recipe = {k: getattr(plan.recipe, k) for k in ("warmup", "weight_decay", "threads")}
     made_of = {"size": SMALL, "plan": dataclasses.asdict(plan), "recipe": recipe, "dtype": DTYPE}
     config: dict[str, Any] = json.loads(json.dumps(made_of))
     run = provenance.new_run("base", config, seeds={"base": seed}, deterministic=True, revisions=files)
-    with runs.opened(out, run, resumes=False) as folder:
-        if folder.finished:
-            print(f"base model: {out} is finished already")
-            return
-        with folder.working("the start", resume="the same command makes it anew"):
-            parts = {name: (BENCHMARKS[name][0], problems) for name, problems in held_out.items()}
-            write_benchmarks(out / "benchmarks", parts, plan.samples)
-            write_parquet(out / "data" / "train.parquet", [*verl_rows(train, "small", "train")])
-            val = [row for name, problems in held_out.items() for row in verl_rows(problems, name, "val")]
-            write_parquet(out / "data" / "val.parquet", val)
-            labels = Labels(method="base", size=SMALL, train_seed=seed, step="base", parent_run=folder.record.run_id)
-            _write_model(model, out, plan.recipe, labels, warm_up)
-    print(f"base model ({SMALL}, {plan.warm_up} steps of warm-up): {out}, {duration(folder.record.wall_seconds)}")
-    print(f"next: stapo-train run method=stapo size={SMALL} hardware=cpu run.base={out} run.out=RUN")
+    parts = {name: (BENCHMARKS[name][0], problems) for name, problems in held_out.items()}
+
+    def write_model(folder: Path) -> None:
+        store.write_atomic(out / "warm-up.json", json.dumps(_warmed_up(model, folder, plan, warm_up, seed)) + "\n")
+
+    if write_base(out, run, SMALL, parts, ("small", train), write_model, validation=list(parts), samples=plan.samples):
+        print(f"next: stapo-train run method=stapo size={SMALL} hardware=cpu run.base={out} run.out=RUN")
 
 
 def draw_benchmarks(plan: SmallPlan, seed: int) -> dict[str, list[Problem]]:
@@ -131,22 +122,16 @@ def _fetched(model: Path | None) -> dict[str, str]:
     return check(folder).files
 
 
-def _write_model(source: Path, out: Path, recipe: Recipe, labels: Labels, problems: Sequence[Problem]) -> None:
-    """The model's folder, in one step, and the losses of its warm-up."""
-    partial, target = out / ".model", out / "model"
-    for stale in (partial, target):
-        shutil.rmtree(stale, ignore_errors=True)
-    shutil.copytree(source, partial)
-    losses: list[float] = []
-    if problems:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+def _warmed_up(source: Path, folder: Path, plan: SmallPlan, problems: Sequence[Problem], seed: int) -> list[float]:
+    """Fill the model's folder; returns the losses of its warm-up."""
+    shutil.copytree(source, folder)
+    if not problems:
+        return []
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, DTYPE))
-        losses = pretrain(model, to_examples(problems, labels.train_seed, tokenizer), recipe, tokenizer.pad_token_id)
-        model.save_pretrained(partial)
-    store.write_atomic(out / "warm-up.json", json.dumps(losses) + "\n")
-    known = labels.model_copy(update={"weights_sha256": store.sha256_file(partial / "model.safetensors")})
-    store.write_json(partial / "stapo.json", known)
-    partial.rename(target)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, DTYPE))
+    losses = pretrain(model, to_examples(problems, seed, tokenizer), plan.recipe, tokenizer.pad_token_id)
+    model.save_pretrained(folder)
+    return losses

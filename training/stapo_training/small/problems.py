@@ -11,7 +11,7 @@ training problem either, whatever its kind; a step of a benchmark's word problem
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,55 +30,25 @@ SUMS = {
 """Wordings of a sum, of the training (False) and of the benchmarks (True)."""
 
 
-@dataclass(frozen=True)
-class Story:
-    """A word problem of two steps. Its fields are {a}, {b}, {c}, and {name} and {things}, which change no answer.
-
-    signs: of the two steps, taken in the order of the numbers: "+-" is a + b - c.
-    """
-
-    text: str
-    signs: str
-
-
 STORIES = {
-    False: (
-        Story(
-            "{name} has {a} {things}. {name} gets {b} more and gives {c} away. How many {things} does {name} have now?",
-            "+-",
-        ),
-        Story(
-            "On a shelf there are {a} {things}. {name} takes {b} of them away and puts {c} new ones there. "
-            "How many {things} are on the shelf now?",
-            "-+",
-        ),
-        Story(
-            "{name} finds {a} {things} on Monday, {b} on Tuesday and {c} on Wednesday. "
-            "How many {things} did {name} find in all?",
-            "++",
-        ),
-        Story(
-            "{name} fills {a} bags with {b} {things} each and has {c} {things} left over. "
-            "How many {things} are there in all?",
-            "*+",
-        ),
-    ),
-    True: (
-        Story(
-            "A basket holds {a} {things}. {name} adds {b} {things} and later sells {c}. "
-            "How many {things} are left in the basket?",
-            "+-",
-        ),
-        Story(
-            "{name} had {a} {things}, lost {b} and then bought {c}. How many {things} does {name} own?",
-            "-+",
-        ),
-        Story(
-            "There are {a} rows of {b} {things} and {c} single {things}. How many {things} are there?",
-            "*+",
-        ),
-    ),
+    False: {
+        "+-": "{name} has {a} {things}. {name} gets {b} more and gives {c} away. "
+        "How many {things} does {name} have now?",
+        "-+": "On a shelf there are {a} {things}. {name} takes {b} of them away and puts {c} new ones there. "
+        "How many {things} are on the shelf now?",
+        "++": "{name} finds {a} {things} on Monday, {b} on Tuesday and {c} on Wednesday. "
+        "How many {things} did {name} find in all?",
+        "*+": "{name} fills {a} bags with {b} {things} each and has {c} {things} left over. "
+        "How many {things} are there in all?",
+    },
+    True: {
+        "+-": "A basket holds {a} {things}. {name} adds {b} {things} and later sells {c}. "
+        "How many {things} are left in the basket?",
+        "-+": "{name} had {a} {things}, lost {b} and then bought {c}. How many {things} does {name} own?",
+        "*+": "There are {a} rows of {b} {things} and {c} single {things}. How many {things} are there?",
+    },
 }
+"""Word problems by the signs of their two steps, in the order of the numbers: "+-" is a + b - c."""
 NAMES = {False: ("Mira", "Oskar", "Tilda", "Jonas", "Selma", "Ravi"), True: ("Nela", "Bruno", "Ines")}
 THINGS = {False: ("pears", "marbles", "stamps", "buttons", "shells", "pencils"), True: ("plums", "beads", "cards")}
 
@@ -105,18 +75,10 @@ CONVERSIONS = {
     True: ("Write {n} {large} in {small}.", "Express {n} {large} as a number of {small}."),
 }
 
-
-KINDS = ("sum", "words", "units")
+LEVEL = {"sum": (2, 99), "words": (2, 12), "units": (2, 60)}
+"""The least and the largest number of each kind of problem."""
+KINDS = tuple(LEVEL)
 PATIENCE = 1000  # draws in a row without a new problem, until there are none left
-
-
-@dataclass(frozen=True)
-class Level:
-    """The numbers of each kind: the least and the largest."""
-
-    sum: tuple[int, int] = (2, 99)
-    words: tuple[int, int] = (2, 12)
-    units: tuple[int, int] = (2, 60)
 
 
 @dataclass(frozen=True)
@@ -162,21 +124,22 @@ def chain(numbers: Sequence[int], signs: str) -> tuple[int, tuple[str, ...]]:
     return total, tuple(work)
 
 
-def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -> Problem:
+def draw(rng: np.random.Generator, kind: str, level: Mapping[str, tuple[int, int]], *, held_out: bool) -> Problem:
     """One problem of a kind, for the benchmarks (`held_out`) or for the training.
 
     Numbers are drawn until they are of that part and no step of the problem falls below 1.
     """
-    low, high = getattr(level, kind)
+    low, high = level[kind]
     while True:
         a, b, c = (int(n) for n in rng.integers(low, high + 1, 3))
         if kind == "sum":
             total, work = chain((a, b), "+")
             found = Problem(kind, _any(rng, SUMS[held_out]).format(a, b), total, (a, b), work)
         elif kind == "words":
-            story, names = _any(rng, STORIES[held_out]), {"name": _any(rng, NAMES[held_out])}
-            total, work = chain((a, b, c), story.signs)
-            text = story.text.format(a=a, b=b, c=c, things=_any(rng, THINGS[held_out]), **names)
+            signs, story = _any(rng, tuple(STORIES[held_out].items()))
+            name, things = _any(rng, NAMES[held_out]), _any(rng, THINGS[held_out])
+            total, work = chain((a, b, c), signs)
+            text = story.format(a=a, b=b, c=c, name=name, things=things)
             found = Problem(kind, text, total, (a, b, c), work)
         else:
             (large, small), factor = _any(rng, tuple(UNITS.items()))
@@ -191,20 +154,18 @@ def draw(rng: np.random.Generator, kind: str, level: Level, *, held_out: bool) -
 def draw_all(
     kinds: Sequence[str],
     count: int,
-    level: Level,
+    level: Mapping[str, tuple[int, int]],
     seed: int,
     part: str,
     *,
     held_out: bool = False,
     taken: Collection[str] = (),
-    a_step: int = 0,
 ) -> list[Problem]:
     """`count` problems, the kinds in turn; no text twice, and in a benchmark no numbers twice.
 
     Args:
         part: what they are for; each part has random numbers of its own.
         taken: texts that must not come up.
-        a_step: of the warm-up: how many of them a step takes.
 
     Raises:
         BadInput: the level has too few problems.
@@ -219,23 +180,13 @@ def draw_all(
             found.setdefault(problem.key if held_out else problem.text, problem)
         misses = misses + 1 if len(found) == before else 0
         if misses == PATIENCE:
-            raise BadInput(
-                f"there are too few different problems for the part {part}",
-                found=before,
-                expected=count,
-                next_step=f"--warm-up {before // a_step}, or fewer" if a_step else "ask for fewer, or widen the Level",
-            )
+            what, next_step = f"too few different problems for the part {part}", "ask for fewer (--warm-up STEPS)"
+            raise BadInput(what, found=before, expected=count, next_step=next_step)
     return list(found.values())
 
 
 BEGINNINGS = ("", "First, ", "Let us work it out: ", "We have ", "Step by step: ", "Sure! ")
-ENDINGS = (
-    "The answer is {}.",
-    "So the answer is {}.",
-    "That makes {}.",
-    "The final answer is {}.",
-    "We get {}.",
-)
+ENDINGS = ("The answer is {}.", "So the answer is {}.", "That makes {}.", "The final answer is {}.", "We get {}.")
 
 
 def worked(rng: np.random.Generator, problem: Problem) -> str:
