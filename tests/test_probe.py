@@ -454,7 +454,7 @@ def test_an_evaluation_that_does_not_fit_is_refused(model: Path, evaluated: Path
 
     shutil.copytree(evaluated / "run", tmp_path / "run")
     eval_model.benchmarks(tmp_path / "other", problems=3)
-    assert " of sums " in refused(data_dir=tmp_path / "other").what
+    assert " of sums" in refused(data_dir=tmp_path / "other").what
     verdicts = tmp_path / "run/verdicts.jsonl"
     kept = verdicts.read_text().splitlines(keepends=True)
     verdicts.write_text("".join(kept[:5] + kept[6:]))

@@ -76,7 +76,9 @@ def test_given_advantages_are_taken(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=24), st.randoms())
 def test_advantages_do_not_depend_on_the_order_and_sum_to_nothing(rewards: list[tuple[int, int]], random: Any) -> None:
     def rows(pairs: list[tuple[int, int]]) -> list[responses.Response]:
-        return responses.with_advantages([responses.Response("", str(p), 0, "", "", r) for p, r in pairs])
+        found = [responses.Response("", str(p), 0, "", "", r) for p, r in pairs]
+        responses.set_advantages(found)
+        return found
 
     shuffled = random.sample(rewards, len(rewards))
     by_pair = {(r.prompt_id, r.reward): r.advantage for r in rows(rewards)}
@@ -104,7 +106,7 @@ def test_groups_and_samples_of_plain_lines(tmp_path: Path) -> None:
         ("7", 1, False, None),
     ]
     assert rows[1].prompt_id == rows[3].prompt_id != "7"
-    assert [(r.sample, r.tokens) for r in rows[1::2]] == [(0, None), (9, (5, 6))]
+    assert [(r.sample, r.tokens) for r in rows[1::2]] == [(0, None), (9, [5, 6])]
     assert [r.prompt for r in rows[:2]] == ["one", chat]
 
 
@@ -249,7 +251,7 @@ def test_a_model_without_template_or_end_is_told_so(model: Path, tmp_path: Path)
     settings.write_text(json.dumps({k: v for k, v in known.items() if k not in ("chat_template", "eos_token")}))
     bare = encoding.find_model(tmp_path / "model")
     chat = read(tmp_path, [{"messages": [{"role": "user", "content": "x"}], "response": "y", "correct": True}])
-    for rows, said in ((chat, "eos_token"), ([replace(chat[0], stopped=False)], "chat_template")):
+    for rows, said in ((chat, "eos_token"), ([replace(chat[0], stopped=False)], "chat_template.jinja")):
         with pytest.raises(BadInput) as caught:
             encoding.encode(rows, bare)
         assert said in caught.value.next_step

@@ -18,13 +18,13 @@ from stapo_training.theory.formulas import (
     natural_step,
     norm_factor,
     norm_factors,
-    printed_factor,
     softmax,
     target_logprob,
     two_level,
     upper_factor,
     weight,
 )
+from stapo_training.token_log.rows import norm_factor as norm_factor_as_printed
 
 LN2 = math.log(2)
 
@@ -63,7 +63,8 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
     close(d.complement_NV[0, 0], rest)
     close(d.entropy_N, tensor(rest + 50 * math.exp(-50) + 60 * math.exp(-60)))
     close(norm_factor(d, torch.tensor([0])), tensor(rest**2 + math.exp(-100) + math.exp(-120)))
-    assert float(printed_factor(d.probability_NV[0, 0], d.collision_N)) == 0.0  # the printed form has none left
+    printed = norm_factor_as_printed(d.logprob_NV[0, :1].numpy(), d.collision_N.numpy())
+    assert float(printed[0]) == 0.0  # the printed form has none left
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,8 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
 def test_decomposition_by_hand(probabilities: tuple[float, ...], target: int, factor: float) -> None:
     d = of(*probabilities)
     close(norm_factor(d, torch.tensor([target])), tensor(factor))
-    close(printed_factor(tensor(probabilities[target]), d.collision_N), tensor(factor))
+    printed = norm_factor_as_printed(d.logprob_NV[0, target : target + 1].numpy(), d.collision_N.numpy())
+    close(torch.from_numpy(printed), tensor(factor))
 
 
 def test_the_mean_norm_of_drawn_tokens_by_hand() -> None:

@@ -23,7 +23,7 @@ from stapo_repro.run.request import console_script
 from stapo_repro.text import grid
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, StapoError
-from stapo_results.schema import Bench, CheckedStep, MachineCheck, Run, StepMetrics
+from stapo_results.schema import CheckedStep, MachineCheck, Run, StepMetrics
 
 RECORD, PAGE = "check.json", "check.md"
 STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples
@@ -143,15 +143,6 @@ def _base(m: Machine) -> Values:
     return {}
 
 
-def _scores(m: Machine) -> Values:
-    m.run("scores", "stapo-train bench --part tokens --out {out}/scores " + ("--repeats 3" if m.card else "--quick"))
-    rows = {r.name: r for r in store.read_json(m.out / "scores" / "bench.json", Bench).rows}
-    ours, verl = rows["ours: score_tokens"], rows["veRL: logprobs_from_logits, entropy_from_logits"]
-    off = max(ours.values["logprob_off"], ours.values["entropy_off"])
-    _require(off < 1e-3, "token scores are not those of float64", off, "below 1e-3")
-    return {"largest_distance": off, "seconds": ours.seconds, "seconds_of_verl": verl.seconds}
-
-
 def _trained(m: Machine, name: str, more: str = "") -> Values:
     """Run a training to its end; values and times of its steps, checked."""
     m.run(name, m.train(name, more))
@@ -233,7 +224,6 @@ class Step(NamedTuple):
 CHECK = (
     Step("machine", "versions, card and driver", _machine),
     Step("base", "base model, and the training's preflight", _base, "machine"),
-    Step("scores", "token scores against float64", _scores, "machine"),
     Step("speculative", "three steps, killed and resumed", _speculative, "base"),
     Step("two-pass", "the same in two passes",
          lambda m: _trained(m, "two_pass", "actor_rollout_ref.selector.form=two_pass"), "base"),

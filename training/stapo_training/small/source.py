@@ -146,7 +146,7 @@ def from_place(given: str) -> Found:
     name, _, revision = given.partition("@")
     hub = is_hub_id(name) and not Path(given).exists()
     folder = _from_hub(name, revision or None) if hub else Path(given)
-    if lacking := missing_files(folder, tokenizer=True):
+    if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
         raise BadInput(
             "the model is not there" if not folder.is_dir() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",
