@@ -298,7 +298,7 @@ def page(record: MachineCheck, titles: dict[str, str]) -> str:
         memory = [f"{s.values[k]:.1f}" if k in s.values else "" for k in ("gpu_gib", "host_gib")]
         said = "; ".join([*found, *filter(None, [s.error.replace("|", " ")])])
         outcome = s.outcome.replace("_", " ").replace("failed", "FAILED")
-        rows.append([titles[s.name], outcome, f"{s.seconds:.0f}", *memory, said])
+        rows.append([titles.get(s.name, s.name), outcome, f"{s.seconds:.0f}", *memory, said])
     count = Counter(s.outcome for s in record.walked)
     place = ", ".join(hardware["gpus"]) if record.device == "gpu" else f"{hardware['cores']} cores of {hardware['cpu']}"
     code = record.code_commit[:12] + (" with changes" if record.code_dirty else "")
