@@ -113,7 +113,8 @@ class Scorer:
         first_B = np.cumsum(lengths_B) - lengths_B
         total, k = int(lengths_B.sum()), min(TOP, len(self.weight_VD))
         tops = torch.empty(total, k, dtype=torch.long), torch.empty(total, k)
-        out = TokenDistribution(*torch.empty(3, total), *tops)
+        logprob_T, entropy_T, collision_T = torch.empty(3, total).unbind()
+        out = TokenDistribution(logprob_T, entropy_T, collision_T, *tops)
         answered = [i for i in range(len(rows)) if lengths_B[i]]
         finished = len(rows) - len(answered)
         for batch in batches([len(rows[i]) - 1 for i in answered], batch_tokens):
