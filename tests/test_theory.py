@@ -18,13 +18,12 @@ from stapo_training.theory.formulas import (
     natural_step,
     norm_factor,
     norm_factors,
-    printed_factor,
     softmax,
     target_logprob,
-    two_level,
     upper_factor,
     weight,
 )
+from stapo_training.token_log.rows import norm_factor as norm_factor_as_printed
 
 LN2 = math.log(2)
 
@@ -63,7 +62,8 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
     close(d.complement_NV[0, 0], rest)
     close(d.entropy_N, tensor(rest + 50 * math.exp(-50) + 60 * math.exp(-60)))
     close(norm_factor(d, torch.tensor([0])), tensor(rest**2 + math.exp(-100) + math.exp(-120)))
-    assert float(printed_factor(d.probability_NV[0, 0], d.collision_N)) == 0.0  # the printed form has none left
+    printed = norm_factor_as_printed(d.logprob_NV[0, :1].numpy(), d.collision_N.numpy())
+    assert float(printed[0]) == 0.0  # the printed form has none left
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,9 @@ def test_what_is_left_next_to_a_certain_token_keeps_its_digits() -> None:
 def test_decomposition_by_hand(probabilities: tuple[float, ...], target: int, factor: float) -> None:
     d = of(*probabilities)
     close(norm_factor(d, torch.tensor([target])), tensor(factor))
-    close(printed_factor(tensor(probabilities[target]), d.collision_N), tensor(factor))
-
-
-def test_the_mean_norm_of_drawn_tokens_by_hand() -> None:
-    d = of(0.5, 0.3, 0.2)
-    close(norm_factors(d), tensor(0.38, 0.78, 0.98)[None])
-    close((d.probability_NV * norm_factors(d)).sum(-1), tensor(0.62))  # 1 - 0.25 - 0.09 - 0.04
+    printed = norm_factor_as_printed(d.logprob_NV[0, target : target + 1].numpy(), d.collision_N.numpy())
+    close(torch.from_numpy(printed), tensor(factor))
+    close(norm_factors(d)[:, target], tensor(factor))
 
 
 def test_weights_by_hand() -> None:
@@ -136,13 +132,6 @@ def test_the_bounds_hold_everywhere(logits_1V: torch.Tensor, at: int) -> None:
     torch.testing.assert_close(norm_factors(d)[:, target[0]], value, rtol=1e-9, atol=1e-300)
     assert float(lower_factor(gap, d.entropy_N) - value) <= 1e-12 * float(value)
     assert float(value - upper_factor(gap, d.entropy_N, d.vocabulary)) <= 1e-12 * float(value)
-
-
-@given(st.integers(2, 151_936), st.floats(1e-9, 1 - 1e-9), st.data())
-def test_no_two_valued_distribution_breaks_the_upper_bound(vocabulary: int, mass: float, data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, vocabulary - 1))
-    h, _, impurity = two_level(vocabulary, torch.tensor([count]), tensor(mass))
-    assert float(c_v(vocabulary) * h**2) <= float(impurity) * (1 + 1e-12)
 
 
 @settings(max_examples=100)

@@ -151,23 +151,19 @@ class Export:
 
 @dataclass(frozen=True)
 class BenchCommand:
-    """Time parts of training against the way they are usually done, in one run; a record of it."""
+    """Time the ways of selecting against JustRL's update, in one run; a record of it."""
 
     out: Path
     """Folder for the record (run.json, bench.json)."""
-    part: Literal["training", "tokens"] = "training"
-    """training: the ways of selecting, against JustRL's update. tokens: token statistics, against the matrix product
-    alone and veRL's functions; on the GPU where there is one."""
     repeats: int = 5
     """How often everything is timed; the fastest counts."""
     quick: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Small sizes, one repeat: shows that it runs, measures nothing."""
 
     def __call__(self) -> int:
-        from stapo_training.bench import tokens, training
+        from stapo_training.bench import bench
 
-        part = {"training": training, "tokens": tokens}[self.part]
-        part.PART.run(self.out, self.repeats, quick=self.quick)
+        bench(self.out, self.repeats, quick=self.quick)
         return 0
 
 
@@ -229,15 +225,17 @@ class Check:
     Micro-batches of one, of four and packed, on one rank and on two; half a minute. Exit code 1 when one differs.
     """
 
-    method: Annotated[str, tyro.conf.Positional]
+    method: Annotated[str, tyro.conf.Positional] = "stapo"
     """An overlay's name."""
     overrides: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Hydra overrides, KEY=VALUE."""
+    statistics: Path | None = None
+    """Compare token statistics with float64 on this machine's GPU or CPU instead; JSON file for the distances."""
 
     def __call__(self) -> int:
-        from stapo_training.exact import check
+        from stapo_training.exact import check, check_statistics
 
-        return check(self.method, self.overrides)
+        return check_statistics(self.statistics) if self.statistics else check(self.method, self.overrides)
 
 
 @dataclass(frozen=True)

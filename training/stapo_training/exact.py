@@ -1,11 +1,14 @@
-"""`stapo-train check`: what is compared, and how it is said (`verl_ext.exactness` does the comparing)."""
+"""`stapo-train check`: what is compared, and how it is said (`verl_ext.exactness` does the comparing of methods)."""
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
+from stapo_results.store import write_json
 from stapo_training.registry import definition_of, methods
 from stapo_training.run.configuration import compose
 
@@ -44,3 +47,40 @@ def check(method: str, overrides: Sequence[str]) -> int:
         f"{method}: largest relative difference {largest:.1e}, " + ("exact" if exact else f"above {exactness.LIMIT:g}")
     )
     return 0 if exact else 1
+
+
+def check_statistics(out: Path) -> int:
+    """Compare token statistics with float64 on this machine's first GPU, else its CPU, and write the distances.
+
+    Logits have a standard deviation of 3, over the paper's vocabulary on a GPU. bfloat16 there, float32 on a CPU.
+
+    Args:
+        out: JSON file with `logprob_off` and `entropy_off`, the largest distances in nats, and `device`.
+
+    Returns:
+        1 when a distance reaches 1e-3 nats.
+    """
+    import torch
+
+    from stapo_training.selection.token_distribution import score_tokens
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens, hidden, vocabulary = (2048, 2048, 151_936) if device == "cuda" else (64, 256, 8192)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    g = torch.Generator(device).manual_seed(0)
+    hidden_TD = (torch.randn(tokens, hidden, generator=g, device=device) * 3 / hidden**0.5).to(dtype)
+    weight_VD = torch.randn(vocabulary, hidden, generator=g, device=device).to(dtype)
+    chosen_T = torch.randint(0, vocabulary, (tokens,), generator=g, device=device)
+    with torch.no_grad():
+        found = score_tokens(hidden_TD, weight_VD, chosen_T)
+        few = slice(0, 16)  # float64 logits of all tokens would take gigabytes
+        logp = (hidden_TD[few].double() @ weight_VD.double().T).log_softmax(-1)
+        chosen = logp.gather(1, chosen_T[few, None]).squeeze(1)
+        entropy = -(logp.exp() * logp).sum(-1)
+    off = {
+        "logprob_off": float((found.logprob_T[few].double() - chosen).abs().max()),
+        "entropy_off": float((found.entropy_T[few].double() - entropy).abs().max()),
+    }
+    write_json(out, {**off, "device": device})
+    print(json.dumps({**off, "device": device}))
+    return 0 if max(off.values()) < 1e-3 else 1

@@ -1,8 +1,7 @@
-"""The generated parts of the documentation: decided defaults, what each method, size and machine resolves to, costs.
+"""The generated parts of the documentation: decided defaults, what each method, size and machine resolves to.
 
 `stapo-train configs` writes them, `--check` and the tests compare them. Values come from composed configurations
-(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error), costs and the theory's
-check from their records.
+(`decided.yaml` adds the reasons, and a row whose value is not the composed one is an error).
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from stapo_results import generated
 from stapo_results.errors import BadInput
 from stapo_results.sizes import SMALL
 from stapo_training import registry
-from stapo_training.bench import tokens as bench_tokens
-from stapo_training.bench import training as bench
 from stapo_training.methods import selector_from
 from stapo_training.run import configuration
-from stapo_training.theory import report as theory
 
 FOLDERS = ["run.out=OUT", "run.base=BASE", "run.data=DATA"]
 """What every command has to name and no table shows."""
@@ -210,9 +206,6 @@ def render(docs: Path) -> dict[Path, bytes]:
         ("README.md", "methods", methods_table(records)),
         ("configuration.md", "defaults", defaults_table(decided())),
         ("configuration.md", "resolved", resolved_block()),
-        ("methods/stapo.md", "bench", bench.PART.page_block(records / "bench" / "training")),
-        ("theory.md", "bench", bench_tokens.PART.page_block(records / "bench" / "tokens")),
-        ("theory.md", "theory", theory.page_block(records / "theory")),
     ):
         generated.renew(files, docs / page, name, block)
     return files

@@ -11,13 +11,12 @@ import logging
 import re
 import shutil
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, cast
 
 from stapo_results import store
 from stapo_results.errors import BadInput
 from stapo_results.schema import Labels, Run, StepMetrics
-from stapo_training.artifacts.model_card import model_card
 from stapo_training.run.folder import TrainingFolder
 
 if TYPE_CHECKING:
@@ -33,25 +32,18 @@ def find_checkpoint(path: Path) -> tuple[Path, Path]:
     Raises:
         BadInput: when there is no whole checkpoint.
     """
-    if re.fullmatch(r"global_step_\d+", path.name):
-        run, checkpoint = path.parent.parent, path
-        if not (checkpoint / "COMPLETE.json").exists():
-            raise BadInput(
-                f"{checkpoint} is not a whole checkpoint",
-                found="no COMPLETE.json",
-                expected="a checkpoint that was saved to its end",
-                next_step=f"choose another one under {path.parent}, or run the training again: it resumes",
-            )
-        return run, checkpoint
-    found = TrainingFolder(path).last_checkpoint() if path.is_dir() else None
+    if path.name.startswith("global_step_"):
+        run, found = path.parent.parent, path if (path / "COMPLETE.json").exists() else None
+    else:
+        run, found = path, TrainingFolder(path).last_checkpoint() if path.is_dir() else None
     if found is None:
         raise BadInput(
             f"no checkpoint in {path}",
-            found="no whole checkpoint" if path.is_dir() else "no such folder",
+            found="no whole checkpoint (COMPLETE.json)" if path.is_dir() else "no such folder",
             expected="a run folder of `stapo-train run`, or checkpoints/global_step_N",
-            next_step="stapo-train run ... run.out=DIR makes one",
+            next_step="stapo-train run ... run.out=DIR makes one; the same command resumes an interrupted run",
         )
-    return path, found
+    return run, found
 
 
 def find_shards(folder: Path) -> list[Path]:
@@ -120,10 +112,8 @@ def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_ou
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
-    shapes = {
-        n: t.shape for n, t in read_shards(files)[0].items() if n not in leave_out
-    }  # a DTensor's is the whole one
-    empty = {n: torch.empty(shape, dtype=dtype, device="meta") for n, shape in shapes.items()}
+    whole = {n: t.shape for n, t in read_shards(files)[0].items() if n not in leave_out}  # also of a DTensor
+    empty = {n: torch.empty(shape, dtype=dtype, device="meta") for n, shape in whole.items()}
     split = split_torch_state_dict_into_shards(empty, max_shard_size=_FILE_BYTES)
     for file, names in split.filename_to_tensors.items():
         shards = read_shards(files)  # anew, so that the pages of the file before are given back
@@ -132,7 +122,7 @@ def write_weights(files: Sequence[Path], out: Path, dtype: torch.dtype, leave_ou
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         store.write_atomic(out / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
-    return len(shapes)
+    return len(whole)
 
 
 def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
@@ -149,48 +139,100 @@ def export(checkpoint: Path, out: Path, dtype: str = "fp32") -> None:
 
     run_folder, step_folder = find_checkpoint(checkpoint)
     run = store.read_json(run_folder / "run.json", Run)
-    step = int(step_folder.name.rsplit("_", 1)[1])
-    actor = step_folder / "actor"
-    settings = run.config["run"]
+    own, step = run.config["run"], int(step_folder.name.rsplit("_", 1)[1])
+    labels = Labels(method=own["method"], size=own["size"], train_seed=own["seed"], step=step, parent_run=run.run_id)
     name_of_type = {"fp32": "float32", "bf16": "bfloat16"}[dtype]
-    labels = Labels(
-        method=settings["method"],
-        size=settings["size"],
-        train_seed=settings["seed"],
-        step=step,
-        parent_run=run.run_id,
-    )
-    other = BadInput(
-        f"{out} exists and holds something else", expected="a new folder", next_step="choose another --out"
-    )
-    old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
-    there = json.loads((out / "config.json").read_text())["dtype"] if old else None
-    if out.exists() and (
-        old is None or (old.model_copy(update={"weights_sha256": ""}), there) != (labels, name_of_type)
-    ):
-        raise other  # before minutes of merging
-    shards = find_shards(actor)
-    config = json.loads((actor / "huggingface" / "config.json").read_text())
+    if out.exists():  # before minutes of merging
+        _check_exported(out, labels, name_of_type)
+        print(f"{out}: this checkpoint is exported already")
+        return
+    shards = find_shards(step_folder / "actor")
+    tokenizer = step_folder / "actor" / "huggingface"
+    config = json.loads((tokenizer / "config.json").read_text())
     # safetensors stores no tensor twice; transformers ties it again
     tied = ["lm_head.weight"] if config.get("tie_word_embeddings") else []
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(actor / "huggingface", partial)
+    shutil.copytree(tokenizer, partial)
     config["dtype"] = name_of_type
     for name in ("attn_implementation", "_attn_implementation"):  # the run's choice, which others may not know
         config.pop(name, None)
     store.write_json(partial / "config.json", config)
     count = write_weights(shards, partial, getattr(torch, name_of_type), tied)
-    labels = labels.model_copy(update={"weights_sha256": store.sha256_files(sorted(partial.glob("*.safetensors")))})
+    labels = labels.model_copy(update={"weights_sha256": _sha256(partial)})
     store.write_json(partial / "stapo.json", labels)
     logged = run_folder / "metrics.jsonl"
     metrics = {m.step: m for m in store.read(logged, StepMetrics)} if logged.exists() else {}
     store.write_atomic(partial / "README.md", model_card(run, labels, dtype, metrics.get(step)))
-    if out.exists():
-        shutil.rmtree(partial)
-        if old != labels:
-            raise other
-        print(f"{out}: this checkpoint is exported already")
-        return
     partial.rename(out)
     print(f"{labels.method}/{labels.size} seed {labels.train_seed} step {step}: {count} tensors as {dtype} -> {out}")
+
+
+def _sha256(folder: Path) -> str:
+    return store.sha256_files(sorted(folder.glob("*.safetensors")))
+
+
+def _check_exported(out: Path, labels: Labels, name_of_type: str) -> None:
+    """Raises BadInput unless `out` holds whole weights of this checkpoint in this type."""
+    old = store.read_json(out / "stapo.json", Labels) if (out / "stapo.json").exists() else None
+    if old and old.model_copy(update={"weights_sha256": ""}) == labels:
+        dtype = json.loads((out / "config.json").read_text())["dtype"]
+        if dtype == name_of_type and old.weights_sha256 == _sha256(out):
+            return
+    raise BadInput(
+        f"{out} exists and holds something else",
+        found=f"step {old.step} of run {old.parent_run}" if old else "no stapo.json",
+        expected="a new folder, or whole weights of this checkpoint and type",
+        next_step="choose another --out, or remove the folder",
+    )
+
+
+_TEMPLATE = """\
+---
+library_name: transformers
+{base_line}tags:
+- reinforcement-learning
+- {method}
+---
+
+# {method}-{size}-s{seed}, step {step}
+
+Weights after step {step} of a training. Generated by `stapo-train export` from the run's own records.
+
+| | |
+|---|---|
+{rows}
+
+The metrics are of the training batch, `accuracy` of its validation set; they are no benchmark. To evaluate, in a
+checkout of the code above: `tox -e eval -- --model DIR`. The base model's licence applies to these weights.
+"""
+
+
+def model_card(run: Run, labels: Labels, dtype: str, metrics: StepMetrics | None) -> str:
+    """README.md of an export as Markdown: where the weights come from, by the run's record and nothing else.
+
+    metrics: the line of this step in metrics.jsonl; None when there is none.
+    """
+    path, actor = run.config["actor_rollout_ref"]["model"]["path"], run.config["actor_rollout_ref"]["actor"]
+    hub = not path.startswith((".", "/")) and path.count("/") == 1
+    base = path if hub else PurePath(path).name  # no folder of the training machine
+    numbers = {k: v for k, v in metrics.values.items() if "/" not in k} if metrics else {}
+    rows = {
+        "base model": base if hub else f"{base} (a local folder)",
+        "selector": ", ".join(f"{k} {v}" for k, v in run.config["actor_rollout_ref"]["selector"].items()),
+        "objective": f"clip {actor['clip_ratio_low']} / {actor['clip_ratio_high']}, {actor['loss_agg_mode']}, "
+        f"KL {actor['kl_loss_coef'] if actor['use_kl_loss'] else 'none'}, learning rate {actor['optim']['lr']}",
+        "SHA-256": ", ".join(f"{k} `{v}`" for k, v in run.revisions.items() if "/" not in v) or "not recorded",
+        "run": f"{run.run_id}, started {run.started}, {run.status}",
+        "code": f"`{run.code_commit}`" + (f" with changes `{run.code_dirty}`" if run.code_dirty else ""),
+        "these weights": f"{dtype}, SHA-256 `{labels.weights_sha256}`",
+        f"metrics of step {labels.step}": ", ".join(f"{k} {v:.6g}" for k, v in numbers.items()) or "not recorded",
+    }
+    return _TEMPLATE.format(
+        base_line=f"base_model: {base}\n" if hub else "",
+        method=labels.method,
+        size=labels.size,
+        seed=labels.train_seed,
+        step=labels.step,
+        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),
+    )

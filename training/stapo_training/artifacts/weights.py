@@ -16,14 +16,16 @@ def is_hub_id(model: str) -> bool:
     return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).exists()
 
 
-def missing_files(folder: Path, *, tokenizer: bool = False) -> list[str]:
-    """What a model folder lacks: config.json, the weights or shards that its index names; on request a tokenizer."""
+def missing_files(folder: Path, *, tokenizer: str = "") -> list[str]:
+    """What a model folder lacks: config.json, the weights or shards that its index names.
+
+    Args:
+        tokenizer: a pattern of tokenizer files of which one has to be there; "" asks for none.
+    """
     index = folder / "model.safetensors.index.json"
     shards = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
     lacking = sorted(name for name in {"config.json", *shards} if not (folder / name).exists())
-    if tokenizer and not any(folder.glob("tokenizer*.json")):
-        lacking.append("tokenizer.json or tokenizer_config.json")
-    return lacking
+    return lacking + ([tokenizer] if tokenizer and not any(folder.glob(tokenizer)) else [])
 
 
 def pin(config: Any, *, download: bool) -> None:

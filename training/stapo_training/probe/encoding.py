@@ -7,7 +7,7 @@ one that it spelt in other pieces, comes out as the tokenizer would write it. Li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
 from stapo_training.run.folder import first_line
 
-_AT_ONCE = 1024
 _MARK = "MESSAGE0"
 
 
@@ -45,23 +44,15 @@ def find_model(path: Path) -> ModelFolder:
     """Check a model's folder and load its tokenizer.
 
     Raises:
-        BadInput: no such folder; it lacks a file, or has its weights pickled only; its code would have to be run; its
-            tokenizer has more tokens than the model has logits.
+        BadInput: it is not there or lacks a file, has its weights pickled only, needs code of its own, or its tokenizer
+            has more tokens than the model has logits.
     """
-    if not path.is_dir():
+    if lacking := missing_files(path, tokenizer=TOKENIZER):
         raise BadInput(
-            "--model is no folder",
-            found=path,
-            expected="a folder with config.json, tokenizer.json and *.safetensors",
-            next_step="stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR",
-        )
-    lacking = missing_files(path) + [name for name in (TOKENIZER,) if not (path / name).is_file()]
-    if lacking:
-        raise BadInput(
-            f"{path} lacks files of a model",
-            found=f"no {', '.join(lacking[:5])}",
+            "--model is no whole model",
+            found=f"no {', '.join(lacking[:5])} in {path}",
             expected="config.json, tokenizer.json and all *.safetensors (pickled weights are never read)",
-            next_step="complete the folder; weights in another form: save them with transformers' save_pretrained",
+            next_step="stapo-train export --checkpoint RUN --out DIR, or hf download ORG/NAME --local-dir DIR",
         )
     from transformers import AutoConfig, AutoTokenizer
 
@@ -76,16 +67,14 @@ def find_model(path: Path) -> ModelFolder:
             expected="a model that transformers knows: code from a model's folder is never run",
             next_step="copy the folder again, or take a model of another architecture",
         ) from None
-    vocabulary: int = config.vocab_size
-    if len(tokenizer) > vocabulary:
+    if len(tokenizer) > config.vocab_size:
         raise BadInput(
             f"the tokenizer in {path} is not the model's",
-            found=f"{len(tokenizer):,} tokens, {vocabulary:,} logits (config.json's vocab_size)",
+            found=f"{len(tokenizer):,} tokens, {config.vocab_size:,} logits (config.json's vocab_size)",
             expected="at most as many tokens as logits",
             next_step="copy the model's own tokenizer.json into its folder",
         )
-    positions = getattr(config, "max_position_embeddings", None)
-    return ModelFolder(path, vocabulary, None if positions is None else int(positions), tokenizer)
+    return ModelFolder(path, config.vocab_size, getattr(config, "max_position_embeddings", None), tokenizer)
 
 
 @dataclass(frozen=True)
@@ -115,111 +104,79 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> tuple[list[Tokens], 
             expected="the token that ends a response",
             next_step="set eos_token in tokenizer_config.json",
         )
-    prompts, found = _Prompts(model.tokenizer), []
-    for r, ids in zip(rows, _response_ids(rows, model.tokenizer), strict=True):
-        if r.tokens is None and r.stopped and (not len(ids) or ids[-1] != end):
-            ids = np.concatenate([ids, np.array([end], dtype=np.int32)])
-        found.append(Tokens(prompts(r), ids))
-        _check(found[-1], r, model)
+    prompts: dict[str, list[int]] = {}
+    bare, found = set(), []
+    for r in rows:
+        if r.prompt_id not in prompts:
+            ids = _restored(model.tokenizer, r.prompt, r.where) if r.stripped else None
+            if r.stripped and ids is None:
+                bare.add(r.prompt_id)
+            prompts[r.prompt_id] = ids or _prompt(model.tokenizer, r.prompt, r.where)
+        response = _ids(model.tokenizer, r.text) if r.tokens is None else r.tokens
+        if r.tokens is None and r.stopped and response[-1:] != [end]:
+            response = [*response, end]
+        _check(prompts[r.prompt_id], response, r.where, model)
+        found.append(Tokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
     note = (
-        f"{len(prompts.bare)} of {len(prompts.known)} prompts are scored without the special tokens that the dump left "
+        f"{len(bare)} of {len(prompts)} prompts are scored without the special tokens that the dump left "
         "out: they are not one user message in the model's chat template"
     )
-    return found, [note] if prompts.bare else []
+    return found, [note] if bare else []
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> list[np.ndarray]:
+def _ids(tokenizer: Any, text: str) -> list[int]:
     # special tokens that a text spells out are read as such, and none is added
-    return [np.array(x, dtype=np.int32) for x in tokenizer(texts, add_special_tokens=False).input_ids]
+    return tokenizer(text, add_special_tokens=False).input_ids
 
 
-def _response_ids(rows: Sequence[Response], tokenizer: Any) -> Iterator[np.ndarray]:
-    for first in range(0, len(rows), _AT_ONCE):
-        part = rows[first : first + _AT_ONCE]
-        texts = iter(_ids(tokenizer, [r.text for r in part if r.tokens is None] or [""]))
-        for r in part:
-            # an id beyond int32 is beyond every vocabulary as well
-            yield next(texts) if r.tokens is None else np.array([min(t, 2**31 - 1) for t in r.tokens], dtype=np.int32)
+def _prompt(tokenizer: Any, prompt: str | list[dict[str, str]], where: str) -> list[int]:
+    if isinstance(prompt, str):
+        return _ids(tokenizer, prompt)
+    try:
+        return _ids(tokenizer, tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
+    except Exception as e:  # noqa: BLE001  a template may be missing, and may refuse a chat with any error
+        raise BadInput(
+            f"{where}: the chat does not fit the model's chat template",
+            found=first_line(e) if tokenizer.chat_template else f"no chat_template in {tokenizer.name_or_path}",
+            next_step="correct messages and roles, add the family's chat_template.jinja, or give prompt instead",
+        ) from None
 
 
-class _Prompts:
-    """Ids of prompts, each made once.
+def _restored(tokenizer: Any, text: str | list[dict[str, str]], where: str) -> list[int] | None:
+    """The ids of a dumped prompt with its special tokens, where it is one user message in the chat template.
 
-    A dump's prompt has lost its special tokens. Where what is left is what the chat template leaves of one user
-    message, the template is put around that message again; the result has to give the same text.
+    What the template leaves around a message is taken off the text, and the template put around the rest again. The
+    result has to give the same text: otherwise None.
     """
+    if not tokenizer.chat_template or not isinstance(text, str):
+        return None
 
-    def __init__(self, tokenizer: Any):
-        self.tokenizer = tokenizer
-        self.known: dict[str, np.ndarray] = {}
-        self.bare: set[str] = set()
-        self._frame: tuple[str, str] | None = None
+    def chat(message: str) -> list[int]:
+        return _prompt(tokenizer, [{"role": "user", "content": message}], where)
 
-    def __call__(self, r: Response) -> np.ndarray:
-        if r.prompt_id not in self.known:
-            self.known[r.prompt_id] = self._ids(r)
-        return self.known[r.prompt_id]
-
-    def _ids(self, r: Response) -> np.ndarray:
-        if not isinstance(r.prompt, str):
-            return self._chat(r.prompt, r.where)
-        if r.stripped:
-            if (ids := self._restored(r.prompt, r.where)) is not None:
-                return ids
-            self.bare.add(r.prompt_id)
-        return _ids(self.tokenizer, [r.prompt])[0]
-
-    def _chat(self, messages: list[dict[str, str]], where: str) -> np.ndarray:
-        if not self.tokenizer.chat_template:
-            raise BadInput(
-                f"{where}: a chat, and the model's tokenizer has no chat template",
-                expected="chat_template in the model's folder, or prompts as the model saw them",
-                next_step="add the family's chat_template.jinja to the folder, or give prompt instead of messages",
-            )
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except Exception as e:  # noqa: BLE001  a template may refuse a chat with any error
-            raise BadInput(
-                f"{where}: the model's chat template refuses the chat",
-                found=first_line(e),
-                next_step="correct the messages and their roles",
-            ) from None
-        return _ids(self.tokenizer, [text])[0]
-
-    def _plain(self, ids: np.ndarray) -> str:
-        return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-
-    def _restored(self, text: str, where: str) -> np.ndarray | None:
-        if not self.tokenizer.chat_template:
-            return None
-        if self._frame is None:
-            before, _, after = self._plain(self._chat([{"role": "user", "content": _MARK}], where)).partition(_MARK)
-            self._frame = before, after
-        before, after = self._frame
-        if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before) + len(after)):
-            return None
-        message = text[len(before) : len(text) - len(after)]
-        ids = self._chat([{"role": "user", "content": message}], where)
-        return ids if self._plain(ids) == text else None
+    before, _, after = tokenizer.decode(chat(_MARK), skip_special_tokens=True).partition(_MARK)
+    ids = chat(text.removeprefix(before).removesuffix(after))
+    return ids if tokenizer.decode(ids, skip_special_tokens=True) == text else None
 
 
-def _check(row: Tokens, r: Response, model: ModelFolder) -> None:
-    if not len(row.prompt):
-        raise BadInput(
-            f"{r.where}: the prompt has no token", expected="what the model saw first", next_step="complete the line"
-        )
-    for name, ids in (("prompt", row.prompt), ("response", row.response)):
-        if len(ids) and int(ids.max()) >= model.vocabulary:
-            raise BadInput(
-                f"{r.where}: the {name} has a token that the model does not know",
-                found=f"id {int(ids.max())}",
-                expected=f"ids below {model.vocabulary:,}",
-                next_step="check that the responses are those of this model",
-            )
-    if model.positions is not None and len(row) > model.positions:
-        raise BadInput(
-            f"{r.where}: prompt and response are longer than the model can see",
-            found=f"{len(row.prompt):,} + {len(row.response):,} tokens",
-            expected=f"at most {model.positions:,} (max_position_embeddings in config.json)",
-            next_step="leave out such lines",
-        )
+def _check(prompt: list[int], response: list[int], where: str, model: ModelFolder) -> None:
+    length = len(prompt) + len(response)
+    highest = max([*prompt, *response], default=0)
+    for wrong, what, found, expected in (
+        (not prompt, "the prompt has no token", "an empty prompt", "what the model saw first"),
+        (
+            highest >= model.vocabulary,
+            "a token that the model does not know",
+            f"id {highest}",
+            f"ids below {model.vocabulary:,}",
+        ),
+        (
+            model.positions is not None and length > model.positions,
+            "prompt and response are longer than the model can see",
+            f"{len(prompt):,} + {len(response):,} tokens",
+            f"at most {model.positions or 0:,} (max_position_embeddings in config.json)",
+        ),
+    ):
+        if wrong:
+            next_step = "correct the line, or leave it out; check that the responses are this model's"
+            raise BadInput(f"{where}: {what}", found=found, expected=expected, next_step=next_step)

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,12 +29,11 @@ from stapo_training.data.rows import INSTRUCTION
 from stapo_training.selection.objectives import group_advantage
 
 _PAGE = "docs/tokens.md lists the fields of each form"
-_AGAIN = "finish the evaluation with its own command"
 MOST_SAMPLES = 2**15
 """Responses of one prompt: the token log's column `sample` is an int16."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Response:
     """One response.
 
@@ -55,7 +54,7 @@ class Response:
     reward: float | None
     stopped: bool = True
     stripped: bool = False
-    tokens: tuple[int, ...] | None = None
+    tokens: list[int] | None = None
     advantage: float = 0.0
 
 
@@ -134,83 +133,64 @@ def read(data: Path, *, data_dir: Path | None = None) -> Responses:
     Raises:
         BadInput: naming file and line.
     """
+    expected = "a file of responses, .jsonl or .parquet; of an evaluation its samples.jsonl"
     if not data.is_file():
-        raise BadInput(
-            "--data is no file",
-            found=data,
-            expected="a file of responses, .jsonl or .parquet",
-            next_step="give the file; of an evaluation its samples.jsonl",
-        )
+        raise BadInput("--data is no file", found=data, expected=expected, next_step="give the file")
     lines = from_file(data).rows
     if not lines:
-        raise BadInput(f"{data} holds no response", next_step=_PAGE)
+        raise BadInput(f"{data} holds no response", expected=expected, next_step=_PAGE)
     if {"cell", "problem_id"} <= lines[0].keys():
         found = _evaluation(data, data_dir)
-    elif {"input", "output"} <= lines[0].keys():
-        found = Responses("dump", _dump(data, lines))
     else:
-        found = Responses("plain", _plain(data, lines))
+        form = Dump if {"input", "output"} <= lines[0].keys() else Plain
+        found = Responses(form.__name__.lower(), _lines(form, data, lines))
     _check(found.rows)
-    return replace(found, rows=with_advantages(found.rows))
+    set_advantages(found.rows)
+    return found
 
 
-def _parsed(model: type[Line], data: Path, number: int, line: Mapping[str, Any]) -> Any:
-    try:
-        return model.model_validate(line)
-    except ValidationError as e:
-        first = e.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BadInput(
-            f"{data}:{number}: not a response",
-            found=f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, "),
-            expected=f"the fields {', '.join(model.model_fields)}",
-            next_step=f"correct the line; {_PAGE}",
-        ) from None
-
-
-def _plain(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
-    rows, prompts, next_sample = [], {}, defaultdict(int)
-    for number, line in enumerate(lines, 1):
-        x: Plain = _parsed(Plain, data, number, line)
-        prompt = x.prompt if x.messages is None else [m.model_dump() for m in x.messages]
-        assert prompt is not None
-        name = f"prompt-{_digest(prompt)}" if x.prompt_id is None else str(x.prompt_id)
-        where = f"{data}:{number}"
-        first = prompts.setdefault(name, (where, prompt))
-        if first[1] != prompt:
-            raise BadInput(
-                f"{where}: the prompt_id {name} stands at two prompts",
-                found=f"another prompt at {first[0]}",
-                expected="one prompt an id: its responses are a group",
-                next_step="give each prompt its own prompt_id, or leave prompt_id out",
-            )
-        reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
-        rows.append(
-            Response(
-                where,
-                name,
-                next_sample[name] if x.sample is None else x.sample,
-                prompt,
-                x.response or "",
-                reward if x.advantage is None else None,
-                x.finish_reason in (None, "stop"),
-                tokens=None if x.response_tokens is None else tuple(x.response_tokens),
-                advantage=x.advantage or 0.0,
-            )
-        )
-        next_sample[name] += 1
-    return rows
-
-
-def _dump(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
-    """A group is a prompt's responses of one step: a later step's were drawn from another policy."""
+def _lines(form: type[Dump | Plain], data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
     rows, next_sample = [], defaultdict(int)
     for number, line in enumerate(lines, 1):
-        x: Dump = _parsed(Dump, data, number, line)
-        name = f"step{x.step}-{_digest(x.input)}"
-        rows.append(Response(f"{data}:{number}", name, next_sample[name], x.input, x.output, x.score, stripped=True))
-        next_sample[name] += 1
+        where = f"{data}:{number}"
+        try:
+            x = form.model_validate(line)
+        except ValidationError as e:
+            first = e.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise BadInput(
+                f"{where}: not a response",
+                found=f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, "),
+                expected=f"the fields {', '.join(form.model_fields)}",
+                next_step=f"correct the line; {_PAGE}",
+            ) from None
+        r = _dumped(where, x) if isinstance(x, Dump) else _plain(where, x)
+        if r.sample < 0:
+            r.sample = next_sample[r.prompt_id]
+        next_sample[r.prompt_id] += 1
+        rows.append(r)
     return rows
+
+
+def _plain(where: str, x: Plain) -> Response:
+    prompt = [m.model_dump() for m in x.messages or ()] if x.prompt is None else x.prompt
+    reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
+    return Response(
+        where,
+        f"prompt-{_digest(prompt)}" if x.prompt_id is None else str(x.prompt_id),
+        -1 if x.sample is None else x.sample,
+        prompt,
+        x.response or "",
+        reward if x.advantage is None else None,
+        x.finish_reason in (None, "stop"),
+        tokens=x.response_tokens,
+        advantage=x.advantage or 0.0,
+    )
+
+
+def _dumped(where: str, x: Dump) -> Response:
+    """A group is a prompt's responses of one step: a later step's were drawn from another policy."""
+    return Response(where, f"step{x.step}-{_digest(x.input)}", -1, x.input, x.output, x.score, stripped=True)
 
 
 def _digest(prompt: object) -> str:
@@ -224,8 +204,9 @@ def _evaluation(samples: Path, data_dir: Path | None) -> Responses:
     where the benchmarks were and what was in them.
     """
     file, beside = samples.with_name("verdicts.jsonl"), samples.with_name("run.json")
+    again = "finish the evaluation with its own command"
     if not file.is_file():
-        raise BadInput(f"{samples} has no verdicts beside it", found=f"no {file}", next_step=_AGAIN)
+        raise BadInput(f"{samples} has no verdicts beside it", found=f"no {file}", next_step=again)
     verdicts = {(v.cell, v.problem_id, v.sample_index): v.correct for v in store.read(file, Verdict)}
     run = store.read_json(beside, Run) if beside.is_file() else None
     recorded = Path(str(run.config.get("data_dir") or "") if run else "")
@@ -244,17 +225,20 @@ def _evaluation(samples: Path, data_dir: Path | None) -> Responses:
                 f"{where}: the sample has no verdict, or no cell",
                 found=f"problem {s.problem_id}, sample {s.sample_index} of {s.cell}",
                 expected=f"a verdict a sample in {file.name}, METHOD/SIZE/sSEED/STEP/BENCHMARK/SETTING/eSEED",
-                next_step=_AGAIN,
+                next_step=again,
             )
         benchmark, setting = parts[-3:-1]
         if benchmark not in texts:
-            texts[benchmark], revisions[f"data:{benchmark}"] = _problems(benchmark, folder, run)
-        if s.problem_id not in texts[benchmark]:
+            copy = load(benchmark, folder, accept_variant=True)
+            texts[benchmark] = {p.id: p.problem for p in copy.problems}
+            revisions[f"data:{benchmark}"] = copy.content
+        made_with = run.revisions.get(f"data:{benchmark}") if run else None
+        if made_with not in (None, revisions[f"data:{benchmark}"]) or s.problem_id not in texts[benchmark]:
             raise BadInput(
-                f"{where}: the benchmark {benchmark} has no problem {s.problem_id}",
-                found=f"{len(texts[benchmark])} other problems in {folder or 'the copy of the hub'}",
-                expected="the copy that the evaluation was made with",
-                next_step="give its folder as --data-dir",
+                f"{where}: the evaluation was made with another copy of {benchmark}",
+                found=f"{revisions[f'data:{benchmark}']} in {folder or 'the copy of the hub'}",
+                expected=made_with or f"a copy with the problem {s.problem_id}",
+                next_step="give the folder of that copy as --data-dir",
             )
         asked = f"{texts[benchmark][s.problem_id]} {INSTRUCTION}"  # with one space, as `stapo-eval` asks
         rows.append(
@@ -274,22 +258,9 @@ def _evaluation(samples: Path, data_dir: Path | None) -> Responses:
     return Responses("evaluation", rows, revisions, run.run_id if run else "", notes)
 
 
-def _problems(name: str, folder: Path | None, run: Run | None) -> tuple[dict[str, str], str]:
-    """The texts of a benchmark's problems by id, and the content that the record keeps."""
-    copy = load(name, folder, accept_variant=True)
-    recorded = run.revisions.get(f"data:{name}", copy.content) if run else copy.content
-    if recorded != copy.content:
-        raise BadInput(
-            f"{copy.source} is not the copy of {name} that the evaluation was made with",
-            found=copy.content,
-            expected=recorded,
-            next_step="give the folder of that copy as --data-dir",
-        )
-    return {p.id: p.problem for p in copy.problems}, copy.content
-
-
 def _check(rows: Sequence[Response]) -> None:
-    """Raises BadInput unless all lines or none give advantages, and each sample of a prompt stands once."""
+    """Raises BadInput unless lines agree on who gives advantages, on each prompt, and name each sample once."""
+    firsts: dict[str, Response] = {}
     seen: dict[tuple[str, int], str] = {}
     for r in rows:
         if (r.reward is None) != (rows[0].reward is None):
@@ -299,29 +270,34 @@ def _check(rows: Sequence[Response]) -> None:
                 expected="an advantage on every line, or on none",
                 next_step="complete the lines, or split the file",
             )
-        if (first := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where or r.sample >= MOST_SAMPLES:
+        if (first := firsts.setdefault(r.prompt_id, r)).prompt != r.prompt:
+            raise BadInput(
+                f"{r.where}: the prompt_id {r.prompt_id} stands at two prompts",
+                found=f"another prompt at {first.where}",
+                expected="one prompt an id: its responses are a group",
+                next_step="give each prompt its own prompt_id, or leave prompt_id out",
+            )
+        if (there := seen.setdefault((r.prompt_id, r.sample), r.where)) != r.where or r.sample >= MOST_SAMPLES:
             raise BadInput(
                 f"{r.where}: a sample stands twice, or its number is too large",
-                found=f"sample {r.sample:,} of {r.prompt_id}, first at {first}",
+                found=f"sample {r.sample:,} of {r.prompt_id}, first at {there}",
                 expected=f"each sample of a prompt once, 0 to {MOST_SAMPLES - 1:,}",
                 next_step="leave out one of the lines, or the field sample",
             )
 
 
-def with_advantages(rows: Sequence[Response]) -> list[Response]:
-    """The same rows with their advantages, from the rewards of each prompt's responses as GRPO does.
+def set_advantages(rows: Sequence[Response]) -> None:
+    """Set the advantages from the rewards of each prompt's responses, as GRPO does.
 
     A prompt with one response, or whose rewards are all equal, tells nothing: 0. Advantages that lines give stay.
     """
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, r in enumerate(rows):
-        groups[r.prompt_id].append(i)
-    found = list(rows)
+    groups: dict[str, list[Response]] = defaultdict(list)
+    for r in rows:
+        groups[r.prompt_id].append(r)
     for members in groups.values():
-        rewards = [r for i in members if (r := rows[i].reward) is not None]
+        rewards = [r.reward for r in members if r.reward is not None]
         # rounding in the mean of equal rewards, divided by 1e-6, would be an advantage
         if len(set(rewards)) > 1:
             values = group_advantage(torch.tensor(rewards, dtype=torch.float64)).tolist()
-            for i, value in zip(members, values, strict=True):
-                found[i] = replace(rows[i], advantage=value)
-    return found
+            for r, value in zip(members, values, strict=True):
+                r.advantage = value

@@ -54,20 +54,17 @@ class Scorer:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 model.path, use_safetensors=True, trust_remote_code=False, dtype=DTYPES[dtype], output_loading_info=True
             )
+            self.model, info = loaded
+            absent = sorted(info["missing_keys"]) + sorted(str(k) for k in info["mismatched_keys"])
+            wrong = f"{len(absent)} tensors missing or of another shape: {', '.join(absent[:3])}" if absent else ""
         except Exception as e:  # noqa: BLE001  a damaged file or an unfit configuration may raise anything
+            wrong = first_line(e)
+        if wrong:
             raise BadInput(
                 f"the model in {model.path} cannot be loaded",
-                found=first_line(e),
-                expected="the weights that config.json describes, and memory for them",
+                found=wrong,
+                expected="every tensor that config.json describes (a missing one would be random), and memory for them",
                 next_step="copy the folder again; --dtype bf16 halves the memory",
-            ) from None
-        self.model, info = loaded
-        if absent := sorted(info["missing_keys"]) + sorted(str(k) for k in info["mismatched_keys"]):
-            raise BadInput(
-                f"the weights in {model.path} are not those that config.json describes",
-                found=f"{len(absent)} tensors are missing or of another shape: {', '.join(absent[:3])}",
-                expected="all of them: transformers would draw them at random",
-                next_step="copy the folder again",
             )
         self.model.to(torch.device(device)).eval()
         self.device, self.folder = device, model.path
@@ -115,8 +112,9 @@ class Scorer:
         lengths_B = np.array([len(r.response) for r in rows])
         first_B = np.cumsum(lengths_B) - lengths_B
         total, k = int(lengths_B.sum()), min(TOP, len(self.weight_VD))
-        a_T, b_T, c_T = (torch.empty(total) for _ in range(3))
-        out = TokenDistribution(a_T, b_T, c_T, torch.empty(total, k, dtype=torch.long), torch.empty(total, k))
+        tops = torch.empty(total, k, dtype=torch.long), torch.empty(total, k)
+        logprob_T, entropy_T, collision_T = torch.empty(3, total).unbind()
+        out = TokenDistribution(logprob_T, entropy_T, collision_T, *tops)
         answered = [i for i in range(len(rows)) if lengths_B[i]]
         finished = len(rows) - len(answered)
         for batch in batches([len(rows[i]) - 1 for i in answered], batch_tokens):

@@ -234,7 +234,7 @@ def from_place(given: str) -> Found:
         kind, (name, _, asked) = "hub", given.partition("@")
         folder = hub_folder(name, asked or "main", FILES, "model", "give --from FOLDER")
         revision = folder.name
-    if lacking := missing_files(folder, tokenizer=True):
+    if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
         raise BadInput(
             "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",

@@ -11,20 +11,8 @@ import torch
 from stapo_training.selection.objectives import clipped_surrogate
 from stapo_training.theory import formulas
 from stapo_training.theory.cases import Batch
-from stapo_training.theory.formulas import (
-    Distributions,
-    entropy,
-    lower_factor,
-    norm_factor,
-    norm_factors,
-    softmax,
-    target_logprob,
-    two_level,
-    upper_factor,
-    weight,
-)
-from stapo_training.theory.record import TheoryRow
-from stapo_training.theory.report import STATEMENTS, Statement
+from stapo_training.theory.formulas import entropy, norm_factor, softmax, target_logprob, weight
+from stapo_training.theory.report import STATEMENTS, TheoryRow
 
 LOW, HIGH = 0.2, 0.28
 """The clip range of JustRL and STAPO."""
@@ -39,58 +27,32 @@ def relative(claimed_N: torch.Tensor, found_N: torch.Tensor) -> torch.Tensor:
     return (claimed_N - found_N).abs() / found_N.abs().clamp(min=_SMALLEST)
 
 
-def gradient_norm2(b: Batch) -> torch.Tensor:
-    """||grad_a J||^2 (N,) by autograd of one token's clipped surrogate."""
-    a_NV = b.logits_NV.clone().requires_grad_()
-    logprob_N = target_logprob(a_NV, b.target_N)
-    old_N = logprob_N.detach() - b.ratio_N.log()
-    objective_N = -clipped_surrogate(logprob_N, old_N, b.advantage_N, LOW, HIGH)
-    (gradient_NV,) = torch.autograd.grad(objective_N.sum(), a_NV)
-    return gradient_NV.square().sum(-1)
-
-
-def entropy_slope(logits_1V: torch.Tensor) -> torch.Tensor:
-    """dH/da (1, V) by autograd."""
-    a_1V = logits_1V.clone().requires_grad_()
-    return torch.autograd.grad(entropy(a_1V).sum(), a_1V)[0]
-
-
-@dataclass(frozen=True)
 class Targets:
     """The N target tokens of a batch: log p, 1 - p, the distribution's entropy, the norm's factor and weight w.
 
     `single` is the batch's one distribution (1, V).
     """
 
-    single: Distributions
-    logprob_N: torch.Tensor
-    gap_N: torch.Tensor
-    entropy_N: torch.Tensor
-    factor_N: torch.Tensor
-    weight_N: torch.Tensor
-
-    @property
-    def surprise_N(self) -> torch.Tensor:
-        return self.logprob_N + self.entropy_N
+    def __init__(self, b: Batch):
+        d, k_N1 = softmax(b.logits_NV), b.target_N.unsqueeze(-1)
+        self.single = softmax(b.logits_NV[:1])
+        self.logprob_N = d.logprob_NV.gather(-1, k_N1).squeeze(-1)
+        self.gap_N = d.complement_NV.gather(-1, k_N1).squeeze(-1)
+        self.entropy_N, self.factor_N = d.entropy_N, norm_factor(d, b.target_N)
+        self.old_N = self.logprob_N - b.ratio_N.log()
+        self.weight_N = weight(self.logprob_N, self.old_N, b.advantage_N, LOW, HIGH)
+        self.surprise_N = self.logprob_N + self.entropy_N
 
     def numbers(self, **more: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a record says of a case."""
         return {"p": self.logprob_N.exp(), "1-p": self.gap_N, "H": self.entropy_N, **more}
 
 
-def targets(b: Batch) -> Targets:
-    d, k = softmax(b.logits_NV), b.target_N.unsqueeze(-1)
-    logprob_N = d.logprob_NV.gather(-1, k).squeeze(-1)
-    w_N = weight(logprob_N, logprob_N - b.ratio_N.log(), b.advantage_N, LOW, HIGH)
-    gap_N = d.complement_NV.gather(-1, k).squeeze(-1)
-    return Targets(softmax(b.logits_NV[:1]), logprob_N, gap_N, d.entropy_N, norm_factor(d, b.target_N), w_N)
-
-
 @dataclass
 class Tally:
     """What the cases of one statement came to: how many, how many failed, the worst of them."""
 
-    statement: Statement
+    statement: TheoryRow
     cases: int = 0
     failures: int = 0
     largest: float = 0.0
@@ -108,7 +70,9 @@ class Tally:
         if violation_N.numel() == 0:
             return
         if violation_N.isnan().any():
-            raise ValueError(f"{self.statement.key}: not a number, {where(int(violation_N.isnan().nonzero()[0]))}")
+            raise ValueError(
+                f"{self.statement.statement}: not a number, {where(int(violation_N.isnan().nonzero()[0]))}"
+            )
         self.cases += violation_N.numel()
         self.failures += int((violation_N > self.statement.tolerance).sum())
         row = int(violation_N.argmax())
@@ -118,22 +82,15 @@ class Tally:
 
     def row(self) -> TheoryRow:
         """The record's row; numbers to four digits, a violation to two (below that it is rounding)."""
-        s = self.statement
-        return TheoryRow(
-            statement=s.key,
-            place=s.place,
-            reading=s.reading,
-            claim=s.claim,
-            measure=s.measure,
-            tolerance=s.tolerance,
-            cases=self.cases,
-            failures=self.failures,
-            largest=float(f"{self.largest:.2g}"),
-            where=self.where,
-            numbers={k: float(f"{v:.4g}") for k, v in self.numbers.items()},
-            verdict="not run" if not self.cases else "fails" if self.failures else "holds",
-            needs=s.needs,
-        )
+        found = {
+            "cases": self.cases,
+            "failures": self.failures,
+            "largest": float(f"{self.largest:.2g}"),
+            "where": self.where,
+            "numbers": {k: float(f"{v:.4g}") for k, v in self.numbers.items()},
+            "verdict": "not run" if not self.cases else "fails" if self.failures else "holds",
+        }
+        return self.statement.model_copy(update=found)
 
 
 class Point(NamedTuple):
@@ -157,7 +114,7 @@ class StatementChecks:
 
     def add(self, b: Batch) -> None:
         """Check one batch against everything but the statements about pairs and two-valued distributions."""
-        t = targets(b)
+        t = Targets(b)
         self._decomposition(b, t)
         self._bounds(b, t)
         self._entropy(b, t)
@@ -167,15 +124,18 @@ class StatementChecks:
         for i in rare_N.nonzero().flatten().tolist():
             logp, h, factor = (float(x[i]) for x in (t.logprob_N, t.entropy_N, t.factor_N))
             self.rare.append(Point(b.vocabulary, logp, h, factor, b.where(i)))
-        p_V, factor_V = t.single.probability_NV[0], norm_factors(t.single)[0]
+        p_V, factor_V = t.single.probability_NV[0], formulas.norm_factors(t.single)[0]
         common_V = p_V >= TAU_P
         if common_V.any():
             mean = float((p_V * factor_V)[common_V].sum() / p_V[common_V].sum())
             self.common.append(Point(b.vocabulary, 0.0, float(t.single.entropy_N), mean, b.whole()))
 
     def _decomposition(self, b: Batch, t: Targets) -> None:
-        found_N = gradient_norm2(b)
-        one_epsilon_N = weight(t.logprob_N, t.logprob_N - b.ratio_N.log(), b.advantage_N, LOW, LOW)
+        a_NV = b.logits_NV.clone().requires_grad_()
+        logprob_N = target_logprob(a_NV, b.target_N)
+        loss_N = clipped_surrogate(logprob_N, logprob_N.detach() - b.ratio_N.log(), b.advantage_N, LOW, HIGH)
+        found_N = torch.autograd.grad(loss_N.sum(), a_NV)[0].square().sum(-1)
+        one_epsilon_N = weight(t.logprob_N, t.old_N, b.advantage_N, LOW, LOW)
         for key, w_N in (("decomposition", t.weight_N), ("decomposition_one_epsilon", one_epsilon_N)):
             claimed_N = w_N.square() * t.factor_N
             numbers = t.numbers(claimed=claimed_N, found=found_N)
@@ -184,8 +144,8 @@ class StatementChecks:
     def _bounds(self, b: Batch, t: Targets) -> None:
         w2_N = t.weight_N.square()
         norm2_N = w2_N * t.factor_N
-        lower_N = w2_N * lower_factor(t.gap_N, t.entropy_N)
-        upper_N = w2_N * upper_factor(t.gap_N, t.entropy_N, b.vocabulary)
+        lower_N = w2_N * formulas.lower_factor(t.gap_N, t.entropy_N)
+        upper_N = w2_N * formulas.upper_factor(t.gap_N, t.entropy_N, b.vocabulary)
         for key, bound_N, excess_N in (
             ("lower_bound", lower_N, lower_N - norm2_N),
             ("upper_bound", upper_N, norm2_N - upper_N),
@@ -195,7 +155,8 @@ class StatementChecks:
 
     def _entropy(self, b: Batch, t: Targets) -> None:
         logits_1V = b.logits_NV[:1]
-        slope_1V = entropy_slope(logits_1V)
+        a_1V = logits_1V.clone().requires_grad_()
+        (slope_1V,) = torch.autograd.grad(entropy(a_1V).sum(), a_1V)
         advantage_1V = torch.randn(logits_1V.shape, generator=self.generator, dtype=torch.float64)
         terms_1V = formulas.lemma_terms(t.single, advantage_1V)
         step_1V = formulas.natural_step(t.single, advantage_1V)
@@ -228,7 +189,7 @@ class StatementChecks:
         edge = torch.logspace(-12, -1, 45, dtype=torch.float64)
         masses = torch.cat([edge, torch.linspace(0.1, 0.9, 81, dtype=torch.float64), 1 - edge.flip(0)])
         grid = torch.cartesian_prod(counts.double(), masses)
-        entropy_M, collision_M, impurity_M = two_level(vocabulary, grid[:, 0], grid[:, 1])
+        entropy_M, collision_M, impurity_M = formulas.two_level(vocabulary, grid[:, 0], grid[:, 1])
         self.tallies["upper_bound_two_levels"].add(
             (formulas.c_v(vocabulary) * entropy_M.square() - impurity_M) / impurity_M,
             lambda i: f"{grid[i, 0]:.0f} tokens with {grid[i, 1]:.3g} of the mass, V = {vocabulary:,}",

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from stapo_training.token_log.rows import clipped
+
 
 @dataclass(frozen=True)
 class Distributions:
@@ -50,13 +52,7 @@ def _relative_to_top(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def softmax(logits_NV: torch.Tensor) -> Distributions:
-    """The distributions of logits (N, V) and their statistics, in float64. A logit of -inf is a probability of 0.
-
-    Raises:
-        ValueError: fewer than two tokens: C_V divides by (ln V)^2.
-    """
-    if logits_NV.shape[-1] < 2:
-        raise ValueError(f"a vocabulary of {logits_NV.shape[-1]}; the statements need two tokens or more")
+    """The distributions of logits (N, V) and their statistics, in float64. A logit of -inf is a probability of 0."""
     y_NV, top_N1, others_N1 = _relative_to_top(logits_NV.double())
     logprob_NV = y_NV - others_N1.log1p()
     probability_NV = logprob_NV.exp()
@@ -117,7 +113,7 @@ def weight(
     both (GRPO's clip). At the edge itself J has a kink; the paper takes the unclipped side.
     """
     ratio_N = (logprob_N - old_logprob_N).exp()
-    cut_N = ((advantage_N > 0) & (ratio_N > 1 + high)) | ((advantage_N < 0) & (ratio_N < 1 - low))
+    cut_N = torch.from_numpy(clipped(advantage_N.numpy(), ratio_N.numpy(), low, high))
     return torch.where(cut_N, 0.0, ratio_N * advantage_N)
 
 
@@ -125,7 +121,7 @@ def norm_factor(d: Distributions, target_N: torch.Tensor) -> torch.Tensor:
     """||grad_a J||^2 / |w|^2 (N,): (1 - p)^2 + sum of the other tokens' pi^2.
 
     Lemma lem:grad_norm_decomp, Eq. grad_norm_decomp, in the form of its proof's second line. Equal to 1 - 2 p + sum of
-    pi^2, of which nothing is left at p -> 1 in finite precision (`printed_factor`).
+    pi^2 (`token_log.rows.norm_factor`), of which nothing is left at p -> 1 in finite precision.
     """
     k_N1 = target_N.unsqueeze(-1)
     gap_N = d.complement_NV.gather(-1, k_N1).squeeze(-1)
@@ -140,23 +136,10 @@ def norm_factors(d: Distributions) -> torch.Tensor:
     return d.complement_NV.square() + rest_NV
 
 
-def printed_factor(probability_N: torch.Tensor, collision_N: torch.Tensor) -> torch.Tensor:
-    """1 - 2 p + sum of pi^2 (N,), Eq. grad_norm_decomp as printed: what statistics of a run give.
-
-    Its absolute error is the precision of p and of the sum: tokens with a small (1 - p)^2 have no correct digit.
-    """
-    return 1 - 2 * probability_N + collision_N
-
-
 def c_v(vocabulary: int) -> float:
     """C_V = (V - 1) / (V (ln V)^2) of Theorem prop:grad_bounds; the largest constant with which the bound holds, since
-    the uniform distribution attains it.
-
-    Raises:
-        ValueError: V < 2.
+    the uniform distribution attains it. V is 2 or more.
     """
-    if vocabulary < 2:
-        raise ValueError(f"C_V needs a vocabulary of two or more, not {vocabulary}")
     return (vocabulary - 1) / (vocabulary * math.log(vocabulary) ** 2)
 
 
@@ -170,14 +153,9 @@ def upper_factor(complement_N: torch.Tensor, entropy_N: torch.Tensor, vocabulary
     return 2 * complement_N - c_v(vocabulary) * entropy_N.square()
 
 
-def surprise(d: Distributions) -> torch.Tensor:
-    """log pi(y) - E[log pi] = log pi(y) + H (N, V): the lemma's second factor. Negative for tokens rarer than e^-H."""
-    return d.logprob_NV + d.entropy_N.unsqueeze(-1)
-
-
 def entropy_gradient(d: Distributions) -> torch.Tensor:
-    """dH/da (N, V) = -pi (log pi + H)."""
-    return -d.probability_NV * surprise(d)
+    """dH/da (N, V) = -pi (log pi - E[log pi]) = -pi (log pi + H): positive for tokens rarer than e^-H."""
+    return -d.probability_NV * (d.logprob_NV + d.entropy_N.unsqueeze(-1))
 
 
 def natural_step(d: Distributions, advantage_NV: torch.Tensor) -> torch.Tensor:

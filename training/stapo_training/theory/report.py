@@ -1,39 +1,75 @@
-"""The statements that are checked (statements.yaml), and their record as text. Needs no torch."""
+"""The statements that are checked (statements.yaml), the record of the check, and its text. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
-from stapo_results import store
-from stapo_results.schema import Run
-from stapo_training.theory.record import Theory, TheoryQuadrant, TheoryRow
+from stapo_results.schema import Record
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A claim in the project's words; statements.yaml says what each field is."""
+class TheoryRow(BaseModel):
+    """One statement over all its cases: the largest violation, as `measure` says, and the case that has it.
 
-    key: str
+    statements.yaml says what place, reading, claim, measure, tolerance and needs are. failures: cases whose violation
+    exceeds `tolerance`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    statement: str
     place: str
     reading: str
     claim: str
     measure: str
     tolerance: float = 1e-9
+    cases: int = 0
+    failures: int = 0
+    largest: float = 0.0
+    where: str = ""
+    numbers: dict[str, float] = {}
+    verdict: Literal["holds", "fails", "not run"] = "not run"
     needs: str = ""
 
 
-def _load() -> dict[str, Statement]:
-    text = resources.files("stapo_training.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
-    return {key: Statement(key, **entry) for key, entry in yaml.safe_load(text).items()}
+class TheoryQuadrant(BaseModel):
+    """The tokens of a run in one quadrant of probability x entropy, and how far the bounds are from their norms.
+
+    tokens 0: none was logged there, and there are no values. `values`: docs/theory.md explains each name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    quadrant: str
+    tokens: Annotated[int, Field(ge=0)]
+    values: dict[str, float] = {}
 
 
-STATEMENTS = _load()
+class Theory(Record):
+    """What the theory check found, also on the tokens of `source_run`.
 
+    `source_about`: that run's kind, method, size, seed, steps and code, since its folder is not among the records.
+    `missing` names what it would have to log for the quadrants.
+    """
+
+    run_id: str
+    seed: int
+    draws: int
+    vocabularies: list[int]
+    rows: list[TheoryRow]
+    source_run: str = ""
+    source_about: dict[str, str] = Field(default_factory=dict)
+    source: dict[str, float] = Field(default_factory=dict)
+    quadrants: list[TheoryQuadrant] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
+
+
+_YAML = resources.files("stapo_training.theory").joinpath("statements.yaml").read_text(encoding="utf-8")
+STATEMENTS = {key: TheoryRow(statement=key, **entry) for key, entry in yaml.safe_load(_YAML).items()}
+"""What is checked, in the order of the tables: rows without cases."""
 COLUMNS = {
     "median p": "probability_median",
     "median H": "entropy_median",
@@ -50,74 +86,26 @@ COLUMNS = {
 
 
 def report(result: Theory) -> str:
-    """The record as text for a terminal: a line a statement, where the failing ones fail, the run's quadrants."""
+    """The record as text: a line a statement, where the failing ones fail, the run's quadrants (docs/theory.md)."""
+    checked = [r for r in result.rows if r.statement in STATEMENTS]  # an older record may have more
     head = f"{'statement':26} {'reading':23} {'place':29} {'cases':>7} {'fail':>6} {'largest':>8}  verdict"
     lines = ["", head, "-" * len(head)]
-    for r in _checked(result):
+    for r in checked:
         counts = f"{r.cases:7,} {r.failures:6,} {r.largest:8.1e}  {r.verdict}"
         lines.append(f"{r.statement:26} {r.reading:23} {r.place:29} {counts}")
-    for r in _failing(result):
-        lines += ["", f"{r.statement} fails ({r.reading}): {r.claim}", f"  worst:  {r.where} ({_numbers(r.numbers)})"]
-        lines += [f"  {r.measure}: {r.largest:.2g}", f"  needs:  {r.needs}"]
-    return "\n".join([*lines, *_run_tokens(result)])
-
-
-def page_block(folder: Path) -> str:
-    """The committed record as docs/theory.md shows it; "Not run" where there is none."""
-    if not (folder / "theory.json").exists():
-        return "Not run: `stapo-train theory --out results/records/theory` checks them."
-    result = store.read_json(folder / "theory.json", Theory)
-    rows = [
-        [f"`{r.statement}`", r.claim, r.reading, f"{r.cases:,}", f"{r.failures:,}", f"{r.largest:.1e}", r.verdict]
-        for r in _checked(result)
-    ]
-    sizes = ", ".join(f"{v:,}" for v in result.vocabularies)
-    lines = [
-        f"Seed {result.seed}, vocabularies {sizes}. Record: `results/records/theory`.",
-        "",
-        *_table(["statement", "claim", "reading", "cases", "failing", "largest violation", "verdict"], rows),
-    ]
-    if others := [f"`{r.statement}`" for r in result.rows if r.statement not in STATEMENTS]:
-        lines += ["", f"The record also has statements that an earlier version checked: {', '.join(others)}."]
-    for r in _failing(result):
-        worst = f"Worst: {r.where} ({_numbers(r.numbers)})"
-        lines += ["", f"`{r.statement}` fails ({r.reading}). {worst}. It needs: {r.needs}."]
-    return "\n".join([*lines, *_run_tokens(result, _not_committed(result, folder.parent))])
-
-
-def _checked(result: Theory) -> list[TheoryRow]:
-    """The rows of what is checked today: an older record may have more."""
-    return [r for r in result.rows if r.statement in STATEMENTS]
-
-
-def _failing(result: Theory) -> list[TheoryRow]:
-    return [r for r in _checked(result) if r.verdict == "fails"]
-
-
-def _not_committed(result: Theory, records: Path) -> str:
-    """Where a training's record is not committed, but another of its method, size and seed: which one that is."""
-    own = result.source_about
-    for path in sorted(records.glob("*/train/*/run.json")) if own.get("kind") == "train" else ():
-        run = store.read_json(path, Run)
-        of = run.config["run"]
-        if run.run_id == result.source_run:
-            return ""
-        if all(str(of.get(k)) == own.get(k) for k in ("method", "size", "seed")):
-            return (f" This run is of an earlier miniature and is not among the records; theirs is run {run.run_id} "
-                    f"(steps {of['steps']}), of which these numbers say nothing.")  # fmt: skip
-    return ""
-
-
-def _run_tokens(result: Theory, older: str = "") -> list[str]:
-    """A run's numbers and its quadrants, bounds as multiples of the squared norm; nothing without a run."""
-    if not result.source_run:
-        return []
-    about = ", ".join(f"{k} {v}" for k, v in result.source_about.items())
-    lines = ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.{older}", ""]
-    cells = [[q.quadrant, f"{q.tokens:,}", *(_cell(q, key) for key in COLUMNS.values())] for q in result.quadrants]
-    if cells:
-        lines += [*_table(["quadrant", "tokens", *COLUMNS], cells), ""]
-    return lines + [f"Not run, missing: {m}." for m in result.missing]
+    for r in checked:
+        if r.verdict == "fails":
+            lines += ["", f"{r.statement} fails ({r.reading}): {r.claim}"]
+            lines += [f"  worst:  {r.where} ({_numbers(r.numbers)})", f"  {r.measure}: {r.largest:.2g}"]
+            lines += [f"  needs:  {r.needs}"]
+    if result.source_run:
+        about = ", ".join(f"{k} {v}" for k, v in result.source_about.items())
+        lines += ["", f"Tokens with A > 0 of run {result.source_run} ({about}): {_numbers(result.source)}.", ""]
+    if result.quadrants:
+        table = [["quadrant", "tokens", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+        table += [[q.quadrant, f"{q.tokens:,}", *(_cell(q, k) for k in COLUMNS.values())] for q in result.quadrants]
+        lines += [*("| " + " | ".join(row) + " |" for row in table), ""]
+    return "\n".join([*lines, *(f"Not run, missing: {m}." for m in result.missing)])
 
 
 def _cell(q: TheoryQuadrant, key: str) -> str:
@@ -127,7 +115,3 @@ def _cell(q: TheoryQuadrant, key: str) -> str:
 
 def _numbers(values: dict[str, float]) -> str:
     return ", ".join(f"{k} {v:.4g}" for k, v in values.items())
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(r) + " |" for r in [head, ["---"] * len(head), *rows]]

@@ -12,8 +12,7 @@ from stapo_results import provenance, runs, store, terminal
 from stapo_training.theory import tightness
 from stapo_training.theory.cases import VOCABULARIES, batches
 from stapo_training.theory.checks import StatementChecks
-from stapo_training.theory.record import Theory, TheoryRow
-from stapo_training.theory.report import report
+from stapo_training.theory.report import Theory, TheoryRow, report
 
 _LARGE = 10_000
 """From this vocabulary on one draw of each family: a row of logits takes milliseconds there."""
@@ -49,20 +48,16 @@ def run(plan: TheoryPlan, *, source: Path | None = None, out: Path | None = None
     if out:
         runs.check_folder(out, "--out")
     began = time.perf_counter()
-    found = tightness.measure(source) if source else tightness.RunBounds()
-    seeds = {"run": plan.seed}
-    record = provenance.new_run("theory", asdict(plan), seeds=seeds, deterministic=True, parent_run=found.run_id)
+    found = tightness.measure(source) if source else {}
+    parent, seeds = found.get("source_run", ""), {"run": plan.seed}
+    record = provenance.new_run("theory", asdict(plan), seeds=seeds, deterministic=True, parent_run=parent)
     result = Theory(
         run_id=record.run_id,
         seed=plan.seed,
         draws=plan.draws,
         vocabularies=list(plan.vocabularies),
         rows=check(plan),
-        source_run=found.run_id,
-        source_about=found.about,
-        source=found.numbers,
-        quadrants=found.quadrants,
-        missing=found.missing,
+        **found,
     )
     print(report(result))
     if out:

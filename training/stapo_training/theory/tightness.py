@@ -6,11 +6,9 @@ norm below RESOLUTION x |w|^2, that of a token with p close to 1, is not resolve
 
 from __future__ import annotations
 
-import math
 import statistics
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,45 +17,26 @@ from stapo_results import token_log
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run
 from stapo_results.store import read_json
-from stapo_training.theory.formulas import lower_factor, printed_factor, upper_factor
-from stapo_training.theory.record import TheoryQuadrant
-from stapo_training.token_log.rows import gradient_norm
+from stapo_training.theory.formulas import lower_factor, upper_factor
+from stapo_training.theory.report import TheoryQuadrant
+from stapo_training.token_log.rows import gradient_norm, norm_factor
 
 RESOLUTION = 1e-3
 """In units of |w|^2. Float32 statistics give the factor to about 1e-6, so ratios are right to about 1e-3."""
 ROUNDING = 1e-5
 """A bound is broken when it is beyond the factor by more than this: what float32 statistics may be off by."""
 
-
 Columns = dict[str, np.ndarray]
 """Logged tokens, float64 (N,): the log's columns; norm; and lower, factor, upper in units of |w|^2."""
 
 
-@dataclass
-class RunBounds:
-    """What the tokens of a run say of the bounds; empty without a run.
-
-    Attributes:
-        about: what the run's record says of it, since its folder does not stand among the records.
-        quadrants: of the tokens with A > 0.
-        numbers: of the whole log.
-        missing: what the run would have to log.
-    """
-
-    run_id: str = ""
-    about: dict[str, str] = field(default_factory=dict)
-    quadrants: list[TheoryQuadrant] = field(default_factory=list)
-    numbers: dict[str, float] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-
-
-def measure(folder: Path) -> RunBounds:
-    """The bounds on a run's tokens.
+def measure(folder: Path) -> dict[str, Any]:
+    """The bounds on a run's tokens, as `Theory`'s fields source_run, source_about, source, quadrants and missing.
 
     Entropies are parted at tau_h of the token's own mini-batch, as Algorithm 1 does.
 
     Raises:
-        BadInput: no run, or a log with values that no softmax over its vocabulary gives.
+        BadInput: no run.
         RecordError: a damaged log.
     """
     if not (folder / "run.json").is_file():
@@ -68,15 +47,18 @@ def measure(folder: Path) -> RunBounds:
             next_step="name the run.out of a training, or the --out of stapo-train probe",
         )
     run = read_json(folder / "run.json", Run)
-    out = RunBounds(run.run_id, _about(run))
+    own = run.config.get("run", {})
+    about = {"kind": run.kind} | {k: str(own[k]) for k in ("method", "size", "seed", "steps") if k in own}
+    about["code_commit"] = run.code_commit + ("+dirty" if run.code_dirty else "")
+    missing: list[str] = []
+    found: dict[str, Any] = {"source_run": run.run_id, "source_about": about, "missing": missing}
     log = token_log.read(folder)
     if log is None:
-        out.missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
-        return out
-    header = log.header
-    tokens = _columns(log, folder)
+        missing.append(f"{token_log.FOLDER}/*.parquet (single tokens); metrics.jsonl holds means only")
+        return found
+    header, tokens = log.header, _columns(log)
     positive = _take(tokens, tokens["advantage"] > 0)
-    out.numbers = {
+    numbers = {
         "vocabulary": float(header.vocabulary),
         "tau_p": header.tau_p,
         "q": header.q,
@@ -84,49 +66,49 @@ def measure(folder: Path) -> RunBounds:
         "tokens with A > 0": float(_count(positive)),
     }
     if header.policy == "old":
-        out.missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
-    elif np.isnan(positive["tau_h"]).all():
-        out.missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
-    else:
-        _add_quadrants(out, positive, header)
-    return out
+        missing.append("the current policy's entropies: selector.policy=old logs those of the old policy")
+        return found | {"source": numbers}
+    known = _take(positive, np.isfinite(positive["tau_h"]))
+    if not _count(known):
+        missing.append("an entropy threshold: no mini-batch has a token with A > 0 and p < tau_p")
+        return found | {"source": numbers}
+
+    # a mini-batch without a rare token has no threshold: its tokens are not below one
+    rare_N, low_N = np.exp(positive["logprob"]) < header.tau_p, positive["entropy"] < positive["tau_h"]
+    parts = {"p < tau_p, H < tau_h": rare_N & low_N, "p < tau_p, H >= tau_h": rare_N & ~low_N}
+    if header.mode == "full":
+        parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
+    else:  # they would hold the watched words alone
+        missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
+    by_part = {name: _take(positive, part_N) for name, part_N in parts.items()}
+    thresholds = dict(zip(known["batch"].tolist(), known["tau_h"].tolist(), strict=True))
+    numbers["tau_h, median"] = statistics.median(thresholds.values())
+    # of the pairs (rare token of low entropy, rare token of high entropy): in which the first one's norm is larger at
+    # the same |w|, and in which the bounds alone settle that
+    spurious, kept = list(by_part.values())[:2]
+    if pairs := _count(spurious) * _count(kept):
+        for name, first, second in (("pairs_by_norm", "factor", "factor"), ("pairs_by_bounds", "lower", "upper")):
+            numbers[name] = float(np.searchsorted(np.sort(kept[second]), spurious[first]).sum()) / pairs
+    if header.left_out:
+        missing.append(f"{header.left_out} rows that the log's bounds left out")
+    if header.loss != "vanilla":
+        missing.append(f"the clip of the loss {header.loss}: norms are those of the surrogate without one")
+    quadrants = [_quadrant(name, c) for name, c in by_part.items()]
+    return found | {"source": {k: float(f"{v:.6g}") for k, v in numbers.items()}, "quadrants": quadrants}
 
 
-def _about(run: Run) -> dict[str, str]:
-    own = run.config.get("run", {})
-    named = {k: str(own[k]) for k in ("method", "size", "seed", "steps") if k in own}
-    return {"kind": run.kind, **named, "code_commit": run.code_commit + ("+dirty" if run.code_dirty else "")}
-
-
-def _columns(log: token_log.TokenLog, folder: Path) -> Columns:
+def _columns(log: token_log.TokenLog) -> Columns:
     wanted = ("logprob", "entropy", "advantage", "collision", "ratio", "clipped", "tau_h", "step", "mini_batch")
     raw = {name: log.tokens[name].to_numpy() for name in wanted}
-    c: Columns = {
-        name: raw[name].astype("float64") for name in ("logprob", "entropy", "advantage", "collision", "tau_h")
-    }
-    vocabulary, widest = log.header.vocabulary, math.log(log.header.vocabulary)
-    limits = {
-        "logprob": (-np.inf, ROUNDING),
-        "entropy": (-ROUNDING, widest + ROUNDING),
-        "advantage": (-np.inf, np.inf),
-        "collision": (0.0, 1 + ROUNDING),
-    }
-    for name, (low, high) in limits.items():
-        wrong_N = ~(np.isfinite(c[name]) & (c[name] >= low) & (c[name] <= high))
-        if wrong_N.any():
-            raise BadInput(
-                f"{int(wrong_N.sum())} tokens of the token log have a value of {name} that no softmax gives",
-                found=f"{c[name][wrong_N][:3].tolist()} in {folder / token_log.FOLDER}",
-                expected=f"{low:.5g} to {high:.5g} (vocabulary {vocabulary:,})",
-                next_step="see whether the model had diverged; if not, the log is damaged",
-            )
-    gap_N, entropy_N = (torch.from_numpy(x) for x in (-np.expm1(np.minimum(c["logprob"], 0.0)), c["entropy"]))
+    c: Columns = {k: raw[k].astype("float64") for k in ("logprob", "entropy", "advantage", "collision", "tau_h")}
+    logprob_N = np.minimum(c["logprob"], 0.0)
+    gap_N, entropy_N = torch.from_numpy(-np.expm1(logprob_N)), torch.from_numpy(c["entropy"])
     return c | {
         "norm": gradient_norm(raw["advantage"], raw["ratio"], raw["clipped"], raw["logprob"], raw["collision"]),
         "batch": raw["step"].astype("int64") << 16 | raw["mini_batch"],
         "lower": lower_factor(gap_N, entropy_N).numpy(),
-        "factor": printed_factor(1 - gap_N, torch.from_numpy(c["collision"])).numpy(),
-        "upper": upper_factor(gap_N, entropy_N, vocabulary).numpy(),
+        "factor": norm_factor(logprob_N, c["collision"]),
+        "upper": upper_factor(gap_N, entropy_N, log.header.vocabulary).numpy(),
     }
 
 
@@ -136,32 +118,6 @@ def _take(c: Columns, chosen_N: np.ndarray) -> Columns:
 
 def _count(c: Columns) -> int:
     return len(c["logprob"])
-
-
-def _add_quadrants(out: RunBounds, positive: Columns, header: token_log.LogHeader) -> None:
-    # a mini-batch without a rare token has no threshold: its tokens are not below one
-    rare_N, low_N = np.exp(positive["logprob"]) < header.tau_p, positive["entropy"] < positive["tau_h"]
-    parts = {"p < tau_p, H < tau_h": rare_N & low_N, "p < tau_p, H >= tau_h": rare_N & ~low_N}
-    if header.mode == "full":
-        parts |= {"p >= tau_p, H < tau_h": ~rare_N & low_N, "p >= tau_p, H >= tau_h": ~rare_N & ~low_N}
-    else:  # they would hold the watched words alone
-        out.missing.append("tokens with p >= tau_p: token_log.mode=full logs them")
-    tokens = {name: _take(positive, part_N) for name, part_N in parts.items()}
-    out.quadrants = [_quadrant(name, c) for name, c in tokens.items()]
-    known = _take(positive, np.isfinite(positive["tau_h"]))
-    thresholds = dict(zip(known["batch"].tolist(), known["tau_h"].tolist(), strict=True))
-    out.numbers["tau_h, median"] = statistics.median(thresholds.values())
-    # of the pairs (rare token of low entropy, rare token of high entropy): in which the first one's norm is larger at
-    # the same |w|, and in which the bounds alone settle that
-    spurious, kept = list(tokens.values())[:2]
-    if pairs := _count(spurious) * _count(kept):
-        for name, first, second in (("pairs_by_norm", "factor", "factor"), ("pairs_by_bounds", "lower", "upper")):
-            out.numbers[name] = float(np.searchsorted(np.sort(kept[second]), spurious[first]).sum()) / pairs
-    out.numbers = {k: float(f"{v:.6g}") for k, v in out.numbers.items()}
-    if header.left_out:
-        out.missing.append(f"{header.left_out} rows that the log's bounds left out")
-    if header.loss != "vanilla":
-        out.missing.append(f"the clip of the loss {header.loss}: norms are those of the surrogate without one")
 
 
 def _quadrant(name: str, c: Columns) -> TheoryQuadrant:

@@ -67,18 +67,25 @@ def clipped(advantage_N: np.ndarray, ratio_N: np.ndarray, low: float, high: floa
     return ((advantage_N > 0) & (ratio_N > 1 + high)) | falls
 
 
+def norm_factor(logprob: np.ndarray, collision: np.ndarray) -> np.ndarray:
+    """1 - 2 p + sum of p_n^2, float64: a squared gradient norm in units of w^2 (STAPO, the decomposition lemma).
+
+    Its absolute error is the precision of p and of the sum: tokens with a small (1 - p)^2 have no correct digit.
+    """
+    return 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
+
+
 def gradient_norm(
     advantage: np.ndarray, ratio: np.ndarray, cut: np.ndarray, logprob: np.ndarray, collision: np.ndarray
 ) -> np.ndarray:
-    """The norm of each token's gradient with respect to its logits: |w| sqrt(1 - 2 p + sum of p_n^2).
+    """The norm of each token's gradient with respect to its logits: |w| sqrt(`norm_factor`).
 
-    STAPO, the gradient decomposition lemma; w of its theorem: ratio x advantage, 0 where the clip takes
-    hold (`cut`). logprob and collision are the current policy's, as the gradient is. Without
-    the division by the number of tokens and without what silencing does.
+    w of the theorem on gradient norms: ratio x advantage, 0 where the clip takes hold (`cut`). logprob and collision
+    are the current policy's, as the gradient is. Without the division by the number of tokens and without what
+    silencing does.
     """
-    factor = 1.0 - 2.0 * np.exp(logprob.astype(np.float64)) + collision.astype(np.float64)
     weight = np.where(cut, 0.0, np.abs(ratio.astype(np.float64) * advantage))
-    return weight * np.sqrt(np.maximum(factor, 0.0))
+    return weight * np.sqrt(np.maximum(norm_factor(logprob, collision), 0.0))
 
 
 def entropy_rises(logprob: np.ndarray, entropy: np.ndarray) -> np.ndarray:

@@ -55,7 +55,7 @@ def check_model(config: Any) -> str:
             )
         return model
     folder = Path(model)
-    if lacking := missing_files(folder, tokenizer=True):
+    if lacking := missing_files(folder, tokenizer="tokenizer*.json"):
         raise BadInput(
             "the model is not there" if not folder.exists() else "the model is incomplete",
             found=f"no {', no '.join(lacking[:4])} in {folder}",

@@ -1,1 +1,0 @@
-"""Benchmarks of the training wing, side by side with what they are compared with."""
