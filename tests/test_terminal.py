@@ -130,7 +130,7 @@ def test_help_of_every_command_asks_for_no_large_package(module: str, some: set[
         ("stapo_training.cli", "hydra", "train", ["run", "method=stapo", "run.out=unused"]),
         ("stapo_training.cli", "torch", "train", ["export", "--checkpoint", "unused", "--out", "unused"]),
         ("stapo_training.cli", "omegaconf", "train", ["check", "stapo"]),
-        ("stapo_eval.cli", "sympy", "eval", ["grade", "--input", "unused", "--output", "unused"]),
+        ("stapo_eval.cli", "math_verify", "eval", ["grade", "--input", "unused", "--output", "unused"]),
         ("stapo_repro.cli", "matplotlib", "repro", ["figures", "--check"]),
     ],
 )

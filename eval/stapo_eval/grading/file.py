@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -144,6 +145,8 @@ def _read_items(path: Path, options: Options, use_answer_line: bool, cut: Cut | 
 
 def _check_target(source: Path, target: Path, limits: Limits) -> None:
     """Raises BadInput for limits that are none, and for a target that cannot be written or is the source."""
+    if find_spec("math_verify") is None:  # it is imported by the grading processes alone
+        raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
     check_limits(limits)
     if source.exists() and target.exists() and source.samefile(target):
         other = source.with_name(source.stem + ".verdicts.jsonl")
