@@ -217,6 +217,7 @@ def test_a_users_method_is_shown_beside_the_committed_arms(tmp_path, monkeypatch
     lambda: of_testbed(worlds="mixed", arms="stapo-q0.5"), lambda: of_testbed(pilot=True, long=True),
     lambda: of_testbed(method="no.yaml"), lambda: of_testbed(method="base"),
     lambda: of_testbed(method="dapo", arms="stapo"), lambda: of_testbed(method="dapo", pilot=True),
+    lambda: of_testbed(pilot=True, seeds="100,10"),  # one that judges
 ])  # fmt: skip
 def test_wrong_values_are_refused(wrong) -> None:
     with pytest.raises(BadInput):

@@ -330,7 +330,8 @@ def test_a_record_is_read_for_the_log_and_refused_where_it_contradicts_itself(tm
         counts.of_run(tmp_path / "left")
     masks = found.model_dump()["masks"]
     more = {**masks[0], "tokens": [(2.0, 1.5, 0.0), NONE]}  # of 2 spurious and 1 useful
-    for wrong in ([more], [masks[0] | {"tau_p": 0.1}], [masks[0] | {"tokens": [NONE]}]):
+    twice = [masks[0], masks[0]]
+    for wrong in ([more], [masks[0] | {"tau_p": 0.1}], [masks[0] | {"tokens": [NONE]}], twice):
         with pytest.raises(ValueError, match=r"silenced|entries"):
             counts.PlantedCounts.model_validate(found.model_dump() | {"masks": wrong})
 

@@ -175,7 +175,8 @@ def _plain(record: Run, path: Path, root: Path) -> Run:
     changes = [(_folder(root), "RUN"), (_folder(Path(tempfile.gettempdir(), "ray")), "RAY")]  # a default of veRL's
     changes += [(_HUB_CACHE, r"\1HUB/"), (_OWN_FILE, r"\1")]  # a model's id and commit follow; the run has its copy
     for key, name in (("data_dir", "BENCHMARKS"), ("judge_prompt", "PROMPT")):  # known by their hashes
-        changes += [(_folder(Path(record.config[key])), name)] if record.config.get(key) else []
+        given = Path(record.config.get(key) or "")
+        changes += [(_folder(given), name)] if given.is_absolute() else []
     text = record.model_dump_json()
     for pattern, name in changes:
         text = pattern.sub(name, text)

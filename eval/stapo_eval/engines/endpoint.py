@@ -138,7 +138,14 @@ class EndpointEngine(Engine):
                 found=self._said(e),
                 next_step="set the variable that --key-variable names, or check --served-model and --url",
             ) from None
-        except (AttributeError, LookupError, TypeError, ValueError) as e:  # the SDK lets any JSON through
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            RecursionError,
+        ) as e:  # any JSON comes
             raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:

@@ -117,7 +117,9 @@ class VllmEngine(LocalEngine):
         request, since = self.running.pop(output.request_id)
         best = output.outputs[0]
         text = self.tokenizer.decode(best.token_ids, skip_special_tokens=True)
-        reason = "length" if best.finish_reason == "length" else "stop"
+        if best.finish_reason not in ("stop", "length"):
+            return failed(request, f"vLLM ended it with the reason {best.finish_reason}")
+        reason = best.finish_reason
         seconds = time.perf_counter() - since
         return Finished(request, text, reason, len(best.token_ids), best.cumulative_logprob, seconds)
 

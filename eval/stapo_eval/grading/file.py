@@ -76,7 +76,7 @@ def _parse_line(line: bytes, where: str, options: Options) -> InputLine:
         if not isinstance(row["response"], str):
             raise ValueError('response is of another type: write one that is not there as ""')
         return InputLine(row["id"], _gold(row["answer"]), row["response"], _options(row, options))
-    except (ValueError, TypeError, RecursionError) as e:
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as e:
         found = sorted(row)[:20] if isinstance(row, dict) else line[:200].decode("utf-8", "replace").strip()
         raise BadInput(
             f"{where} cannot be graded: {str(e)[:200]}", found=found, expected=_EXPECTED, next_step="correct the line"

@@ -183,7 +183,9 @@ def _close(x: Any, y: Any, within: Fraction | None = None) -> bool:
     difference, x, y = x - y, x.evalf(_DIGITS), y.evalf(_DIGITS)
     apart, size = abs(x - y), max(abs(x), abs(y))
     if not apart.is_Float and not apart.is_Integer:
-        return x == y and bool(x.is_infinite)
+        from sympy import oo
+
+        return x == y and x in (oo, -oo)  # a pole is no value
     if size > Float("1e35"):  # the digits do not reach to the units
         return difference.simplify() == 0
     most = Float(within.numerator, _DIGITS) / within.denominator if within else 0
@@ -213,6 +215,8 @@ def equal(gold: str, answer: str, within: Fraction | None = None, *, tight: bool
     Raises:
         Exception: whatever sympy raises.
     """
+    if _applied(gold) != _applied(answer):
+        return False
     with suppress(_Unreadable):
         if _BY_LIBRARY.search(gold + answer):
             return _verified(gold, answer)
@@ -225,6 +229,14 @@ def equal(gold: str, answer: str, within: Fraction | None = None, *, tight: bool
     return False
 
 
+_FUNCTION = re.compile(r"(?<![A-Za-z\\])([fghu]|\\(?:delta|Gamma|phi|psi))\s*\(([^()]*)\)")
+
+
+def _applied(text: str) -> set[tuple[str, str]]:
+    """Functions without a definition and what they are applied to: f(2x) is not 2 f(x)."""
+    return {(m[1], re.sub(r"\s", "", m[2])) for m in _FUNCTION.finditer(text)}
+
+
 def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     from sympy import Abs, Expr, Integer, Pow, ceiling, floor
 
@@ -235,7 +247,7 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     points = [_point(symbols, k, k if signed else 0) for k in range((8 if signed else 3) if symbols else 1)]
     if g.has(floor, ceiling) and a.has(floor, ceiling):
         points = [{s: Integer(k + 7 * i) for i, s in enumerate(symbols)} for k in range(2, 9)]
-    return all(_close(g.subs(p).doit(), a.subs(p).doit(), within) for p in points)
+    return all(_close(g.subs(p).doit(), a.subs(p).doit(), None if symbols else within) for p in points)
 
 
 def _is_root_of_square(power: Any) -> bool:
@@ -287,7 +299,7 @@ def _multiples(g: Any, a: Any, given: set[str]) -> bool:
     first = _point(symbols, 0)
     factor = ratio(first)
     others = [_point(symbols, k) | {s: first[s] for s in known} for k in (1, 2)]
-    if factor.is_zero or not all(_close(factor, ratio(p)) for p in others):
+    if factor.is_zero or not factor.is_finite or not all(_close(factor, ratio(p)) for p in others):
         return False
     # of monomials f(p q) f(1) = f(p) f(q), and only these are nowhere zero, where no given letter is
     p, q = _point(known, 4), _point(known, 5)

@@ -105,7 +105,7 @@ def quick(gold: Gold, answer: str, options: Options) -> bool | None:
     return shape.assigned(golds, answers, pair)
 
 
-_CHOICE = re.compile(r'\s*"?\(?"?([A-Ja-j])"?\s*[).:]\s*"?(?=[^\s+\-*/^=<>])(.+)', re.S)
+_CHOICE = re.compile(r'\s*"?\(?"?([A-J])"?\s*(?:[).]|:(?!\s*\d))\s*"?(?=[^\s+\-*/^=<>])(.+)', re.S)
 _OTHER_CHOICE = re.compile(
     r"(?<![A-Za-z\\])(?:[A-J]|\([a-j]\)|^[a-j]$|(?i:not|no|never|wrong|false|incorrect|untrue|excluded|rejected"
     r"|eliminated|except|neither|nor))(?![A-Za-z])"
@@ -116,7 +116,7 @@ _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
 
 def _written_otherwise(gold: str, answer: str, terms: shape.Terms) -> bool:
     """Whether the answer is the gold with a decimal comma, or behind the letter of a choice: "(C) 12"."""
-    if (comma := _DECIMAL_COMMA.fullmatch(key(answer))) and "." in key(gold):
+    if (comma := _DECIMAL_COMMA.fullmatch(clean(answer).strip())) and "." in key(gold):
         x = number(key(gold))
         return x is not None and x == number(f"{comma[1]}.{comma[2]}")
     if not (m := _CHOICE.fullmatch(marked(answer))):

@@ -416,7 +416,8 @@ def _values(gold: str, answer: str, terms: Terms) -> bool:
         unit = parse_unit(re.sub(r'\\deg|["{}]', "", marked(terms.unit)))
     if (a.unit and g.percent) or (g.unit and a.percent) or (unit and a.unit and not unit.agrees(a.unit)):
         return False
-    scales = [a.unit.size / unit.size if unit and a.unit else Fraction(1)]
+    sizes = unit and a.unit and not unit.is_any and not a.unit.is_any
+    scales = [a.unit.size / unit.size if sizes else Fraction(1)]  # type: ignore[union-attr]
     if a.percent and not percent:
         share = number(key(texts[0]))  # a bare 0.15 is a share: 0.15 % is another one
         scales = [Fraction(1, 100)] if share is not None and 0 < abs(share) < 1 else [Fraction(1), Fraction(1, 100)]

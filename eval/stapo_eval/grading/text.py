@@ -93,7 +93,6 @@ _LATEX = [(re.compile(pattern), to) for pattern, to in _REWRITES]  # in this ord
 _QUAD = re.compile(r"\\q?quad(?![A-Za-z])")
 _MARKDOWN = re.compile(r"(\*\*|`)([^*`]+)\1")
 _MONEY = re.compile(r"\$(?=\s*[\d.])")
-_END = re.compile(r"(?:[\s,;:]|(?<![.\\])\.)+$")
 
 
 def unify(text: str) -> str:
@@ -132,7 +131,18 @@ def clean(text: str) -> str:
     for pattern, to in _LATEX:
         text = pattern.sub(to, text)
     text = text.strip().rstrip("\\").rstrip()  # a line break
-    return _END.sub("", text)
+    return _without_end(text)
+
+
+def _without_end(text: str) -> str:
+    """Without the signs that end a sentence; "..." and an escaped full stop stay. Linear, as no pattern would be."""
+    while True:
+        kept = text.rstrip(" \t\r\n,;:")
+        if kept.endswith(".") and not kept.endswith(("..", "\\.")):
+            kept = kept[:-1]
+        if kept == text:
+            return text
+        text = kept
 
 
 _FONTS = re.compile(
@@ -237,7 +247,7 @@ _BEFORE_WORDS = [
         (r"\\begin\s*\{array\}\s*\{[lcr| ]*\}", r"\\begin{matrix}"),
         (r"\\(begin|end)\s*\{(?:([pbBvV])?(?:small)?matrix|array)\}", r"\\\1{\2" + "\ue003}"),
         (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
-        (r"\{?([^{}]+)\\choose(?![A-Za-z])([^{}]+)\}?", r"\\binom{\1}{\2}"),
+        (r"\{?([^{}]{1,80})\\choose(?![A-Za-z])([^{}]{1,80})\}?", r"\\binom{\1}{\2}"),
         (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
         (r"\\(?:wedge|land)(?![A-Za-z])", AND),
         (r"\\(?:vee|lor)(?![A-Za-z])", OR),

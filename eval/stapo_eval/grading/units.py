@@ -55,6 +55,8 @@ _NAMES = {name: to or name for name, _, to in (pair.partition(":") for pair in _
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _SAYING_MORE = """
     or more less least most not mod modulo than if when except only no none never fewer greater smaller plus minus times
+    hundred thousand million billion trillion dozen quadrillion quintillion lakh crore ten eleven twelve thirteen
+    fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety
     and false wrong cannot half negative positive squared cubed doubled tripled halved double triple twice factorial
     impossible undefined invalid infinite infinity incorrect nor neither but without excluding above below over under
     inclusive exclusive reciprocal inverse repeating recurring root power ones twos threes fours fives sixes sevens
@@ -100,8 +102,12 @@ class Unit:
 
     def agrees(self, other: Unit) -> bool:
         """Whether both measure the same, in the same words where the words are no units; "units" is any unit."""
-        any_unit = any({name for name, _ in x.dimensions} <= {"unit"} for x in (self, other))
-        return any_unit or (self.dimensions == other.dimensions and self.words == other.words)
+        return self.is_any or other.is_any or (self.dimensions == other.dimensions and self.words == other.words)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it is the word "units", which stands for any unit, of size 1."""
+        return {name for name, _ in self.dimensions} == {"unit"}
 
 
 def _known(word: str) -> str | None:

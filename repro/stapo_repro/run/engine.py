@@ -258,6 +258,7 @@ def interrupt_once() -> Iterator[None]:
     def first(*_: object) -> None:
         for n in before:
             signal.signal(n, signal.SIG_IGN)
+        print("ending: the stage stops first", file=sys.stderr, flush=True)
         raise KeyboardInterrupt
 
     before = {n: signal.signal(n, first) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -42,10 +42,11 @@ def marked(mark: str) -> list[psutil.Process]:
     parents, found = dict[psutil.Process, int](), set[psutil.Process]()
     for p in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
-            environment, parent = p.environ(), p.ppid()
+            # psutil's own reading ends where a process has overwritten the beginning with zeros
+            parent, environment = p.ppid(), Path(f"/proc/{p.pid}/environ").read_bytes().split(b"\0")
             if p.status() != psutil.STATUS_ZOMBIE:
                 parents[p] = parent
-                found |= {p} if environment.get(MARK, "").startswith(mark) else set()
+                found |= {p} if any(x.startswith(f"{MARK}={mark}".encode()) for x in environment) else set()
     while more := {p for p, parent in parents.items() if parent in {f.pid for f in found}} - found:
         found |= more
     return sorted((p for p in found if p.pid != os.getpid()), key=lambda p: p.pid)

@@ -244,6 +244,10 @@ def of_testbed(
         raise BadInput("--pilot, --long and --method exclude each other, and --method excludes --arms",
                        next_step="name one of them")  # fmt: skip
     part: plan.Part = "pilot" if pilot else "long" if long else "main"
+    if pilot and (judging := sorted({*(seeds_of(seeds) or ())} & {*plan.SEEDS["main"]})):
+        raise BadInput("a pilot's seeds judge nothing: they are others than those that do",
+                       found=f"--seeds {','.join(map(str, judging))}",
+                       next_step="leave out --seeds, or name others")  # fmt: skip
     own = None if method is None else _own_arm(method)
     chosen, names = QUICK_METHODS if quick else None, tuple(labels.WORLDS)[: 1 if quick else None]
     if arms is not None:

@@ -68,10 +68,12 @@ class PlantedCounts(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> PlantedCounts:
-        lists = [c.tokens for c in (*self.rare, *self.masks)]
+        lists = [*(c.tokens for c in (*self.rare, *self.masks)), *filter(len, (self.spurious, self.own))]
         if any(len(x) != len(self.steps) for x in lists) or sorted(set(self.steps)) != self.steps:
             raise ValueError(f"{len(self.steps)} steps, but lists of {sorted({len(x) for x in lists})} entries")
         rare = {c.tau_p: c.tokens for c in self.rare}
+        if len(rare) < len(self.rare) or len({(m.mask, m.tau_p, m.q) for m in self.masks}) < len(self.masks):
+            raise ValueError("two entries of one tau_p, or of one mask")
         for m in self.masks:
             if m.tau_p not in rare or (np.array(m.tokens) > np.array(rare[m.tau_p])).any():
                 raise ValueError(f"{m.mask}, tau_p {m.tau_p:g}, q {m.q:g}: more silenced tokens than rare ones")

@@ -58,7 +58,7 @@ class Spec(BaseModel):
 
 
 def _empty_as_none(value: Any) -> Any:
-    return None if value == "" else value
+    return str(value) if isinstance(value, bool) else None if value == "" else value  # true is no tolerance of 1
 
 
 def _as_text(value: Any) -> Any:
