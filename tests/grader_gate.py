@@ -94,6 +94,7 @@ def main() -> None:
                 print(f"{name}: {len(rows)}, {sum(r['rule'] for r in rows)} right", flush=True)
                 continue
             before = [json.loads(line) for line in frozen.read_text().splitlines()]
+            rows = rows[: len(before)]  # cases that are newer than the frozen verdicts come last
             changed = [(b, r) for b, r in zip(before, rows, strict=True) if b["rule"] != r["rule"]]
             for b, r in changed:
                 print(json.dumps({"set": name, "was": b["rule"], "then": b["answer"], **r}))
