@@ -167,12 +167,14 @@ def test_times_of_collected_runs_by_hand(tmp_path: Path) -> None:
         name="train/stapo-s0", seconds=330.25, peak_mib=3900, attempts=3, code="d" * 40
     )
     assert "/a/machine" not in (out / "stages.json").read_text()
-    assert "took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB" in page_block(tmp_path / "records", "miniature", "")
+    said = page_block(tmp_path / "records", "miniature", "")
+    assert "took 7 min 22 s on 2 cores of Some CPU with 15.6 GiB" in said
+    assert (found.unfinished, "tables" in said) == (("tables",), True)
     # a second run into the same records: the base as it took it, 330.25 + 61.5 of the first, 330.25 + 5 of its own
     collect(driven(tmp_path / "second", base, ("train/stapo-s1", 330.25, 1), ("tables", 5.0, 1)), out)
     found = store.read_json(out / "stages.json", RunTimes)
     assert [s.name for s in found.stages] == ["train/stapo-s0", "eval/base", "base", "train/stapo-s1", "tables"]
-    assert (found.seconds, found.hardware) == (777.0, [MACHINE])
+    assert (found.seconds, found.hardware, found.unfinished) == (777.0, [MACHINE], ())
     with pytest.raises(RecordError, match="another kind of run"):
         collect(driven(tmp_path / "quick", base, quick=True), out)
 

@@ -117,3 +117,10 @@ def test_the_training_wing_refuses_a_method_that_it_does_not_have(tmp_path: Path
         main(of_testbed(out=tmp_path / "out", method="nosuch", dry_run=True))
     assert "nosuch" in str(e.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_time_does_not_hide_the_disk() -> None:
+    known, unknown = Estimate(1.0, 8, 2.0, ""), Estimate(None, 0, 0.5, "")
+    assert [checks.cost_text(known).split(", ")[-1], checks.cost_text(known, unknown).split(", ")[-1]] == [
+        "disk 2.0 GiB", "disk 2.5 GiB"
+    ]  # fmt: skip

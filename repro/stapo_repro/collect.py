@@ -198,8 +198,8 @@ def _folder(path: Path) -> re.Pattern[str]:
 class RunTimes(Record):
     """stages.json among committed records: what the stages of a driver's runs took, `seconds` in sum.
 
-    kind: miniature, small, testbed or cells; quick: its short form; part: of the testbed. hardware: of the run records
-    beside it, each once.
+    kind: miniature, small, testbed or cells; quick: its short form; part: of the testbed. unfinished: names of stages
+    that were begun and did not end. hardware: of the run records beside it, each once.
     """
 
     kind: str
@@ -218,7 +218,9 @@ def _times(folder: Path, config: dict[str, Any], out: Path, hardware: list[dict[
         RecordError: `out` has the records of another kind of run.
     """
     kind = {"kind": config["experiment"], "quick": config["quick"], "part": config.get("part", "")}
-    stages = {s.name: s for s in read_states(folder).values() if s.status == "done"}
+    states = read_states(folder)
+    stages = {s.name: s for s in states.values() if s.status == "done"}
+    unfinished = {s.name for s in states.values()} - stages.keys()
     if (out / FILE).is_file():
         earlier = store.read_json(out / FILE, RunTimes)
         if (there := {name: getattr(earlier, name) for name in kind}) != kind:
@@ -226,9 +228,11 @@ def _times(folder: Path, config: dict[str, Any], out: Path, hardware: list[dict[
                               next_step="stapo-repro collect RUN --out DIR, a folder without records")  # fmt: skip
         kept = {s.name: s for s in earlier.stages if s.name not in stages}
         stages, hardware = kept | stages, (earlier.hardware if kept else []) + hardware
+        unfinished |= set(earlier.unfinished)
     machines = [h for i, h in enumerate(hardware) if h not in hardware[:i]]
     seconds = round(sum(s.seconds for s in stages.values()), 2)
-    return RunTimes(**kind, seconds=seconds, stages=list(stages.values()), hardware=machines)
+    left = tuple(sorted(unfinished - stages.keys()))
+    return RunTimes(**kind, seconds=seconds, stages=list(stages.values()), unfinished=left, hardware=machines)
 
 
 def page_block(records: Path, experiment: str, what: str) -> str:
@@ -244,4 +248,5 @@ def page_block(records: Path, experiment: str, what: str) -> str:
         f"The committed {what} took {duration(t.seconds)} on {machines}: {count['train']} trainings, {count['eval']} "
         f"evaluations, peak memory {peak:.1f} GiB, code {', '.join(code)}."
         + (f" Attempts that did not end: {again}; what a killed one took is not counted." if again else "")
+        + (f" Not finished: {', '.join(t.unfinished)}." if t.unfinished else "")
     )

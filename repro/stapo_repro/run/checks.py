@@ -142,10 +142,14 @@ def check_gpus(hardware: str) -> str:
 
 
 def _asked(command: Sequence[str], refused: str, cure: str = "") -> str:
-    """The last line that a command prints. Raises: BadInput with the end of its errors where it refuses."""
+    """The last line that a command prints.
+
+    Raises:
+        BadInput: with the end of its errors where it refuses, and where it does not end within two minutes.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as e:  # a folder that is no environment
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as e:  # a folder that is no environment; a shared disk that hangs
         raise BadInput(refused, found=e, next_step=cure) from None
     if done.returncode != 0:
         raise BadInput(refused, found="\n".join(done.stderr.strip().splitlines()[-8:]), next_step=cure)
@@ -183,10 +187,8 @@ def show_checks(checks: Checks) -> None:
 
 def cost_text(*estimates: Estimate) -> str:
     """ "about 72 h 0 min, 576 GPU h, disk 577.0 GiB": of all together, one after the other."""
-    hours = [e.hours for e in estimates]
-    if None in hours:
-        return "no time on record"
-    text = f"about {duration(3600 * sum(h or 0.0 for h in hours))}"
+    hours = [e.hours for e in estimates if e.hours is not None]
+    text = f"about {duration(3600 * sum(hours))}" if len(hours) == len(estimates) else "no time on record"
     if gpu_hours := sum((e.hours or 0.0) * e.gpus for e in estimates):
         text += f", {gpu_hours:,.0f} GPU h"
     return f"{text}, disk {sum(e.disk for e in estimates):,.1f} GiB"
