@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 # A box command (also with its backslash doubled, as in text that was escaped twice), an escaped character, or a brace.
 _TOKEN = re.compile(r"(?P<box>\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*)|\\.|(?P<open>\{)|(?P<close>\})", re.S)
-_BARE = re.compile(r"[^\s${}]+")
+_BARE = re.compile(r"[^\s${}]{1,1000}")  # bounded: one box without braces may run into the next
 _WHOLE_BOX = re.compile(r"\s*\\{1,2}(?:boxed|fbox)(?![A-Za-z])\s*\{?")
 
 

@@ -221,14 +221,15 @@ def equal(gold: str, answer: str, within: Fraction | None = None, *, tight: bool
         if _BY_LIBRARY.search(gold + answer):
             return _verified(gold, answer)
         for base in (r"\\ln ", r"\\log_{10}"):
-            g, a = (re.sub(r"\\(?:log(?!\s*_)|lg)(?![A-Za-z])", base, x) for x in (gold, answer))
+            g, a = (re.sub(r"\\log(?!\s*_)(?![A-Za-z])", base, _LG.sub(r"\\log_{10}", x)) for x in (gold, answer))
             if any(_equal(x, y, within) for x, y in _pairs(g, _in_case_of(g, a), tight)):
                 return True
-            if (g, a) == (gold, answer):
+            if r"\log" not in gold + answer:
                 break
     return False
 
 
+_LG = re.compile(r"\\lg(?![A-Za-z])")
 _FUNCTION = re.compile(r"(?<![A-Za-z\\])([fghu]|\\(?:delta|Gamma|phi|psi))\s*\(([^()]*)\)")
 
 
@@ -245,13 +246,21 @@ def _equal(g: Any, a: Any, within: Fraction | None) -> bool:
     symbols = sorted(g.free_symbols | a.free_symbols, key=str)
     signed = any(x.has(Abs) or any(_is_root_of_square(p) for p in x.atoms(Pow)) for x in (g, a))
     points = [_point(symbols, k, k if signed else 0) for k in range((8 if signed else 3) if symbols else 1)]
-    if g.has(floor, ceiling) and a.has(floor, ceiling):
+    steps = g.atoms(floor, ceiling) | a.atoms(floor, ceiling)
+    if g.has(floor, ceiling) and a.has(floor, ceiling) and not any(f.args[0].is_Symbol for f in steps):
         points = [{s: Integer(k + 7 * i) for i, s in enumerate(symbols)} for k in range(2, 9)]
     return all(_close(g.subs(p).doit(), a.subs(p).doit(), None if symbols else within) for p in points)
 
 
 def _is_root_of_square(power: Any) -> bool:
-    return bool(power.exp.is_Rational and power.exp.q == 2 and power.base.is_Pow and power.base.exp.is_even)
+    from sympy import PolynomialError, sqf_list
+
+    if not (power.exp.is_Rational and power.exp.q == 2):
+        return False
+    if power.base.is_Add and power.base.free_symbols:
+        with suppress(PolynomialError):
+            return all(times % 2 == 0 for _, times in sqf_list(power.base)[1])
+    return bool(power.base.is_Pow and power.base.exp.is_even)
 
 
 _BESIDE_CURVE = re.compile(r"[cC]\s*\)?\s*(?:e\s*\^|[a-z]\s*\^\s*\{?\s*-)")

@@ -227,16 +227,19 @@ def _lists(gold: str, answer: str, g: Items, a: Items, terms: Terms) -> bool:
     unions = _union_of_ranges(g), _union_of_ranges(a)
     if any(unions):
         return _same(unions[0] or gold, unions[1] or answer, terms)
+    if g.braces != a.braces and r"\emptyset" in map(_bare, (*golds, *answers)):
+        return False  # the set that holds the empty set is not empty
     if len(golds) == 1 and not a.braces:
         if _brackets(_unnamed(gold)) == "()":  # "2, 3" for the point (2, 3)
-            return _each(_parts(_unnamed(gold)), [_unnamed(x) for x in answers], terms)
+            return _coordinates(a) and _each(_parts(_unnamed(gold)), [_unnamed(x) for x in answers], terms)
         if _bare(answers[0]).lower() == "yes" and len(answers) == 2 and a.signs == (",",):  # "Yes, n = 4"
             return '"' not in gold and "%" not in answer and _same(gold, answers[1], terms)
         if set(a.signs) == {OR}:  # one answer in several ways
             return all(_same(gold, x, terms) for x in answers)
     if len(answers) == 1 and not g.braces and _brackets(_unnamed(answer)) == "()":
         parts = _parts(_unnamed(answer))  # but a point or an interval is no list of two
-        return (len(parts) > 2 or bool(_names(golds))) and _each([_unnamed(x) for x in golds], parts, terms)
+        alike = len(parts) > 2 or bool(_names(golds))
+        return alike and _coordinates(g) and _each([_unnamed(x) for x in golds], parts, terms)
     if (OR in g.signs) != (OR in a.signs) and any(set(_cut(x)[1]) - {"="} for x in (*golds, *answers)):
         return False  # x < 2 or y > 3
     names = _names(golds), _names(answers)
@@ -253,6 +256,12 @@ def _names(members: Sequence[str]) -> set[str]:
     """The names of what equations say; x_1 and x_2 are the same name."""
     cuts = map(_cut, members)
     return {_bare(sides[0]).partition("_")[0] for sides, signs in cuts if signs == ["="]}
+
+
+def _coordinates(listed: Items) -> bool:
+    """Whether the members may be a point's: no "or", and names, if any, each once and in the order of the alphabet."""
+    names = [_bare(_cut(x)[0][0]) for x in listed.members if _cut(x)[1]]
+    return OR not in listed.signs and names == sorted(set(names))
 
 
 def _cut(text: str) -> tuple[list[str], list[str]]:
@@ -303,9 +312,9 @@ _LABELS = frozenset(_LABEL_WORDS.split())
 
 
 def _is_name(side: str) -> bool:
-    """Whether the left side of an equation only says what the right side is: it holds no number and no function."""
+    """Whether the left side of an equation only says what the right side is: no number, function, modulus, minus x."""
     words = re.findall(r"[^\W\d_]+", " ".join(re.findall(r'"([^"]*)"', side)))
-    named = _bare(side) not in ("e", "i", "") and _NAMING.fullmatch(_INDEX.sub(" ", side))
+    named = _bare(side) not in ("e", "i", "") and not re.match(r"-|\|[a-z]\|$", _bare(side)) and _NAMING.fullmatch(_INDEX.sub(" ", side))
     return bool(named) and not any(w.lower() in QUALIFIERS for w in words)
 
 
@@ -399,7 +408,7 @@ def measured(text: str) -> Value:
 
 
 def _said(text: str) -> list[str]:
-    return re.sub(r"\b(?:the|a|an)\b|[^\w+.-]+", " ", text.lower()).split()
+    return re.sub(r"\b(?:the|a|an)\b|[^\w+.^/*-]+|[\^/*](?!\s*\{?\s*\d)", " ", text.lower()).split()
 
 
 def _values(gold: str, answer: str, terms: Terms) -> bool:

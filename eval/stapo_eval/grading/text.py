@@ -80,7 +80,7 @@ _REWRITES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (_SPACES, " "),
     (r"\\(?:d|t|c)frac(?![A-Za-z])|\\sfrac(?![A-Za-z])", r"\\frac"),
     (r"\\(?:d|t)binom(?![A-Za-z])", r"\\binom"),
-    (r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
+    (r"\^\s*(?:\{\s*)?\\(?:circ|degree)\s*\}?|\\degree(?![A-Za-z])|\\textdegree(?![A-Za-z])", r"\\deg "),
     (r"\\(?:leqslant|leqq|leq)(?![A-Za-z])", r"\\le "),
     (r"\\(?:geqslant|geqq|geq)(?![A-Za-z])", r"\\ge "),
     (r"\\neq(?![A-Za-z])", r"\\ne "),
@@ -246,7 +246,7 @@ _BEFORE_WORDS = [
         (r"\\(?:mathbf|boldsymbol|bm|mathit|mathcal|mathscr|mathfrak|pmb)\s*\{([^{}]*)\}|\b(?:np|math)\.", r"\1"),
         (r"\\begin\s*\{array\}\s*\{[lcr| ]*\}", r"\\begin{matrix}"),
         (r"\\(begin|end)\s*\{(?:([pbBvV])?(?:small)?matrix|array)\}", r"\\\1{\2" + "\ue003}"),
-        (r"\^\s*\{?\s*\\prime\s*\}?", "'"),
+        (r"\^\s*(?:\{\s*)?\\prime\s*\}?", "'"),
         (r"\{?([^{}]{1,80})\\choose(?![A-Za-z])([^{}]{1,80})\}?", r"\\binom{\1}{\2}"),
         (r"(?<=[])])\s*U\s*(?=[(\[])", r"\\cup "),
         (r"\\(?:wedge|land)(?![A-Za-z])", AND),
@@ -259,8 +259,8 @@ _BEFORE_WORDS = [
 _AFTER_WORDS = [
     (re.compile(pattern, re.S | re.I), to)
     for pattern, to in (
-        (r'_\s*\{?\s*"([^"]*)"\s*\}?', r"_{\1}"),
-        (r'(?<=\d)\s*\^?\s*\{?\s*"(?:st|nd|rd|th)"\s*\}?$', ""),
+        (r'_\s*(?:\{\s*)?"([^"]*)"\s*\}?', r"_{\1}"),
+        (r'(?<=\d)\s*(?:\^\s*)?(?:\{\s*)?"(?:st|nd|rd|th)"\s*\}?$', ""),
         (r"^[a-z]\s*(?=\([^()\[\]]*\]$|\[[^()\[\]]*\)$)", ""),  # t(0,4]
         (rf"\\frac\s*\{{\s*{_QUOTED}\s*\}}\s*\{{\s*{_QUOTED}\s*\}}", r"\1/\2"),
         (r'(?<=[\d}])(\s*)(?:\\mu\s*"|"?' + "\u03bc)", '\\1"\u03bc'),
