@@ -303,6 +303,7 @@ _INDEX = re.compile(r'"[^"]*"|_\s*(?:\{[^{}]*\}|\w)|\(\d+\)|(?<=[A-Za-z])\d|\^\{
 _NAMING = re.compile(
     rf"(?:{library.LETTER}|\\(?:dot|ddot|hat|bar|vec|overline|angle|triangle)(?![A-Za-z])|[-+*()\[\],{{}}'\s|.])*"
 )
+_SIGNED = re.compile(r"-|\|(?:[a-z]|\\[a-z]+)\|$")  # -x, |x|: not x itself
 _MARK = re.compile(r"(?<=[pqxyPQXY])\s*\^\s*\{?\s*[sdSD]\s*\}?")  # of supply and demand
 _LABEL_WORDS = """
     area volume perimeter circumference length width height radius diameter distance time speed cost price age mass
@@ -314,7 +315,8 @@ _LABELS = frozenset(_LABEL_WORDS.split())
 def _is_name(side: str) -> bool:
     """Whether the left side of an equation only says what the right side is: no number, function, modulus, minus x."""
     words = re.findall(r"[^\W\d_]+", " ".join(re.findall(r'"([^"]*)"', side)))
-    named = _bare(side) not in ("e", "i", "") and not re.match(r"-|\|[a-z]\|$", _bare(side)) and _NAMING.fullmatch(_INDEX.sub(" ", side))
+    name = _bare(side)
+    named = name not in ("e", "i", "") and not _SIGNED.match(name) and _NAMING.fullmatch(_INDEX.sub(" ", side))
     return bool(named) and not any(w.lower() in QUALIFIERS for w in words)
 
 
