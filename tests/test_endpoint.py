@@ -143,13 +143,14 @@ def test_the_run_ends_when_no_address_answers(server: Server) -> None:
     assert time.monotonic() - began < 20
 
 
-def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server) -> None:
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_request_that_always_fails_is_an_error_of_its_own(server: Server, status: int) -> None:
     """Also when it is all that is left: then the address is asked something else before the request is blamed."""
     engine = _engine(server)
-    server.fault = lambda number, body: 500 if body["seed"] == 80 else None
+    server.fault = lambda number, body: status if body["seed"] == 80 else None
     bad = [f for f in _all(engine, _requests(engine)).values() if f.finish_reason == "error"]
     assert [f.request.seed for f in bad] == [80]
-    assert "told to answer 500" in bad[0].error
+    assert f"told to answer {status}" in bad[0].error
 
 
 def test_options_that_an_address_refuses_are_left_out_and_named(server: Server, model: HfEngine) -> None:

@@ -168,8 +168,8 @@ class EndpointEngine(Engine):
             end = await self._ask(a, request)
             a.silent_since = 0.0
             return end
-        except BadInput as e:
-            return e
+        except BadInput as e:  # of this message alone, where the address answers another
+            return failed(request, str(e.found)) if await self._answers(a) else e
         except openai.OpenAIError as e:
             status, a.last = getattr(e, "status_code", 0), self._said(e)
         if status in (400, 413, 422):
@@ -189,7 +189,7 @@ class EndpointEngine(Engine):
         """Whether an address answers a question of one token."""
         try:
             await self._probe(a)
-        except openai.OpenAIError:
+        except (BadInput, openai.OpenAIError):
             return False
         return True
 
