@@ -119,7 +119,7 @@ def previous_of(
     resumes: bool = True,
     older: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
 ) -> Run | None:
-    """The record of a folder that holds the same run; None for a new folder. Writes nothing.
+    """The record of a folder that holds the same run; None for a new folder. Leaves no file behind.
 
     Args:
         may_differ: keys, as `differences` names them, that decide no number.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -131,16 +131,8 @@ def clustered(scores_QN: ArrayLike) -> Estimate:
         low, high = 1 - bound, 1.0
     elif math.isnan(found.se):
         low = high = math.nan
-    return Estimate(
-        mean=mean,
-        se=found.se,
-        low=low,
-        high=high,
-        df=found.df,
-        problems=n,
-        samples=scores.shape[1],
-        missing=int(np.isnan(scores).sum()),
-    )
+    found = replace(found, low=low, high=high)
+    return Estimate(**vars(found), problems=n, samples=scores.shape[1], missing=int(np.isnan(scores).sum()))
 
 
 def average(estimates: Sequence[Estimate]) -> Estimate:
@@ -167,11 +159,7 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     elif k == 1:
         low, high = estimates[0].low, estimates[0].high
     return Estimate(
-        mean=mean,
-        se=found.se,
-        low=low,
-        high=high,
-        df=found.df,
+        **vars(replace(found, low=low, high=high)),
         problems=sum(e.problems for e in estimates),
         samples=max(e.samples for e in estimates),
         missing=sum(e.missing for e in estimates),
@@ -250,11 +238,7 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
     elif fractions and not math.isnan(found.se):
         low, high = max(0.0, low), min(1.0, high)
     return Crossed(
-        mean=mean,
-        se=found.se,
-        low=low,
-        high=high,
-        df=found.df,
+        **vars(replace(found, low=low, high=high)),
         se_problems=math.sqrt(math.fsum(v for v, _ in problems)),
         se_seeds=math.sqrt(between),
         seeds=tuple(by_seed),
