@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +118,16 @@ def test_facts_of_the_claims_follow_from_what_is_printed(claims):
     assert [sum(a in k for a in advantages) for k in known] == [20, 0]
     for claim in (c for c in claims.gains if c.id.startswith("main")):
         assert f" {claim.value} %" in facts[f"Gain of STAPO's average, three sizes, T={claim.id[6:9]}"]
+
+
+def test_hyperparameters_are_the_values_that_the_configurations_decided():
+    rows = yaml.safe_load((Path(__file__).parents[1] / "training/stapo_training/decided.yaml").read_text())
+    decided = {r["key"]: r for r in rows if "key" in r and "given" not in r}
+    printed = json.loads((paper.folder() / "hyperparameters.json").read_text())["values"]
+    shared = [v for v in printed if v.get("key")]
+    assert len(shared) > 20
+    for v in shared:
+        assert (v["value"], v["basis"]) == (decided[v["key"]]["value"], decided[v["key"]]["basis"]), v["id"]
 
 
 def changed(row: int, best: list[str] | None = None, **values: str) -> paper.PaperTable:

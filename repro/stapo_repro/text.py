@@ -22,9 +22,20 @@ _UNSEEN = re.compile(
 )
 
 
+def rounded(value: float, factor: float = 1.0) -> float | None:
+    """value x factor to eight decimals (beyond that two machines may differ), without the sign of a zero; None for
+    NaN."""
+    return None if math.isnan(value) else round(factor * value, 8) + 0.0
+
+
 def percent(fraction: float) -> float | None:
-    """Percent with eight decimals (beyond that two machines may differ); None for NaN."""
-    return None if math.isnan(fraction) else round(100 * fraction, 8) + 0.0
+    """A fraction in percent, `rounded`."""
+    return rounded(fraction, 100)
+
+
+def code_shown(commit: str, dirty: bool) -> str:
+    """The code that made a record: the commit's first twelve digits, and whether it was changed."""
+    return commit[:12] + (" with uncommitted changes" if dirty else "")
 
 
 def shown(value: float | None, digits: int = 2) -> str:
