@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 # C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
@@ -89,22 +86,3 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
     """A Markdown table as lines; all columns but the first `left` ones are centred."""
     align = [*["---"] * left, *[":---:"] * (len(header) - left)]
     return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
-
-
-@cache
-def template(package: str, name: str, finalize: Callable[[object], object] | None = None) -> Template:
-    """A page's template below `package`/templates: values are escaped, and a name that is not there is an error.
-
-    Args:
-        finalize: what is written in the place of each value, before it is escaped.
-    """
-    environment = Environment(
-        loader=PackageLoader(package, "templates"),
-        autoescape=True,
-        finalize=finalize,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)
