@@ -53,21 +53,23 @@ def evaluated(root: Path, benchmark: str = "aime24", right: int = 17, n: int = 3
     return synthetic.cell(root, "external", benchmark, "t0.7", rows, **(given | changed)).parents[1]
 
 
-def compared(folder: Path, margin: float = 5.0) -> dict[str, calibrate.Row]:
-    rows = calibrate.compare(calibrate.published(MODEL), calibrate.own_cells([folder], MODEL), margin)
+def compared(folder: Path) -> dict[str, calibrate.Row]:
+    rows = calibrate.compare(calibrate.published(MODEL), calibrate.own_cells([folder], MODEL))
     assert {r["verdict"] for r in rows if "ours" not in r} == {"not run"}
     return {r["source"]: r for r in rows if "ours" in r}
 
 
-def test_a_score_beside_three_published_ones(tmp_path):
-    found = compared(evaluated(tmp_path), 6.0)
+def test_a_score_beside_three_published_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "MARGIN", 6.0)
+    found = compared(evaluated(tmp_path))
     # each problem's variance 17 x 15 / 32 / 31, so ours 0.257056 / 32 / 30 = 0.000267767; theirs at most 0.526 x 0.474
     # / 32 / 30 = 0.000259713
     same = found["justrl"]
     assert (same["ours"], same["points"]) == (53.125, pytest.approx(0.525))
     assert same["se"] == pytest.approx(2.29669, abs=1e-4)
     assert same["verdict"] == "agrees"
-    assert compared(tmp_path, 4.0)["justrl"]["verdict"] == "cannot tell"  # its interval ends beyond 4 points
+    monkeypatch.setattr(calibrate, "MARGIN", 4.0)
+    assert compared(tmp_path)["justrl"]["verdict"] == "cannot tell"  # its interval ends beyond 4 points
     # theirs 5.4^2 / 10 = 2.916 points^2, ours 2.67767: SE 2.36509
     other = found["sober"]
     assert (other["points"], other["se"]) == (pytest.approx(9.825), pytest.approx(2.36509, abs=1e-4))

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from stapo_repro import gpu_check, paper
-from stapo_repro.gpu_check import CHECK, RECORD, Machine, Step, check
-from stapo_repro.machine_check import MachineCheck
+from stapo_repro.gpu_check import CHECK, RECORD, Machine, MachineCheck, Step, check
 from stapo_results import store
 from stapo_results.errors import BadInput
 

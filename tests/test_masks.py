@@ -158,7 +158,7 @@ def records(root: Path) -> Path:
 
 def test_the_table_of_runs_and_of_masks_on_the_same_tokens(tmp_path):
     lines = tables.planted(load_training_runs([records(tmp_path)]))
-    assert lines[0] == "SYNTHETIC RECORDS. Planted: &lt;b>\\|\\`, \\*hmm."
+    assert lines[0] == "SYNTHETIC RECORDS, made up for a test. Planted: &lt;b>\\|\\`, \\*hmm."
     rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")]
     assert rows[2] == [
         *("20-Entropy, seed 0: all but the top entropies", "20", "0.00 % † (0.00 to 84.19); 0 of 20"),

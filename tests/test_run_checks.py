@@ -83,12 +83,6 @@ def test_gpus_are_counted_as_far_as_they_are_visible(machine, monkeypatch: pytes
     assert e.value.found == "3 GPUs"
 
 
-def test_another_system_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.sys, "platform", "darwin")
-    with pytest.raises(BadInput):
-        checks.check_system()
-
-
 def test_what_a_begun_stage_has_written_is_not_asked_for_again(tmp_path, monkeypatch) -> None:
     """Of 7 GiB 2 are there."""
     needed = []

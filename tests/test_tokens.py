@@ -18,7 +18,7 @@ pytest.importorskip("wordcloud")
 from stapo_repro import cli
 from stapo_repro.paper import checkout
 from stapo_repro.read import load_training_runs
-from stapo_repro.token_page import analyse
+from stapo_repro.report import analyse
 from stapo_repro.tokens import numbers, tables
 from stapo_repro.tokens.log import load, marked
 from stapo_results import token_log

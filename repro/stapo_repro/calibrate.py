@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stapo_repro import paper
-from stapo_repro.labels import PAPER_BENCHMARKS, benchmark_label
+from stapo_repro.labels import PAPER_BENCHMARKS, SYNTHETIC, benchmark_label
 from stapo_repro.read import Loaded, load_cells
 from stapo_repro.statistics import against_printed
 from stapo_repro.text import escape, grid, p_shown, percent, shown, signed
@@ -90,7 +90,7 @@ def own_cells(runs: Sequence[Path], model: str) -> list[Loaded]:
     return mine
 
 
-def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float = MARGIN) -> list[Row]:
+def compare(theirs: Sequence[Row], cells: Sequence[Loaded]) -> list[Row]:
     """Every published number beside every cell of its benchmark; without a cell "not run".
 
     Scores in percent; `points` is ours minus published, with `se` and the 95 % interval `low` to `high` in points; None
@@ -102,7 +102,7 @@ def compare(theirs: Sequence[Row], cells: Sequence[Loaded], margin: float = MARG
     ]
     tested = [r for r in rows if r.get("p") is not None]
     for row, p in zip(tested, holm([r["p"] for r in tested]), strict=True):
-        within = -margin <= row["low"] <= 0 <= row["high"] <= margin
+        within = -MARGIN <= row["low"] <= 0 <= row["high"] <= MARGIN
         row |= {"p_holm": p, "verdict": "differs" if p < LEVEL else "agrees" if within else "cannot tell"}
     return rows
 
@@ -143,7 +143,7 @@ def calibration(model: str, runs: Sequence[Path]) -> dict[str, Any]:
         notes.append(f"ours at {r.cell.setting}: max_tokens {r.max_tokens}; grader {r.grader}; judge {judge}")
     notes = list(dict.fromkeys(notes))
     if any(c.record.synthetic for c in cells):
-        notes.append("SYNTHETIC RECORDS, made up for a test")
+        notes.append(SYNTHETIC)
     return {"schema_version": 3, "model": model, "margin": MARGIN, "rows": rows, "notes": notes}
 
 

@@ -115,13 +115,13 @@ def tokens(run_folder: tyro.conf.Positional[Path], out: Path | None = None, top:
         out: Where to write. Default: tokens/ in that folder.
         top: How many single tokens are shown with their context.
     """
-    from stapo_repro import token_page
+    from stapo_repro.report import analyse
     from stapo_repro.tokens import log
     from stapo_results.store import write_atomic
 
     if top < 0:
         raise BadInput("--top is a number of cases", found=top, expected="0 or more", next_step="--top 30")
-    files, messages = token_page.analyse(log.load(run_folder), top)
+    files, messages = analyse(log.load(run_folder), top)
     _check_out(out)
     folder = out or run_folder / "tokens"
     for name, data in files.items():

@@ -14,6 +14,7 @@ from typing import Any
 from stapo_repro.read import check_roots
 from stapo_repro.run.engine import FILE, StageState, read_states
 from stapo_repro.testbed import counts
+from stapo_repro.text import code_shown
 from stapo_results import store, token_log
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Cut, Record, Run, StepMetrics
@@ -242,7 +243,7 @@ def page_block(records: Path, experiment: str, what: str) -> str:
     t = store.read_json(file, RunTimes)
     count, peak = Counter(s.name.split("/")[0] for s in t.stages), max(s.peak_mib for s in t.stages) / 1024
     machines = " and ".join(f"{h['cores']} cores of {h['cpu']} with {h['memory_gib']:g} GiB" for h in t.hardware)
-    code = dict.fromkeys(s.code[:12] + (" with uncommitted changes" if "+" in s.code else "") for s in t.stages)
+    code = dict.fromkeys(code_shown(s.code, "+" in s.code) for s in t.stages)
     again = sum(s.attempts - 1 for s in t.stages if s.name.startswith(("base", "train", "eval")))
     return (
         f"The committed {what} took {duration(t.seconds)} on {machines}: {count['train']} trainings, {count['eval']} "

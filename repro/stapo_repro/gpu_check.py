@@ -11,17 +11,18 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
 
 from stapo_repro.collect import without_paths
-from stapo_repro.machine_check import CheckedStep, MachineCheck
 from stapo_repro.run import processes
 from stapo_repro.run.checks import check_system
 from stapo_repro.run.engine import CHILD_ENVIRONMENT, interrupt_once
 from stapo_repro.run.request import console_script
 from stapo_results import provenance, runs, store
 from stapo_results.errors import BadInput, RunFailed, StapoError
-from stapo_results.schema import Run, StepMetrics
+from stapo_results.schema import Record, Run, StepMetrics
 
 RECORD = "check.json"
 STEPS, SAMPLES = 3, 2000  # of a training; of an evaluation: 2 benchmarks x 2 settings x 50 problems x 10 samples
@@ -49,6 +50,39 @@ SERVE = {
     "gpu": "--gpu-memory-utilization 0.5",
 }
 Values = Mapping[str, float | str]
+
+
+class CheckedStep(BaseModel):
+    """One step of `stapo-repro gpu-check`.
+
+    Attributes:
+        paths, level: of records from before 2026-11-24, which named what a step covers.
+        values: what was measured, by name with its unit.
+        error: the first line of what went wrong, and of a step that was left out, why.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str
+    paths: list[str] = []
+    level: Literal["ran"] = "ran"
+    outcome: Literal["passed", "failed", "left_out"]
+    seconds: float
+    values: dict[str, float | str] = {}
+    error: str = ""
+
+
+class MachineCheck(Record):
+    """What `stapo-repro gpu-check` found on one machine, with which code."""
+
+    command: str
+    device: Literal["cpu", "gpu"]
+    at: str
+    code_commit: str
+    code_dirty: str
+    packages: dict[str, str]
+    hardware: dict[str, Any]
+    walked: list[CheckedStep]
 
 
 class Machine:

@@ -29,6 +29,8 @@ BEYOND: dict[str, str] = {
 NO_STYLE: dict[str, str] = {"tis": "TIS", "icepop": "IcePop"}  # named in tables; no figure has them
 METHOD_LABELS = {BASE: "Base model", **BEYOND, **ARMS, **METHODS}
 
+SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
+
 PAPER_SIZES: dict[str, str] = {"qwen3-1.7b": "Qwen3-1.7B", "qwen3-8b": "Qwen3-8B", "qwen3-14b": "Qwen3-14B"}
 WORLDS: dict[str, str] = {world: of_world(world) for world in ("paper", "mixed", "inverted")}
 """The testbed's worlds, and the size label of the models of each."""
@@ -72,9 +74,9 @@ def size_label(name: str) -> str:
 
 
 def what_it_is(size: str) -> str:
-    """What a caption says of a model that is none of the paper's, with where its results stand; "" for the others."""
-    small = {SMALL: "a real small model on sums and word problems, not a result of the paper"}
-    return "a tiny model on additions, not a result of the paper" if is_miniature_size(size) else small.get(size, "")
+    """The sentence of a caption on a model of this project's own, the miniature or the small one; "" for any other."""
+    small = {SMALL: "A real small model on sums and word problems, not a result of the paper."}
+    return "A tiny model on additions, not a result of the paper." if is_miniature_size(size) else small.get(size, "")
 
 
 def benchmarks_of(size: str) -> dict[str, str]:

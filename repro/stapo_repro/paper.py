@@ -6,12 +6,11 @@ what is printed and nothing else. Formulas in `stapo_repro.statistics`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -25,6 +24,7 @@ from stapo_results.store import read_json
 Percent = Annotated[str, Field(pattern=r"^\d{1,3}\.\d{2}$")]
 Reading = Literal["above both", "between", "below both"]
 COLUMNS = (*PAPER_BENCHMARKS, AVERAGE)
+TAU_P, Q = 0.002, 0.75  # of S2T (Section "Settings", table of hyperparameters)
 
 
 class PaperRow(BaseModel):
@@ -149,12 +149,6 @@ def transcribed(name: str, kind: type[Transcribed], path: Path | None = None) ->
             next_step="run from a checkout of the repository with an editable installation (pip install -e .)",
         )
     return read_json(path, kind)
-
-
-def load_hyperparameters() -> dict[str, dict[str, Any]]:
-    """The values of results/paper/hyperparameters.json by id: how it is printed, what this suite takes."""
-    values = json.loads((folder() / "hyperparameters.json").read_text())["values"]
-    return {v["id"]: v for v in values}
 
 
 def load(path: Path | None = None) -> PaperTable:

@@ -257,7 +257,18 @@ def load_training_runs(roots: Sequence[Path], skip: Sequence[str] = ()) -> list[
                     next_step="restore both files from one commit, or collect the run again",
                 )
             runs.append(
-                TrainingRun(method, size, seed, where, run.status, steps, run.run_id, path.parent, run.synthetic, cut)
+                TrainingRun(
+                    method=method,
+                    size=size,
+                    seed=seed,
+                    path=where,
+                    status=run.status,
+                    steps=steps,
+                    run_id=run.run_id,
+                    folder=path.parent,
+                    synthetic=run.synthetic,
+                    cut=cut,
+                )
             )
     return sorted(runs, key=lambda r: (r.method, r.size, r.seed, r.path))
 

@@ -1,29 +1,41 @@
-"""One HTML page of what the records say: the table, what is wrong, figures, responses, and the runs behind them.
+"""The HTML pages: of what the records say (`stapo-repro report`), and of a token log (`stapo-repro tokens`).
 
-The page has no script and opens from disk without a network. Figures and records are links relative to it.
-Responses are a model's text: the template escapes them, `visible` writes out what is not seen, and the page's policy
-allows no script.
+Neither has a script, and both open from disk without a network. The page of records has the table, what is wrong,
+responses, runs, and links to figures and records relative to it; the page of a token log has all in it. A model's text
+is hostile: the template escapes it, `visible` writes out what is not seen, and the page's policy allows no script.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
 from itertools import groupby, islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from stapo_repro import labels, paper
+from stapo_repro.figures import tokens as figures
+from stapo_repro.figures.style import save, style
 from stapo_repro.read import APART, Loaded, check_roots, load_cells
 from stapo_repro.table.build import build
 from stapo_repro.table.write import to_markdown
-from stapo_repro.text import percent, shown, template, visible
+from stapo_repro.text import percent, shown, visible
+from stapo_repro.tokens import numbers
+from stapo_repro.tokens.log import LoggedRun, marked
+from stapo_repro.tokens.tables import MISMATCH, mismatch_cells, small_percent
 from stapo_results.errors import BadInput, RecordError
 from stapo_results.schema import CellRecord, Run, Sample, Verdict
 from stapo_results.statistics import parse_verdicts, problem_means
@@ -31,6 +43,23 @@ from stapo_results.store import read, read_json, write_atomic
 
 Key = tuple[str, str, int]  # cell, problem, sample
 Responses = dict[str, list[tuple[Sample, Verdict]]]  # by cell
+
+_MOST_WORDS = 500  # different tokens a part in tokens.json; the page's bars have fewer
+
+
+@cache
+def _template(name: str) -> Template:
+    """A page's template: values are visible and escaped, and a name that is not there is an error."""
+    environment = Environment(
+        loader=PackageLoader("stapo_repro", "templates"),
+        autoescape=True,
+        finalize=lambda x: visible(x) if type(x) is str else x,  # a text that is no markup yet
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(name)
 
 
 def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None, most: int = 600) -> Path:
@@ -62,8 +91,7 @@ def write(records: Sequence[Path], runs: Sequence[Path], out: Path | None = None
     views = [_cell(c, listed, responses, page) for c in cells]
     # every text of a record in the table is escaped against HTML by `text.escape`
     forms = MarkdownIt("commonmark").enable("table").render(to_markdown(table).partition("\n")[2])
-    # a text that is no markup yet is made visible
-    text = template("stapo_repro", "report.html.jinja", lambda x: visible(x) if type(x) is str else x).render(
+    text = _template("report.html.jinja").render(
         table=Markup(visible(forms)),
         synthetic=table.synthetic,
         faults=_faults(cells, listed),
@@ -166,3 +194,62 @@ def _responses(folders: Sequence[Path], cells: Sequence[Loaded], most: int) -> R
                 )
             out[key[0]].append((sample, verdict))
     return out
+
+
+def analyse(run: LoggedRun, top: int = 30) -> tuple[dict[str, bytes], list[str]]:
+    """The files by name, the same bytes each time, and what the command prints.
+
+    Args:
+        top: how many cases are shown.
+
+    Raises:
+        RunFailed: the log contradicts the run's metrics (`numbers.by_step`).
+    """
+    counts, quadrants, cases = numbers.by_step(run), numbers.quadrants(run), numbers.cases(run, top)
+    with style():
+        drawn = [save(sketch, ("svg", "png")) for sketch in figures.sketches(run)]
+    spread, disagreement, compared = numbers.threshold(run), numbers.mismatch(run), _compared(run, counts)
+    found = {
+        "schema_version": 6,
+        "run_id": run.record.run_id if run.record is not None else None,
+        "inputs": dict(sorted(run.inputs.items())),
+        "facts": run.header.model_dump(mode="json"),
+        "comparison": compared,
+        "threshold": dict(zip(("low", "median", "high"), spread, strict=True)) if spread else None,
+        "taxonomy": [asdict(q) for q in quadrants],
+        "silenced": counts,
+        "mismatch": disagreement and {name: asdict(number) for name, number in disagreement.items()},
+        "ranked": {
+            part: {"tokens": sum(w.values()), "counts": dict(list(w.items())[:_MOST_WORDS])}
+            for part, w in numbers.words(run).items()
+        },
+        "cases": cases,
+    }
+    sheet = resources.files("stapo_repro").joinpath("templates", "tokens.css").read_text(encoding="utf-8")
+    allowed = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
+    page = _template("tokens.html.jinja").render(
+        title=run.heading("Tokens"),
+        compared=compared,
+        run=run,
+        done=sum(c["silenced" if run.masks_rare else "region"] for c in counts),
+        counts=counts,
+        pictures={d.name: (d, base64.b64encode(d.files["svg"]).decode()) for d in drawn},
+        quadrants=quadrants,
+        mismatch=list(zip(MISMATCH, mismatch_cells(disagreement), strict=True)) if disagreement else [],
+        cases=cases,
+        marked=marked,
+        percent=small_percent,
+        style=Markup(sheet),
+        policy=f"default-src 'none'; style-src 'sha256-{allowed}'; img-src data:; base-uri 'none'; form-action 'none'",
+    )
+    texts = {"index.html": page, "tokens.json": json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n"}
+    files = {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
+    return files | {f"{d.name}.{kind}": data for d in drawn for kind, data in d.files.items()}, [compared]
+
+
+def _compared(run: LoggedRun, counts: Sequence[Mapping[str, Any]]) -> str:
+    """The comparison of log and metrics, which `by_step` has made."""
+    left_out, compared = run.header.left_out, sum(c["metric"] is not None for c in counts)
+    said = f"silenced: {sum(c['silenced'] for c in counts):,} in the log"
+    said += f", equal to the metrics in {compared} of {len(counts)} steps" if compared else "; no metrics beside it"
+    return said + (f"; {left_out:,} rows left out at the log's bound" if left_out else "")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from stapo_repro import labels
 from stapo_repro.read import Loaded
-from stapo_repro.text import percent
+from stapo_repro.text import percent, rounded
 from stapo_results.errors import RecordError
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import (
@@ -227,10 +227,6 @@ def _common_seeds(pairs: Sequence[tuple[Score, Score]]) -> tuple[int, ...]:
     return seeds if len(seeds) > 1 else ()
 
 
-def _rounded(p: float) -> float | None:
-    return None if math.isnan(p) else round(p, 8)
-
-
 def difference(
     first: Sequence[Score | None], second: Sequence[Score | None], label: tuple[str, str, str, str], *,
     flips: int = FLIPS,
@@ -267,8 +263,8 @@ def difference(
         "run",
         *map(percent, values),
         test=test,
-        p=_rounded(p),
-        p_sign_flip=_rounded(flat.sign_flip),
+        p=rounded(p),
+        p_sign_flip=rounded(flat.sign_flip),
         problems=flat.problems,
         missing=sum(a.estimate.missing + b.estimate.missing for a, b in there),
         seeds=list(seeds) if test != "sign flip" else [],
@@ -305,5 +301,5 @@ def adjust(found: Sequence[Difference]) -> tuple[list[Difference], dict[str, int
         if d.p is not None:
             p[d.family].append(d.p)
     adjusted = {family: iter(holm(values)) for family, values in p.items()}
-    done = [d if d.p is None else replace(d, p_holm=_rounded(next(adjusted[d.family]))) for d in found]
+    done = [d if d.p is None else replace(d, p_holm=rounded(next(adjusted[d.family]))) for d in found]
     return done, {family: len(values) for family, values in p.items()}

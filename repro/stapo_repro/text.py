@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 # C0 and C1 controls, line and paragraph separators, and what steers the direction of text or has no width; a response
@@ -22,9 +19,20 @@ _UNSEEN = re.compile(
 )
 
 
+def rounded(value: float, factor: float = 1.0) -> float | None:
+    """value x factor to eight decimals (beyond that two machines may differ), without the sign of a zero; None for
+    NaN."""
+    return None if math.isnan(value) else round(factor * value, 8) + 0.0
+
+
 def percent(fraction: float) -> float | None:
-    """Percent with eight decimals (beyond that two machines may differ); None for NaN."""
-    return None if math.isnan(fraction) else round(100 * fraction, 8) + 0.0
+    """A fraction in percent, `rounded`."""
+    return rounded(fraction, 100)
+
+
+def code_shown(commit: str, dirty: bool) -> str:
+    """The code that made a record: the commit's first twelve digits, and whether it was changed."""
+    return commit[:12] + (" with uncommitted changes" if dirty else "")
 
 
 def shown(value: float | None, digits: int = 2) -> str:
@@ -78,22 +86,3 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
     """A Markdown table as lines; all columns but the first `left` ones are centred."""
     align = [*["---"] * left, *[":---:"] * (len(header) - left)]
     return ["| " + " | ".join(line) + " |" for line in (header, align, *rows)]
-
-
-@cache
-def template(package: str, name: str, finalize: Callable[[object], object] | None = None) -> Template:
-    """A page's template below `package`/templates: values are escaped, and a name that is not there is an error.
-
-    Args:
-        finalize: what is written in the place of each value, before it is escaped.
-    """
-    environment = Environment(
-        loader=PackageLoader(package, "templates"),
-        autoescape=True,
-        finalize=finalize,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(name)

@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from stapo_repro import labels
 from stapo_repro.figures import style
-from stapo_repro.figures.groups import TAU_P, Group, Q, variant
+from stapo_repro.figures.groups import Group, variant
 from stapo_repro.figures.style import GREY, SMALL, Sketch, Value
+from stapo_repro.paper import TAU_P, Q
 from stapo_repro.testbed.evidence import run_values
 from stapo_results.schema import SETTINGS, StepMetrics
 from stapo_results.statistics import over_seeds
@@ -230,8 +231,8 @@ def sweeps(g: Group, panels: Sequence[SweepPanel], title: str) -> Sketch:
 
 def _draw_sweep(g: Group, axes: Axes, of: dict[str, dict[float, str | None]], shown: SweepPanel) -> None:
     key, part, settings = shown
-    at = f", {style.setting_label(settings[0])}" if len(settings) == 1 else ""
-    axes.set_title((_of(part).capitalize() if len(part) > 1 else _of(part)) + at if part else "Late entropy")
+    where = f", {style.setting_label(settings[0])}" if len(settings) == 1 else ""
+    axes.set_title((_of(part).capitalize() if len(part) > 1 else _of(part)) + where if part else "Late entropy")
     axes.set(xlabel=_KEYS[key], ylabel="accuracy (%)" if part else "late entropy (nats)")
     places = list(next(iter(of.values())))
     drawn: set[tuple[str, str]] = set()

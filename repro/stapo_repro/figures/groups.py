@@ -15,12 +15,11 @@ from matplotlib.figure import Figure
 
 from stapo_repro import labels
 from stapo_repro.figures.style import Sketch, Value
-from stapo_repro.paper import PaperTable
+from stapo_repro.paper import TAU_P, PaperTable, Q
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.scores import Score, ScoreKey, average, difference, score_all
 from stapo_results.sizes import SMALL
 
-TAU_P, Q = 0.002, 0.75  # the paper's values (Section "Experiments", table of hyperparameters)
 _NO_TEST = 100  # resamples of the sign-flip test, whose p-value no figure shows
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
 _VARIANT = re.compile(rf"(stapo|stapo-high-entropy|stapo-random)(?:-tau({_NUMBER}))?(?:-q({_NUMBER}))?")
@@ -112,8 +111,8 @@ class Group:
         made_up = any(c.record.synthetic for c in self.cells) or any(r.synthetic for r in self.runs)
         where = " (miniature)" if self.size == labels.MINI else f", {labels.size_label(self.size)}"
         aside = labels.what_it_is(self.size)
-        said = [f"{aside[:1].upper()}{aside[1:]}."] if aside else []
-        said += ["SYNTHETIC RECORDS, made up for a test."] if made_up else []
+        said = [aside] if aside else []
+        said += [labels.SYNTHETIC] if made_up else []
         said += [caption, *(self._remarks() if evaluated else ())]
         title = f"{title}{where}{', SYNTHETIC RECORDS' if made_up else ''}"
         return Sketch(f"{self.name}_{kind}", title, figure, " ".join(said), tuple(missing))

@@ -198,11 +198,11 @@ def key(marker: str, label: str, size: float = 5, edge: str = GREY, face: str = 
 def legend(figure: Figure, handles: Sequence[Artist]) -> None:
     """One legend below all panels, in as few rows as the width of the sheet allows, none much shorter than another."""
     widest = max(len(str(h.get_label())) for h in handles)
-    key = _KEY if any(isinstance(h, Line2D) and h.get_linestyle() != "None" for h in handles) else 2.0
-    most = max(1, int((WIDTH - 0.2) / (0.22 + 0.11 * key + 0.068 * widest)))  # inches of a handle, and of a letter
+    length = _KEY if any(isinstance(h, Line2D) and h.get_linestyle() != "None" for h in handles) else 2.0
+    most = max(1, int((WIDTH - 0.2) / (0.22 + 0.11 * length + 0.068 * widest)))  # inches of a handle, and of a letter
     rows = -(-len(handles) // most)
     figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=key,
+        handles=list(handles), loc="outside lower center", ncols=-(-len(handles) // rows), handlelength=length,
         columnspacing=1.4,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ _LOOKS: dict[Verdict, tuple[MethodStyle, bool]] = {
 
 
 def _sketch(t: Testbed, kind: str, title: str, figure: Figure, caption: str) -> Sketch:
-    made_up = " SYNTHETIC RECORDS, made up for a test." if t.synthetic else ""
+    made_up = f" {labels.SYNTHETIC}" if t.synthetic else ""
     opening = f"A tiny model on sums modulo 4, not a result of the paper.{made_up}"
     title = f"{title} (testbed){', SYNTHETIC RECORDS' if t.synthetic else ''}"
     return Sketch(f"testbed_{kind}", title, figure, f"{opening} {caption}")

@@ -17,12 +17,11 @@ from stapo_repro import labels, paper
 from stapo_repro.paper import PaperTable
 from stapo_repro.read import Loaded, final_step, inputs_hash
 from stapo_repro.scores import Difference, Score, ScoreKey, adjust, average, differences, score_all
-from stapo_repro.text import percent, shown
+from stapo_repro.text import code_shown, percent, rounded, shown
 from stapo_results.benchmarks import registry
 from stapo_results.schema import SETTINGS, CellRecord
 from stapo_results.sizes import SMALL
 
-SYNTHETIC = "SYNTHETIC RECORDS, made up for a test."
 Within = Literal["within", "outside", "not judged", ""]
 
 
@@ -133,7 +132,7 @@ def _against_paper(row: Row, printed: str, cells: Sequence[Loaded]) -> None:
         return
     known = registry()
     same = all(c.record.benchmark_rows == known[c.record.cell.benchmark].rows and not c.record.variant for c in cells)
-    row.minus_paper, row.paper_within = round(row.mean - float(printed), 8) + 0.0, "not judged"
+    row.minus_paper, row.paper_within = rounded(row.mean - float(printed)), "not judged"
     if row.low is not None and row.high is not None and row.complete and same:
         row.paper_within = "within" if row.low <= float(printed) <= row.high else "outside"
 
@@ -256,9 +255,9 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
 
 def provenance(records: Sequence[CellRecord]) -> str:
     """Engines and code."""
-    code = {r.code_commit[:12] + (" with uncommitted changes" if r.code_dirty else "") for r in records}
+    code = {code_shown(r.code_commit, r.code_dirty) for r in records}
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
-    made_up = f" {SYNTHETIC}" if any(r.synthetic for r in records) else ""
+    made_up = f" {labels.SYNTHETIC}" if any(r.synthetic for r in records) else ""
     engines = _join({r.engine for r in records})
     return f"Engine {engines} ({bitwise}), code {_join(code)}, {len(records)} records.{made_up}"
 

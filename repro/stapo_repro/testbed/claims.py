@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stapo_repro.paper import transcribed
 from stapo_repro.statistics import ALPHA, detectable, runs_for_equivalence, runs_needed, tost_p
-from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity, rounded
+from stapo_repro.testbed.evidence import MEASURES, Evidence, Quantity, no_spread, p_value, quantity
 from stapo_repro.testbed.plan import SEEDS, Part
+from stapo_repro.text import rounded
 from stapo_results.statistics import holm
 
 Verdict = Literal["holds", "equivalent", "opposite", "not distinguishable", "not run"]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stapo_repro.paper import TAU_P, Q  # at which the masks are compared
 from stapo_repro.tokens import masks
 from stapo_results import store, token_log
 from stapo_results.errors import RecordError
@@ -21,7 +22,6 @@ from stapo_results.schema import Record
 from stapo_results.token_log import TokenLog
 
 FILE = "planted.json"
-TAU_P, Q = 0.002, 0.75  # the paper's, at which the masks are compared
 NEAR_BASE = 2
 """Steps in which precision is measured. The first one's learning rate is 0 and the second's half of the rest's: until
 the second's end the policy is the base model's, or three small updates away."""

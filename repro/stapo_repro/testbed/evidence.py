@@ -19,6 +19,7 @@ from stapo_repro import labels
 from stapo_repro.read import Loaded, TrainingRun, final_step
 from stapo_repro.testbed import counts
 from stapo_repro.testbed.plan import VALIDATION_EVERY, world_of
+from stapo_repro.text import rounded
 from stapo_repro.tokens import masks
 from stapo_results.errors import RecordError
 from stapo_results.schema import StepMetrics
@@ -57,7 +58,7 @@ MASKED = ("tokens", "precision", "recall", "useful_silenced")
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity over seeds in its printed unit, rounded to eight decimals (beyond that two machines may differ).
+    """A quantity over seeds in its printed unit, rounded to eight decimals (`text.rounded`).
 
     Attributes:
         status: "run" with every seed that any of its arms has, "incomplete" with fewer, "not run" without any.
@@ -258,8 +259,3 @@ def p_value(c: Crossed) -> float:
 def no_spread(c: Crossed) -> bool:
     """Whether the seeds differ by rounding at most."""
     return c.se <= 1e-12 * max(1.0, abs(c.mean))
-
-
-def rounded(value: float, factor: float = 1.0) -> float | None:
-    """Eight decimals, None for NaN."""
-    return None if math.isnan(value) else round(value * factor, 8) + 0.0

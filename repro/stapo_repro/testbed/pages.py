@@ -206,7 +206,7 @@ def to_markdown(t: Testbed) -> str:
     stamp = ", ".join(f"{n} {part}" for part, n in t.trainings.items())
     parts = [
         "# Testbed (a tiny model on sums modulo 4; not a result of the paper)", "",
-        *(["SYNTHETIC RECORDS, made up for a test: this is no result.", ""] if t.synthetic else []),
+        *([labels.SYNTHETIC, ""] if t.synthetic else []),
         "What was planted, and how each number is made: [the testbed's page](../../docs/testbed.md). Shares and "
         "accuracies are in percent, words per 100 responses, entropies in nats, with 95 % intervals.", "",
         headline(t), "",

@@ -145,7 +145,7 @@ class LoggedRun:
     def caption_opening(self) -> str:
         """What a caption says of a model that is none of the paper's."""
         aside = labels.what_it_is(self.size)
-        return f"{aside[0].upper()}{aside[1:]}. " if aside else ""
+        return f"{aside} " if aside else ""
 
     def records(self, index: np.ndarray) -> list[dict[str, Any]]:
         """Rows of the log with all columns, in the order of `index`."""

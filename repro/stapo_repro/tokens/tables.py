@@ -69,7 +69,7 @@ def planted(runs: Sequence[TrainingRun]) -> list[str]:
     file = token_log.tokenizer_file(first.folder)
     one = Vocabulary(file).one if file.exists() else "id {}".format
     steps = {f"{s.min()} to {s.max()}" for s in (log.histogram["step"].to_numpy() for _, log in logged)}
-    synthetic = "SYNTHETIC RECORDS. " if any(run.synthetic for run, _ in logged) else ""
+    synthetic = f"{labels.SYNTHETIC} " if any(run.synthetic for run, _ in logged) else ""
     lines = [
         f"{synthetic}Planted: {', '.join(escape(one(i).strip()) for i in log.header.watch)}.",
         "",
