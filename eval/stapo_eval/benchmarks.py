@@ -102,7 +102,7 @@ def _write(chosen: dict[str, Spec], folder: Path, **of_source: Any) -> int:
         raise BadInput(
             f"{len(refused)} of {len(chosen)} benchmarks were not written",
             found=", ".join(refused),
-            next_step="see above; the same command goes on with these",
+            next_step="see above; repeat the command for these",
         )
     return 0
 

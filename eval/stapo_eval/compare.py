@@ -82,7 +82,7 @@ def load_cells(folder: Path) -> Cells:
             f"{folder} is not finished",
             found=f"status {status}",
             expected="done",
-            next_step="run the command that made it again: it goes on",
+            next_step="run the command that made it again: it resumes",
         )
     records = [store.read_json(path, CellRecord) for path in sorted((folder / "cells").glob("*.json"))]
     if not records:

@@ -73,7 +73,7 @@ class EvaluationPlan:
     @property
     def judge_counts(self) -> bool:
         """Whether there is a judge whose word counts: that of a model of the miniature does not."""
-        return self.judge is not None and not _stands_in(self.judge)
+        return self.judge is not None and not _is_stand_in(self.judge)
 
     @property
     def judge_text(self) -> str:
@@ -244,13 +244,13 @@ def judge_prompt(options: Judging) -> tuple[ModelFiles | None, Prompt]:
         BadInput: a folder without a model, or no such prompt.
     """
     local = find_model(options.judge) if Path(options.judge).is_dir() else None
-    if local is not None and _stands_in(local) and not options.judge_prompt:
+    if local is not None and _is_stand_in(local) and not options.judge_prompt:
         return local, STAND_IN
     unpublished = options.judge_prompt_unpublished
     return local, find_prompt(options.judge_prompt, options.judge_mode, unpublished=unpublished)
 
 
-def _stands_in(judge: ModelFiles) -> bool:
+def _is_stand_in(judge: ModelFiles) -> bool:
     return judge.labels is not None and is_miniature_size(judge.labels.size)
 
 
@@ -262,5 +262,5 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
 
 
 def may_differ(key: str) -> bool:
-    """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
+    """Whether a run may resume though this differs; `key` as `runs.differences` names it."""
     return key in RECORDED - IDENTITY or key.startswith(f"revision {_SOURCE}")
