@@ -57,17 +57,6 @@ def judge(
     return 0
 
 
-def prompt(options: Annotated[Judging, Flags]) -> int:
-    """Say which published prompt a judge would be asked in; it is fetched where it is not on this machine.
-
-    A judge's folder may hold the prompt. A model of the hub is not fetched.
-    """
-    from stapo_eval.plan import judge_prompt
-
-    print(judge_prompt(options)[1])
-    return 0
-
-
 def grade(
     input: str,
     output: str,
@@ -193,7 +182,7 @@ def bench(
     return 0
 
 
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, compare, benchmarks, export, bench)}
 
 
 def main(args: list[str] | None = None) -> int:

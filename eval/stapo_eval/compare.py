@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_eval.scores import difference_fields, rounded
+from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, meant, short_hashes
 from stapo_results.schema import CellRecord, Run
-from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
+from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average
 
 # what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
 _SAME = {
@@ -159,20 +159,20 @@ def warnings(pairs: Sequence[Pair]) -> list[str]:
 
 def _means(record: CellRecord) -> dict[str, float]:
     """Problem id -> mean of its samples; NaN where one is missing: the mean of the rest may flatter."""
-    letters = {p.problem_id: p.verdicts for p in record.problems}
-    return {k: math.nan if "-" in x else float(problem_means([parse_verdicts(x)])[0]) for k, x in letters.items()}
+    missing = {p.problem_id for p in record.problems if "-" in p.verdicts}
+    return {k: math.nan if k in missing else x for k, x in means(record).items()}
 
 
 def _side(record: CellRecord) -> dict[str, Any]:
     letters = "".join(p.verdicts for p in record.problems)
-    means = list(_means(record).values())
+    scores = list(_means(record).values())
     return {
         "cell": record.cell.id,
         "run_id": record.run_id,
         "n": record.n,
         "correct": letters.count("1"),
         "samples": len(letters) - letters.count("-"),
-        "accuracy": rounded(math.fsum(means) / len(means)),
+        "accuracy": rounded(math.fsum(scores) / len(scores)),
     }
 
 

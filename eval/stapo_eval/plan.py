@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
-from stapo_eval.options import IDENTITY, RECORDED, Judging, RunOptions
+from stapo_eval.options import IDENTITY, RECORDED, RunOptions
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.load import is_file_name
@@ -225,7 +225,10 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
     kind, engine = options.judge_options()
     check_options(kind, engine)
     given = options.judge
-    local, prompt = judge_prompt(options)
+    local = find_model(given) if Path(given).is_dir() else None
+    if local is not None and _is_stand_in(local) and not options.judge_prompt:
+        return local, STAND_IN
+    prompt = find_prompt(options.judge_prompt, options.judge_mode, unpublished=options.judge_prompt_unpublished)
     if local is not None or kind == "openai":
         return local or endpoint_model(given), prompt
     pinned = "" if options.judge_revision else REVISIONS.get(given, "")
@@ -235,19 +238,6 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
         if pinned:
             e.next_step += f"; if the hub does not have the pinned revision {pinned}: --judge-revision main"
         raise
-
-
-def judge_prompt(options: Judging) -> tuple[ModelFiles | None, Prompt]:
-    """The judge's files where it is a folder, and what it is asked in; nothing of a hub's model is fetched.
-
-    Raises:
-        BadInput: a folder without a model, or no such prompt.
-    """
-    local = find_model(options.judge) if Path(options.judge).is_dir() else None
-    if local is not None and _is_stand_in(local) and not options.judge_prompt:
-        return local, STAND_IN
-    unpublished = options.judge_prompt_unpublished
-    return local, find_prompt(options.judge_prompt, options.judge_mode, unpublished=unpublished)
 
 
 def _is_stand_in(judge: ModelFiles) -> bool:
