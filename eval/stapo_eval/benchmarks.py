@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stapo_eval.options import listed
 from stapo_eval.show import print_table
 from stapo_results.benchmarks import Benchmark, Spec, find_data_dir, load, registry
 from stapo_results.benchmarks.load import HUB, OWN, Rows, checked, from_file, from_hub, is_file_name, problems_of
@@ -54,8 +55,8 @@ def benchmarks(
         n: With --add: samples a problem; if 0, 32 up to 100 problems, else 4.
         license: With --add: the licence of the problems.
         unordered: With --add: answers with commas are lists in any order (JSON lists always are).
-        tolerance: With --add: the largest absolute error that counts as right, -1 for none; a row's own field goes
-            first.
+        tolerance: With --add: the largest absolute error that counts as right, -1 for none; a row's own
+            tolerance takes precedence.
     """
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
@@ -82,8 +83,7 @@ def benchmarks(
 
 
 def _chosen(names: str, specs: dict[str, Spec]) -> dict[str, Spec]:
-    given = [n.strip() for n in names.split(",") if n.strip()]
-    known = [meant("benchmark", n, specs, "stapo-eval benchmarks lists them") for n in given]
+    known = [meant("benchmark", n, specs, "stapo-eval benchmarks lists them") for n in listed(names)]
     return {n: specs[n] for n in known or specs}
 
 
@@ -179,7 +179,7 @@ def parse_columns(text: str) -> dict[str, str]:
         BadInput: for another form or a field that does not exist.
     """
     columns = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
+    for part in listed(text):
         field, _, column = (x.strip() for x in part.partition("="))
         if not column or field not in FIELDS:
             raise BadInput(

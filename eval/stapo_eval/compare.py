@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from stapo_eval.options import listed
 from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
@@ -60,8 +61,8 @@ def compare_runs(first: Path, second: Path, benchmarks: str = "", out: str = "")
         runs.check_file(out, "--out")
     cells = load_cells(first), load_cells(second)
     known = sorted({name for side in cells for name, _ in side})
-    given = [x.strip() for x in benchmarks.split(",") if x.strip()]
-    chosen = [meant("benchmark", x, known, "choose of these, or leave out --benchmarks") for x in given]
+    hint = "choose from these, or leave out --benchmarks"
+    chosen = [meant("benchmark", x, known, hint) for x in listed(benchmarks)]
     tables = {setting: compare(pairs) for setting, pairs in pair_runs(*cells, chosen).items()}
     print(f"first: {first}\nsecond: {second}")
     for setting, table in tables.items():

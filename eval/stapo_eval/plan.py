@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
-from stapo_eval.options import IDENTITY, RECORDED, RunOptions
+from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.load import is_file_name
@@ -164,8 +164,7 @@ def _at_least(options: RunOptions, name: str, least: int) -> None:
 
 def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     data_dir = checks.attempt("data directory", find_data_dir, options.data_dir)
-    given = [b.strip() for b in options.benchmarks.split(",") if b.strip()]
-    names = PAPER if options.benchmarks.lower() == "all" else given
+    names = PAPER if options.benchmarks.lower() == "all" else listed(options.benchmarks)
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from stapo_eval.engines import make_engine
 from stapo_eval.engines.requests import Key
-from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files
+from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files, data_dir_of
 from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
     context_limit,
@@ -79,7 +79,7 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
                 print_summary(summary, plan.out)
                 print(f"{plan.out} is finished; nothing was done")
                 return summary
-            print(f"{plan.out} was finished, but lacks {start}: it is made again")
+            print(f"{plan.out} was finished, but lacks {start}; making it again")
         summary = _finish(plan, folder, samples, start or f"{len(samples)} of {len(plan.keys())} samples")
     print_summary(summary, plan.out)
     return summary
@@ -113,7 +113,7 @@ def judge_again(
         "out": str(out),
         "benchmarks": ",".join(files.get(name, name) for name in names),
         "settings": ",".join(config["settings"]),
-        "data_dir": data_dir or (config["data_dir"] if Path(config["data_dir"]).is_dir() else ""),
+        "data_dir": data_dir_of(config, data_dir),
         "step": str(config["step"]),
         "replicas": 0,  # as many as fit here: the run may have been made on another machine
         "key_variable": key_variable or config["key_variable"],
