@@ -7,11 +7,22 @@ from pathlib import Path
 
 from stapo_results.benchmarks import registry_entry, write_registry
 
+PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
 BOXES = [form % i for i in range(6) for form in (r"\boxed{%d}", r"\boxed{ %d }", r"\fbox{%d}", r"\boxed{0%d}")]
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['content'] + '<|im_end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>' }}{% endif %}"
 )
+
+
+def pure_files(out: Path) -> dict[str, object]:
+    """The files of a run that are pure functions of its options and samples; cells without the code's version, which
+    may change under a test."""
+    files: dict[str, object] = {n: (out / n).read_bytes() for n in PURE if (out / n).exists()}
+    for path in (out / "cells").iterdir():
+        cell = json.loads(path.read_bytes())
+        files[path.name] = {k: v for k, v in cell.items() if k not in ("code_commit", "code_dirty")}
+    return files
 
 
 def build(folder: Path, *, seed: int = 0, positions: int = 512, head_dim: int = 16, labels: dict | None = None) -> Path:

@@ -139,8 +139,6 @@ def test_a_run_without_the_prompt_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
     path = tmp_path / "prompt.txt"
     path.write_text(TEXT)
-    assert main(["prompt", "--judge-prompt", str(path)]) == 0
-    assert asked == []
     plan.find_judge(RunOptions("m", judge="opencompass/CompassVerifier-3B", judge_prompt=str(path)))
     assert asked == list(published.REVISIONS.items())
     monkeypatch.undo()

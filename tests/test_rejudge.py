@@ -12,6 +12,7 @@ import eval_model
 import judge_model
 import pytest
 from endpoint_server import KEY, Server
+from eval_model import pure_files
 from forked import forked
 
 from stapo_eval import verdicts
@@ -25,8 +26,6 @@ from stapo_eval.verdicts import OTHER_RULE, UNPUBLISHED
 from stapo_results import store
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import CellRecord, Judgement, Run, Sample, Verdict
-
-PURE = ("samples.jsonl", "judgements.jsonl", "verdicts.jsonl", "summary.json")
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +78,6 @@ def _copy(source: Path, target: Path) -> Path:
     return Path(shutil.copytree(source, target, ignore=shutil.ignore_patterns(".lock")))
 
 
-def _files(out: Path) -> dict[str, bytes]:
-    names = [*PURE, *(f"cells/{p.name}" for p in (out / "cells").iterdir())]
-    return {n: (out / n).read_bytes() for n in names}
-
-
 def _record(out: Path) -> Run:
     return store.read_json(out / "run.json", Run)
 
@@ -128,7 +122,7 @@ def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     flags = ["--judge", str(world / "judge"), "--judge-prompt", str(world / "prompt.txt"), "--judge-prompt-unpublished"]
     assert main(["judge", "--run", str(folder), *flags]) == 0
     shutil.move(world / "moved", world / "model")
-    assert _files(folder) == _files(judged)
+    assert pure_files(folder) == pure_files(judged)
     # 4 problems with 10 samples, by the rule and with the judge
     share = capsys.readouterr().out.partition("the judge's share")[2].splitlines()
     row = next(x.split() for x in share if x.split()[:2] == ["sums", "t1.0"])
@@ -145,7 +139,7 @@ def test_judging_afterwards_gives_the_bytes_of_a_run_with_the_judge(
     _run(world, folder, **_judge(world))
     _again(world, folder)
     assert (folder / "run.json").read_bytes() == record
-    assert _files(folder) == _files(judged)
+    assert pure_files(folder) == pure_files(judged)
 
 
 def test_a_wider_scope_asks_only_what_is_new(world: Path, judged: Path, tmp_path: Path) -> None:
@@ -195,7 +189,7 @@ def test_another_judge_prompt_or_mode_is_asked_anew_and_what_is_on_record_is_not
     assert first < kinds["judge", "justrl-exact", False] <= len(wrong)
     _again(world, folder)
     assert len(_judgements(folder)) == len(judgements)
-    assert _files(folder)["verdicts.jsonl"] == _files(judged)["verdicts.jsonl"]
+    assert pure_files(folder)["verdicts.jsonl"] == pure_files(judged)["verdicts.jsonl"]
 
 
 def test_a_judge_that_answers_in_another_form_scores_nothing_and_another_goes_on(
@@ -239,7 +233,7 @@ def test_killed_while_judging_it_ends_in_the_same_bytes(
         assert now.startswith(recorded)  # nothing that was on record is gone or made again
         recorded = now[: now.rfind(b"\n") + 1]
     _again(world, folder)
-    assert _files(folder) == _files(judged)
+    assert pure_files(folder) == pure_files(judged)
     assert met
 
 
@@ -282,7 +276,7 @@ def test_a_benchmark_that_was_given_as_a_file_is_given_again(world: Path, tmp_pa
     with pytest.raises(BadInput, match="mine"):
         _again(world, folder)
     _again(world, folder, benchmarks=str(path))
-    assert _files(folder) == _files(whole)
+    assert pure_files(folder) == pure_files(whole)
     path.write_text(path.read_text().replace("1?", "What is 1?"))
     with pytest.raises(BadInput, match="data:mine"):
         _again(world, folder, benchmarks=str(path))

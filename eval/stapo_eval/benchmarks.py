@@ -1,16 +1,29 @@
-"""`stapo-eval benchmarks`: list, check, fetch and register benchmarks."""
+"""`stapo-eval benchmarks`: list, check, fetch and register benchmarks; copies are written into a data directory."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stapo_eval.benchmark_files import add as register
-from stapo_eval.benchmark_files import parse_columns, write_copy
+from stapo_eval.options import listed
 from stapo_eval.show import print_table
-from stapo_results.benchmarks import Spec, find_data_dir, load, registry
-from stapo_results.benchmarks.spec import shown
+from stapo_results.benchmarks import Benchmark, Spec, find_data_dir, load, registry
+from stapo_results.benchmarks.load import HUB, OWN, Rows, checked, from_file, from_hub, is_file_name, problems_of
+from stapo_results.benchmarks.spec import (
+    FIELDS,
+    REGISTRY_FILE,
+    check_name,
+    describe,
+    own_entries,
+    packaged,
+    shown,
+    to_entry,
+    write_registry,
+)
 from stapo_results.errors import BadInput, meant
+from stapo_results.store import write_atomic
 
 
 def benchmarks(
@@ -42,17 +55,17 @@ def benchmarks(
         n: With --add: samples a problem; if 0, 32 up to 100 problems, else 4.
         license: With --add: the licence of the problems.
         unordered: With --add: answers with commas are lists in any order (JSON lists always are).
-        tolerance: With --add: the largest absolute error that counts as right, -1 for none; a row's own field goes
-            first.
+        tolerance: With --add: the largest absolute error that counts as right, -1 for none; a row's own
+            tolerance takes precedence.
     """
     if write and add:
         raise BadInput("--write and --add are two commands", next_step="give one of them")
-    of_source = {"columns": parse_columns(columns), "revision": revision, "split": split}
-    folder = find_data_dir(data_dir)
+    fields, folder = parse_columns(columns), find_data_dir(data_dir)
     if write:
         known = registry(Path(data_dir or write))
         chosen = {k: spec for k, spec in _chosen(names, known).items() if spec.hub or names}
-        return _write(chosen, Path(write), source=source, **of_source)
+        _write(chosen, Path(write), source, fields, revision, split)
+        return 0
     if not add:
         return _list(_chosen(names, registry(folder)), folder)
     if folder is None or not names or "," in names:
@@ -60,51 +73,53 @@ def benchmarks(
             "--add needs --data-dir DIR and one name as --names NAME",
             next_step=f"stapo-eval benchmarks --add {add} --data-dir DIR --names NAME",
         )
-    path, spec = register(
-        names,
-        add,
-        folder,
-        columns=of_source["columns"],
-        revision=revision or "main",
-        split=split or "test",
-        samples=n or None,
-        unordered=unordered,
-        tolerance=None if tolerance < 0 else tolerance,
-        license=license,
-    )
+    entry = {"samples": n or None, "unordered": unordered, "tolerance": None if tolerance < 0 else tolerance}
+    found = find_rows(add, revision or "main", split or "test")
+    hub = {} if is_file_name(add) else {"hub": add, "revision": revision or "main", "split": split or "test"}
+    path, spec = register(names, found, folder, fields, hub, license=license, **entry)
     print(f"{path}: {spec.rows} rows, N {spec.samples}, answers {_answers(spec)}")
     print(f"next: stapo-eval run --benchmarks {names} --data-dir {folder} --model ...")
     return 0
 
 
 def _chosen(names: str, specs: dict[str, Spec]) -> dict[str, Spec]:
-    given = [n.strip() for n in names.split(",") if n.strip()]
-    known = [meant("benchmark", n, specs, "stapo-eval benchmarks lists them") for n in given]
+    known = [meant("benchmark", n, specs, "stapo-eval benchmarks lists them") for n in listed(names)]
     return {n: specs[n] for n in known or specs}
 
 
-def _write(chosen: dict[str, Spec], folder: Path, **of_source: Any) -> int:
-    """Write copies into a folder. Raises BadInput, once all were tried, for those that are not the benchmark."""
-    if (of_source["source"] or of_source["columns"]) and len(chosen) != 1:
+def _write(
+    chosen: dict[str, Spec], folder: Path, source: str, columns: dict[str, str], revision: str, split: str
+) -> None:
+    """Write what a folder lacks. Raises BadInput, once all were tried, for copies that are not the benchmark."""
+    if (source or columns) and len(chosen) != 1:
         raise BadInput("--source and --columns are for one benchmark", next_step="name it with --names")
     refused = []
     for name, spec in chosen.items():
+        path = folder / (spec.file or f"{name}.jsonl")
         try:
-            path, benchmark, written = write_copy(name, spec, folder, **of_source)
+            if path.exists():
+                benchmark, how = load(name, folder), "was there"
+            elif not (source or spec.hub):
+                raise BadInput(f"the benchmark {name} has no hub copy", next_step="give --source FILE")
+            else:
+                found = find_rows(source or spec.hub, revision or spec.revision, split or spec.split)
+                mapping = OWN if is_file_name(found.source) else HUB | spec.columns
+                benchmark = checked(name, spec, found, {**mapping, **columns})
+                write_atomic(path, to_jsonl(benchmark))
+                how = f"from {benchmark.source}"
         except BadInput as e:
             refused.append(name)
             print(f"{name}: REFUSED\n{e}")
             continue
-        print(f"{path}: {benchmark.identity.rows} rows, {'from ' + benchmark.source if written else 'was there'}")
+        print(f"{path}: {benchmark.identity.rows} rows, {how}")
         if benchmark.identity.text_variants:
             print(_variants(name, benchmark.identity.text_variants))
     if refused:
         raise BadInput(
             f"{len(refused)} of {len(chosen)} benchmarks were not written",
             found=", ".join(refused),
-            next_step="see above; the same command goes on with these",
+            next_step="see above; repeat the command for these",
         )
-    return 0
 
 
 def _list(specs: dict[str, Spec], folder: Path | None) -> int:
@@ -140,3 +155,84 @@ def _answers(spec: Spec) -> str:
 
 def _variants(name: str, ids: tuple[str, ...]) -> str:
     return f"{name}: {len(ids)} problem texts differ from the registered copy: {shown(ids)}"
+
+
+def find_rows(source: str, revision: str, split: str) -> Rows:
+    """Rows of a .jsonl or .parquet file, else of a data set on the hub."""
+    if is_file_name(source):
+        return from_file(source)
+    hint = "give the path of a .jsonl or .parquet file, or check the id, --split and --revision"
+    return from_hub(source, revision=revision, split=split, next_step=hint)
+
+
+def to_jsonl(benchmark: Benchmark) -> str:
+    """The benchmark as a data directory holds it: our fields, then source and licence."""
+    known = {"source": benchmark.source, "license": benchmark.spec.license}
+    rows = [p.model_dump(mode="json", exclude_defaults=True) | known for p in benchmark.problems]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """`problem=question,answer=final_answer` as a mapping from our fields to columns.
+
+    Raises:
+        BadInput: for another form or a field that does not exist.
+    """
+    columns = {}
+    for part in listed(text):
+        field, _, column = (x.strip() for x in part.partition("="))
+        if not column or field not in FIELDS:
+            raise BadInput(
+                "--columns does not name a field and its column",
+                found=part,
+                expected=f"FIELD=COLUMN joined by commas, with the fields {', '.join(FIELDS)}",
+                next_step="for example --columns problem=question,answer=final_answer",
+            )
+        columns[field] = column
+    return columns
+
+
+def register(
+    name: str, found: Rows, folder: Path, columns: Mapping[str, str], hub: Mapping[str, str], **known: Any
+) -> tuple[Path, Spec]:
+    """Register rows as a benchmark of a data directory, under a new name.
+
+    Writes `<name>.jsonl` (unless the rows are that file's) and the entry in registry.yaml.
+
+    Args:
+        columns: our fields to the rows' columns, where they are called otherwise.
+        hub: hub, revision and split of a data set; empty for a file.
+        known: fields of the entry that are not read off the problems: samples, answer_type, unordered, tolerance,
+            license.
+
+    Returns:
+        The file and the entry.
+
+    Raises:
+        BadInput: for a name that is taken by something else, or rows that are no benchmark.
+    """
+    check_name(name, "--names")
+    entries, path = own_entries(folder), folder / f"{name}.jsonl"
+    if name in packaged():
+        raise BadInput(f"{name} is a benchmark of the paper", next_step="choose another name")
+    mapping = {**(HUB if hub else OWN), **columns}
+    kept = {f: c for f, c in mapping.items() if f != c} if hub else {}
+    given = {k: v for k, v in known.items() if v not in (None, "")}
+    problems = problems_of(name, None, found, mapping)
+    spec = describe(problems, **{"title": name, **given, "file": path.name, "columns": kept, **hub})
+    if name in entries and entries[name] != spec:
+        raise BadInput(
+            f"{folder / REGISTRY_FILE} has another benchmark {name}",
+            found=f"{spec.rows} rows, golds {spec.golds_sha256[:16]}, N {spec.samples}",
+            expected=f"{entries[name].rows} rows, golds {entries[name].golds_sha256[:16]}, N {entries[name].samples}",
+            next_step="choose another name, or delete the entry",
+        )
+    text = to_jsonl(checked(name, spec, found, mapping))
+    if not (path.exists() and not hub and path.samefile(found.source)):
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            raise BadInput(f"{path} exists and is another file", next_step="choose another name, or delete it")
+        write_atomic(path, text)
+    elif columns:
+        raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")
+    write_registry(folder / REGISTRY_FILE, {n: to_entry(s) for n, s in (entries | {name: spec}).items()})
+    return path, spec

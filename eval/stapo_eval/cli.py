@@ -57,17 +57,6 @@ def judge(
     return 0
 
 
-def prompt(options: Annotated[Judging, Flags]) -> int:
-    """Say which published prompt a judge would be asked in; it is fetched where it is not on this machine.
-
-    A judge's folder may hold the prompt. A model of the hub is not fetched.
-    """
-    from stapo_eval.plan import judge_prompt
-
-    print(judge_prompt(options)[1])
-    return 0
-
-
 def grade(
     input: str,
     output: str,
@@ -86,15 +75,15 @@ def grade(
     Every line is checked before any work; the output appears whole or not at all.
 
     Args:
-        input: JSONL with the fields id, answer (text or list of texts) and response; where they are there, also unit
-            (text), tolerance (a number, absolute) and unordered (true: a list's items in any order).
+        input: JSONL with the fields id, answer (text or list of texts) and response; optional are unit (text),
+            tolerance (a number, absolute) and unordered (true: a list's items in any order).
         output: JSONL with the fields id, extracted, rule, reason, seconds.
         preset: Rule grader: how the answer is found and compared (docs/evaluation.md).
         all_presets: Grade by every preset and show where they differ; --output is then JSON with each response on
             which two do.
         verdicts: With --all-presets: other graders' JSONL on the same responses, with the fields id, grader and rule.
         answer_line: Without a box, take what follows "Answer:" or "The answer is".
-        max_tokens: Grade only the first so many tokens of each response, as --tokenizer splits it; if 0, all of it.
+        max_tokens: Number of tokens of each response that are graded, counted by --tokenizer; if 0, all.
         tokenizer: Folder with the tokenizer.json that --max-tokens counts by: the model's.
         seconds: CPU time that one answer may take; its wall time may be sixty times that.
         memory_mib: Memory that one answer may take.
@@ -175,9 +164,9 @@ def bench(
     Args:
         out: The record is in grading/ below it.
         data_dir: Directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own.
-        repeats: How often everything is measured.
-        quick: Small sizes, once: the path alone.
-        seed: Decides the responses.
+        repeats: Number of measurements of each way.
+        quick: Measure a twentieth of the responses once, to try the command.
+        seed: Seed of the responses.
     """
     from stapo_eval.bench import bench as measure
     from stapo_results import benching
@@ -193,7 +182,7 @@ def bench(
     return 0
 
 
-_COMMANDS = {f.__name__: f for f in (run, grade, judge, prompt, compare, benchmarks, export, bench)}
+_COMMANDS = {f.__name__: f for f in (run, grade, judge, compare, benchmarks, export, bench)}
 
 
 def main(args: list[str] | None = None) -> int:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stapo_eval.scores import difference_fields, rounded
+from stapo_eval.options import listed
+from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, meant, short_hashes
 from stapo_results.schema import CellRecord, Run
-from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average, parse_verdicts, problem_means
+from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average
 
 # what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
 _SAME = {
@@ -60,8 +61,8 @@ def compare_runs(first: Path, second: Path, benchmarks: str = "", out: str = "")
         runs.check_file(out, "--out")
     cells = load_cells(first), load_cells(second)
     known = sorted({name for side in cells for name, _ in side})
-    given = [x.strip() for x in benchmarks.split(",") if x.strip()]
-    chosen = [meant("benchmark", x, known, "choose of these, or leave out --benchmarks") for x in given]
+    hint = "choose from these, or leave out --benchmarks"
+    chosen = [meant("benchmark", x, known, hint) for x in listed(benchmarks)]
     tables = {setting: compare(pairs) for setting, pairs in pair_runs(*cells, chosen).items()}
     print(f"first: {first}\nsecond: {second}")
     for setting, table in tables.items():
@@ -82,7 +83,7 @@ def load_cells(folder: Path) -> Cells:
             f"{folder} is not finished",
             found=f"status {status}",
             expected="done",
-            next_step="run the command that made it again: it goes on",
+            next_step="run the command that made it again: it resumes",
         )
     records = [store.read_json(path, CellRecord) for path in sorted((folder / "cells").glob("*.json"))]
     if not records:
@@ -159,20 +160,20 @@ def warnings(pairs: Sequence[Pair]) -> list[str]:
 
 def _means(record: CellRecord) -> dict[str, float]:
     """Problem id -> mean of its samples; NaN where one is missing: the mean of the rest may flatter."""
-    letters = {p.problem_id: p.verdicts for p in record.problems}
-    return {k: math.nan if "-" in x else float(problem_means([parse_verdicts(x)])[0]) for k, x in letters.items()}
+    missing = {p.problem_id for p in record.problems if "-" in p.verdicts}
+    return {k: math.nan if k in missing else x for k, x in means(record).items()}
 
 
 def _side(record: CellRecord) -> dict[str, Any]:
     letters = "".join(p.verdicts for p in record.problems)
-    means = list(_means(record).values())
+    scores = list(_means(record).values())
     return {
         "cell": record.cell.id,
         "run_id": record.run_id,
         "n": record.n,
         "correct": letters.count("1"),
         "samples": len(letters) - letters.count("-"),
-        "accuracy": rounded(math.fsum(means) / len(means)),
+        "accuracy": rounded(math.fsum(scores) / len(scores)),
     }
 
 

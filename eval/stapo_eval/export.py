@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stapo_eval.decoding import prompt
-from stapo_eval.options import benchmark_files
+from stapo_eval.options import benchmark_files, data_dir_of
 from stapo_results import store
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.errors import BadInput
@@ -51,8 +51,7 @@ def export(folder: Path, to: str, out: Path, data_dir: str = "", files: str = ""
     for name, kind in (("samples.jsonl", Sample), ("verdicts.jsonl", Verdict)):
         for x in store.read(folder / name, kind) if (folder / name).exists() else ():
             samples.setdefault((x.cell, x.problem_id, x.sample_index), {}).update(x.model_dump())
-    known = str(run.config.get("data_dir") or "")
-    where, cells = find_data_dir(data_dir or (known if Path(known).is_dir() else "")), []
+    where, cells = find_data_dir(data_dir_of(run.config, data_dir)), []
     for path in sorted((folder / "cells").glob("*.json")):
         record = store.read_json(path, CellRecord)
         name = record.cell.benchmark

@@ -65,7 +65,7 @@ def check_files(model: ModelFiles) -> None:
                 pass
         except (SafetensorError, OSError, ValueError) as e:
             size = path.stat().st_size
-            raise BadInput(f"{path} is not whole", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
+            raise BadInput(f"{path} is incomplete", found=f"{size:,} bytes, {e}", next_step="copy it again") from None
 
 
 def find_model(given: str, revision: str = "") -> ModelFiles:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -23,7 +23,7 @@ class Judging:
     judge: str = "none"
     """none, or a verifier model (folder or hub id, such as opencompass/CompassVerifier-3B)."""
     judge_scope: Literal["rule-negatives", "all"] = "rule-negatives"
-    """Which samples the judge is asked about; its word counts where it is asked."""
+    """Samples that the judge is asked about; for these its verdict is the score."""
     judge_mode: JudgeMode = "compass"
     """justrl-exact: JustRL's script with its empty question, the whole response, "A" alone accepted."""
     judge_revision: str = ""
@@ -32,7 +32,7 @@ class Judging:
     """The judge's published prompt: a text file or FILE.py[:VARIABLE]; if empty, $STAPO_JUDGE_PROMPT, else it is
     fetched at its commit."""
     judge_prompt_unpublished: bool = False
-    """Ask in a prompt that is no published one; every record says so."""
+    """Use a prompt that is not published; every record says so."""
     judge_engine: Literal["", "hf", "vllm", "openai"] = ""
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
@@ -52,7 +52,7 @@ class Where:
     out: str = ""
     """Run folder; if empty, runs/eval/<model's labels>."""
     retry_errors: bool = False
-    """Make samples again on which the engine failed; the failed records go to samples.failed.jsonl."""
+    """Repeat the samples on which the engine failed; the failed records go to samples.failed.jsonl."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class What:
     settings: str = "both"
     """both, t1.0 (temperature 1.0, top-p 1.0) or t0.7 (0.7, 0.9); any other as t0.8-p0.9."""
     engine: Literal["hf", "vllm", "openai"] = "hf"
-    """hf: transformers, deterministic on a CPU. vllm: an environment of its own. openai: endpoints, see --url."""
+    """hf: transformers, deterministic on a CPU. vllm: needs its own environment. openai: endpoints, see --url."""
     served_model: str = ""
-    """How the endpoint calls the model; if empty, --model, or the only one there if --model is a folder."""
+    """Name of the model at the endpoint; if empty, --model, or the only model there if --model is a folder."""
     n: int = 0
     """Samples a problem; if 0, the benchmark's own N."""
     limit: int = 0
-    """Only the first so many problems of each benchmark; records say so."""
+    """Number of problems of each benchmark, from the first; if 0, all. Records say so."""
     max_tokens: int = 20_480
     """Longest response in tokens; the model's positions may allow less."""
     eval_seed: int = 0
@@ -90,7 +90,7 @@ class What:
     step: str = ""
     """Label of the training step, or base; if empty, stapo.json, else base."""
     threads: int = 0
-    """CPU threads of the engine, part of what makes it repeatable; if 0, one for a tiny model, else all cores."""
+    """CPU threads of the engine; samples repeat only with the same number. If 0, one for a tiny model, else all."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights' type (auto: float32 on a CPU, bfloat16 on a GPU)."""
     batch_rows: int = 0
@@ -119,13 +119,24 @@ RECORDED = {f.name for f in fields(RunOptions)}
 DEFAULTS = {f.name: f.default for f in fields(RunOptions) if f.default is not MISSING}
 
 
+def listed(text: str) -> list[str]:
+    """The names in a text that joins them by commas."""
+    return [x.strip() for x in text.split(",") if x.strip()]
+
+
+def data_dir_of(config: dict[str, Any], given: str = "") -> str:
+    """Where a recorded run's benchmarks are: as given, else where the run found them, else "" (not on this machine)."""
+    known = str(config.get("data_dir") or "")
+    return given or (known if Path(known).is_dir() else "")
+
+
 def benchmark_files(files: str) -> dict[str, str]:
     """Files of benchmarks, joined by commas, by the name that a run gives each.
 
     Raises:
         BadInput: for what is no such file.
     """
-    given = [x.strip() for x in files.split(",") if x.strip()]
+    given = listed(files)
     if wrong := [x for x in given if not is_file_name(x)]:
         raise BadInput("--benchmarks takes .jsonl and .parquet files here", found=", ".join(wrong))
     return {name_of_file(Path(x)): x for x in given}

@@ -16,7 +16,7 @@ from stapo_eval.grading.rules import Gold, Options
 from stapo_eval.judge.asking import check_judge
 from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
-from stapo_eval.options import IDENTITY, RECORDED, Judging, RunOptions
+from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
 from stapo_results import provenance, runs
 from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
 from stapo_results.benchmarks.load import is_file_name
@@ -73,7 +73,7 @@ class EvaluationPlan:
     @property
     def judge_counts(self) -> bool:
         """Whether there is a judge whose word counts: that of a model of the miniature does not."""
-        return self.judge is not None and not _stands_in(self.judge)
+        return self.judge is not None and not _is_stand_in(self.judge)
 
     @property
     def judge_text(self) -> str:
@@ -164,8 +164,7 @@ def _at_least(options: RunOptions, name: str, least: int) -> None:
 
 def _benchmarks(options: RunOptions, checks: Checks) -> tuple[Benchmark, ...]:
     data_dir = checks.attempt("data directory", find_data_dir, options.data_dir)
-    given = [b.strip() for b in options.benchmarks.split(",") if b.strip()]
-    names = PAPER if options.benchmarks.lower() == "all" else given
+    names = PAPER if options.benchmarks.lower() == "all" else listed(options.benchmarks)
     if not names:
         raise BadInput("no benchmark was named", next_step="--benchmarks all, or names joined by commas")
 
@@ -225,7 +224,10 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
     kind, engine = options.judge_options()
     check_options(kind, engine)
     given = options.judge
-    local, prompt = judge_prompt(options)
+    local = find_model(given) if Path(given).is_dir() else None
+    if local is not None and _is_stand_in(local) and not options.judge_prompt:
+        return local, STAND_IN
+    prompt = find_prompt(options.judge_prompt, options.judge_mode, unpublished=options.judge_prompt_unpublished)
     if local is not None or kind == "openai":
         return local or endpoint_model(given), prompt
     pinned = "" if options.judge_revision else REVISIONS.get(given, "")
@@ -237,20 +239,7 @@ def find_judge(options: RunOptions) -> tuple[ModelFiles, Prompt]:
         raise
 
 
-def judge_prompt(options: Judging) -> tuple[ModelFiles | None, Prompt]:
-    """The judge's files where it is a folder, and what it is asked in; nothing of a hub's model is fetched.
-
-    Raises:
-        BadInput: a folder without a model, or no such prompt.
-    """
-    local = find_model(options.judge) if Path(options.judge).is_dir() else None
-    if local is not None and _stands_in(local) and not options.judge_prompt:
-        return local, STAND_IN
-    unpublished = options.judge_prompt_unpublished
-    return local, find_prompt(options.judge_prompt, options.judge_mode, unpublished=unpublished)
-
-
-def _stands_in(judge: ModelFiles) -> bool:
+def _is_stand_in(judge: ModelFiles) -> bool:
     return judge.labels is not None and is_miniature_size(judge.labels.size)
 
 
@@ -262,5 +251,5 @@ def identity(config: dict[str, Any], revisions: dict[str, str]) -> str:
 
 
 def may_differ(key: str) -> bool:
-    """Whether a run may go on though this differs; `key` as `runs.differences` names it."""
+    """Whether a run may resume though this differs; `key` as `runs.differences` names it."""
     return key in RECORDED - IDENTITY or key.startswith(f"revision {_SOURCE}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from stapo_eval.engines import make_engine
 from stapo_eval.engines.requests import Key
-from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files
+from stapo_eval.options import DEFAULTS, RECORDED, Judging, RunOptions, benchmark_files, data_dir_of
 from stapo_eval.plan import EvaluationPlan, make_plan, may_differ
 from stapo_eval.samples import (
     context_limit,
@@ -43,7 +43,7 @@ _SAVE_SECONDS = 30.0  # of time spent, that a kill may take off the record
 
 
 def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
-    """Evaluate, or go on where an earlier call with the same options stopped.
+    """Evaluate, or resume an earlier call with the same options.
 
     Args:
         resume: False refuses a folder that holds a run.
@@ -52,7 +52,7 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
         The summary, as in summary.json.
 
     Raises:
-        BadInput: before any work. RunFailed: the work could not be finished; the same call goes on.
+        BadInput: before any work. RunFailed: the work could not be finished; the same call resumes it.
     """
     plan = make_plan(options)
     if not resume and (plan.out / runs.RECORD).exists():
@@ -79,7 +79,7 @@ def run(options: RunOptions, resume: bool = True) -> dict[str, Any]:
                 print_summary(summary, plan.out)
                 print(f"{plan.out} is finished; nothing was done")
                 return summary
-            print(f"{plan.out} was finished, but lacks {start}: it is made again")
+            print(f"{plan.out} was finished, but lacks {start}; making it again")
         summary = _finish(plan, folder, samples, start or f"{len(samples)} of {len(plan.keys())} samples")
     print_summary(summary, plan.out)
     return summary
@@ -113,7 +113,7 @@ def judge_again(
         "out": str(out),
         "benchmarks": ",".join(files.get(name, name) for name in names),
         "settings": ",".join(config["settings"]),
-        "data_dir": data_dir or (config["data_dir"] if Path(config["data_dir"]).is_dir() else ""),
+        "data_dir": data_dir_of(config, data_dir),
         "step": str(config["step"]),
         "replicas": 0,  # as many as fit here: the run may have been made on another machine
         "key_variable": key_variable or config["key_variable"],
@@ -132,7 +132,7 @@ def judge_again(
                 f"{out} lacks samples",
                 found=f"{len(samples)} of {wanted}",
                 expected="a run that was sampled to its end",
-                next_step="run the command that made it again: it goes on",
+                next_step="run the command that made it again: it resumes",
             )
         judge = {"run_id": plan.run.run_id, "config": plan.run.config, "revisions": plan.run.revisions}
         start = f"judged by {plan.judge_text or 'the rule alone'}"
@@ -159,13 +159,13 @@ def _finish(
 
     Args:
         samples: those on record.
-        start: where a run goes on from, for its record.
+        start: what is on record as the work starts, for the run's record.
         fields: of the run's record, changed as the work begins.
     """
     keys, display = plan.keys(), StageDisplay(plan.title)
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with folder.working(start, f"nothing finished is lost; this goes on:\n  {_command()}", **fields), display:
+        with folder.working(start, f"nothing finished is lost; this resumes it:\n  {_command()}", **fields), display:
             if len(samples) < len(keys):
                 _generate(plan, folder, samples, display)
             if folder.record.deterministic:

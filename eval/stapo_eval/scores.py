@@ -20,19 +20,18 @@ from stapo_eval.verdicts import judge_note
 from stapo_results import statistics, store
 from stapo_results.answers import normalise_gold
 from stapo_results.schema import (
+    JUDGED,
     CellRecord,
     Judgement,
-    JudgeVerdict,
     ProblemResult,
     Run,
     Sample,
     Verdict,
     VerdictLengths,
 )
-from stapo_results.schema import confusion as confusion_of
 from stapo_results.sizes import is_miniature_size
 
-JUDGE_LETTERS: dict[JudgeVerdict, str] = {"correct": "c", "incorrect": "i", "invalid": "x", "not_asked": "."}
+JUDGE_LETTERS = {says: letter for letter, says in JUDGED.items()}
 QUANTILES = {"p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 
 
@@ -296,7 +295,12 @@ def audit(record: CellRecord) -> dict[str, Any]:
     asked. `difference` is the scored accuracy minus the rule's, with a t and a bootstrap interval over problems: 0
     where the judge is a stand-in, whose word does not count.
     """
-    confusion = confusion_of(record)
+    rule, judged = ("".join(getattr(p, field) for p in record.problems) for field in ("rule", "judged"))
+    counts = Counter(zip(rule, judged, strict=True))  # a missing sample is in no row
+    confusion = {
+        name: {says: counts[digit, letter] for letter, says in JUDGED.items()}
+        for digit, name in (("1", "rule_correct"), ("0", "rule_incorrect"))
+    }
     asked = sum(n for row in confusion.values() for says, n in row.items() if says != "not_asked")
     to_right = confusion["rule_incorrect"]["correct"]
     to_wrong = confusion["rule_correct"]["incorrect"] + confusion["rule_correct"]["invalid"]
@@ -310,13 +314,13 @@ def audit(record: CellRecord) -> dict[str, Any]:
     }
     if not asked:
         return found
-    scored, rule = _means(record, "verdicts"), _means(record, "rule")
-    ends = statistics.bootstrap([np.array(list(scored.values())) - list(rule.values())])
-    rule_accuracy = rounded(math.fsum(rule.values()) / len(rule))
-    return found | {"rule_accuracy": rule_accuracy, **difference_fields(statistics.paired(scored, rule), ends)}
+    scored, by_rule = means(record), means(record, "rule")
+    ends = statistics.bootstrap([np.array(list(scored.values())) - list(by_rule.values())])
+    rule_accuracy = rounded(math.fsum(by_rule.values()) / len(by_rule))
+    return found | {"rule_accuracy": rule_accuracy, **difference_fields(statistics.paired(scored, by_rule), ends)}
 
 
-def _means(record: CellRecord, field: str) -> dict[str, float]:
-    """Problem id -> mean of its samples in this field's letters."""
+def means(record: CellRecord, field: str = "verdicts") -> dict[str, float]:
+    """Problem id -> mean of the samples that are there, in this field's letters."""
     means = statistics.problem_means([statistics.parse_verdicts(getattr(p, field)) for p in record.problems])
     return dict(zip((p.problem_id for p in record.problems), means.tolist(), strict=True))
