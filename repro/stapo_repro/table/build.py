@@ -255,7 +255,7 @@ def _unlike(records: Sequence[CellRecord]) -> list[str]:
 
 def provenance(records: Sequence[CellRecord]) -> str:
     """Engines and code."""
-    code = {code_shown(r.code_commit, r.code_dirty) for r in records}
+    code = {code_shown(r.code_commit, bool(r.code_dirty)) for r in records}
     bitwise = "deterministic" if all(r.deterministic for r in records) else "not bitwise repeatable"
     made_up = f" {labels.SYNTHETIC}" if any(r.synthetic for r in records) else ""
     engines = _join({r.engine for r in records})
