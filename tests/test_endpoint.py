@@ -229,7 +229,7 @@ def test_other_finish_reasons_are_missing_data_and_a_text_that_is_none_is_made_o
 
 
 def test_a_wrong_address_model_or_key_is_refused_before_the_run(
-    server: Server, model: HfEngine, monkeypatch: pytest.MonkeyPatch
+    server: Server, model: HfEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=":9"):
         _engine("http://127.0.0.1:9/v1")
@@ -250,9 +250,10 @@ def test_a_wrong_address_model_or_key_is_refused_before_the_run(
         with pytest.raises(BadInput, match=closed.url):
             _all(engine, _requests(engine))
         engine.close()
+    eval_model.benchmarks(tmp_path)
     for bad in ("127.0.0.1:8000", "ftp://x/v1", "http://user:secret@host/v1", "http://host/v1?key=secret"):
         with pytest.raises(BadInput) as e:
-            run(RunOptions(model="tiny", engine="openai", url=(bad,)))
+            run(RunOptions(model="tiny", engine="openai", url=(bad,), data_dir=str(tmp_path), benchmarks="sums"))
         assert "secret" not in str(e.value)
 
 
