@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stapo_eval.benchmarks import find_rows, register
+from stapo_eval.benchmarks import register
 from stapo_eval.cli import main
 from stapo_results import benchmarks
 from stapo_results.errors import BadInput
@@ -62,8 +62,7 @@ def registered(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     hub = data_set(tmp_path / "hub", [{"question": r["problem"], "final": str(r["answer"])} for r in ROWS[::2]])
-    columns, where = {"problem": "question", "answer": "final"}, {"hub": hub, "revision": "main", "split": "test"}
-    register("toy", find_rows(hub, "main", "test"), folder, columns, where, samples=5)
+    register("toy", hub, folder, {"problem": "question", "answer": "final"}, "main", "test", samples=5)
     return folder
 
 
@@ -161,7 +160,7 @@ def test_what_is_no_benchmark_is_not_added(
     before = (registered / "registry.yaml").read_bytes()
     path = jsonl(tmp_path / "rows.jsonl", rows)
     with pytest.raises(BadInput, match=message):
-        register(name, find_rows(str(path), "", ""), registered, {}, {})
+        register(name, str(path), registered, {}, "", "")
     assert (registered / "registry.yaml").read_bytes() == before
     assert not (registered / "new.jsonl").exists()
 

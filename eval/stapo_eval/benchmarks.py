@@ -74,9 +74,8 @@ def benchmarks(
             next_step=f"stapo-eval benchmarks --add {add} --data-dir DIR --names NAME",
         )
     entry = {"samples": n or None, "unordered": unordered, "tolerance": None if tolerance < 0 else tolerance}
-    found = find_rows(add, revision or "main", split or "test")
-    hub = {} if is_file_name(add) else {"hub": add, "revision": revision or "main", "split": split or "test"}
-    path, spec = register(names, found, folder, fields, hub, license=license, **entry)
+    where = revision or "main", split or "test"
+    path, spec = register(names, add, folder, fields, *where, license=license, **entry)
     print(f"{path}: {spec.rows} rows, N {spec.samples}, answers {_answers(spec)}")
     print(f"next: stapo-eval run --benchmarks {names} --data-dir {folder} --model ...")
     return 0
@@ -193,15 +192,15 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def register(
-    name: str, found: Rows, folder: Path, columns: Mapping[str, str], hub: Mapping[str, str], **known: Any
+    name: str, source: str, folder: Path, columns: Mapping[str, str], revision: str, split: str, **known: Any
 ) -> tuple[Path, Spec]:
-    """Register rows as a benchmark of a data directory, under a new name.
+    """Register a file or a data set of the hub as a benchmark of a data directory, under a new name.
 
-    Writes `<name>.jsonl` (unless the rows are that file's) and the entry in registry.yaml.
+    Writes `<name>.jsonl` (unless it is the source) and the entry in registry.yaml.
 
     Args:
         columns: our fields to the rows' columns, where they are called otherwise.
-        hub: hub, revision and split of a data set; empty for a file.
+        revision, split: of a data set.
         known: fields of the entry that are not read off the problems: samples, answer_type, unordered, tolerance,
             license.
 
@@ -215,6 +214,8 @@ def register(
     entries, path = own_entries(folder), folder / f"{name}.jsonl"
     if name in packaged():
         raise BadInput(f"{name} is a benchmark of the paper", next_step="choose another name")
+    found = find_rows(source, revision, split)
+    hub = {} if is_file_name(source) else {"hub": source, "revision": revision, "split": split}
     mapping = {**(HUB if hub else OWN), **columns}
     kept = {f: c for f, c in mapping.items() if f != c} if hub else {}
     given = {k: v for k, v in known.items() if v not in (None, "")}

@@ -13,8 +13,8 @@ import re
 
 from stapo_eval.grading import library
 from stapo_eval.grading.rules import Gold, Options, are_parts, check_preset, full, in_one, listed, quick
-from stapo_eval.grading.shape import measured
 from stapo_eval.grading.text import is_whole, key, marked, number, same_whole
+from stapo_eval.grading.values import measured
 from stapo_results.answers import answer_line, final_boxes, last_boxed
 
 

@@ -1,8 +1,8 @@
 r"""Rule grading: is the extracted answer the gold answer?
 
 `quick` decides what needs no algebra and is safe on any input: equal texts and plain numbers (`text`). `full` reads the
-structure of both (`shape`, `units`) and leaves single values to math-verify's parser (`library`); it may take any time
-and memory on a hostile answer, and runs in the processes of `pool` only.
+structure of both (`shape`), then single values (`values`, `units`) by math-verify's parser (`library`). It may take any
+time and memory on a hostile answer, and runs in the processes of `pool` only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from stapo_eval.grading import shape
 from stapo_eval.grading.text import clean, is_whole, joined, key, marked, number, same_whole
+from stapo_eval.grading.values import Terms
 from stapo_results.errors import BadInput
 
 Gold = str | tuple[str, ...]
@@ -114,7 +115,7 @@ _CROSS = re.compile(r"\\(?:vec|hat|mathbf|boldsymbol|bm|pmb|overrightarrow|wideh
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+)")
 
 
-def _written_otherwise(gold: str, answer: str, terms: shape.Terms) -> bool:
+def _written_otherwise(gold: str, answer: str, terms: Terms) -> bool:
     """Whether the answer is the gold with a decimal comma, or behind the letter of a choice: "(C) 12"."""
     if (comma := _DECIMAL_COMMA.fullmatch(clean(answer).strip())) and "." in key(gold):
         x = number(key(gold))
@@ -137,7 +138,7 @@ def full(gold: Gold, answer: str, options: Options) -> bool:
     if decided is not None:
         return decided
     tolerance = None if options.tolerance is None else Fraction(str(options.tolerance))
-    terms = shape.Terms(options.unit.strip().strip("$").strip(), tolerance, options.ordered)
+    terms = Terms(options.unit.strip().strip("$").strip(), tolerance, options.ordered)
     if any(_CROSS.search(x) for x in (answer, in_one(gold))):
         return False  # a vector product is none of numbers
     try:

@@ -1,4 +1,4 @@
-r"""Is one answer another? The structure is compared here, what is left are single values, and `library` compares those.
+r"""Is one answer another? The structure is compared here, what is left are single values, and `values` compares those.
 
 Both sides are `text.marked` texts. They are cut at commas, unions, brackets and relation signs; the parts have to agree
 in number, brackets, signs, names, units and words. What the gold lacks (a unit, a name) the answer may add; a word that
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from typing import Any
 
 from stapo_eval.grading import library
-from stapo_eval.grading.text import AND, OR, key, marked, number
-from stapo_eval.grading.units import QUALIFIERS, SCALES, Unit, parse_unit
+from stapo_eval.grading.text import AND, OR
+from stapo_eval.grading.units import QUALIFIERS
+from stapo_eval.grading.values import Terms, same_value
 
 _COMMA, _UNION, _COLON = re.compile(f"[,;{AND}{OR}]"), re.compile(r"\\(?:big)?cup(?![A-Za-z])"), re.compile(":")
 _ROW, _CELL = re.compile(r"\\\\"), re.compile("&")
@@ -24,15 +24,6 @@ _RELATION = re.compile(r"\\(?:le|ge|ne|in|approx|equiv|lt|gt)(?![A-Za-z])|[<>]=?
 _SIGNS = {r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "=", r"\equiv": "=", r"\lt": "<", r"\gt": ">"}
 _FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _MOST_ITEMS = 64
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How values are compared: the unit of a gold ("%" for per cent), an absolute tolerance, lists in their order."""
-
-    unit: str = ""
-    tolerance: Fraction | None = None
-    ordered: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +166,7 @@ def _same(gold: str, answer: str, terms: Terms, merge_gold: bool = True, merge_a
         alike = _brackets(gold) == _brackets(answer) or min(map(len, tuples)) > 2
         return alike and _each(*tuples, terms)
     ratios = split(gold, _COLON)[0], split(answer, _COLON)[0]
-    return _ratios(*ratios, terms) if max(map(len, ratios)) > 1 else _values(gold, answer, terms)
+    return _ratios(*ratios, terms) if max(map(len, ratios)) > 1 else same_value(gold, answer, terms)
 
 
 def _exact_part(text: str) -> str:
@@ -371,99 +362,6 @@ def _ratios(golds: list[str], answers: list[str], terms: Terms) -> bool:
     words = [w for w in re.findall(r"[^\W\d_]+", label[0]) if len(w) > 1 and not w.isupper()] if label else []
     named = len(golds) == len(label) == 1 and '"' in label[0] and {w.lower() for w in words} <= _LABELS
     return bool(named) and _same(golds[0], value, terms)
-
-
-_POWER = r"\s*(?:\^\s*(?:\{\s*-?\d\s*\}|-?\d))?\s*"
-_TAIL = re.compile(rf'"[^"]*"{_POWER}(?:(?:[/*]|\\cdot|\\times)?\s*(?:"[^"]*"|[A-Za-z](?![A-Za-z])){_POWER})*$')
-_BASE = re.compile(r"\(?(\d[0-9A-F.]*)\)?\s*_\s*\{?\s*(\w+)\s*\}?")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value with what is behind it. words: those that are no unit."""
-
-    text: str
-    unit: Unit | None
-    percent: bool
-    words: str
-
-
-def measured(text: str) -> Value:
-    r"""The parts of a single value: 62.5 \%, 30\deg, 4 \times 10^{33} "erg s"^{-1}."""
-    text, tail, words = re.sub(r"(?<=\d)[,\ue000](?=\d{3}(?!\d))", "", text.strip()), "", ""
-    if (m := _TAIL.search(text)) and text[: m.start()].strip(" {}"):
-        text, tail = text[: m.start()], re.sub(r'\\cdot|\\times|[{}]|"\s*(?=\^)', "", m[0]).replace('"', " ").strip()
-        first, _, rest = tail.partition(" ")
-        if first.lower() in SCALES:
-            text, tail = rf"{text}\cdot {SCALES[first.lower()]}", rest
-        elif first.lower() in ("percent", "pct"):
-            text, tail = text + "%", rest
-    unit = parse_unit(tail) if tail else None
-    if tail and (not unit or re.match(r"(?:st|nd|rd|th)\b", tail)):  # the 12th grade is not 12
-        words = tail
-    text = text.strip()
-    percent = text.endswith("%")
-    text = re.sub(r"\\?\s*%$", "", text).strip()
-    if text.endswith(r"\deg") and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
-        text, unit = text.removesuffix(r"\deg").strip(), unit or parse_unit("degree")
-    return Value(text, unit, percent, words)
-
-
-def _said(text: str) -> list[str]:
-    return re.sub(r"\b(?:the|a|an)\b|[^\w+.^/*-]+|[\^/*](?!\s*\{?\s*\d)", " ", text.lower()).split()
-
-
-def _values(gold: str, answer: str, terms: Terms) -> bool:
-    based = [m and m.groups() for m in (_BASE.fullmatch(gold), _BASE.fullmatch(answer))]
-    if any(based):
-        return based[0] == based[1]
-    g, a = measured(gold), measured(answer)
-    texts = [re.sub(r'"([A-Za-z])"', r"\1", x.text) for x in (g, a)]
-    if g.words or a.words or '"' in "".join(texts):
-        return _said(gold) == _said(answer)
-    percent = g.percent or "%" in terms.unit or "percent" in terms.unit
-    unit = g.unit
-    if not unit and terms.unit and not percent:
-        unit = parse_unit(re.sub(r'\\deg|["{}]', "", marked(terms.unit)))
-    if (a.unit and g.percent) or (g.unit and a.percent) or (unit and a.unit and not unit.agrees(a.unit)):
-        return False
-    sizes = unit and a.unit and not unit.is_any and not a.unit.is_any
-    scales = [a.unit.size / unit.size if sizes else Fraction(1)]  # type: ignore[union-attr]
-    if a.percent and not percent:
-        share = number(key(texts[0]))  # a bare 0.15 is a share: 0.15 % is another one
-        scales = [Fraction(1, 100)] if share is not None and 0 < abs(share) < 1 else [Fraction(1), Fraction(1, 100)]
-    elif g.percent and not a.percent:
-        scales = [Fraction(1), Fraction(100)]
-    return any(_equal(texts[0], texts[1], s, terms.tolerance) for s in scales)
-
-
-def _rounding(text: str) -> Fraction | None:
-    """Half a unit of the last place of a decimal with six significant places or more; a whole one of a float's own."""
-    m = re.fullmatch(r"[+-]?0*(\d*)\.(\d+)", text)
-    if not m or len((m[1] + m[2]).lstrip("0")) < 6:
-        return None
-    return Fraction(1, (1 if len(m[2]) > 14 else 2) * 10 ** len(m[2]))
-
-
-def _equal(gold: str, answer: str, scale: Fraction, within: Fraction | None) -> bool:
-    """Whether gold = scale x answer."""
-    keys = key(gold), key(answer)
-    if not all(keys):
-        return False
-    if keys[0] == keys[1] and scale == 1:
-        return True
-    choices = [re.fullmatch(r"\(?([A-J])\)?", k) for k in keys]
-    if all(choices):
-        return choices[0][1] == choices[1][1]  # type: ignore[index]
-    roundings = [r for r in map(_rounding, keys) if r]
-    if len(roundings) == 1 and not all(re.fullmatch(r"[+-]?[\d.]+", k) for k in keys):
-        within = max(within or Fraction(0), *roundings)
-    x, y = map(number, keys)
-    if x is not None and y is not None:
-        return x == scale * y or (within is not None and abs(x - scale * y) <= within)
-    if scale != 1:
-        answer = rf"\frac{{{scale.numerator}}}{{{scale.denominator}}}({answer})"
-    return library.equal(gold, answer, within)
 
 
 def has_parts(gold: str) -> bool:
