@@ -43,16 +43,17 @@ class Tokens:
 
 
 def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
-    """(N,): each response's advantage at each of its tokens, before reweighting."""
+    """(N,): each response's advantage at each of its tokens, reweighted by the old policy where the method says so."""
+    weight_N = 1 - d.reweight * (1 - tokens.old_N.exp())
     if d.advantage == "w_reinforce":
-        return torch.tensor([d.positive if r > 0 else -1.0 for r in tokens.reward_S])[tokens.sequence_N]
+        return torch.tensor([d.positive if r > 0 else -1.0 for r in tokens.reward_S])[tokens.sequence_N] * weight_N
     found_S = torch.zeros_like(tokens.reward_S)
     for group in tokens.group_S.unique():
         mine = tokens.group_S == group
         reward_G = tokens.reward_S[mine]
         with_std = objectives.group_advantage(reward_G)
         found_S[mine] = with_std if d.advantage == "grpo" else reward_G - reward_G.mean()
-    return found_S[tokens.sequence_N]
+    return found_S[tokens.sequence_N] * weight_N
 
 
 def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -87,16 +88,15 @@ def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.n
     return ~(c & silenced), c
 
 
-def losses(d: Definition, tokens: Tokens) -> list[list[tuple[torch.Tensor, float]]]:
-    """Of each update of the mini-batch its loss, and the same of the tokens' absolute losses, which says how large a
-    difference is; several where the method draws one of them."""
-    advantage_N = advantages(d, tokens)
-    old_p_N = tokens.old_N.exp()
-    advantage_N = advantage_N * (1 - d.reweight * (1 - old_p_N))
+def losses(
+    d: Definition, tokens: Tokens, advantage_N: torch.Tensor, keep_N: torch.Tensor
+) -> list[list[tuple[torch.Tensor, float]]]:
+    """Of each update of the mini-batch its loss over the tokens of `keep_N`, and the same of the tokens' absolute
+    losses, which says how large a difference is; several where the method draws one of them."""
     updates = [advantage_N]
     if d.isolate:
-        updates = [advantage_N * torch.where(old_p_N < d.isolate, 1.0, 0.0), advantage_N * (old_p_N >= d.isolate)]
-    keep_N = torch.from_numpy(kept(d, tokens, advantage_N)[0])
+        rare_N = tokens.old_N.exp() < d.isolate
+        updates = [advantage_N * rare_N, advantage_N * ~rare_N]
     kl_N = d.kl * objectives.k3(tokens.logprob_N, tokens.reference_N)
 
     def with_size(loss_N: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -155,8 +155,10 @@ def _by_hand(folder: Path, definition: Definition, longest: int) -> dict[str, An
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
         return float(loss.detach()), size, torch.cat([g.flatten() for g in gradients]).numpy()
 
-    updates = [[choice(*c) for c in choices] for choices in by_hand.losses(definition, tokens)]
-    keep, _ = by_hand.kept(definition, tokens, by_hand.advantages(definition, tokens))
+    advantage_N = by_hand.advantages(definition, tokens)
+    keep, _ = by_hand.kept(definition, tokens, advantage_N)
+    losses = by_hand.losses(definition, tokens, advantage_N, torch.from_numpy(keep))
+    updates = [[choice(*c) for c in choices] for choices in losses]
     return {"updates": updates, "kept": int(keep.sum())}
 
 
