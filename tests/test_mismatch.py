@@ -13,7 +13,7 @@ from stapo_repro.tokens import tables
 from stapo_repro.tokens.log import load
 from stapo_repro.tokens.masks import Number
 from stapo_repro.tokens.numbers import mismatch as measured
-from stapo_training.verl_ext.token_log_buffer import largest
+from stapo_training.verl_ext.token_log_part import largest
 
 
 def rare(entropy: float, mismatch: float, prompt: str, flagged: bool = False, **more: object) -> dict[str, object]:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stapo_training.selection.correction import correction
 from stapo_training.selection.token_stats import entropy, response_positions, spans, token_keys
+from stapo_training.verl_ext.speculative import correction
 
 
 def test_entropies_by_hand() -> None:

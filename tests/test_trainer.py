@@ -225,7 +225,7 @@ def _model(attention_dropout: float) -> torch.nn.Module:
 
 
 def test_the_speculative_form_refuses_a_model_that_drops_at_random() -> None:
-    from stapo_training.verl_ext.plans.guessed import refuse_dropout
+    from stapo_training.verl_ext.speculative import refuse_dropout
 
     refuse_dropout(_model(0.0))
     refuse_dropout(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.0)))
@@ -240,9 +240,8 @@ def test_the_speculative_form_refuses_a_model_that_drops_at_random() -> None:
 
 def test_a_rank_without_a_response_token_takes_part_in_a_correction() -> None:
     """It has nothing of its own to run again, but the others wait for it."""
-    from stapo_training.selection.correction import correction
     from stapo_training.verl_ext import in_process
-    from stapo_training.verl_ext.plans.guessed import cut
+    from stapo_training.verl_ext.speculative import correction, cut
 
     empty = torch.zeros(0, dtype=torch.long)
     rows = [
@@ -290,8 +289,8 @@ def test_no_worker_names_a_field_that_it_is_not_sent() -> None:
     verls, ours = Path(verl.workers.__path__[0]), Path(verl_ext.__path__[0])
     files = [verls / "engine_workers.py", *(verls / "engine" / "fsdp").glob("*.py"), *(verls / "utils").glob("*.py")]
     files += [verls / "engine" / name for name in ("base.py", "utils.py")]
-    own = ("engine", "worker", "mini_batch", "logits", "losses", "token_log_buffer")
-    files += [*(ours / f"{name}.py" for name in own), *(ours / "plans").glob("*.py")]
+    own = ("engine", "worker", "mini_batch", "logits", "losses", "selection", "speculative", "token_log_part")
+    files += [ours / f"{name}.py" for name in own]
     assert len(files) > 15
     assert {n for f in files for n in UNREAD if re.search(rf"""["']{n}["']""", f.read_text())} == set()
 

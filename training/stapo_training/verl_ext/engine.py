@@ -1,36 +1,23 @@
-"""veRL's FSDP engine with a token selector in its training pass: chooses a plan and lets it train (`plans`)."""
+"""veRL's FSDP engine with a token selector in its training pass (`selection`)."""
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
 import torch
 from verl.utils import tensordict_utils as tu
-from verl.utils.device import get_device_id
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from stapo_training.methods import SelectorConfig
-from stapo_training.selection.token_stats import TokenStats, response_positions
+from stapo_training.selection.selectors import INFINITY
+from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
 from stapo_training.verl_ext import attention
 from stapo_training.verl_ext.logits import PackedLogits
-from stapo_training.verl_ext.mini_batch import ROW, Batch, RecordingLoss, StatisticsBuffer, gather
-from stapo_training.verl_ext.plans.base import Outputs, Plan
-from stapo_training.verl_ext.plans.guessed import GuessedPlan
-from stapo_training.verl_ext.plans.local import LocalPlan
-from stapo_training.verl_ext.plans.masked import MaskedPlan
-from stapo_training.verl_ext.plans.two_pass import TwoPassPlan
-from stapo_training.verl_ext.token_log_buffer import Clip, TokenLogBuffer
-
-PLANS: dict[str, type[Plan]] = {
-    "masked": MaskedPlan,
-    "two_pass": TwoPassPlan,
-    "local": LocalPlan,
-    "guessed": GuessedPlan,
-}
+from stapo_training.verl_ext.mini_batch import ROW, Batch, Decide, Outputs, Recorder, set_values
+from stapo_training.verl_ext.selection import MiniBatchTraining
 
 PROXY = "proxy_log_probs"
 """The field of the responses' log-probabilities among the tokens that min-p keeps."""
@@ -42,16 +29,18 @@ class SelectingEngine(_VeRLEngine):
     """FSDP with a selector; without one (`selector` None) it is veRL's engine but for entropies in float32."""
 
     selector: SelectorConfig | None = None
-    last_threshold: float | None = None
-    """The threshold of the step's mini-batch before; the worker clears it when a step begins."""
+    last_threshold: float = -INFINITY
+    """The threshold of the step's previous mini-batch; the worker clears it when a step begins."""
     step = 0
     mini_batch = 0
-    """Where the training stands, for messages and the token log; the worker sets both."""
+    """The place in the training, for messages and the token log; the worker sets both."""
     token_log: TokenLogConfig | None = None
     min_p: float = 0.0
     """Above 0 the old-log-prob pass leaves PROXY: `ProxyConfig`."""
-    clip: Clip | None = None
-    """What the policy loss clips, for the token log (`TokenLogBuffer`)."""
+    clip: tuple[float, float, float] | None = None
+    """The policy loss's (low, high, clip_ratio_c), for the token log; None where it clips otherwise or not at all."""
+    old_is_current = False
+    """Whether the batch's old statistics are of the weights with which the step begins; the worker sets it."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -59,6 +48,8 @@ class SelectingEngine(_VeRLEngine):
         vars(self.model_config.hf_config).pop("attn_implementation", None)
         self.logged: list[Part] = []  # this rank's part of the step's token log, a mini-batch each
         self.selection_metrics: dict[str, float] = {}  # of the last mini-batch
+        self._recorder: Recorder | None = None  # during a training pass, what watches it
+        self._decide: Decide | None = None
 
     def prepare_model_inputs(self, micro_batch: Batch) -> tuple[dict, dict]:
         """veRL's inputs; for our attention also where a packed row's sequences begin, once for all layers."""
@@ -70,7 +61,7 @@ class SelectingEngine(_VeRLEngine):
     def prepare_model_outputs(
         self, output: Any, output_args: dict, micro_batch: Batch, logits_processor_func: Any
     ) -> dict:
-        """veRL's outputs; entropies without gradient are ours, in float32; a RecordingLoss sees what passes."""
+        """veRL's outputs; entropies without gradient are ours, in float32; a recorder sees what passes."""
         wanted = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
         fused = bool(tu.get_non_tensor_data(data=micro_batch, key="use_fused_kernels", default=False))
         ours = wanted and not fused and not torch.is_grad_enabled()
@@ -90,13 +81,13 @@ class SelectingEngine(_VeRLEngine):
             every = torch.arange(int(offsets[-1]), device=offsets.device)
             flat = packed(every, every).entropy()
             result["entropy"] = torch.nested.nested_tensor_from_jagged(flat, offsets)
-        if isinstance(logits_processor_func, RecordingLoss):
-            position_M = response_positions(offsets, micro_batch["response_mask"].offsets())
-            logits_processor_func.observe(
-                micro_batch[ROW],
-                result["log_probs"].values().detach()[position_M].float(),
-                packed(position_M, micro_batch["responses"].values()),
-            )
+        if self._recorder is not None:
+            at = response_positions(offsets, micro_batch["response_mask"].offsets())
+            index_M = self._recorder.index(micro_batch[ROW])
+            logprob_M = result["log_probs"].values().detach()[at].float()
+            stats = self._recorder.record(index_M, logprob_M, packed(at, micro_batch["responses"].values()))
+            if self._decide is not None:  # veRL calls the loss with this micro-batch next
+                set_values(micro_batch, "response_mask", self._decide(stats, index_M))
         return result
 
     def forward_backward_batch(self, data: Batch, loss_function: Any, forward_only: bool = False) -> Any:
@@ -107,39 +98,41 @@ class SelectingEngine(_VeRLEngine):
         data["loss_mask"] = data["response_mask"]
         if s is None or not (s.selects or self.token_log):
             return super().forward_backward_batch(data, loss_function, forward_only)
-        began = time.perf_counter()
         self.mini_batch += 1
         data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
-        if not s.selects:
-            return self._train_all(data, loss_function)
-        plan = PLANS[s.plan](self, data, loss_function)
-        outputs = plan.train()
-        self.selection_metrics = plan.metrics | {"seconds": time.perf_counter() - began - plan.pass_seconds}
+        training = MiniBatchTraining(self, data, loss_function)
+        outputs = training.train()
+        self.selection_metrics = training.metrics
         return outputs
 
-    def verl_pass(self, data: Batch, loss: Any) -> Outputs:
-        """veRL's forward and backward pass over a batch; its gradients are added to those that are there."""
-        return super().forward_backward_batch(data, loss, forward_only=False)
+    def verl_pass(
+        self, data: Batch, loss: Any, recorder: Recorder | None = None, decide: Decide | None = None
+    ) -> Outputs:
+        """veRL's forward and backward pass over a batch; its gradients are added to those that are there.
 
-    def _train_all(self, data: Batch, loss: Any) -> Outputs:
-        """veRL's own training of a method that silences nothing; what it trains is logged."""
-        assert self.selector is not None
-        buffer = StatisticsBuffer(data, self.selector, get_device_id())
-        log = self.token_log_buffer(data, None)
-        outputs = self.verl_pass(data, RecordingLoss(loss, buffer, log))
-        assert log is not None
-        self.log_tokens(log, data, buffer, buffer.response_N)
-        return outputs
+        recorder, decide: record each micro-batch as it passes, and give it the mask that is decided for it.
+        """
+        self._recorder, self._decide = recorder, decide
+        try:
+            return super().forward_backward_batch(data, loss, forward_only=False)
+        finally:
+            self._recorder = self._decide = None
 
-    def token_log_buffer(self, data: Batch, judged: TokenStats | None) -> TokenLogBuffer | None:
-        """What collects a mini-batch's part of the token log; None where none is kept."""
-        if self.token_log is None:
-            return None
-        assert self.selector is not None
-        return TokenLogBuffer(data, self.token_log, self.selector, self.clip, judged, get_device_id())
-
-    def log_tokens(self, log: TokenLogBuffer, data: Batch, buffer: StatisticsBuffer, keep_N: torch.Tensor) -> None:
-        """Add a mini-batch of which `keep_N` was trained to the step's token log."""
-        group = self.get_data_parallel_group()
-        part = log.finish(data, buffer.stats(), keep_N, lambda v: gather(v, group), self.step, self.mini_batch)
-        self.logged.append(part)
+    def statistics_pass(self, data: Batch, response_offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies (N,) of a batch's response tokens under the current policy, by a forward
+        pass without gradients."""
+        view = data.copy()  # the same tensors under a key table of its own
+        config = self.engine_config
+        tu.assign_non_tensor(
+            view,
+            calculate_entropy=True,
+            compute_loss=False,
+            use_dynamic_bsz=config.use_dynamic_bsz,
+            max_token_len_per_gpu=config.infer_max_token_len_per_gpu,
+            micro_batch_size_per_gpu=config.infer_micro_batch_size_per_gpu,
+        )
+        self.module.eval()
+        output = self.infer_batch(view, loss_function=None)["model_output"]
+        self.module.train()
+        at = response_positions(output["log_probs"].offsets(), response_offsets)
+        return output["log_probs"].values()[at], output["entropy"].values()[at]

@@ -31,7 +31,7 @@ from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.transfer import wait_for_ranks
-from stapo_training.verl_ext.worker import STEP, StapoWorker
+from stapo_training.verl_ext.worker import OLD_IS_CURRENT, STEP, StapoWorker
 
 rollout.register()
 assert losses  # imported because it registers
@@ -177,7 +177,7 @@ class StapoTrainer(PPOTrainerSync):
         return super()._compute_ref_log_prob(for_workers(batch, self.processor), metrics)
 
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
-        batch.extra_info[STEP] = self.global_steps
+        batch.extra_info |= {STEP: self.global_steps, OLD_IS_CURRENT: self._old_policy}
         return super()._update_actor(for_workers(batch, self.processor), metrics)
 
     def on_init_end(self) -> None:

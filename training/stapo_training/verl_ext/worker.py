@@ -22,13 +22,14 @@ from stapo_results.errors import RunFailed
 from stapo_results.store import write_atomic
 from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from, proxy_from, selector_from
 from stapo_training.selection.objectives import isolated_advantages, lowest_of_wrong, reweighted_advantage
+from stapo_training.selection.selectors import INFINITY
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
 from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
 from stapo_training.verl_ext.mini_batch import gather, set_values
-from stapo_training.verl_ext.plans.guessed import refuse_dropout
 from stapo_training.verl_ext.platform import settle
+from stapo_training.verl_ext.speculative import refuse_dropout
 
 rollout.register()
 assert losses  # imported because it registers
@@ -53,6 +54,8 @@ def register_engine() -> None:
 
 STEP = "stapo_step"
 """The key under which the trainer tells its workers the step."""
+OLD_IS_CURRENT = "stapo_old_is_current"
+"""The key under which it tells them that the old-log-prob pass ran with the weights with which the step begins."""
 
 
 class SelectingTrainingWorker(TrainingWorker):
@@ -76,8 +79,9 @@ class SelectingTrainingWorker(TrainingWorker):
             old = data["old_log_probs"].values()
             set_values(data, "advantages", reweighted_advantage(data["advantages"].values(), old, alpha))
         engine.logged.clear()
-        engine.last_threshold = None
+        engine.last_threshold = -INFINITY
         engine.step, engine.mini_batch = tu.get_non_tensor_data(data=data, key=STEP, default=0), 0
+        engine.old_is_current = tu.get_non_tensor_data(data=data, key=OLD_IS_CURRENT, default=False)
         output = super().train_mini_batch(data)
         if engine.token_log is not None:
             self._write_log()
