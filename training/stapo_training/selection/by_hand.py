@@ -8,7 +8,7 @@ Shapes: N response tokens one after the other, of S sequences.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ class Tokens:
     group_S: torch.Tensor
     longest: int
 
+    def take(self, at_N: np.ndarray) -> Tokens:
+        """The tokens at which a bool vector is true, of the same sequences."""
+        return replace(self, **{f.name: getattr(self, f.name)[at_N] for f in fields(self) if "_N" in f.name})
+
 
 def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     """(N,): each response's advantage at each of its tokens, reweighted by the old policy where the method says so."""
@@ -56,14 +60,20 @@ def advantages(d: Definition, tokens: Tokens) -> torch.Tensor:
     return found_S[tokens.sequence_N] * weight_N
 
 
-def kept(d: Definition, tokens: Tokens, advantage_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, candidates), bool (N,), by the current policy over the whole mini-batch, or over each response."""
-    if d.scope == "response":
-        d, both = d.model_copy(update={"scope": "mini_batch"}), np.zeros((2, len(tokens.entropy_N)), bool)
-        for sequence in tokens.sequence_N.unique():
-            at = (tokens.sequence_N == sequence).numpy()
-            parts = {"logprob_N": tokens.logprob_N[at], "entropy_N": tokens.entropy_N[at], "key_N": tokens.key_N[at]}
-            both[:, at] = kept(d, replace(tokens, **parts), advantage_N[at])
+def kept(
+    d: Definition, tokens: Tokens, advantage_N: torch.Tensor, part_N: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, candidates), bool (N,), by the policy of logprob_N and entropy_N.
+
+    part_N: the number of each token's part, of which each has its own quantile; None: those of the method's scope.
+    """
+    if part_N is None and d.scope == "response":
+        part_N = tokens.sequence_N.numpy()
+    if part_N is not None:
+        both = np.zeros((2, len(tokens.entropy_N)), bool)
+        d = d.model_copy(update={"scope": "mini_batch"})
+        for part in np.unique(part_N):
+            both[:, part_N == part] = kept(d, tokens.take(part_N == part), advantage_N[part_N == part])
         return both[0], both[1]
     p, h = np.exp(tokens.logprob_N.detach().double().numpy()), tokens.entropy_N
     every = np.ones(len(p), bool)

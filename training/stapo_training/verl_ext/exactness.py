@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from verl.utils import tensordict_utils as tu
 
 from stapo_results.errors import RunFailed
 from stapo_training.registry import Definition
@@ -33,7 +34,7 @@ assert platform  # registers the CPU
 
 LIMIT = 1e-5
 """The largest relative difference that float32 rounding explains."""
-_SPLITS: dict[str, dict[str, Any]] = {
+SPLITS: dict[str, dict[str, Any]] = {
     "1 sequence": {"micro_batch_size_per_gpu": 1, "use_dynamic_bsz": False},
     "4 sequences": {"micro_batch_size_per_gpu": 4, "use_dynamic_bsz": False},
     "packed": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 48},
@@ -74,17 +75,17 @@ def check(overrides: Sequence[str], definition: Definition) -> Iterator[Case]:
         RunFailed: when a worker fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        _forked(1, make_model, Path(folder))
+        forked(1, make_model, Path(folder))
         base = ["size=mini", "hardware=cpu", *overrides, f"run.base={folder}", f"run.out={folder}/unused"]
         config = compose(base)
         longest = config.data.max_response_length
         if definition.loss == "lp_reg":
             base.append(f"actor_rollout_ref.proxy.lowest={_MORE * config.actor_rollout_ref.proxy.lowest}")
             definition = definition.model_copy(update={"lowest": _MORE * definition.lowest})
-        hand = _forked(1, _by_hand, Path(folder), definition, longest)
+        hand = forked(1, _by_hand, Path(folder), definition, longest)
         for ranks in (1,) if definition.within_micro_batch else (1, 2):
-            splits = _WHOLE if definition.within_micro_batch else _SPLITS
-            for split, found in _forked(ranks, _trained, Path(folder), base, splits).items():
+            splits = _WHOLE if definition.within_micro_batch else SPLITS
+            for split, found in forked(ranks, _trained, Path(folder), base, splits).items():
                 yield _compared(ranks, split, found, hand)
 
 
@@ -101,7 +102,7 @@ def _compared(ranks: int, split: str, found: dict[str, Any], hand: dict[str, Any
     return Case(ranks, split, max(losses), max(norms), max(gradients), tokens)
 
 
-def _forked(ranks: int, work: Callable, *args: Any) -> Any:
+def forked(ranks: int, work: Callable, *args: Any) -> Any:
     """What `work` returns on the first of `ranks` forked processes."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -162,13 +163,17 @@ def _by_hand(folder: Path, definition: Definition, longest: int) -> dict[str, An
     return {"updates": updates, "kept": int(keep.sum())}
 
 
-def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the worker's optimizer would be given, for each split."""
-    config = compose(overrides)
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rows = with_advantages(config, *rows_and_statistics(folder, 0)[1:])
+def step(worker: Any, rows: Sequence[Mapping[str, torch.Tensor]], **settings: Any) -> dict[str, Any]:
+    """Train a rank's share of the rows as one mini-batch, without the optimizer's steps.
+
+    Args:
+        worker: of `in_process.build`. settings: veRL's per-call settings, as of `in_process.batch`.
+
+    Returns:
+        `metrics`: what the worker logs. `gradient`: of each update what its optimizer would be given, flat.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     mine = rows[rank * len(rows) // ranks : (rank + 1) * len(rows) // ranks]
-    worker = in_process.build(config)
     gradients: list[np.ndarray] = []
 
     def instead_of_a_step() -> float:
@@ -179,18 +184,28 @@ def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any
     worker.engine.optimizer_step = instead_of_a_step
     engine = worker.engine.engine_config
     engine.infer_micro_batch_size_per_gpu, engine.infer_max_token_len_per_gpu = 4, 48
+    sizes = {"global_batch_size": SEQUENCES, "mini_batch_size": SEQUENCES, "use_remove_padding": False}
+    data = in_process.batch(mine, **sizes | settings)
+    numbers = [int(row["number"]) for row in mine]  # the token log names the sequences by them
+    tu.assign_non_tensor_stack(data, "session_id", numbers)
+    tu.assign_non_tensor_stack(data, "extra_info", [{"problem_id": f"p{n:02d}"} for n in numbers])
+    if worker.proxy.min_p:
+        data[PROXY] = in_process.old_log_prob_pass(worker, data)[PROXY]
+    return {"metrics": in_process.metrics(worker.train_mini_batch(data)), "gradient": gradients}
+
+
+def _trained(folder: Path, overrides: list[str], splits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the worker's optimizer would be given, for each split."""
+    config = compose(overrides)
+    rows = with_advantages(config, *rows_and_statistics(folder, 0)[1:])
+    worker = in_process.build(config)
     result = {}
     for split, settings in splits.items():
-        gradients.clear()
-        sizes = {"global_batch_size": SEQUENCES, "mini_batch_size": SEQUENCES, "use_remove_padding": False}
-        data = in_process.batch(mine, **sizes | settings)
-        if worker.proxy.min_p:
-            data[PROXY] = in_process.old_log_prob_pass(worker, data)[PROXY]
-        metrics = in_process.metrics(worker.train_mini_batch(data))
-        kept = metrics.get("selector/kept_tokens")
+        found = step(worker, rows, **settings)
+        kept = found["metrics"].get("selector/kept_tokens")
         result[split] = {
-            "loss": [float(x) for x in metrics["loss"]],
-            "gradient": list(gradients),
+            "loss": [float(x) for x in found["metrics"]["loss"]],
+            "gradient": found["gradient"],
             "kept": None if kept is None else float(kept[0]),
         }
     dist.barrier()

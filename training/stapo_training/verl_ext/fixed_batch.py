@@ -34,7 +34,9 @@ def make_model(folder: Path) -> bool:
     return True
 
 
-def rows_and_statistics(folder: Path, longest: int) -> tuple[Any, list[dict[str, torch.Tensor]], Tokens]:
+def rows_and_statistics(
+    folder: Path, longest: int, temperature: float = 1.0
+) -> tuple[Any, list[dict[str, torch.Tensor]], Tokens]:
     """A plain transformers model, the mini-batch as rows without advantages, and its statistics under this model."""
     from transformers import AutoModelForCausalLM
 
@@ -48,7 +50,7 @@ def rows_and_statistics(folder: Path, longest: int) -> tuple[Any, list[dict[str,
             likely = model(ids[None]).logits[0, -1].argmax()
             any_token = torch.randint(5, 200, (), generator=g)
             ids = torch.cat([ids, (likely if torch.rand((), generator=g) < 0.5 else any_token)[None]])
-        logits = model(ids[None]).logits[0, prompt - 1 : -1]
+        logits = model(ids[None]).logits[0, prompt - 1 : -1] / temperature
         row_logp = torch.log_softmax(logits, -1)
         every.append(row_logp.detach())
         logp.append(row_logp[torch.arange(response), ids[prompt:]])
@@ -63,6 +65,7 @@ def rows_and_statistics(folder: Path, longest: int) -> tuple[Any, list[dict[str,
         old = other(current, 0.25)
         rows.append(
             {
+                "number": torch.tensor([i]),
                 "prompts": ids[:prompt],
                 "responses": ids[prompt:],
                 "input_ids": ids,
@@ -71,7 +74,7 @@ def rows_and_statistics(folder: Path, longest: int) -> tuple[Any, list[dict[str,
                 "old_log_probs": old,
                 "rollout_log_probs": other(old, 0.8),
                 "ref_log_prob": other(current, 0.25),
-                "entropy": entropy[-1] + 0.03 * torch.randn(response, generator=g),
+                "entropy": entropy[-1] + 0.5 * torch.randn(response, generator=g),
             }
         )
     statistics = {"logprob_N": torch.cat(logp), "every_NV": torch.cat(every), "key_N": torch.cat(keys).numpy()}
