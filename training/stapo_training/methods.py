@@ -40,7 +40,7 @@ class SelectorConfig(BaseModel):
         function alone can see), or one response (the same with micro-batches of one).
     form: how policy `current` over the mini-batch is computed. `two_pass` asks a forward pass first and is the
         reference; `speculative` guesses the threshold, trains, and corrects what the guess put on the wrong side, to
-        the same gradient (verl_ext/plans/guessed.py); top_entropy always takes two_pass.
+        the same gradient (verl_ext/speculative.py); top_entropy always takes two_pass.
     log_entropy: log the current policy's entropy over all response tokens; without it, and without a token log, only
         candidates' are computed.
     seed: of the random selector.
