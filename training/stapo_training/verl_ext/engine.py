@@ -14,7 +14,7 @@ from stapo_training.selection.selectors import INFINITY
 from stapo_training.selection.token_stats import response_positions
 from stapo_training.token_log.rows import Part
 from stapo_training.token_log.writer import TokenLogConfig
-from stapo_training.verl_ext import attention
+from stapo_training.verl_ext import attention, speculative
 from stapo_training.verl_ext.logits import PackedLogits
 from stapo_training.verl_ext.mini_batch import ROW, Batch, Decide, Outputs, Recorder, set_values
 from stapo_training.verl_ext.selection import MiniBatchTraining
@@ -101,7 +101,7 @@ class SelectingEngine(_VeRLEngine):
         self.mini_batch += 1
         data[ROW] = torch.arange(len(data), device=data["response_mask"].device)
         training = MiniBatchTraining(self, data, loss_function)
-        outputs = training.train()
+        outputs = training.train(speculative.PLANS.get(s.plan))
         self.selection_metrics = training.metrics
         return outputs
 

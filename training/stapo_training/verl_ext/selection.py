@@ -17,8 +17,10 @@ from verl.utils.device import get_device_id
 from stapo_results.errors import RunFailed
 from stapo_training.selection.selectors import INFINITY, Selection
 from stapo_training.selection.token_stats import TokenStats
-from stapo_training.verl_ext import speculative, token_log_part
+from stapo_training.verl_ext import token_log_part
 from stapo_training.verl_ext.mini_batch import Batch, Decide, Outputs, Recorder, SelectionParts, gather, set_values
+
+WhilePassing = Callable[["MiniBatchTraining"], tuple[Outputs, Selection]]
 
 
 class MiniBatchTraining:
@@ -26,7 +28,7 @@ class MiniBatchTraining:
 
     Attributes:
         engine: the SelectingEngine. data, loss: what veRL handed to it.
-        recorder: the current policy's statistics. old: the old policy's; None where its pass left no entropy.
+        recorder, old: the current policy's statistics, the old policy's (None where its pass left no entropy).
         metrics: what is logged of the selection.
     """
 
@@ -39,23 +41,24 @@ class MiniBatchTraining:
         self.metrics: dict[str, float] = {}
         self._pass_seconds = 0.0
 
-    def train(self) -> Outputs:
+    def train(self, while_passing: WhilePassing | None = None) -> Outputs:
         """Train the mini-batch, and log it.
+
+        Args:
+            while_passing: what trains and selects at once (`speculative`); None: the mask is known first.
 
         Raises:
             RunFailed: statistics are not finite or not there, or no token is kept.
         """
-        began, plan = time.perf_counter(), self.selector.plan
+        began = time.perf_counter()
         if not self.selector.selects:
             outputs = self.train_pass()
             self._log(self.recorder.response_N)
             return outputs
-        if plan == "guessed":
-            outputs, chosen = speculative.guess_and_correct(self)
-        elif plan == "local":
-            outputs, chosen = speculative.each_micro_batch(self)
+        if while_passing is not None:
+            outputs, chosen = while_passing(self)
         else:
-            stats: Any = self.old if plan == "masked" else self._current_statistics()
+            stats: Any = self.old if self.selector.policy == "old" else self._current_statistics()
             self.check(stats)
             chosen = self.select(stats)
             self.tokens_per_kept(chosen)
@@ -101,8 +104,6 @@ class MiniBatchTraining:
             self.recorder.filled = True
         return outputs
 
-    # over the ranks
-
     def total(self, values_N: torch.Tensor) -> float:
         """The sum over all tokens of all ranks."""
         total = values_N.sum().double()
@@ -132,14 +133,12 @@ class MiniBatchTraining:
     def _where(self) -> str:
         return f"step {self.engine.step}, mini-batch {self.engine.mini_batch} on rank {dist.get_rank(self.group)}"
 
-    # log
-
     def _counts(self, chosen: Selection) -> dict[str, float]:
         """Sums over ranks. A threshold that is not finite (no candidate, q = 0 or 1) is left out of the means."""
         r = self.recorder
         tokens, kept = self.total(r.response_N), self.total(chosen.keep_N)
-        logged = {"tokens": tokens, "kept_tokens": kept, "silenced_tokens": tokens - kept}
-        logged["candidate_tokens"] = self.total(chosen.candidate_N)
+        candidates = self.total(chosen.candidate_N)
+        logged = dict(tokens=tokens, kept_tokens=kept, silenced_tokens=tokens - kept, candidate_tokens=candidates)
         if abs(chosen.threshold) != INFINITY:
             logged["threshold"] = chosen.threshold
         if self.selector.log_entropy and r.filled:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +24,7 @@ from stapo_results.errors import RunFailed
 from stapo_training.selection.selectors import INFINITY, Selection
 from stapo_training.selection.token_stats import TokenStats
 from stapo_training.verl_ext.mini_batch import Batch, Outputs, SelectionParts
-
-if TYPE_CHECKING:
-    from stapo_training.verl_ext.selection import MiniBatchTraining
+from stapo_training.verl_ext.selection import MiniBatchTraining, WhilePassing
 
 
 def refuse_dropout(module: torch.nn.Module) -> None:
@@ -83,6 +81,10 @@ def guess_and_correct(training: MiniBatchTraining) -> tuple[Outputs, Selection]:
     _divide(training, outputs, chosen)
     training.engine.last_threshold = chosen.threshold
     return outputs, chosen
+
+
+PLANS: dict[str, WhilePassing] = {"local": each_micro_batch, "guessed": guess_and_correct}
+"""By `SelectorConfig.plan`."""
 
 
 def _divide(training: MiniBatchTraining, outputs: Outputs, chosen: Selection) -> None:
