@@ -27,9 +27,8 @@ class MiniBatchTraining:
     """One mini-batch, trained with a selector; leaves its gradient in the parameters.
 
     Attributes:
-        engine: the SelectingEngine. data, loss: what veRL handed to it.
+        engine: the SelectingEngine; data and loss: what veRL handed to it; metrics: what is logged of the selection.
         recorder, old: the current policy's statistics, the old policy's (None where its pass left no entropy).
-        metrics: what is logged of the selection.
     """
 
     def __init__(self, engine: Any, data: Batch, loss: Callable):
@@ -137,8 +136,8 @@ class MiniBatchTraining:
         """Sums over ranks. A threshold that is not finite (no candidate, q = 0 or 1) is left out of the means."""
         r = self.recorder
         tokens, kept = self.total(r.response_N), self.total(chosen.keep_N)
-        candidates = self.total(chosen.candidate_N)
-        logged = dict(tokens=tokens, kept_tokens=kept, silenced_tokens=tokens - kept, candidate_tokens=candidates)
+        logged = {"tokens": tokens, "kept_tokens": kept, "silenced_tokens": tokens - kept}
+        logged["candidate_tokens"] = self.total(chosen.candidate_N)
         if abs(chosen.threshold) != INFINITY:
             logged["threshold"] = chosen.threshold
         if self.selector.log_entropy and r.filled:
