@@ -26,7 +26,7 @@ _SIX = tuple(labels.PAPER_BENCHMARKS)
 # "the default evaluation configuration is set to T=0.7, top-p=0.9" (Section "Settings"): of figures that name no other
 _AIME24 = curves.Panel("accuracy_t0.7", "AIME24 in validation", "avg@32 (%), T = 0.7", 100.0)
 _CURVES = _AIME24, curves.ENTROPY, curves.REWARD
-_README = "miniature_training_curves"
+_README = "testbed_rates"
 _COMMITTED = (
     *(f"miniature_{x}" for x in ("training_curves", "forest", "token_entropy", "silenced_share", "tokens_density")),
     *("miniature_tokens_quadrants", "miniature_planted", "smollm2-135m_training_curves", "smollm2-135m_forest"),
@@ -198,7 +198,7 @@ def of_probe(folder: Path, what: str, kinds: Sequence[str] = ()) -> list[Sketch]
 def readme_block(drawn: Sequence[Sketch]) -> str:
     """The README's figure, and the link to all."""
     shown = next(d for d in drawn if d.name == _README)
-    return f"{shown.block()}\n\nAll figures: [results/figures/README.md](results/figures/README.md).\n"
+    return f"{shown.block()} [All figures](results/figures/README.md).\n"
 
 
 def gallery(drawn: Sequence[Sketch]) -> str:

@@ -227,12 +227,11 @@ def to_markdown(table: Table) -> str:
 
 
 def readme_block(table: Table) -> str:
-    """The README's table: the miniature alone."""
+    """The README's table: the miniature's scores, and where the rest is."""
     g = main_grid(table, table.sections[0])
     file = "[results/tables/main_table.md](results/tables/main_table.md)"
-    more = f"{state_of_paper_cells(table)} All sections, and the differences of methods with intervals and p: {file}."
-    text = f"{_LEGEND} {more} {escape(stamp(table))}"
-    return "\n".join([f"### {escape(g.title)}", "", *lines(g), "", text, ""])
+    more = f"{state_of_paper_cells(table)} All sections, notes, and the differences of methods with intervals and p: {file}."
+    return "\n".join([*grid(g.header, g.rows), "", f"{_LEGEND} {more}", ""])
 
 
 def to_json(table: Table) -> str:
