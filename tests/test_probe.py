@@ -23,11 +23,9 @@ from stapo_results import store, terminal, token_log
 from stapo_results.errors import BadInput, RunFailed
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training import cli
-from stapo_training.miniature.tokenizer import build_tokenizer
 from stapo_training.probe import encoding, responses
 from stapo_training.probe.encoding import ModelFolder, Tokens, find_model
-from stapo_training.probe.options import Options
-from stapo_training.probe.run import probe
+from stapo_training.probe.run import Options, probe
 from stapo_training.probe.scoring import Scorer
 
 TAU_P, Q = 0.004, 0.6137
@@ -310,29 +308,6 @@ def _saved(config: Any, folder: Path, **changes: Any) -> tuple[ModelFolder, Any]
     return ModelFolder(folder, config.vocab_size, 64, None), made.double().eval()
 
 
-def test_an_output_layer_with_a_bias(tmp_path: Path) -> None:
-    from transformers import PhiConfig
-
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"vocab_size": 1100, "max_position_embeddings": 64, "initializer_range": 0.4}
-    folder, plain = _saved(PhiConfig(**sizes), tmp_path)
-    rows = _rows(1100, [(3, 9), (20, 1), (1, 0), (1, 40), (7, 5)])
-    scorer = Scorer(folder, dtype="fp32", device="cpu")
-    scorer.check(rows[0])
-    found = scorer.score(rows, batch_tokens=60)
-    at = 0
-    for row in rows:
-        ids = torch.from_numpy(np.concatenate([row.prompt, row.response])).long()
-        with torch.no_grad():
-            logp = plain(ids[None]).logits[0].log_softmax(-1)[len(row.prompt) - 1 : len(ids) - 1]
-        here = slice(at, at + len(row.response))
-        chosen = logp.gather(1, torch.from_numpy(row.response).long()[:, None]).squeeze(-1)
-        torch.testing.assert_close(found.logprob_T[here].double(), chosen, rtol=0, atol=1e-4)
-        torch.testing.assert_close(found.entropy_T[here].double(), -(logp.exp() * logp).sum(-1), rtol=0, atol=1e-4)
-        at += len(row.response)
-    assert len(found.logprob_T) == at == 55
-
-
 def test_the_batch_around_a_response_changes_nothing_but_rounding(model: Path) -> None:
     folder = find_model(model)
     rows = _rows(folder.vocabulary, [(5, n) for n in (1, 30, 2, 77, 14, 140, 3)])
@@ -499,29 +474,6 @@ def test_groups_and_samples_of_plain_lines(tmp_path: Path) -> None:
     assert [r.prompt for r in rows[:2]] == ["one", chat]
 
 
-def test_verls_dump_is_grouped_by_step_and_input(tmp_path: Path) -> None:
-    lines = [
-        {"input": i, "output": f"o{k}", "gts": "1", "score": s, "step": step, "uid": f"u_{k}_0"}
-        for step, i, k, s in [(1, "a", 0, 1.0), (1, "b", 0, -1.0), (1, "a", 1, -1.0), (2, "a", 0, 1.0)]
-    ]
-    rows = read(tmp_path, lines)
-    assert [round(r.advantage, 4) for r in rows] == [0.7071, 0.0, -0.7071, 0.0]
-    assert rows[0].prompt_id == rows[2].prompt_id
-    assert len({r.prompt_id for r in rows}) == 3
-    assert [(r.sample, r.text) for r in rows] == [(0, "o0"), (0, "o0"), (1, "o1"), (0, "o0")]
-    assert all(r.stripped for r in rows)
-
-
-@pytest.mark.slow
-def test_verl_writes_the_keys_that_are_read(tmp_path: Path) -> None:
-    """The installed veRL's own writer."""
-    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-
-    PPOTrainer._write_generations(["in"] * 2, ["x", "y"], ["g"] * 2, [1.0, 0.0], {}, str(tmp_path), 3)
-    rows = responses.read(tmp_path / "3.jsonl").rows
-    assert [(r.prompt, r.text, round(r.advantage, 4)) for r in rows] == [("in", "x", 0.7071), ("in", "y", -0.7071)]
-
-
 # ids
 
 
@@ -531,7 +483,7 @@ def test_the_end_of_turn_stands_behind_what_ended(tmp_path: Path, folder: ModelF
     lines += [line(correct=True, response="ab<|im_end|>"), line(correct=True, response_tokens=[9, 8])]
     rows = read(tmp_path, lines)
     ab = folder.tokenizer("ab").input_ids
-    found = [x.response.tolist() for x in encoding.encode(rows, folder)[0]]
+    found = [x.response.tolist() for x in encoding.encode(rows, folder)]
     assert found == [[*ab, 2], ab, [*ab, 2], [*ab, 2], [9, 8]]
 
 
@@ -542,27 +494,8 @@ def test_a_prompt_is_text_as_it_stands_or_a_chat_in_its_template(tmp_path: Path,
         {"prompt": "hi", "response": "x", "correct": True},
     ]
     hi = folder.tokenizer("hi").input_ids
-    found = [x.prompt.tolist() for x in encoding.encode(read(tmp_path, lines), folder)[0]]
+    found = [x.prompt.tolist() for x in encoding.encode(read(tmp_path, lines), folder)]
     assert found == [[1, *hi, 2, 1], [1, *hi, 2, 1], hi]
-
-
-@pytest.mark.parametrize("message", ["line\nuser\nassistant\n", "  é ∑ "])
-def test_the_special_tokens_of_a_dumped_prompt_are_put_back(message: str) -> None:
-    """With a template like Qwen's, whose roles stay in the text when the special tokens are taken out."""
-    tokenizer = build_tokenizer()
-    folder = ModelFolder(Path(), len(tokenizer), None, tokenizer)
-    chat = tokenizer.apply_chat_template(
-        [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
-    )
-    ids = tokenizer(chat, add_special_tokens=False).input_ids
-    dumped = tokenizer.decode(ids, skip_special_tokens=True)
-    assert dumped == f"user\n{message}\nassistant\n"
-    row = responses.Response("", "p", 0, dumped, "1", 1.0, stripped=True)
-    (found,), notes = encoding.encode([row], folder)
-    assert (found.prompt.tolist(), notes) == (ids, [])
-    (found,), notes = encoding.encode([replace(row, prompt=message)], folder)
-    assert found.prompt.tolist() == tokenizer(message, add_special_tokens=False).input_ids
-    assert len(notes) == 1
 
 
 # bad input
@@ -575,7 +508,6 @@ BAD_LINES: dict[str, tuple[list[Any], str, str]] = {  # lines, where the error s
     "not finite": ([line(reward=1), line(reward=math.nan)], ":2", "reward: "),
     "lone surrogate": ([LONE], ":1", "half a character at 0"),
     "sample beyond the log": ([line(sample=32768, correct=True)], ":1", "sample 32,768"),
-    "no score": ([{"input": "a", "output": "b"}], ":1", "score: "),
     "nothing known": ([line()], ":1", "advantage, reward or correct"),
     "mixed": ([line(correct=True), line(advantage=1)], ":2", "otherwise at"),
     "twice": ([line(sample=3, correct=True)] * 2, ":2", "first at "),
@@ -595,7 +527,7 @@ def test_each_bad_line_is_named_before_the_model_is_loaded(
 ) -> None:
     lines, at, found = BAD_LINES[name]
     data = write(tmp_path / "data.jsonl", lines)
-    monkeypatch.setattr("stapo_training.probe.run.Scorer", None)
+    monkeypatch.setattr("stapo_training.probe.scoring.Scorer", None)
     with pytest.raises(BadInput) as caught:
         probe(Options(model=model, data=data, out=tmp_path / "out"))
     assert str(caught.value).startswith(f"{data}{at}")

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stapo_training.selection.token_stats import entropy, response_positions, spans, token_keys
+from stapo_training.selection.token_stats import entropy, response_positions, spans, token_distribution, token_keys
 from stapo_training.verl_ext.speculative import correction
 
 
@@ -133,3 +133,22 @@ def test_a_temperature_divides_the_logits() -> None:
     # p = 1 / (1 + e^2) and 1 / (1 + e^4)
     expected = [-sum(x * math.log(x) for x in (p, 1 - p)) for p in (1 / (1 + math.exp(2)), 1 / (1 + math.exp(4)))]
     assert entropy(logits, torch.tensor([1.0, 0.5])).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_distributions_against_float64(dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = (5 * torch.randn(40, 300, generator=g)).to(dtype)
+    logits[0], logits[1, 7:] = 1.0, -math.inf  # all equal; seven of 300 possible
+    chosen, temperature = torch.randint(0, 7, (40,), generator=g), 0.5 + torch.rand(40, generator=g)
+    found = token_distribution(logits, chosen, 5, temperature)
+    logp = (logits.double() / temperature.double()[:, None]).log_softmax(-1)
+    p = logp.exp()
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(found.logprob_T.double(), logp.gather(1, chosen[:, None]).squeeze(1), **close)
+    torch.testing.assert_close(found.entropy_T.double(), -(p * logp).nan_to_num(0.0).sum(1), **close)
+    torch.testing.assert_close(found.collision_T.double(), p.square().sum(1), **close)
+    torch.testing.assert_close(found.top_logprob_TK.double(), logp.topk(5).values, **close)
+    torch.testing.assert_close(found.top_logprob_TK.double(), logp.gather(1, found.top_id_TK), **close)
+    ids, values = found.top_id_TK, found.top_logprob_TK
+    assert ((values.diff() < 0) | (ids.diff() > 0)).all()  # of equal ones the lower id comes first

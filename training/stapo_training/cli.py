@@ -11,7 +11,7 @@ import tyro
 
 from stapo_results.errors import BadInput
 from stapo_results.terminal import check_command, run_main
-from stapo_training.probe.options import Options
+from stapo_training.probe.run import Options
 
 _RUN_HELP = """usage: stapo-train run method=M size=S hardware=H [task=T] run.out=DIR [KEY=VALUE ...]
                        [--dry-run] [--config-only]

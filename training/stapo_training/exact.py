@@ -62,17 +62,17 @@ def check_statistics(out: Path) -> int:
     """
     import torch
 
-    from stapo_training.selection.token_distribution import score_tokens
+    from stapo_training.selection.token_stats import token_distribution
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokens, hidden, vocabulary = (2048, 2048, 151_936) if device == "cuda" else (64, 256, 8192)
+    tokens, hidden, vocabulary = (256, 2048, 151_936) if device == "cuda" else (64, 256, 8192)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     g = torch.Generator(device).manual_seed(0)
     hidden_TD = (torch.randn(tokens, hidden, generator=g, device=device) * 3 / hidden**0.5).to(dtype)
     weight_VD = torch.randn(vocabulary, hidden, generator=g, device=device).to(dtype)
     chosen_T = torch.randint(0, vocabulary, (tokens,), generator=g, device=device)
     with torch.no_grad():
-        found = score_tokens(hidden_TD, weight_VD, chosen_T)
+        found = token_distribution(hidden_TD.float() @ weight_VD.float().T, chosen_T, k=5)
         few = slice(0, 16)  # float64 logits of all tokens would take gigabytes
         logp = (hidden_TD[few].double() @ weight_VD.double().T).log_softmax(-1)
         chosen = logp.gather(1, chosen_T[few, None]).squeeze(1)

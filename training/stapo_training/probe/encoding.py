@@ -21,8 +21,6 @@ from stapo_training.artifacts.weights import missing_files
 from stapo_training.probe.responses import Response
 from stapo_training.run.folder import first_line
 
-_MARK = "MESSAGE0"
-
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -88,10 +86,10 @@ class Tokens:
         return len(self.prompt) + len(self.response)
 
 
-def encode(rows: Sequence[Response], model: ModelFolder) -> tuple[list[Tokens], list[str]]:
-    """The ids of all responses in their order, checked against the model, and notes for the run's record.
+def encode(rows: Sequence[Response], model: ModelFolder) -> list[Tokens]:
+    """The ids of all responses in their order, checked against the model.
 
-    The tokenizer's eos_token stands behind the text of a response that the model ended itself.
+    The tokenizer's eos_token follows the text of a response that the model ended itself.
 
     Raises:
         BadInput: naming file and line: no chat template for a chat, an empty prompt, an id beyond the vocabulary, a
@@ -105,23 +103,16 @@ def encode(rows: Sequence[Response], model: ModelFolder) -> tuple[list[Tokens], 
             next_step="set eos_token in tokenizer_config.json",
         )
     prompts: dict[str, list[int]] = {}
-    bare, found = set(), []
+    found = []
     for r in rows:
         if r.prompt_id not in prompts:
-            ids = _restored(model.tokenizer, r.prompt, r.where) if r.stripped else None
-            if r.stripped and ids is None:
-                bare.add(r.prompt_id)
-            prompts[r.prompt_id] = ids or _prompt(model.tokenizer, r.prompt, r.where)
+            prompts[r.prompt_id] = _prompt(model.tokenizer, r.prompt, r.where)
         response = _ids(model.tokenizer, r.text) if r.tokens is None else r.tokens
         if r.tokens is None and r.stopped and response[-1:] != [end]:
             response = [*response, end]
         _check(prompts[r.prompt_id], response, r.where, model)
         found.append(Tokens(*(np.array(ids, dtype=np.int32) for ids in (prompts[r.prompt_id], response))))
-    note = (
-        f"{len(bare)} of {len(prompts)} prompts are scored without the special tokens that the dump left "
-        "out: they are not one user message in the model's chat template"
-    )
-    return found, [note] if bare else []
+    return found
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
@@ -142,41 +133,19 @@ def _prompt(tokenizer: Any, prompt: str | list[dict[str, str]], where: str) -> l
         ) from None
 
 
-def _restored(tokenizer: Any, text: str | list[dict[str, str]], where: str) -> list[int] | None:
-    """The ids of a dumped prompt with its special tokens, where it is one user message in the chat template.
-
-    What the template leaves around a message is taken off the text, and the template put around the rest again. The
-    result has to give the same text: otherwise None.
-    """
-    if not tokenizer.chat_template or not isinstance(text, str):
-        return None
-
-    def chat(message: str) -> list[int]:
-        return _prompt(tokenizer, [{"role": "user", "content": message}], where)
-
-    before, _, after = tokenizer.decode(chat(_MARK), skip_special_tokens=True).partition(_MARK)
-    ids = chat(text.removeprefix(before).removesuffix(after))
-    return ids if tokenizer.decode(ids, skip_special_tokens=True) == text else None
-
-
 def _check(prompt: list[int], response: list[int], where: str, model: ModelFolder) -> None:
-    length = len(prompt) + len(response)
-    highest = max([*prompt, *response], default=0)
-    for wrong, what, found, expected in (
-        (not prompt, "the prompt has no token", "an empty prompt", "what the model saw first"),
-        (
-            highest >= model.vocabulary,
-            "a token that the model does not know",
-            f"id {highest}",
-            f"ids below {model.vocabulary:,}",
-        ),
-        (
-            model.positions is not None and length > model.positions,
-            "prompt and response are longer than the model can see",
-            f"{len(prompt):,} + {len(response):,} tokens",
-            f"at most {model.positions or 0:,} (max_position_embeddings in config.json)",
-        ),
-    ):
-        if wrong:
-            next_step = "correct the line, or leave it out; check that the responses are this model's"
-            raise BadInput(f"{where}: {what}", found=found, expected=expected, next_step=next_step)
+    length, highest = len(prompt) + len(response), max([*prompt, *response], default=0)
+    limit = model.positions or length
+    if not prompt:
+        what, found, expected = "the prompt has no token", "an empty prompt", "what the model saw first"
+    elif highest >= model.vocabulary:
+        what, found = "a token that the model does not know", f"id {highest}"
+        expected = f"ids below {model.vocabulary:,}"
+    elif length > limit:
+        what = "prompt and response are longer than the model can see"
+        found = f"{len(prompt):,} + {len(response):,} tokens"
+        expected = f"at most {limit:,} (max_position_embeddings in config.json)"
+    else:
+        return
+    next_step = "correct the line, or leave it out; check that the responses are this model's"
+    raise BadInput(f"{where}: {what}", found=found, expected=expected, next_step=next_step)

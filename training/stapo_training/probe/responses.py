@@ -2,9 +2,8 @@
 
 evaluation  samples.jsonl of `stapo-eval run` with verdicts.jsonl beside it
 plain       {"prompt" | "messages", "response" | "response_tokens", "correct" | "reward" | "advantage", ...}
-dump        veRL's trainer.rollout_data_dir: {"input", "output", "score", "step"}
 
-The first line decides which form a file has.
+The first line decides which of the two a file is.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from stapo_results.schema import Run, Sample, Verdict
 from stapo_training.data.rows import INSTRUCTION
 from stapo_training.selection.objectives import group_advantage
 
-_PAGE = "docs/tokens.md lists the fields of each form"
+_PAGE = "docs/tokens.md lists the fields"
 MOST_SAMPLES = 2**15
 """Responses of one prompt: the token log's column `sample` is an int16."""
 
@@ -42,7 +41,6 @@ class Response:
         prompt: the text that the model saw, or chat messages that its template is put around.
         reward: None where the line gives the advantage itself.
         stopped: the model ended the response itself, so that an end-of-turn token followed the text.
-        stripped: special tokens were taken out of the prompt's text (veRL's dumps).
         tokens: the response's ids where the line has them; otherwise `text` is tokenised.
     """
 
@@ -53,7 +51,6 @@ class Response:
     text: str
     reward: float | None
     stopped: bool = True
-    stripped: bool = False
     tokens: list[int] | None = None
     advantage: float = 0.0
 
@@ -115,15 +112,6 @@ class Plain(Line):
         return self
 
 
-class Dump(Line):
-    """A line of veRL's dump, as its trainers write it (`_write_generations` in veRL 0.9.1)."""
-
-    input: Text
-    output: Text
-    score: float
-    step: int = 0
-
-
 def read(data: Path, *, data_dir: Path | None = None) -> Responses:
     """The responses of a file with their advantages.
 
@@ -142,59 +130,39 @@ def read(data: Path, *, data_dir: Path | None = None) -> Responses:
     if {"cell", "problem_id"} <= lines[0].keys():
         found = _evaluation(data, data_dir)
     else:
-        form = Dump if {"input", "output"} <= lines[0].keys() else Plain
-        found = Responses(form.__name__.lower(), _lines(form, data, lines))
+        found = Responses("plain", _lines(data, lines))
     _check(found.rows)
     set_advantages(found.rows)
     return found
 
 
-def _lines(form: type[Dump | Plain], data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
+def _lines(data: Path, lines: Sequence[Mapping[str, Any]]) -> list[Response]:
     rows, next_sample = [], defaultdict(int)
     for number, line in enumerate(lines, 1):
         where = f"{data}:{number}"
         try:
-            x = form.model_validate(line)
+            x = Plain.model_validate(line)
         except ValidationError as e:
             first = e.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise BadInput(
                 f"{where}: not a response",
                 found=f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, "),
-                expected=f"the fields {', '.join(form.model_fields)}",
+                expected=f"the fields {', '.join(Plain.model_fields)}",
                 next_step=f"correct the line; {_PAGE}",
             ) from None
-        r = _dumped(where, x) if isinstance(x, Dump) else _plain(where, x)
-        if r.sample < 0:
-            r.sample = next_sample[r.prompt_id]
-        next_sample[r.prompt_id] += 1
-        rows.append(r)
+        prompt = [m.model_dump() for m in x.messages or ()] if x.prompt is None else x.prompt
+        digest = hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
+        prompt_id = f"prompt-{digest}" if x.prompt_id is None else str(x.prompt_id)
+        sample = next_sample[prompt_id] if x.sample is None else x.sample
+        next_sample[prompt_id] += 1
+        reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
+        given: dict[str, Any] = {"reward": reward}
+        if x.advantage is not None:
+            given = {"reward": None, "advantage": x.advantage}
+        given |= {"stopped": x.finish_reason in (None, "stop"), "tokens": x.response_tokens}
+        rows.append(Response(where, prompt_id, sample, prompt, x.response or "", **given))
     return rows
-
-
-def _plain(where: str, x: Plain) -> Response:
-    prompt = [m.model_dump() for m in x.messages or ()] if x.prompt is None else x.prompt
-    reward = (1.0 if x.correct else -1.0) if x.reward is None else x.reward
-    return Response(
-        where,
-        f"prompt-{_digest(prompt)}" if x.prompt_id is None else str(x.prompt_id),
-        -1 if x.sample is None else x.sample,
-        prompt,
-        x.response or "",
-        reward if x.advantage is None else None,
-        x.finish_reason in (None, "stop"),
-        tokens=x.response_tokens,
-        advantage=x.advantage or 0.0,
-    )
-
-
-def _dumped(where: str, x: Dump) -> Response:
-    """A group is a prompt's responses of one step: a later step's were drawn from another policy."""
-    return Response(where, f"step{x.step}-{_digest(x.input)}", -1, x.input, x.output, x.score, stripped=True)
-
-
-def _digest(prompt: object) -> str:
-    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _evaluation(samples: Path, data_dir: Path | None) -> Responses:

@@ -8,35 +8,78 @@ OUT/token_log/tokenizer.json  the model's
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-
-import torch
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
 from stapo_results import provenance, runs, store, terminal, token_log
+from stapo_results.errors import BadInput
 from stapo_results.terminal import Display
 from stapo_results.token_log import FOLDER, TOKENIZER, LogHeader
-from stapo_training.probe import encoding, responses
-from stapo_training.probe.options import Options
-from stapo_training.probe.scoring import Scorer, scored_mini_batch
-from stapo_training.token_log.rows import joined_counts, joined_rows, logged
 
 _PLACES = ("model", "data", "data_dir", "out")
 """Options that say where something is; a run's revisions say what was there."""
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options with the help that the command line shows."""
+
+    model: Path
+    """Folder with config.json, tokenizer.json and *.safetensors."""
+    data: Path
+    """Responses, .jsonl or .parquet: samples.jsonl of stapo-eval run, or plain lines."""
+    out: Path
+    """Folder to make; to resume an interrupted probe, repeat the command."""
+    data_dir: Path | None = None
+    """Folder with the benchmarks' files, for samples.jsonl; by default where the evaluation found them."""
+    tau_p: float = 0.002
+    """A token of a response with a positive advantage is rare below this probability."""
+    q: float = 0.75
+    """The share of a mini-batch's rare tokens that S2T silences, those of lowest entropy."""
+    mini_batch: int = 512
+    """Responses, in the order of the file, that share one entropy threshold."""
+    mode: Literal["on", "full"] = "on"
+    """on: rows for rare tokens, counts for all. full: rows for all."""
+    most_rows: int = 50_000
+    """Rows of a mini-batch; of more, as many are kept, evenly spread. The counts have all."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Of weights and hidden states; the statistics are float32."""
+    batch_tokens: int = 16_384
+    """Tokens scored at a time, padding included."""
+
+    def check(self) -> None:
+        """Raises BadInput for a number out of range."""
+        for flag, value, right, expected in (
+            ("--tau-p", self.tau_p, 0 < self.tau_p <= 1, "above 0, at most 1"),
+            ("--q", self.q, 0 <= self.q <= 1, "0 to 1"),
+            ("--mini-batch", self.mini_batch, self.mini_batch >= 1, "1 or more"),
+            ("--batch-tokens", self.batch_tokens, self.batch_tokens >= 1, "1 or more"),
+            ("--most-rows", self.most_rows, self.most_rows >= 1, "1 or more"),
+        ):
+            if not right:
+                raise BadInput(f"{flag} is out of range", found=value, expected=expected, next_step=f"leave out {flag}")
+
+
 def probe(o: Options, say: Callable[[str], None] = print) -> None:
-    """Score the responses of a file into `o.out`, or go on with a probe that was interrupted.
+    """Score the responses of a file into `o.out`, or resume an interrupted probe.
 
     Raises:
         BadInput: before the model's weights are loaded, for anything that does not fit; while they are, where they are
             damaged or of another kind.
         RunFailed: the model gives numbers that are not finite.
     """
+    import torch
+
+    from stapo_training.probe import encoding, responses
+    from stapo_training.probe.scoring import Scorer, scored_mini_batch
+    from stapo_training.token_log.rows import joined_counts, joined_rows, logged
+
     o.check()
     runs.check_folder(o.out, "--out")
     model = encoding.find_model(o.model)
     source = responses.read(o.data, data_dir=o.data_dir)
-    tokens, notes = encoding.encode(source.rows, model)
+    tokens = encoding.encode(source.rows, model)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = asdict(o) | {p: None if getattr(o, p) is None else str(getattr(o, p)) for p in _PLACES}
     run = provenance.new_run(
@@ -47,7 +90,7 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
         revisions=model.revisions | {"data": f"sha256:{store.sha256_file(o.data)}"} | source.revisions,
         parent_run=source.parent_run,
     )
-    run = run.model_copy(update={"notes": [*source.notes, *notes]})
+    run = run.model_copy(update={"notes": list(source.notes)})
     log, total = o.out / FOLDER, len(tokens)
     of_step = dict(enumerate((slice(i, min(i + o.mini_batch, total)) for i in range(0, total, o.mini_batch)), 1))
     with runs.opened(o.out, run, may_differ=_PLACES.__contains__, foreign=lambda name: name == FOLDER) as folder:
@@ -56,7 +99,7 @@ def probe(o: Options, say: Callable[[str], None] = print) -> None:
         if folder.finished and not missing:
             say(f"{o.out} is finished; nothing was done")
         else:
-            kept = "the finished mini-batches are kept; the same command goes on from here"
+            kept = "the finished mini-batches are kept; repeat the command to resume"
             with folder.working(f"{done} of {total} responses", kept), Display() as display:
                 store.write_atomic(log / TOKENIZER, (model.path / TOKENIZER).read_bytes())
                 for note in folder.record.notes:

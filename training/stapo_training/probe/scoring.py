@@ -1,9 +1,8 @@
-"""A model's own numbers at the tokens of responses (one forward pass a sequence, no (T, V) logits), and S2T on them."""
+"""A model's own numbers at the tokens of responses, one forward pass a sequence, and S2T's verdict on them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,15 @@ from stapo_training.probe.encoding import ModelFolder, Tokens
 from stapo_training.probe.responses import Response
 from stapo_training.run.folder import first_line
 from stapo_training.selection.selectors import silence_spurious
-from stapo_training.selection.token_distribution import TokenDistribution, score_tokens
-from stapo_training.selection.token_stats import TokenStats
+from stapo_training.selection.token_stats import TokenDistribution, TokenStats, token_distribution
 from stapo_training.token_log.rows import MiniBatch
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOP = 5
 _CHECKED = 16
-"""Tokens of the first response at which the model's own logits are compared with those of its output matrix."""
+"""Tokens of the first response at which the model's own logits are compared with those of its output layer."""
+_AT_A_TIME = 2**25
+"""Logits that exist at a time: 128 MiB of float32."""
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -68,79 +68,70 @@ class Scorer:
             )
         self.model.to(torch.device(device)).eval()
         self.device, self.folder = device, model.path
-        head = self.model.get_output_embeddings()
-        self.weight_VD: torch.Tensor | None = getattr(head, "weight", None)
-        self.bias_V: torch.Tensor | None = getattr(head, "bias", None)
+        self.head = self.model.get_output_embeddings()
 
     @torch.no_grad()
     def check(self, row: Tokens) -> None:
-        """Raise BadInput unless logits are hidden states times the output matrix: some models cap or scale them."""
+        """Raise BadInput unless logits are what the output layer gives: some models cap or scale them."""
         ids_1T = torch.from_numpy(np.concatenate([row.prompt, row.response])[None, :_CHECKED]).long().to(self.device)
-        own_TV = self.model(input_ids=ids_1T, use_cache=False).logits[0].float()
-        if self.weight_VD is not None and self.weight_VD.is_floating_point() and self.weight_VD.ndim == 2:
-            head_TV = torch.nn.functional.linear(self._hidden(ids_1T)[0], self.weight_VD, self.bias_V).float()
-            if head_TV.shape == own_TV.shape and torch.allclose(head_TV, own_TV, rtol=1e-3, atol=1e-3, equal_nan=True):
-                return
-        raise BadInput(
-            f"the logits of the model in {self.folder} are not its hidden states times its output matrix",
-            found=type(self.model).__name__,
-            expected="a plain output layer, as Qwen, Llama and Mistral have (no capped, scaled or quantised logits)",
-            next_step="probe a model of such an architecture",
-        )
+        own_1TV = self.model(input_ids=ids_1T, use_cache=False).logits
+        if self.head is None or not torch.allclose(
+            self.head(self._hidden(ids_1T)), own_1TV, rtol=1e-3, atol=1e-3, equal_nan=True
+        ):
+            raise BadInput(
+                f"the logits of the model in {self.folder} are not its hidden states times its output matrix",
+                found=type(self.model).__name__,
+                expected="a plain output layer, as Qwen, Llama and Mistral have (no capped or scaled logits)",
+                next_step="probe a model of such an architecture",
+            )
 
     def _hidden(self, ids_BT: torch.Tensor) -> torch.Tensor:
         return self.model.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def score(
-        self,
-        rows: Sequence[Tokens],
-        *,
-        batch_tokens: int,
-        done: Callable[[int], None] = lambda responses: None,
+        self, rows: Sequence[Tokens], *, batch_tokens: int, done: Callable[[int], None] = lambda responses: None
     ) -> TokenDistribution:
         """The next-token distributions at all response tokens, one response after the other, on the CPU.
 
-        Padding stands on the right, where a causal model's earlier tokens do not see it: what a token's numbers depend
-        on is its own sequence, up to rounding.
+        Padding is on the right, where a causal model's earlier tokens do not see it: a token's numbers depend on its
+        own sequence alone, up to rounding.
 
         Args:
             batch_tokens: of a batch with its padding.
             done: called after each batch with how many of `rows` are finished.
         """
-        assert self.weight_VD is not None
-        lengths_B = np.array([len(r.response) for r in rows])
-        first_B = np.cumsum(lengths_B) - lengths_B
-        total, k = int(lengths_B.sum()), min(TOP, len(self.weight_VD))
-        tops = torch.empty(total, k, dtype=torch.long), torch.empty(total, k)
-        logprob_T, entropy_T, collision_T = torch.empty(3, total).unbind()
-        out = TokenDistribution(logprob_T, entropy_T, collision_T, *tops)
-        answered = [i for i in range(len(rows)) if lengths_B[i]]
-        finished = len(rows) - len(answered)
+        found: dict[int, list[TokenDistribution]] = {}
+        answered = [i for i, r in enumerate(rows) if len(r.response)]
         for batch in batches([len(rows[i]) - 1 for i in answered], batch_tokens):
             members = [answered[i] for i in batch]
-            found = self._batch([rows[i] for i in members], k)
-            places = torch.from_numpy(np.concatenate([first_B[i] + np.arange(lengths_B[i]) for i in members]))
-            for field in fields(out):
-                getattr(out, field.name)[places] = getattr(found, field.name).cpu()
-            finished += len(members)
-            done(finished)
-        return out
+            found |= zip(members, self._batch([rows[i] for i in members]), strict=True)
+            done(len(rows) - len(answered) + len(found))
+        parts = [part for i in answered for part in found[i]]
+        return TokenDistribution(
+            *(torch.cat([getattr(p, f) for p in parts]) for f in TokenDistribution.__annotations__)
+        )
 
-    def _batch(self, rows: Sequence[Tokens], k: int) -> TokenDistribution:
-        assert self.weight_VD is not None
+    def _batch(self, rows: Sequence[Tokens]) -> Iterator[list[TokenDistribution]]:
         # the last token of a response predicts nothing
         inputs = [np.concatenate([r.prompt, r.response[:-1]]) for r in rows]
         ids_BT = torch.zeros(len(rows), max(map(len, inputs)), dtype=torch.long)
         for b, ids in enumerate(inputs):
             ids_BT[b, : len(ids)] = torch.from_numpy(ids)
         hidden_BTD = self._hidden(ids_BT.to(self.device))
-        # a response's first token is predicted at the prompt's last
-        parts = [hidden_BTD[b, len(r.prompt) - 1 : len(inputs[b])] for b, r in enumerate(rows)]
-        hidden_TD = torch.cat(parts).contiguous()
-        del hidden_BTD, parts
-        chosen_T = torch.from_numpy(np.concatenate([r.response for r in rows])).long().to(self.device)
-        return score_tokens(hidden_TD, self.weight_VD, chosen_T, bias_V=self.bias_V, k=k)
+        for b, r in enumerate(rows):
+            # a response's first token is predicted at the prompt's last
+            hidden_TD = hidden_BTD[b, len(r.prompt) - 1 : len(inputs[b])]
+            chosen_T = torch.from_numpy(r.response).long().to(self.device)
+            size = max(1, _AT_A_TIME // self.model.config.get_text_config().vocab_size)
+            yield [
+                _on_cpu(token_distribution(self.head(hidden), chosen, TOP))
+                for hidden, chosen in zip(hidden_TD.split(size), chosen_T.split(size), strict=True)
+            ]
+
+
+def _on_cpu(found: TokenDistribution) -> TokenDistribution:
+    return TokenDistribution(*(v.cpu() for v in vars(found).values()))
 
 
 def scored_mini_batch(

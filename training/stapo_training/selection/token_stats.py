@@ -78,6 +78,42 @@ def entropy_and_collision(
     return _moments(logits_NV, temperature_N, collision_N), collision_N
 
 
+@dataclass(frozen=True)
+class TokenDistribution:
+    """The next-token distributions at T tokens, float32.
+
+    logprob_T: log of the chosen token's probability, nats. entropy_T, collision_T: as `entropy_and_collision`.
+    top_id_TK: the K most probable tokens, int64; of equal ones the lower id comes first. top_logprob_TK: theirs, nats.
+    """
+
+    logprob_T: torch.Tensor
+    entropy_T: torch.Tensor
+    collision_T: torch.Tensor
+    top_id_TK: torch.Tensor
+    top_logprob_TK: torch.Tensor
+
+
+@torch.no_grad()
+def token_distribution(
+    logits_TV: torch.Tensor, chosen_T: torch.Tensor, k: int, temperature_T: torch.Tensor | None = None
+) -> TokenDistribution:
+    """What logits of any floating type say at T tokens; the k most probable of V. All of them are upcast at once: hand
+    over some hundred tokens at a time."""
+    z = logits_TV.float()
+    if temperature_T is not None:
+        z = z / temperature_T.unsqueeze(-1)
+    logprob_TV = z.log_softmax(-1)
+    top = logprob_TV.topk(k, -1)
+    by_id = top.indices.sort(-1)  # equal ones in the order of their ids
+    by_size = top.values.gather(-1, by_id.indices).sort(dim=-1, descending=True, stable=True)
+    return TokenDistribution(
+        logprob_TV.gather(-1, chosen_T.unsqueeze(-1)).squeeze(-1),
+        *entropy_and_collision(z),
+        by_id.values.gather(-1, by_size.indices),
+        by_size.values,
+    )
+
+
 def proxy_logprob(
     logits_NV: torch.Tensor, chosen_N: torch.Tensor, min_p: float, temperature_N: torch.Tensor | None = None
 ) -> torch.Tensor:

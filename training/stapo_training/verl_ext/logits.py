@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from stapo_training.selection.token_distribution import TokenDistribution, score_logits
-from stapo_training.selection.token_stats import entropy, entropy_and_collision, proxy_logprob
+from stapo_training.selection.token_stats import entropy, entropy_and_collision, proxy_logprob, token_distribution
 
 _AT_A_TIME = 2**26
 """Logits that are looked at at a time: 128 MiB in bfloat16, 256 in float32."""
@@ -89,10 +88,9 @@ class PackedLogits:
     @torch.no_grad()
     def most_probable(self, chosen_M: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The k most probable tokens at some of the positions: ids and log-probabilities, (chosen, k)."""
-        found: list[TokenDistribution] = []
         tokens = iter(self.token_M[chosen_M].split(_rows(self.logits)))
-        for rows, temperature in self._parts(self._at(chosen_M)):
-            found.append(score_logits(rows, next(tokens), temperature_T=temperature, k=k))
+        parts = self._parts(self._at(chosen_M))
+        found = [token_distribution(rows, next(tokens), k, temperature) for rows, temperature in parts]
         return torch.cat([f.top_id_TK for f in found]), torch.cat([f.top_logprob_TK for f in found])
 
     @torch.no_grad()
