@@ -54,9 +54,11 @@ def test_elsewhere_than_on_a_terminal_whole_lines_at_most_one_a_minute(clock: li
     assert made == [1060.0, 1121.0], "a line is made only when it is shown"
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -> None:
+def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     stream = io.StringIO()
-    with Display(stream, live=True) as display:
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    with Display(stream) as display:
         clock[0] += 1
         display.show("[red]model[/red]")
         display.say("[bold]x[/bold]")

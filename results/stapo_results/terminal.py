@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from stapo_results.errors import BadInput, RunFailed, StapoError
@@ -44,19 +43,18 @@ class Display:
     Args:
         stream: where it goes.
         every: seconds between two plain lines.
-        live: None asks the stream whether it is a terminal.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS, live: bool | None = None):
+    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS):
         self.stream = stream or sys.stderr
         self.every = every
         self._shown = time.monotonic()
         self._live = None
-        if self.stream.isatty() if live is None else live:
+        if self.stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self.stream, highlight=False, force_terminal=live)
+            console = Console(file=self.stream, highlight=False)
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
 
@@ -108,7 +106,7 @@ class Display:
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
