@@ -6,14 +6,18 @@ answers as the hub does.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import hub_server
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -146,6 +150,49 @@ def test_what_is_no_benchmark_is_not_added(registered: Path, tmp_path: Path, nam
     assert not (registered / "new.jsonl").exists()
 
 
+HUB_NAME, HUB_COMMIT = "owner/name", "c0ffee" + "0" * 34
+
+
+@contextmanager
+def hub(data: bytes) -> Iterator[tuple[str, list[str]]]:
+    """A hub whose one data set is `test.jsonl`; gives its address and the paths that were asked for, which grow."""
+    paths, oid = [], hashlib.sha1(data).hexdigest()
+    tree = [{"type": "file", "path": "test.jsonl", "size": len(data), "oid": oid}]
+    info = {"id": HUB_NAME, "sha": HUB_COMMIT, "siblings": [{"rfilename": "test.jsonl"}], "private": False}
+    info |= {"tags": [], "downloads": 0}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(path := self.path.partition("?")[0])
+            body, headers = b"", {"X-Error-Code": "EntryNotFound"}
+            for part, found in (("/revision/", info), ("/tree/", tree)):
+                if path.startswith(f"/api/datasets/{HUB_NAME}{part}"):
+                    body, headers = json.dumps(found).encode(), {"Content-Type": "application/json"}
+            if path.startswith(f"/datasets/{HUB_NAME}/resolve/") and path.endswith("/test.jsonl"):
+                body, headers = data, {"X-Repo-Commit": HUB_COMMIT, "ETag": f'"{oid}"'}
+            self.send_response(200 if body else 404)
+            for key, value in (headers | {"Content-Length": str(len(body))}).items():
+                self.send_header(key, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", paths
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def command(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """`stapo-eval benchmarks` as a process: the hub's address is read when its library is imported."""
     return subprocess.run(
@@ -159,15 +206,15 @@ def test_a_hub_is_asked_for_the_commit_and_its_cache_serves_without_one(tmp_path
     data, target, cache = tmp_path / "data", tmp_path / "target", str(tmp_path / "cache")
     data.mkdir()
     rows = "".join(json.dumps({"question": r["problem"], "final": str(r["answer"])}) + "\n" for r in ROWS)
-    with hub_server.serve({"test.jsonl": rows.encode()}) as (address, paths):
+    with hub(rows.encode()) as (address, paths):
         added = command(
-            "--add", hub_server.NAME, "--names", "toy", "--data-dir", data,
+            "--add", HUB_NAME, "--names", "toy", "--data-dir", data,
             "--columns", "problem=question,answer=final", HF_ENDPOINT=address, HF_HUB_OFFLINE="0", HF_HOME=cache,
         )  # fmt: skip
     assert added.returncode == 0, added.stderr
-    assert any(p.endswith(f"/resolve/{hub_server.COMMIT}/test.jsonl") for p in paths)
+    assert any(p.endswith(f"/resolve/{HUB_COMMIT}/test.jsonl") for p in paths)
     first = json.loads((data / "toy.jsonl").read_text().splitlines()[0])
-    assert (first["id"], first["source"]) == ("toy-0000", f"{hub_server.NAME}@{hub_server.COMMIT}")
+    assert (first["id"], first["source"]) == ("toy-0000", f"{HUB_NAME}@{HUB_COMMIT}")
     target.mkdir()
     (target / "registry.yaml").write_bytes((data / "registry.yaml").read_bytes())
     again = command("--write", target, "--names", "toy", HF_HUB_OFFLINE="1", HF_HOME=cache)

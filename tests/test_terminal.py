@@ -141,13 +141,3 @@ def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str,
     assert done == [*command, 2]
     assert f"package {package} is" in said
     assert f".[{extra}]" in said
-
-
-def test_the_methods_are_listed_without_torch() -> None:
-    (every, one, wrong), asked, said = ends_of(
-        "stapo_training.cli", HEAVY, ["methods"], ["methods", "stapo-random"], ["methods", "stapo-radnom"]
-    )
-    assert (every[-1], one[-1], wrong[-1], asked) == (0, 0, 2, [])
-    assert said.count("stapo-random: ") == 2
-    assert said.count("justrl: ") == 1
-    assert "stapo-random " in said.partition("next:")[2]
