@@ -54,15 +54,18 @@ def test_elsewhere_than_on_a_terminal_whole_lines_at_most_one_a_minute(clock: li
     assert made == [1060.0, 1121.0], "a line is made only when it is shown"
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_beside_a_bar_is_whole_and_what_looks_like_markup_is_shown_as_it_is(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    stream = io.StringIO()
+    monkeypatch.setenv("COLUMNS", "80")
+    stream, line = io.StringIO(), f"[red]model[/red] :smile: {'x' * 40}"
     monkeypatch.setattr(stream, "isatty", lambda: True)
     with Display(stream) as display:
         clock[0] += 1
-        display.show("[red]model[/red]")
-        display.say("[bold]x[/bold]")
-    assert "[red]model[/red]" in stream.getvalue()
+        display.show(line, share=0.5)
+        display.say("[bold]x[/bold]", "bold red")
+    assert line in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
 
 
