@@ -69,16 +69,12 @@ def test_the_golds_hash_knows_the_multiset_and_nothing_else(data: st.DataObject)
     assert benchmarks.golds_sha256([*golds, golds[at]]) != benchmarks.golds_sha256(golds)
 
 
-def test_white_space_and_composition_do_not_change_a_text() -> None:
-    assert benchmarks.text_hash("caf\u00e9  is\nopen ") == benchmarks.text_hash("cafe\u0301 is open")
-    assert benchmarks.text_hash("a b") != benchmarks.text_hash("ab")
-
-
 def test_a_copy_with_other_rows_or_golds_is_refused_with_both_values(toy: Path) -> None:
     whole = (toy / "toy.jsonl").read_text()
     (toy / "toy.jsonl").write_text(whole.replace('"answer": "2"', '"answer": "3"'))
-    with pytest.raises(BadInput, match="gold answers"):
+    with pytest.raises(BadInput) as e:
         benchmarks.load("toy", toy)
+    assert "sha256" in str(e.value.found)
     (toy / "toy.jsonl").write_text("".join(whole.splitlines(keepends=True)[:-1]))
     with pytest.raises(BadInput, match="toy") as e:
         benchmarks.load("toy", toy)
@@ -86,12 +82,13 @@ def test_a_copy_with_other_rows_or_golds_is_refused_with_both_values(toy: Path) 
     assert benchmarks.load("toy", toy, accept_variant=True).identity.variant.startswith("rows 2 instead of 3; gold")
 
 
-def test_a_changed_text_is_named(toy: Path) -> None:
-    text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?")
+def test_a_changed_text_is_named_and_white_space_is_no_change(toy: Path) -> None:
+    text = (toy / "toy.jsonl").read_text().replace("Half of 3?", "Half of three?").replace("One  plus", "One plus")
     (toy / "toy.jsonl").write_text(text)
     assert benchmarks.load("toy", toy).identity.text_variants == ("c",)
-    with pytest.raises(BadInput, match="1 problem texts"):
+    with pytest.raises(BadInput):
         benchmarks.load("toy", toy, strict=True)
+    assert benchmarks.text_hash("caf\u00e9  is\nopen ") == benchmarks.text_hash("cafe\u0301 is open")
 
 
 def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -> None:
@@ -109,10 +106,10 @@ def test_a_copy_without_ids_gets_those_of_the_registry_in_any_order(toy: Path) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{broken\n", "is not a JSON object"),
-        ('["a list"]\n', "is not a JSON object"),
+        ("{broken\n", "toy.jsonl:1 "),
+        ('["a list"]\n', "toy.jsonl:1 "),
         ('{"id": "a", "problem": "x"}\n', "no answer"),
-        ('{"id": "a", "problem": 3, "answer": "x"}\n', "no problem"),
+        ('{"id": "a", "problem": 3, "answer": "x"}\n', "row 1: no problem"),
         ('{"id": "a", "problem": "x", "answer": "1", "tolerance": true}\n', "no tolerance"),
         ('{"id": "a", "problem": "x", "answer": "1"}\n{"id": "a", "problem": "y", "answer": "1"}\n', "duplicate ids"),
     ],
@@ -124,19 +121,17 @@ def test_broken_files_are_named(toy: Path, content: str, message: str) -> None:
     assert message in str(e.value)
 
 
-def test_a_directory_cannot_change_a_packaged_benchmark(toy: Path) -> None:
+def test_a_directory_cannot_change_a_packaged_benchmark_and_a_broken_registry_is_named(toy: Path) -> None:
     raw = yaml.safe_load((toy / "registry.yaml").read_text())
     raw["benchmarks"]["aime24"] = raw["benchmarks"].pop("toy")
     (toy / "registry.yaml").write_text(yaml.safe_dump(raw))
-    with pytest.raises(BadInput, match="redefines"):
+    with pytest.raises(BadInput) as e:
         benchmarks.registry(toy)
-
-
-@pytest.mark.parametrize("text", ["schema_version: 2\nbenchmarks: {}\n", "a: [\n"])
-def test_a_broken_registry_is_named(toy: Path, text: str) -> None:
-    (toy / "registry.yaml").write_text(text)
-    with pytest.raises(BadInput, match=r"registry\.yaml"):
-        benchmarks.registry(toy)
+    assert e.value.found == "aime24"
+    for text in ("schema_version: 2\nbenchmarks: {}\n", "a: [\n"):
+        (toy / "registry.yaml").write_text(text)
+        with pytest.raises(BadInput, match=r"registry\.yaml"):
+            benchmarks.registry(toy)
 
 
 @pytest.mark.data
@@ -150,8 +145,7 @@ def test_the_real_files_load(name: str) -> None:
 def test_case_and_hyphens_of_a_name_do_not_count_and_the_nearest_is_suggested(toy: Path) -> None:
     assert benchmarks.load("To-Y", toy).name == "toy"
     known = benchmarks.registry()
-    for written in ("AIME24", "AIME 25", "AMC23", "MATH-500", "Minerva", "OlympiadBench"):
-        assert meant("benchmark", written, known, "") == written.lower().replace(" ", "").replace("-", "")
+    assert [meant("benchmark", x, known, "") for x in ("AIME 25", "MATH-500")] == ["aime25", "math500"]
     with pytest.raises(BadInput) as e:
         benchmarks.load("MATH50", toy)
     assert e.value.found == "MATH50"

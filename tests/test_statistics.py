@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stapo_results.errors import BadInput
+from stapo_results.resampling import bootstrap, resampled_sums, sign_flip_p
 from stapo_results.statistics import (
     Estimate,
     average,
-    bootstrap,
     clustered,
     crossed,
     holm,
-    interval,
     majority_at_k,
     over_seeds,
     paired,
@@ -28,9 +27,7 @@ from stapo_results.statistics import (
     parse_verdicts,
     pass_at_k,
     problem_means,
-    resampled_sums,
     sampling_se,
-    sign_flip_p,
     variance_components,
 )
 
@@ -55,6 +52,8 @@ def test_nothing_right_in_thirty_problems_is_not_certainty():
     assert (e.mean, e.se, e.low) == (0.0, 0.0, 0.0)
     assert e.high == pytest.approx(0.1157033, abs=1e-7)
     assert clustered([[1]] * 30).low == pytest.approx(1 - 0.1157033, abs=1e-7)
+    zeros = [[[0.0, 0.0, 0.0]] * 30]
+    assert [(c.low, c.high) for c in (crossed(zeros, fractions=True), crossed(zeros))] == [(0.0, e.high), (0.0, 0.0)]
 
 
 @given(binary)
@@ -92,31 +91,11 @@ def test_average_with_parts_that_have_no_spread():
     assert (e.low, e.high) == (pytest.approx(0.4), pytest.approx(0.65))
 
 
-def test_average_of_hard_benchmarks_holds_the_truth():
-    """Six of 30 problems that a model solves once in a hundred: standard errors alone are too sure."""
-    rng, truth, repeats = np.random.default_rng(0), 0.01, 300
-    held, without_bounds = 0, 0
-    for _ in range(repeats):
-        chance_BQ = rng.beta(2 * truth, 2 * (1 - truth), (6, 30))
-        parts = [clustered((rng.random((30, 2)) < c_Q[:, None]).astype(float)) for c_Q in chance_BQ]
-        e = average(parts)
-        held += e.low <= truth <= e.high
-        half = interval(e.mean, [(p.se**2 / 36, p.problems - 1) for p in parts])
-        without_bounds += not any(p.se for p in parts) or half.low <= truth <= half.high
-    assert held / repeats > 0.95
-    assert without_bounds / repeats < 0.92
-
-
-def test_bootstrap_of_two_problems():
+def test_bootstrap():
     # a resample of {0, 1} has mean 0 (1/4), 1/2 (1/2), 1 (1/4): both tails reach the ends
     assert bootstrap([[0, 1]]) == (0.0, 1.0)
-
-
-def test_bootstrap_bytes_are_pinned():
-    """Not worked by hand: a recorded value. The raw PCG64 stream is stable, so a change here changes every table."""
-    data = [[i / 31 for i in range(32)]]
-    assert bootstrap(data) == (0.39818548387096775, 0.6038306451612903)
-    assert bootstrap(data, seed=1) != bootstrap(data)
+    # recorded: the raw PCG64 stream is stable, so a change here changes every table
+    assert bootstrap([[i / 31 for i in range(32)]]) == (0.39818548387096775, 0.6038306451612903)
 
 
 def test_sign_flips_counted_out():
@@ -125,13 +104,8 @@ def test_sign_flips_counted_out():
     assert sign_flip_p([1, 2, -3]) == 1.0
     assert sign_flip_p([0, 0, 0.5]) == 1.0  # zeros say nothing; one difference alone never does
     assert sign_flip_p([0, 0]) == 1.0
-
-
-def test_sign_flips_drawn():
     # 20 equal differences: the exact p is 2 / 2^20; drawn it is (1 + hits) / 10001 and never 0
     assert sign_flip_p([0.5] * 20) == pytest.approx(1 / 10001)
-    # 17 x +1 and 3 x -1: P(|sum of 20 signs| >= 14) = 2 (1 + 20 + 190 + 1140) / 2^20 = .0025768
-    assert sign_flip_p([1.0] * 17 + [-1.0] * 3, resamples=50_000) == pytest.approx(0.0025768, abs=7e-4)
 
 
 def test_paired_by_hand():
@@ -189,10 +163,9 @@ def test_majority_by_hand():
 
 def test_variance_by_hand():
     # sample variances .5 0 0: within 1/6; means .5 1 0: variance .25; minus (1/6) / 2 = 1/6
-    v = variance_components([[1, 0], [1, 1], [0, 0]])
-    assert (v.within, v.between) == (pytest.approx(1 / 6), pytest.approx(1 / 6))
+    assert variance_components([[1, 0], [1, 1], [0, 0]]) == pytest.approx((1 / 6, 1 / 6))
     # alike problems: the means differ by less than chance alone gives
-    assert variance_components([[1, 0], [0, 1]]).between == 0.0
+    assert variance_components([[1, 0], [0, 1]])[1] == 0.0
     # within 1/6, over 3 x 2 samples 1/36
     assert sampling_se([[1, 0], [1, 1], [0, 0]]) == pytest.approx(1 / 6)
     assert math.isnan(sampling_se([[1, NAN], [1, 1]]))
@@ -210,7 +183,7 @@ def test_draws_of_two_clusters_and_their_chances():
 def test_sums_over_draws_do_not_depend_on_the_number_of_threads():
     """A library of matrix products splits long sums among its threads; a table made of them would differ by machine."""
     code = (
-        "import hashlib, numpy as np; from stapo_results.statistics import resampled_sums; "
+        "import hashlib, numpy as np; from stapo_results.resampling import resampled_sums; "
         "v = 1 / np.arange(3.0, 3 + 379 * 14).reshape(379, 14); "
         "print(hashlib.sha256(resampled_sums(v, resamples=2000).tobytes()).hexdigest())"
     )
@@ -255,23 +228,6 @@ def test_a_seed_is_one_model_on_all_benchmarks():
     assert crossed([BY_HAND, BY_HAND]).se == pytest.approx(math.sqrt(0.015 + 0.01))
 
 
-def test_one_seed_has_a_mean_and_no_interval():
-    c = crossed([[[0.25], [0.75]]])
-    assert c.mean == 0.5
-    assert all(math.isnan(x) for x in (c.se, c.low, c.high, c.df))
-    one = over_seeds([0.02])
-    assert one.mean == 0.02
-    assert math.isnan(one.low)
-
-
-def test_nothing_right_anywhere_is_not_certainty():
-    c = crossed([[[0.0, 0.0, 0.0]] * 30], fractions=True)
-    # 1 - .025 ** (1 / 30)
-    assert (c.low, c.high) == (0.0, pytest.approx(0.1157033, abs=1e-7))
-    difference = crossed([[[0.0, 0.0, 0.0]] * 30])
-    assert (difference.low, difference.high) == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("seeds", "spread", "least", "most"), [(2, 0.06, 93.5, 96.5), (2, 0.7, 86.0, 89.5), (3, 0.6, 91.0, 94.5)]
 )
@@ -303,23 +259,23 @@ def test_over_seeds_by_hand():
     assert (c.low, c.high) == (pytest.approx(0.3 - 0.6572410, abs=1e-6), pytest.approx(0.3 + 0.6572410, abs=1e-6))
     # seeds 0 and 2: mean 1, SE 1, one degree of freedom: P(|t| > 1) = 1/2
     assert [over_seeds(values).p for values in ([0.0, 2.0], [0.5, 0.5], [0.0, 0.0])] == [pytest.approx(0.5), 0.0, 1.0]
-    assert math.isnan(over_seeds([1.0]).p)
+    for one in (over_seeds([0.5]), crossed([[[0.25], [0.75]]])):
+        assert one.mean == 0.5
+        assert all(math.isnan(x) for x in (one.se, one.low, one.high, one.df, one.p))
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (lambda: clustered([]), "problems x samples"),
-        (lambda: clustered([[50.0, 60.0]]), "outside 0 to 1"),
-        (lambda: average([]), "at least one"),
-        (lambda: parse_verdicts("1x"), "verdict letter"),
-        (lambda: over_seeds([0.1, NAN]), "finite"),
-        (lambda: paired({"a": 1, "b": 0}, {"a": 1}), "'b'"),
-        (lambda: crossed([]), "problems x seeds"),
-        (lambda: crossed([[[0.5, 0.5]], [[0.5]]]), "problems x seeds"),
-        (lambda: crossed([[[0.5, NAN]]]), "finite"),
+        lambda: clustered([]),
+        lambda: clustered([[50.0, 60.0]]),
+        lambda: over_seeds([0.1, NAN]),
+        lambda: paired({"a": 1, "b": 0}, {"a": 1}),
+        lambda: crossed([]),
+        lambda: crossed([[[0.5, 0.5]], [[0.5]]]),
+        lambda: crossed([[[0.5, NAN]]]),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises(BadInput, match=message):
+def test_scores_that_would_mislead_are_refused(call):
+    with pytest.raises(BadInput):
         call()

@@ -54,13 +54,18 @@ def test_elsewhere_than_on_a_terminal_whole_lines_at_most_one_a_minute(clock: li
     assert made == [1060.0, 1121.0], "a line is made only when it is shown"
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(clock: list[float]) -> None:
-    stream = io.StringIO()
-    with Display(stream, live=True) as display:
+def test_a_line_beside_a_bar_is_whole_and_what_looks_like_markup_is_shown_as_it_is(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    stream, line = io.StringIO(), f"[red]model[/red] :smile: {'x' * 40}"
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    with Display(stream) as display:
         clock[0] += 1
-        display.show("[red]model[/red]")
-        display.say("[bold]x[/bold]")
-    assert "[red]model[/red]" in stream.getvalue()
+        display.show(line, share=0.5)
+        display.say("[bold]x[/bold]", "bold red")
+    assert line in stream.getvalue()
     assert "[bold]x[/bold]" in stream.getvalue()
 
 
@@ -139,13 +144,3 @@ def test_a_package_that_is_not_installed_is_bad_input(module: str, package: str,
     assert done == [*command, 2]
     assert f"package {package} is" in said
     assert f".[{extra}]" in said
-
-
-def test_the_methods_are_listed_without_torch() -> None:
-    (every, one, wrong), asked, said = ends_of(
-        "stapo_training.cli", HEAVY, ["methods"], ["methods", "stapo-random"], ["methods", "stapo-radnom"]
-    )
-    assert (every[-1], one[-1], wrong[-1], asked) == (0, 0, 2, [])
-    assert said.count("stapo-random: ") == 2
-    assert said.count("justrl: ") == 1
-    assert "stapo-random " in said.partition("next:")[2]

@@ -27,7 +27,7 @@ def test_sampling_by_hand() -> None:
     s = Sampling(SMALL, 1000, Lengths(1000, 5000, 0.0), tensor_parallel=2, places=100)
     weights, cache = 9000 * 2 * MATRIX, 500 * (150 * 1000 + 2 * 1000**2 / 2) * 2 * 2 * 4 * 2
     reading = (weights + cache) / 2 / (2e12 * 0.65)
-    assert s.seconds(Card(1, 2.0, 80, ""), 4) == pytest.approx(reading + 9000 * 3.5e-3 + 500 * 1000 * 20e-6)
+    assert s.seconds(Card(1, 2.0, 80), 4) == pytest.approx(reading + 9000 * 3.5e-3 + 500 * 1000 * 20e-6)
     # where all find a place at once the longest response alone decides
     assert Sampling(SMALL, 100, Lengths(1000, 5000), places=100).steps(1) == 5000
 
@@ -38,8 +38,8 @@ def test_an_update_by_hand() -> None:
     assert multiplied(SMALL) == MATRIX
     flops = 10 * (MATRIX * 100 * 1150 + 2 * 8 * 100 * 2 * 1000**2)
     moved = 100 * 1150 * (220 * 100 + 12 * 2 * SMALL.saved_bytes_per_token(2))
-    assert u.seconds(Card(3, 2.0, 80, ""), 4) == pytest.approx((flops / (3e12 * 0.5) + moved / (2e12 * 0.65)) / 4)
-    both, card = Update(SMALL, 100, Lengths(1000, 5000, 0.0), own_pass=True, reference=True), Card(1e9, 2.0, 80, "")
+    assert u.seconds(Card(3, 2.0, 80), 4) == pytest.approx((flops / (3e12 * 0.5) + moved / (2e12 * 0.65)) / 4)
+    both, card = Update(SMALL, 100, Lengths(1000, 5000, 0.0), own_pass=True, reference=True), Card(1e9, 2.0, 80)
     assert both.passes == 14
     more = 100 * 1150 * 2 * 88 * 100  # bytes: each further pass makes its logits too
     assert both.seconds(card, 4) - u.seconds(card, 4) == pytest.approx(more / (2e12 * 0.65) / 4, rel=1e-4)

@@ -9,18 +9,30 @@ from typing import Any
 
 from stapo_eval.options import listed
 from stapo_eval.show import print_table
-from stapo_results.benchmarks import Benchmark, Spec, find_data_dir, load, registry
-from stapo_results.benchmarks.load import HUB, OWN, Rows, checked, from_file, from_hub, is_file_name, problems_of
+from stapo_results.benchmarks import (
+    HUB,
+    OWN,
+    Rows,
+    check_name,
+    checked,
+    find_data_dir,
+    from_file,
+    from_hub,
+    is_file_name,
+    load,
+    problems_of,
+    write_registry,
+)
 from stapo_results.benchmarks.spec import (
     FIELDS,
     REGISTRY_FILE,
-    check_name,
+    Benchmark,
+    Spec,
     describe,
     own_entries,
     packaged,
+    registry,
     shown,
-    to_entry,
-    write_registry,
 )
 from stapo_results.errors import BadInput, meant
 from stapo_results.store import write_atomic
@@ -235,5 +247,5 @@ def register(
         write_atomic(path, text)
     elif columns:
         raise BadInput(f"{path} is the source itself", next_step="rename its columns, or keep it in another folder")
-    write_registry(folder / REGISTRY_FILE, {n: to_entry(s) for n, s in (entries | {name: spec}).items()})
+    write_registry(folder / REGISTRY_FILE, entries | {name: spec})
     return path, spec

@@ -15,8 +15,9 @@ from stapo_eval.scores import difference_fields, means, rounded
 from stapo_eval.show import intervals, p_value, percent, print_table
 from stapo_results import runs, store
 from stapo_results.errors import BadInput, meant, short_hashes
+from stapo_results.resampling import bootstrap
 from stapo_results.schema import CellRecord, Run
-from stapo_results.statistics import Paired, bootstrap, holm, paired, paired_average
+from stapo_results.statistics import Paired, holm, paired, paired_average
 
 # what has to be one on both sides, and what is warned of where it differs; capitals for what moves a score by itself
 _SAME = {

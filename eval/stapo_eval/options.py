@@ -9,7 +9,7 @@ from typing import Any, Literal
 import tyro
 
 from stapo_eval.engines.options import EngineOptions
-from stapo_results.benchmarks.load import is_file_name, name_of_file
+from stapo_results.benchmarks import is_file_name, name_of_file
 from stapo_results.errors import BadInput
 from stapo_results.schema import JudgeMode
 

@@ -18,8 +18,7 @@ from stapo_eval.judge.published import REVISIONS, STAND_IN, Prompt, find_prompt
 from stapo_eval.models import ModelFiles, endpoint_model, find_model
 from stapo_eval.options import IDENTITY, RECORDED, RunOptions, listed
 from stapo_results import provenance, runs
-from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, load
-from stapo_results.benchmarks.load import is_file_name
+from stapo_results.benchmarks import Benchmark, Problem, find_data_dir, is_file_name, load
 from stapo_results.checks import Checks
 from stapo_results.errors import BadInput
 from stapo_results.schema import Cell, Labels, Run

@@ -19,6 +19,7 @@ from stapo_eval.samples import context_note, refused_notes
 from stapo_eval.verdicts import judge_note
 from stapo_results import statistics, store
 from stapo_results.answers import normalise_gold
+from stapo_results.resampling import bootstrap
 from stapo_results.schema import (
     JUDGED,
     CellRecord,
@@ -189,7 +190,7 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
     scores = [statistics.parse_verdicts(p.verdicts) for p in record.problems]
     letters = "".join(p.verdicts for p in record.problems)
     judged = Counter("".join(p.judged for p in record.problems))
-    spread, votes = statistics.variance_components(scores), _votes(record, verdicts)
+    (within, between), votes = statistics.variance_components(scores), _votes(record, verdicts)
     responses, lengths = len(letters) - letters.count("-"), record.by_verdict
 
     def of_record(*names: str) -> dict[str, Any]:
@@ -204,11 +205,11 @@ def summarise(record: CellRecord, verdicts: Sequence[Verdict]) -> dict[str, Any]
         "correct": letters.count("1"),
         "samples": len(letters),
         "missing": letters.count("-"),
-        **estimate_fields(statistics.clustered(scores), statistics.bootstrap([statistics.problem_means(scores)])),
+        **estimate_fields(statistics.clustered(scores), bootstrap([statistics.problem_means(scores)])),
         "pass_at": {str(k): rounded(statistics.pass_at_k(scores, k)) for k in ks(record.n)},
         "majority_at": {str(k): rounded(statistics.majority_at_k(votes, scores, k)) for k in ks(record.n)},
-        "variance_within": rounded(spread.within),
-        "variance_between": rounded(spread.between),
+        "variance_within": rounded(within),
+        "variance_between": rounded(between),
         "truncated": rounded(record.finish_reasons.get("length", 0) / (responses or math.nan)),
         "no_answer": rounded(record.no_answer / (responses or math.nan)),
         **of_record("mean_response_tokens", "identical_problems", "identical_by_chance"),
@@ -229,7 +230,7 @@ def averages(records: Sequence[CellRecord]) -> list[dict[str, Any]]:
             [statistics.parse_verdicts(p.verdicts) for p in r.problems] for r in records if r.cell.setting == setting
         ]
         whole = statistics.average([statistics.clustered(x) for x in scores])
-        ends = statistics.bootstrap([statistics.problem_means(x) for x in scores])
+        ends = bootstrap([statistics.problem_means(x) for x in scores])
         found.append({"setting": setting, "benchmarks": len(scores), **estimate_fields(whole, ends)})
     return found
 
@@ -315,7 +316,7 @@ def audit(record: CellRecord) -> dict[str, Any]:
     if not asked:
         return found
     scored, by_rule = means(record), means(record, "rule")
-    ends = statistics.bootstrap([np.array(list(scored.values())) - list(by_rule.values())])
+    ends = bootstrap([np.array(list(scored.values())) - list(by_rule.values())])
     rule_accuracy = rounded(math.fsum(by_rule.values()) / len(by_rule))
     return found | {"rule_accuracy": rule_accuracy, **difference_fields(statistics.paired(scored, by_rule), ends)}
 

@@ -24,10 +24,10 @@ from stapo_repro import labels
 from stapo_repro.read import Loaded
 from stapo_repro.text import percent, rounded
 from stapo_results.errors import RecordError
+from stapo_results.resampling import bootstrap
 from stapo_results.schema import SETTINGS
 from stapo_results.statistics import (
     Estimate,
-    bootstrap,
     clustered,
     crossed,
     holm,

@@ -15,8 +15,8 @@ from scipy.optimize import brentq
 from scipy.special import nctdtr, ndtri, stdtr, stdtrit
 from scipy.stats import rankdata
 
-from stapo_results.statistics import LEVEL, Interval, interval, matrix
-from stapo_results.statistics.resampling import uniform_indices
+from stapo_results.resampling import LEVEL, uniform_indices
+from stapo_results.statistics import Interval, interval, matrix
 
 POWER = 0.8
 ALPHA = 0.05

@@ -36,6 +36,16 @@ def _boxes(text: str) -> tuple[list[tuple[int, int]], int]:
     return sorted(found), unclosed
 
 
+def _outermost(text: str) -> tuple[list[tuple[int, int]], int]:
+    """`_boxes` without those inside another."""
+    found, unclosed = _boxes(text)
+    outer: list[tuple[int, int]] = []
+    for start, end in found:
+        if not outer or start > outer[-1][1]:
+            outer.append((start, end))
+    return outer, unclosed
+
+
 def last_boxed(text: str) -> str | None:
     r"""Contents of the last ``\boxed{...}`` or ``\fbox{...}``, stripped of white space at both ends.
 
@@ -46,15 +56,12 @@ def last_boxed(text: str) -> str | None:
         The contents (possibly ""), or None where there is no box or the last box is never closed: a response that
         was cut off inside its final answer has none.
     """
-    found, unclosed = _boxes(text)
-    last: tuple[int, int] | None = None
-    for start, end in found:
-        if last is None or start > last[1]:
-            last = (start, end)
-    if last is None or unclosed > last[1]:
+    found, unclosed = _outermost(text)
+    if not found or unclosed > found[-1][1]:
         return None
-    content = text[last[0] : last[1]]
-    if text[last[0] - 1] != "{":  # without braces a sentence's end sticks to the answer
+    start, end = found[-1]
+    content = text[start:end]
+    if text[start - 1] != "{":  # without braces a sentence's end sticks to the answer
         content = content.rstrip(".,;:")
     return strip_boxes(content).strip()
 
@@ -75,12 +82,7 @@ def final_boxes(text: str) -> list[str]:
     last = last_boxed(text)
     if last is None:
         return []
-    closed, end = [], -1
-    for start, stop in _boxes(text)[0]:
-        if start > end:  # not inside the box before
-            closed.append((start, stop))
-            end = stop
-    answers = [last]
+    closed, answers = _outermost(text)[0], [last]
     for (first, before), (start, _) in zip(closed[-2:-_MOST_BOXES:-1], closed[:-_MOST_BOXES:-1], strict=False):
         between = text[before + 1 : start]
         if len(between) > _LONGEST_CONNECTIVE or not _CONNECTIVE.fullmatch(between[: between.rfind("\\")].rstrip("\\")):
@@ -99,12 +101,8 @@ def answer_line(text: str) -> str | None:
 
     For responses that were not asked for a box.
     """
-    found = None
-    for m in _ANSWER.finditer(text[-_TAIL:]):
-        found = m
-    if found is None:
-        return None
-    return _SENTENCE_END.split(found[1])[0].strip().strip("*").strip().rstrip(".").strip() or None
+    found = _ANSWER.findall(text[-_TAIL:]) or [""]
+    return _SENTENCE_END.split(found[-1])[0].strip().strip("*").strip().rstrip(".").strip() or None
 
 
 def strip_boxes(text: str) -> str:

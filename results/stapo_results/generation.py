@@ -109,10 +109,8 @@ def generate(
         stop_token_ids: a row ends with the first of these.
 
     Raises:
-        BadInput: for an empty prompt or a number of seeds that differs from the number of prompts.
+        BadInput: for an empty prompt.
     """
-    if len(prompts) != len(seeds):
-        raise BadInput("every prompt needs a seed of its own", found=f"{len(seeds)} seeds", expected=len(prompts))
     if not prompts:
         return []
     if any(not p for p in prompts):
@@ -120,9 +118,8 @@ def generate(
     device = next(model.parameters()).device
     ids_BT = _left_padded(prompts, pad_token_id)
     attention_BT = _left_padded([[1] * len(p) for p in prompts], 0)
-    uniform_BT = torch.stack(
-        [torch.rand(max_new_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in seeds]
-    )
+    draws = (torch.Generator().manual_seed(seed) for _, seed in zip(prompts, seeds, strict=True))
+    uniform_BT = torch.stack([torch.rand(max_new_tokens, dtype=torch.float64, generator=g) for g in draws])
     sampler = _RowSampler(uniform_BT, temperature, top_p, top_k)
     out_BT = model.generate(
         input_ids=ids_BT.to(device),
@@ -142,7 +139,6 @@ def generate(
     stops = set(stop_token_ids)
     results = []
     for row, row_logprobs in zip(new, logprobs, strict=True):
-        end = next((i + 1 for i, t in enumerate(row) if t in stops), None)
-        length = end if end is not None else len(row)
-        results.append(Generated(row[:length], row_logprobs[:length], "stop" if end is not None else "length"))
+        end = next((i + 1 for i, t in enumerate(row) if t in stops), None)  # [:None] is the whole row
+        results.append(Generated(row[:end], row_logprobs[:end], "length" if end is None else "stop"))
     return results

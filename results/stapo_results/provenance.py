@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -80,10 +81,8 @@ def code_version() -> tuple[str, str]:
 def package_versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -119,10 +118,9 @@ def cores_of(cpu_max: str) -> int:
 
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in GiB and GPUs (by nvidia-smi) of this machine; `ARITHMETIC` where it is set."""
-    cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists() and (m := re.search(r"model name\s*:\s*(.+)", info.read_text())):
-        cpu = m.group(1)
+    named = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    cpu = named[1] if named else platform.processor() or platform.machine()
     gpus = [f"{line.strip()} MiB" for line in nvidia_smi("name,memory.total").splitlines()]
     memory = round(psutil.virtual_memory().total / 2**30, 1)
     found = {"cpu": cpu, "cores": usable_cores(), "memory_gib": memory, "gpus": gpus}

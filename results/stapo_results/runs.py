@@ -208,18 +208,17 @@ def one_writer(folder: Path, flag: str = "--out") -> Iterator[None]:
 
 def check_file(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where no file can be written at `path`; `flag` is the option that named it."""
-    _check(Path(path), flag, "a folder", "the name of a file", Path(path).is_dir(), Path(path).absolute().parent)
+    if Path(path).is_dir():
+        raise BadInput(
+            f"{flag} is a folder", found=path, expected="the name of a file", next_step=f"give another {flag}"
+        )
+    check_folder(Path(path).absolute().parent, flag)
 
 
 def check_folder(path: str | os.PathLike, flag: str) -> None:
     """Raises BadInput where `path` is no folder and none can be made there, or none of its files can be written."""
-    _check(Path(path), flag, "a file", "a folder", Path(path).is_file(), Path(path).absolute())
-
-
-def _check(path: Path, flag: str, kind: str, expected: str, is_other: bool, folder: Path) -> None:
-    if is_other:
-        raise BadInput(f"{flag} is {kind}", found=path, expected=expected, next_step=f"give another {flag}")
-    while not folder.exists() and folder != folder.parent:
+    folder = Path(path).absolute()
+    while not folder.exists():
         folder = folder.parent
     try:  # a write, since permissions alone do not tell of read-only file systems
         with tempfile.TemporaryFile(dir=folder):

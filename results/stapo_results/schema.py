@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA_VERSION = 1
-
 # name -> (temperature, top_p): the paper's two decoding configurations (Section "Settings")
 SETTINGS: dict[str, tuple[float, float]] = {"t1.0": (1.0, 1.0), "t0.7": (0.7, 0.9)}
 
@@ -33,7 +31,7 @@ class Part(BaseModel):
 class Record(Part):
     """A line of its own, or a file."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
 
 
 class Cell(Part):

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -109,7 +108,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 os.fsync(self.file.fileno())
@@ -140,39 +139,30 @@ def _keep_aside(path: Path, lines: Iterable[bytes], what: str) -> None:
     print(f"repaired {path}: {what} taken out and kept in {path.name}.damaged", file=sys.stderr)
 
 
-def repair(path: str | os.PathLike) -> int:
-    """Cut off a half-written last line, say so on stderr, keep its bytes in `<name>.damaged`.
-
-    Returns:
-        The number of bytes that were cut off (0 for a whole file, or none).
-    """
+def repair(path: str | os.PathLike) -> None:
+    """Cut off a half-written last line, say so on stderr, keep its bytes in `<name>.damaged`."""
     path = Path(path)
     if not path.exists():
-        return 0
+        return
     with open(path, "rb+") as f:
         last = b"".join(deque(f, maxlen=1))
-        if not last or last.endswith(b"\n"):
-            return 0
-        _keep_aside(path, [last + b"\n"], f"a half-written last line ({len(last)} bytes) was")
-        f.seek(-len(last), os.SEEK_END)
-        f.truncate()
-        os.fsync(f.fileno())
-    return len(last)
+        if last and not last.endswith(b"\n"):
+            _keep_aside(path, [last + b"\n"], f"a half-written last line ({len(last)} bytes) was")
+            f.seek(-len(last), os.SEEK_END)
+            f.truncate()
+            os.fsync(f.fileno())
 
 
-def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
-    """Take the lines that are no `model` out of a JSONL file, say so on stderr, keep them in `<name>.damaged`.
+def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> None:
+    """`repair`, then take the lines that are no `model` out of a JSONL file, say so, keep them in `<name>.damaged`.
 
     For files whose records can be made again, and only for their one writer. A record of another schema version is
     not damaged: the file is left as it is, and reading it says so.
-
-    Returns:
-        The number of lines that were taken out, a half-written last one included.
     """
     path = Path(path)
-    lost = 1 if repair(path) else 0
+    repair(path)
     if not path.exists():
-        return 0
+        return
     bad: dict[int, bytes] = {}
     with open(path, "rb") as f:
         for number, line in enumerate(f, 1):
@@ -180,14 +170,13 @@ def set_aside(path: str | os.PathLike, model: type[BaseModel]) -> int:
                 model.__pydantic_validator__.validate_json(line[:-1])
             except ValidationError as e:
                 if e.errors()[0]["loc"] == ("schema_version",):
-                    return lost
+                    return
                 bad[number] = line
     if bad:
         shown = ", ".join(map(str, list(bad)[:10])) + (" ..." if len(bad) > 10 else "")
         _keep_aside(path, bad.values(), f"{len(bad)} lines that are no {model.__name__} record ({shown}) were")
         with open(path, "rb") as f, replacing(path) as whole:
             whole.writelines(line for number, line in enumerate(f, 1) if number not in bad)
-    return lost + len(bad)
 
 
 def read(path: str | os.PathLike, model: type[M]) -> Iterator[M]:

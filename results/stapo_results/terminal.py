@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from stapo_results.errors import BadInput, RunFailed, StapoError
@@ -44,30 +43,24 @@ class Display:
     Args:
         stream: where it goes.
         every: seconds between two plain lines.
-        live: None asks the stream whether it is a terminal.
     """
 
-    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS, live: bool | None = None):
+    def __init__(self, stream: TextIO | None = None, every: float = PLAIN_SECONDS):
         self.stream = stream or sys.stderr
         self.every = every
         self._shown = time.monotonic()
         self._live = None
-        if self.stream.isatty() if live is None else live:
+        if self.stream.isatty():
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(file=self.stream, highlight=False, force_terminal=live)
+            console = Console(file=self.stream, highlight=False, markup=False, emoji=False)
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
 
     @property
     def is_live(self) -> bool:
         return self._live is not None
-
-    @property
-    def due(self) -> bool:
-        """Whether `show` would show something now: a line that costs much is made only then."""
-        return time.monotonic() - self._shown >= (REDRAW_SECONDS if self.is_live else self.every)
 
     def show(self, line: Callable[[], str] | str, share: float | None = None) -> None:
         """What is under way; may be called as often as convenient.
@@ -76,19 +69,19 @@ class Display:
             line: the one line; a function is called only when it is shown.
             share: finished, 0 to 1: a bar on a terminal.
         """
-        if not self.due:
+        now = time.monotonic()
+        if now - self._shown < (REDRAW_SECONDS if self.is_live else self.every):
             return
-        self._shown = time.monotonic()
+        self._shown = now
         text = line() if callable(line) else line
         if self._live is None:
             self.say(text)
             return
         from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.text import Text
 
         bar = [] if share is None else [ProgressBar(total=1.0, completed=min(share, 1.0), width=60)]
-        self._live.update(Group(*bar, Text(text)), refresh=True)
+        self._live.update(Group(text, *bar), refresh=True)  # a bar ends without a line end
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
@@ -97,19 +90,15 @@ class Display:
             return
         from rich.text import Text
 
-        self._live.console.print(Text(text, style=style))
-
-    def close(self) -> None:
-        """Take the live block away, so that what follows prints as usual."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._live.console.print(Text(text, style=style))  # print's own style would be the live block's too
 
     def __enter__(self) -> Display:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:  # what follows prints as usual
+            self._live.stop()
+            self._live = None
 
 
 def report_progress(stage: str, done: int, total: int, **values: float | str) -> None:

@@ -14,20 +14,19 @@ from stapo_results.shapes import Shape
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU: dense bf16 TFLOP/s, memory bandwidth in TB/s, memory in GiB as nvidia-smi shows it, where that stands."""
+    """A GPU: dense bf16 TFLOP/s, memory bandwidth in TB/s, memory in GiB as nvidia-smi shows it."""
 
     tflops: float
     terabytes: float
     gib: float
-    source: str
 
 
 CARDS = {
-    "A100": Card(312, 2.04, 80.0, "NVIDIA's datasheet, A100 SXM 80 GB"),
-    "H20": Card(148, 4.0, 95.6, "NVIDIA's H20 as its resellers list it (148 TFLOP/s, 4.0 TB/s, 96 GB)"),
-    "H100": Card(989, 3.35, 79.6, "NVIDIA's datasheet, H100 SXM"),
-    "H200": Card(989, 4.8, 140.4, "NVIDIA's datasheet, H200 SXM"),
-    "B200": Card(2250, 8.0, 179.1, "NVIDIA's datasheet, B200 SXM"),
+    "A100": Card(312, 2.04, 80.0),  # NVIDIA's datasheet, A100 SXM 80 GB
+    "H20": Card(148, 4.0, 95.6),  # NVIDIA's H20 as its resellers list it (148 TFLOP/s, 4.0 TB/s, 96 GB)
+    "H100": Card(989, 3.35, 79.6),  # NVIDIA's datasheet, H100 SXM
+    "H200": Card(989, 4.8, 140.4),  # NVIDIA's datasheet, H200 SXM
+    "B200": Card(2250, 8.0, 179.1),  # NVIDIA's datasheet, B200 SXM
 }
 EFFICIENCY = 0.5  # share of the TFLOP/s that matrix products and attention reach
 BANDWIDTH = 0.65  # share of the TB/s that decoding and the elementwise kernels of training reach

@@ -136,14 +136,11 @@ def schema(columns: Mapping[str, str], header: LogHeader | None = None) -> pa.Sc
     """The Arrow schema of TOKENS or HISTOGRAM, with the header in its metadata."""
     import pyarrow as pa
 
-    one = {
-        **{name: getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "float32", "float64", "string")},
-        "bool": pa.bool_(),
-    }
-    fields = [
-        pa.field(name, pa.list_(one[kind[:-1]]) if kind.endswith("s") else one[kind]) for name, kind in columns.items()
-    ]
-    return pa.schema(fields, metadata=header and _metadata(header))
+    def arrow(kind: str) -> pa.DataType:
+        one = pa.type_for_alias(kind.removesuffix("s"))
+        return pa.list_(one) if kind.endswith("s") else one
+
+    return pa.schema([(name, arrow(kind)) for name, kind in columns.items()], metadata=header and _metadata(header))
 
 
 def _metadata(header: LogHeader) -> dict[bytes, bytes]:

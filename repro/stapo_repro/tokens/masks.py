@@ -22,7 +22,7 @@ from stapo_repro.text import shown, signed
 from stapo_repro.tokens.log import Columns, batch_keys, run_label
 from stapo_results import token_log
 from stapo_results.errors import RecordError
-from stapo_results.statistics import LEVEL, resampled_sums
+from stapo_results.resampling import LEVEL, resampled_sums
 from stapo_results.token_log import TokenLog
 
 Array = NDArray[np.float64]

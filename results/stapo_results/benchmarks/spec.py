@@ -7,11 +7,9 @@ import json
 import os
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,12 +18,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from stapo_results.answers import normalise_gold
 from stapo_results.errors import BadInput
-from stapo_results.store import write_atomic
 
-DATA_DIR_VARIABLE = "STAPO_DATA_DIR"
 REGISTRY_FILE = "registry.yaml"
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9\-]*")
+NAME = r"^[a-z0-9][a-z0-9\-]*$"
 _INTEGER = re.compile(r"[+-]?\d+")
 _SHOWN = 20  # differing rows that a message names
 
@@ -146,60 +142,16 @@ def shown(ids: Sequence[str]) -> str:
     return ", ".join(ids[:_SHOWN]) + (" ..." if len(ids) > _SHOWN else "")
 
 
-def check_identity(
-    name: str,
-    spec: Spec,
-    problems: Sequence[Problem],
-    source: str,
-    *,
-    accept_variant: bool = False,
-    strict: bool = False,
-) -> Identity:
-    """Compare a copy with the registry.
-
-    Raises:
-        BadInput: for another number of rows or other gold answers (unless `accept_variant`), with both values; under
-            `strict` also for differing problem texts.
-    """
-    golds = golds_sha256(p.answer for p in problems)
-    known = Counter(spec.text_hashes.split())
-    differing = []
-    for p in problems:
-        h = text_hash(p.problem)
-        if known[h] > 0:
-            known[h] -= 1
-        else:
-            differing.append(p.id)
-    differs = []
-    if len(problems) != spec.rows:
-        differs.append(("rows", len(problems), spec.rows))
-    if golds != spec.golds_sha256:
-        differs.append(("gold answers (sha256)", golds[:16], spec.golds_sha256[:16]))
-    if differs and not accept_variant:
-        raise BadInput(
-            f"{source} is not the benchmark {name}",
-            found=", ".join(f"{what} {found}" for what, found, _ in differs),
-            expected=", ".join(f"{what} {expected}" for what, _, expected in differs),
-            next_step="get the registered copy; stapo-eval run --accept-variant takes this one, and scores then say so",
-        )
-    if differing and strict:
-        raise BadInput(
-            f"{source}: {len(differing)} problem texts of {name} differ from the registered copy",
-            found=shown(differing),
-            expected="the registered texts (up to white space)",
-            next_step="leave out --strict: the differing rows are then counted and named in the records",
-        )
-    variant = "; ".join(f"{what} {found} instead of {expected}" for what, found, expected in differs)
-    return Identity(len(problems), golds, variant, tuple(differing))
+class _Registry(BaseModel):
+    schema_version: Literal[1]
+    benchmarks: dict[Annotated[str, Field(pattern=NAME)], Spec]
 
 
 def _entries(text: str, where: str) -> dict[str, Spec]:
     try:
         raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        if not isinstance(raw, dict) or raw.get("schema_version") != 1 or not isinstance(raw.get("benchmarks"), dict):
-            raise ValueError("expected the keys schema_version (1) and benchmarks")
-        return {check_name(str(name), where): Spec.model_validate(entry) for name, entry in raw["benchmarks"].items()}
-    except (yaml.YAMLError, ValidationError, ValueError) as e:
+        return _Registry.model_validate(raw).benchmarks
+    except (yaml.YAMLError, ValidationError) as e:
         raise BadInput(
             f"{where} is not a benchmark registry",
             found=e,
@@ -207,37 +159,11 @@ def _entries(text: str, where: str) -> dict[str, Spec]:
         ) from None
 
 
-def check_name(name: str, where: str) -> str:
-    """The name. Raises BadInput for one that would not do as part of a cell id and a file name."""
-    if not _NAME.fullmatch(name):
-        raise BadInput(
-            f"{where}: a benchmark's name is lower case letters, digits and hyphens",
-            found=name,
-            next_step="choose another name",
-        )
-    return name
-
-
 @cache
 def packaged() -> dict[str, Spec]:
     """The paper's six."""
-    text = resources.files("stapo_results").joinpath("benchmarks.yaml").read_text(encoding="utf-8")
-    return _entries(text, "stapo_results/benchmarks.yaml")
-
-
-def find_data_dir(given: str | os.PathLike | None) -> Path | None:
-    """The directory with benchmark files: as given, else from STAPO_DATA_DIR, else None (the hub)."""
-    path = given or os.environ.get(DATA_DIR_VARIABLE)
-    if not path:
-        return None
-    if not Path(path).is_dir():
-        raise BadInput(
-            "the data directory is no folder",
-            found=path,
-            expected="a folder with the benchmarks' JSONL files",
-            next_step=f"check --data-dir, or ${DATA_DIR_VARIABLE} where it is not given",
-        )
-    return Path(path)
+    file = Path(__file__).parents[1] / "benchmarks.yaml"
+    return _entries(file.read_text(encoding="utf-8"), str(file))
 
 
 def own_entries(data_dir: str | os.PathLike | None) -> dict[str, Spec]:
@@ -281,14 +207,3 @@ def describe(problems: Sequence[Problem], *, title: str, samples: int | None = N
         samples=samples or (32 if len(problems) <= 100 else 4),
         **{"answer_type": "integer" if integers else "math", **known},
     )
-
-
-def to_entry(spec: Spec) -> dict[str, Any]:
-    """An entry as registry.yaml holds it: without what is at its default."""
-    return spec.model_dump(mode="json", exclude_defaults=True)
-
-
-def write_registry(path: str | os.PathLike, entries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write `registry.yaml` with the entries (see `registry_entry`) by name, the same bytes each time."""
-    value = {"schema_version": 1, "benchmarks": {k: dict(v) for k, v in entries.items()}}
-    write_atomic(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120))

@@ -20,8 +20,7 @@ import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from stapo_results import store
-from stapo_results.benchmarks import find_data_dir, load
-from stapo_results.benchmarks.load import from_file
+from stapo_results.benchmarks import find_data_dir, from_file, load
 from stapo_results.errors import BadInput
 from stapo_results.schema import Run, Sample, Verdict
 from stapo_training.data.rows import INSTRUCTION

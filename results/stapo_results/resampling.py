@@ -1,4 +1,4 @@
-"""Bootstrap over problems or other clusters, sign-flip permutation, Holm's correction.
+"""Bootstrap over problems or other clusters, and the sign-flip permutation test.
 
 The random draws use the raw stream of PCG64, which numpy keeps unchanged between its versions (NEP 19), so the same
 scores give the same bytes in every table.
@@ -113,13 +113,3 @@ def _flipped_sums(d: NDArray[np.float64], resamples: int, stream: np.random.PCG6
     for j in range(eights):
         total += sums[j].take(picks[:, j])
     return total
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p-values, in the given order; NaN stays NaN and is not counted as a test."""
-    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
-    out, running = [math.nan] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        running = max(running, (len(order) - rank) * p_values[i])
-        out[i] = min(1.0, running)
-    return out

@@ -1,13 +1,16 @@
-"""Means and differences with their uncertainty: one interval for all of them.
+"""Statistics of avg@N scores: problems are the units that were drawn, samples are repeated measures of them.
 
-Units are fractions for scores and any unit for other numbers. Dimensions: Q problems, N samples a problem, S training
-seeds. Every interval is a t interval at `LEVEL` whose variance is a sum of independent parts; its degrees of freedom
-are Welch's and Satterthwaite's. NaN means that an interval is not defined: one problem, one seed, a missing value.
+Scores are plain arrays of fractions (0 to 1, not percent); dimensions: Q problems, N samples a problem, S training
+seeds. A missing sample is NaN, and so is what is not defined: one problem, one seed, a missing value. Every interval is
+a t interval at `LEVEL` whose variance is a sum of independent parts; its degrees of freedom are Welch's and
+Satterthwaite's. Nothing here reads a record or rounds a number.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,10 +19,108 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 
 from stapo_results.errors import BadInput
-from stapo_results.statistics.resampling import LEVEL, RESAMPLES, sign_flip_p
-from stapo_results.statistics.samples import matrix, problem_means
+from stapo_results.resampling import LEVEL, RESAMPLES, sign_flip_p
 
-Floats = NDArray[np.float64]
+
+def matrix(scores_QN: ArrayLike) -> NDArray[np.float64]:
+    """Scores as (Q, N); one score a problem is N = 1.
+
+    Raises:
+        BadInput: empty input, another shape, or a score outside 0 to 1.
+    """
+    array = np.asarray(scores_QN, dtype=np.float64)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.size == 0:
+        raise BadInput("scores must be problems x samples", found=f"shape {array.shape}", expected="(Q, N), not empty")
+    if np.any((array < 0) | (array > 1)):
+        raise BadInput(
+            "a score lies outside 0 to 1", found=f"{np.nanmin(array)} to {np.nanmax(array)}", expected="fractions"
+        )
+    return array
+
+
+def parse_verdicts(verdicts: str) -> list[float]:
+    """The scores of a string of verdicts: 1 correct, 0 wrong, - missing (NaN)."""
+    return [{"1": 1.0, "0": 0.0, "-": math.nan}[letter] for letter in verdicts]
+
+
+def problem_means(scores_QN: ArrayLike) -> NDArray[np.float64]:
+    """Mean of the samples that are there, a problem each (Q,); NaN for a problem without any."""
+    scores = matrix(scores_QN)
+    there = ~np.isnan(scores)
+    count = there.sum(axis=1)
+    total = np.where(there, scores, 0.0).sum(axis=1)
+    return np.divide(total, count, out=np.full(len(scores), math.nan), where=count > 0)
+
+
+def pass_at_k(scores_QN: ArrayLike, k: int) -> float:
+    """Unbiased pass@k, mean over problems of 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+
+    NaN when a sample is missing or k exceeds N: neither can be estimated without flattering. Scores are 0 or 1.
+    """
+    scores = matrix(scores_QN)
+    n = scores.shape[1]
+    if k > n or np.isnan(scores).any():
+        return math.nan
+    correct = scores.sum(axis=1).astype(int).tolist()
+    return math.fsum(1 - math.comb(n - c, k) / math.comb(n, k) for c in correct) / len(correct)
+
+
+def majority_at_k(answers_QN: Sequence[Sequence[str | None]], scores_QN: ArrayLike, k: int) -> float:
+    """maj@k: accuracy of the most frequent answer among k samples, mean over problems.
+
+    For k < N it is the mean over the disjoint consecutive blocks of k samples (N mod k samples at the end are left
+    out). Answers are compared as text. A sample without an answer (None) casts no vote; a block without votes is
+    wrong. Answers that tie for the lead share the point: the expected value of a random choice among them.
+
+    Returns:
+        A fraction, or NaN when a sample is missing (NaN score) or k exceeds N.
+    """
+    scores = matrix(scores_QN)
+    n = scores.shape[1]
+    if k > n or np.isnan(scores).any():
+        return math.nan
+    values = []
+    for answers, row in zip(answers_QN, scores.tolist(), strict=True):
+        blocks = [slice(start, start + k) for start in range(0, n - k + 1, k)]
+        values.append(math.fsum(_majority(answers[b], row[b]) for b in blocks) / len(blocks))
+    return math.fsum(values) / len(values)
+
+
+def _majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
+    votes: dict[str, list[float]] = defaultdict(list)
+    for answer, score in zip(answers, scores, strict=True):
+        if answer is not None:
+            votes[answer].append(score)
+    if not votes:
+        return 0.0
+    lead = max(map(len, votes.values()))
+    leaders = [v for v in votes.values() if len(v) == lead]
+    return math.fsum(itertools.chain.from_iterable(leaders)) / (lead * len(leaders))
+
+
+def variance_components(scores_QN: ArrayLike) -> tuple[float, float]:
+    """(within, between): the variance of a single sample split by the method of moments.
+
+    within = mean over problems of the unbiased variance of their samples; between = variance of the problem means
+    minus within / N, not below 0. NaN when a sample is missing, or with fewer than two problems or samples.
+    """
+    scores = matrix(scores_QN)
+    if np.isnan(scores).any() or min(scores.shape) < 2:
+        return math.nan, math.nan
+    within = float(scores.var(axis=1, ddof=1).mean())
+    between = float(scores.mean(axis=1).var(ddof=1)) - within / scores.shape[1]
+    return within, max(0.0, between)
+
+
+def sampling_se(scores_QN: ArrayLike) -> float:
+    """The part of avg@N's standard error that more samples of the same problems would remove: sqrt(within / (Q N)).
+
+    NaN where `variance_components` is.
+    """
+    scores = matrix(scores_QN)
+    return math.sqrt(variance_components(scores)[0] / scores.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +242,7 @@ def average(estimates: Sequence[Estimate]) -> Estimate:
     NaN in any part makes the whole NaN: an average over what happens to be there is not comparable. A part without a
     spread (all 0 or all 1) has a standard error of 0, but not no uncertainty: on the side where its exact bound lies,
     its distance from the mean is added by squares (the limits' own variances: Zou and Donner 2008, MOVER).
-
-    Raises:
-        BadInput: no estimates.
     """
-    if not estimates:
-        raise BadInput("an average needs at least one estimate", found=0, expected=">= 1")
     k = len(estimates)
     mean = math.fsum(e.mean for e in estimates) / k
     found = interval(mean, [((e.se / k) ** 2, e.problems - 1) for e in estimates])
@@ -222,10 +318,9 @@ def crossed(strata: Sequence[ArrayLike], *, fractions: bool = False) -> Crossed:
     """
     matrices = [np.asarray(s, dtype=np.float64) for s in strata]
     shapes = [m.shape for m in matrices]
-    if not matrices or any(m.ndim != 2 or m.size == 0 for m in matrices) or len({s[1] for s in shapes}) != 1:
-        raise BadInput("each benchmark needs a matrix of problems x seeds", found=shapes, expected="(Q, S), one S")
-    if not all(np.isfinite(m).all() for m in matrices):
-        raise BadInput("a value of the matrix is not finite", found="NaN or infinite", expected="every value present")
+    alike = len({s[1:] for s in shapes}) == 1 and len(shapes[0]) == 2
+    if not alike or not all(m.size and np.isfinite(m).all() for m in matrices):
+        raise BadInput("each benchmark needs problems x seeds", found=shapes, expected="finite (Q, S), one S")
     k, seeds = len(matrices), shapes[0][1]
     by_seed = [math.fsum(math.fsum(m[:, s]) / len(m) for m in matrices) / k for s in range(seeds)]
     mean, between = mean_variance(by_seed)
@@ -252,8 +347,18 @@ def over_seeds(values_S: Sequence[float]) -> Crossed:
         BadInput: no value, or one that is not finite.
     """
     values = np.asarray(values_S, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+    if not values.size or not np.isfinite(values).all():
         raise BadInput("each seed needs one finite number", found=list(values_S), expected="(S,)")
     mean, variance = mean_variance(values)
     found = interval(mean, [(variance, len(values) - 1)])
     return Crossed(**vars(found), se_problems=0.0, se_seeds=math.sqrt(variance), seeds=tuple(values.tolist()))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjusted p-values, in the given order; NaN stays NaN and is not counted as a test."""
+    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
+    out, running = [math.nan] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        running = max(running, (len(order) - rank) * p_values[i])
+        out[i] = min(1.0, running)
+    return out
