@@ -242,20 +242,21 @@ def bench_evaluation(out: Path, model: str, repeats: int, share: float) -> Bench
 
     def measured() -> tuple[list[BenchRow], dict[str, str]]:
         times: dict[str, list[float]] = {LOOP: [], QUEUE: []}
+        made, busy = dict[str, int](), 0.0
         with tempfile.TemporaryDirectory() as name:
             options = _evaluation(Path(name), model, share)
             plan = make_plan(options)
             make_engine(options.engine, plan.model).close()  # imports and caches, which both need once
             for repeat in range(repeats):
                 began = time.perf_counter()
-                made = {LOOP: usual_loop(plan)}
+                made[LOOP] = usual_loop(plan)
                 times[LOOP].append(time.perf_counter() - began)
                 folder, began = Path(name) / f"out{repeat}", time.perf_counter()
                 run(replace(options, out=str(folder)))
                 times[QUEUE].append(time.perf_counter() - began)
                 made[QUEUE] = sum(s.response_tokens for s in store.read(folder / "samples.jsonl", Sample))
                 print(f"{repeat + 1}/{repeats}: {times[LOOP][-1]:.1f} s against {times[QUEUE][-1]:.1f} s", flush=True)
-            busy = store.read_json(folder / "run.json", Run).engine_seconds or 0.0
+                busy = store.read_json(folder / "run.json", Run).engine_seconds or 0.0
         values = {
             LOOP: {"tokens": made[LOOP], "own_share": 0.0},
             QUEUE: {"tokens": made[QUEUE], "own_share": 1 - busy / times[QUEUE][-1]},
