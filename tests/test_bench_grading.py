@@ -55,6 +55,6 @@ def test_the_bench_runs(tmp_path: Path) -> None:
 def test_the_usual_loop_and_one_queue_make_the_same_responses(tmp_path: Path) -> None:
     eval_model.build(tmp_path / "model")
     assert main(["bench", "--quick", "--model", str(tmp_path / "model"), "--out", str(tmp_path)]) == 0
-    loop, queue = store.read_json(tmp_path / "generation" / "bench.json", Bench).rows
+    loop, queue = store.read_json(tmp_path / "evaluation" / "bench.json", Bench).rows
     assert (loop.name, loop.ratio) == (bench.LOOP, 1.0)
     assert loop.values["tokens"] == queue.values["tokens"] > 240

@@ -264,4 +264,4 @@ def bench_evaluation(out: Path, model: str, repeats: int, share: float) -> Bench
         rows = [benching.timed_row(way, times[way], times[LOOP], values=values[way]) for way in (LOOP, QUEUE)]
         return rows, {"engine": options.engine, "samples": str(len(plan.keys())), "model": plan.model.name}
 
-    return benching.record(out, "generation", {"repeats": repeats, "share": share, "seed": 0}, LOOP, measured)
+    return benching.record(out, "evaluation", {"repeats": repeats, "share": share, "seed": 0}, LOOP, measured)

@@ -163,7 +163,7 @@ def bench(
     """Measure grading beside math-verify or, with --model, a whole evaluation beside the usual loop; with a record.
 
     Args:
-        out: The record is in grading/ or generation/ below it.
+        out: The record is in grading/ or evaluation/ below it.
         data_dir: Directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own.
         model: Folder of a small model, such as the miniature's, that is evaluated on six benchmarks of sums.
         repeats: Number of measurements of each way.
@@ -176,7 +176,7 @@ def bench(
 
     times, share = (1, 0.05) if quick else (repeats, 1.0)
     if model:
-        found = measure.bench_evaluation(Path(out) / "generation", model, times, share)
+        found = measure.bench_evaluation(Path(out) / "evaluation", model, times, share)
     else:
         found = measure.bench(Path(out) / "grading", find_data_dir(data_dir), times, share, seed)
     rows = [
