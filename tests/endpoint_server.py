@@ -24,7 +24,7 @@ KEY = "sk-for-tests-only"
 class Server(ThreadingHTTPServer):
     """`fault` is asked for each chat request, by number and body, for what to do instead of answering (None: answer):
     an int is a status, a pair a status and its message, a string a raw body,
-    a float a pause before the answer, "reset" ends the connection."""
+    a float a pause before the answer, "reset" ends the connection. `lists`: whether it has a list of models."""
 
     daemon_threads = True
     block_on_close = False
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, model: Path | HfEngine, *, name: str = "tiny", key: str = ""):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.engine = model if isinstance(model, HfEngine) else HfEngine(find_model(str(model)), threads=1, rows=1)
-        self.name, self.key = name, key
+        self.name, self.key, self.lists = name, key, True
         self.fault: Callable[[int, dict[str, Any]], object] = lambda number, body: None
         self.lock = threading.Lock()
         self.asked: list[dict[str, Any]] = []
@@ -88,7 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
-        if self._allowed():
+        if not self.server.lists:
+            self._send(404, {"error": {"message": "Not Found"}})
+        elif self._allowed():
             self._send(200, {"data": [{"id": self.server.name, "max_model_len": self.server.engine.context}]})
 
     def do_POST(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import eval_model
 import pytest
 
 from stapo_eval import bench
@@ -48,3 +49,12 @@ def test_the_bench_runs(tmp_path: Path) -> None:
     assert rows[bench.BASELINE].ratio == 1.0
     assert rows[bench.OURS].values["agrees_with_label"] > 0.99
     assert rows[bench.BASELINE].values["responses"] == rows[bench.OURS].values["responses"]
+
+
+@pytest.mark.slow
+def test_the_usual_loop_and_one_queue_make_the_same_responses(tmp_path: Path) -> None:
+    eval_model.build(tmp_path / "model")
+    assert main(["bench", "--quick", "--model", str(tmp_path / "model"), "--out", str(tmp_path)]) == 0
+    loop, queue = store.read_json(tmp_path / "evaluation" / "bench.json", Bench).rows
+    assert (loop.name, loop.ratio) == (bench.LOOP, 1.0)
+    assert loop.values["tokens"] == queue.values["tokens"] > 240

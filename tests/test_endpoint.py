@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -141,6 +143,48 @@ def test_the_run_ends_when_no_address_answers(server: Server) -> None:
         _all(engine, _requests(engine, 24))
     engine.close()
     assert time.monotonic() - began < 20
+
+
+def test_a_server_that_never_answers_costs_one_time_out_before_the_run() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are accepted, and nothing is ever sent
+        began = time.monotonic()
+        with pytest.raises(BadInput, match=str(silent.getsockname()[1])):
+            _engine(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", timeout=1.0)
+    assert 1.0 < time.monotonic() - began < 2.0
+
+
+def test_a_server_that_stops_answering_costs_one_time_out_of_a_response(server: Server) -> None:
+    engine, release = _engine(server, timeout=1.0, patience=0.3), threading.Event()
+    server.fault = lambda number, body: None if number < 5 or not release.wait(60) else 500
+    began = time.monotonic()
+    with pytest.raises(RunFailed, match=server.url):
+        _all(engine, _requests(engine, 24))
+    spent = time.monotonic() - began
+    release.set()
+    engine.close()
+    assert 2.0 < spent < 4.0  # a response, a question of one token, and the patience
+    assert server.url in engine.notes[0]
+
+
+def test_a_single_slow_sample_is_that_samples_error(server: Server) -> None:
+    engine, release = _engine(server, timeout=1.0, patience=0.3), threading.Event()
+    server.fault = lambda number, body: 500 if body["seed"] == 80 and release.wait(60) else None
+    ends = _all(engine, _requests(engine))
+    release.set()
+    bad = [f for f in ends.values() if f.finish_reason == "error"]
+    assert ([f.request.seed for f in bad], len(ends), engine.notes) == ([80], 12, [])
+
+
+def test_a_context_that_is_not_listed_is_said_before_the_run_or_given(server: Server, capsys) -> None:
+    server.lists = False
+    assert [("--max-model-len" in note, note in capsys.readouterr().err) for note in _engine(server).notes] == [
+        (True, True)
+    ]
+    engine = _engine(server, max_model_len=512)
+    assert (engine.context, engine.notes) == (512, [])
+    d = Decoding(1.0, 1.0, 600)
+    ends = _all(engine, [replace(r, decoding=d) for r in _requests(engine, 2)])
+    assert {f.finish_reason for f in ends.values()} <= {"stop", "length"}
 
 
 @pytest.mark.parametrize("status", [403, 500])

@@ -80,7 +80,7 @@ def test_a_dead_engine_ends_the_run_with_the_command_that_goes_on(tmp_path: Path
     for p in engines:
         p.kill()
     assert process.wait(timeout=300) == 1
-    assert f"--out {out}   goes on: " in log.read_text()
+    assert f"--out {out}   resumes: " in log.read_text()
     assert store.read_json(out / "run.json", Run).status == "failed"
     kept = _lines(out)
     assert 50 <= len(kept) < TOTAL

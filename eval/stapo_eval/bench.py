@@ -1,32 +1,45 @@
-"""How fast responses are graded, and with which verdicts: this suite beside math-verify, in one run.
+"""Side by side in one run: grading by this suite and by math-verify, and a whole evaluation beside the usual loop.
 
-Both see the same made-up responses with known labels, as many and as repetitive as those of one evaluation with the six
-benchmarks. This suite starts with nothing warm: its time holds the start of the processes and their imports.
+Both graders see the same made-up responses with known labels, as many and as repetitive as those of one evaluation with
+the six benchmarks. This suite starts with nothing warm: its time holds the start of the processes and their imports.
 math-verify is called as its documentation shows, in this process, one call after the other, its imports done; once on
 the whole response and, which is kinder to it, once on the boxed answer alone. The second is the baseline.
+
+The usual loop is what evaluation scripts do: an engine for every benchmark and setting, one blocking pass over the
+problems for every seed, grading at the end. Engine, model, decoding, batch size and grader are this suite's, so what
+differs is the order of the work. Six benchmarks have the paper's N and a tenth of its problems.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from math_verify import parse, verify
 
+from stapo_eval.engines import Request, make_engine
 from stapo_eval.grading.pool import Item, Limits, Pool
 from stapo_eval.grading.presets import extract
 from stapo_eval.grading.rules import Gold, Options, in_one
-from stapo_results import benching
+from stapo_eval.options import RunOptions
+from stapo_eval.plan import EvaluationPlan, make_plan
+from stapo_eval.run import run
+from stapo_eval.samples import requests_of
+from stapo_results import benching, store
 from stapo_results.answers import last_boxed
-from stapo_results.benchmarks import load
-from stapo_results.schema import Bench, BenchRow
+from stapo_results.benchmarks import load, registry_entry, write_registry
+from stapo_results.schema import Bench, BenchRow, Run, Sample
 
 BASELINE = "math-verify, boxed answer, serial"
 OURS = "stapo-eval grade"
+LOOP, QUEUE = "end to end, usual loop", "end to end, one queue"
 
 # name -> (problems, samples): 8,984 responses
 SIZES = {
@@ -183,3 +196,72 @@ def bench(out: Path, data_dir: Path | None, repeats: int, share: float, seed: in
     }
     config = {"repeats": repeats, "share": share, "seed": seed}
     return benching.record(out, "grading", config, BASELINE, lambda: (_rows(made, repeats), labels))
+
+
+def usual_loop(plan: EvaluationPlan) -> int:
+    """Response tokens of an engine for every benchmark and setting, a blocking pass for every seed, then grading."""
+    o, items, tokens = plan.options, list[Item](), 0
+    for cell in plan.cells:
+        golds = cell.golds()
+        with closing(make_engine(o.engine, plan.model, threads=plan.run.config["threads"])) as engine:
+            passes: dict[int, list[Request]] = {}
+            for r in requests_of(replace(plan, cells=(cell,)), engine):
+                passes.setdefault(r.sample_index, []).append(r)
+            for requests in passes.values():
+                for f in (f for piece in engine.stream(requests, ()) for f in piece):
+                    gold, options = golds[f.request.problem_id]
+                    items.append(Item(gold, extract(f.text, gold), options))
+                    tokens += f.response_tokens
+    with Pool(Limits()) as pool:
+        pool.grade(items)
+    return tokens
+
+
+def _evaluation(folder: Path, model: str, share: float) -> RunOptions:
+    """Six benchmarks of sums, both settings: 1,792 samples where `share` is 1."""
+    entries = {}
+    for name, (problems, samples) in SIZES.items():
+        rows = [
+            {"id": f"{i}", "problem": f"Compute {i} + {len(entries)} modulo 4.", "answer": str((i + len(entries)) % 4)}
+            for i in range(max(1, round(share * problems / 10)))
+        ]
+        path = folder / f"small-{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        entries[path.stem] = registry_entry(path, path.stem, samples=samples)
+    write_registry(folder / "registry.yaml", entries)
+    return RunOptions(model, data_dir=str(folder), benchmarks=",".join(entries), max_tokens=240)
+
+
+def bench_evaluation(out: Path, model: str, repeats: int, share: float) -> Bench:
+    """Measure both orders of the work, and write the record (run.json, bench.json) to `out`.
+
+    Args:
+        model: a small model's folder.
+        share: of the problems.
+    """
+
+    def measured() -> tuple[list[BenchRow], dict[str, str]]:
+        times: dict[str, list[float]] = {LOOP: [], QUEUE: []}
+        made, busy = dict[str, int](), 0.0
+        with tempfile.TemporaryDirectory() as name:
+            options = _evaluation(Path(name), model, share)
+            plan = make_plan(options)
+            make_engine(options.engine, plan.model).close()  # imports and caches, which both need once
+            for repeat in range(repeats):
+                began = time.perf_counter()
+                made[LOOP] = usual_loop(plan)
+                times[LOOP].append(time.perf_counter() - began)
+                folder, began = Path(name) / f"out{repeat}", time.perf_counter()
+                run(replace(options, out=str(folder)))
+                times[QUEUE].append(time.perf_counter() - began)
+                made[QUEUE] = sum(s.response_tokens for s in store.read(folder / "samples.jsonl", Sample))
+                print(f"{repeat + 1}/{repeats}: {times[LOOP][-1]:.1f} s against {times[QUEUE][-1]:.1f} s", flush=True)
+                busy = store.read_json(folder / "run.json", Run).engine_seconds or 0.0
+        values = {
+            LOOP: {"tokens": made[LOOP], "own_share": 0.0},
+            QUEUE: {"tokens": made[QUEUE], "own_share": 1 - busy / times[QUEUE][-1]},
+        }
+        rows = [benching.timed_row(way, times[way], times[LOOP], values=values[way]) for way in (LOOP, QUEUE)]
+        return rows, {"engine": options.engine, "samples": str(len(plan.keys())), "model": plan.model.name}
+
+    return benching.record(out, "evaluation", {"repeats": repeats, "share": share, "seed": 0}, LOOP, measured)

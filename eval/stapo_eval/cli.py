@@ -157,23 +157,28 @@ def export(
 
 
 def bench(
-    out: str = "results/records/bench", data_dir: str = "", repeats: int = 3, quick: bool = False, seed: int = 0
-) -> int:
-    """Measure grading in one run, with a record: 8,984 made-up responses by this suite and by math-verify serially.
+    out: str = "results/records/bench", data_dir: str = "", model: str = "", repeats: int = 3, quick: bool = False,
+    seed: int = 0,
+) -> int:  # fmt: skip
+    """Measure grading beside math-verify or, with --model, a whole evaluation beside the usual loop; with a record.
 
     Args:
-        out: The record is in grading/ below it.
+        out: The record is in grading/ or evaluation/ below it.
         data_dir: Directory with the benchmarks' JSONL files; if empty, $STAPO_DATA_DIR, else problems of our own.
+        model: Folder of a small model, such as the miniature's, that is evaluated on six benchmarks of sums.
         repeats: Number of measurements of each way.
-        quick: Measure a twentieth of the responses once, to try the command.
-        seed: Seed of the responses.
+        quick: Measure a twentieth of the work once, to try the command.
+        seed: Seed of the responses to grade.
     """
-    from stapo_eval.bench import bench as measure
+    from stapo_eval import bench as measure
     from stapo_results import benching
     from stapo_results.benchmarks import find_data_dir
 
     times, share = (1, 0.05) if quick else (repeats, 1.0)
-    found = measure(Path(out) / "grading", find_data_dir(data_dir), times, share, seed)
+    if model:
+        found = measure.bench_evaluation(Path(out) / "evaluation", model, times, share)
+    else:
+        found = measure.bench(Path(out) / "grading", find_data_dir(data_dir), times, share, seed)
     rows = [
         [r.name, f"{r.seconds:.2f}", benching.spread(r), *map("{:.4g}".format, r.values.values())] for r in found.rows
     ]

@@ -37,6 +37,8 @@ class Judging:
     """Engine of the judge; if empty, that of the run, or openai with --judge-url."""
     judge_url: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Address of an OpenAI-compatible endpoint that serves the judge; several share the work."""
+    judge_max_model_len: int = 0
+    """The same as --max-model-len, of the judge's endpoint."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class RunOptions(EngineOptions, What, Judging, Where):
     def judge_options(self) -> tuple[str, EngineOptions]:
         """(engine of the judge, its options): those of the run, with the judge's own address."""
         kind = self.judge_engine or ("openai" if self.judge_url else self.engine)
-        options = replace(self.engine_options(), served_model="")
+        options = replace(self.engine_options(), served_model="", max_model_len=self.judge_max_model_len)
         if kind == "openai":
             return kind, replace(options, url=self.judge_url or options.url, replicas=0, tensor_parallel=1)
         return kind, replace(options, url=self.judge_url)

@@ -221,7 +221,7 @@ def _generate(plan: EvaluationPlan, folder: runs.OpenRun, samples: dict[Key, Sam
             folder.save(context_limit=context_limit(plan, counted, engine.context))
     except RunFailed as e:
         advice = f"{e.next_step}\n            " if e.next_step else ""
-        e.next_step = f"{advice}{_command()}   goes on: {len(samples)} of {len(requests)} samples are on record"
+        e.next_step = f"{advice}{_command()}   resumes: {len(samples)} of {len(requests)} samples done"
         raise
     finally:
         save()

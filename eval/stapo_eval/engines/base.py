@@ -37,20 +37,6 @@ class Spec:
         tokens = min(prompt_tokens + max_tokens, self.context)
         return min(self.rows, self.cached_tokens // tokens) if self.cached_tokens else self.rows
 
-    def schedule(self, requests: Sequence[Request], done: Collection[Key]) -> tuple[list[Finished], Queue]:
-        """(error ends of requests whose prompt leaves no room for a token, the others in the order to answer them)."""
-        fit = [r for r in requests if len(r.prompt) < self.context]
-        errors = [
-            failed(r, f"the prompt has {len(r.prompt)} tokens, the model {self.context} positions")
-            for r in requests
-            if len(r.prompt) >= self.context and r.key not in done
-        ]
-        if not self.rows:
-            return errors, Queue(fit, done)
-        # a whole batch again, so that its missing rows come out as they would have
-        batches = fixed_batches(fit, self.rows_of)
-        return errors, Queue((), batches=[b for b in batches if any(r.key not in done for r in b)])
-
 
 class Engine(ABC):
     """A loaded model, or several copies of one.
@@ -76,6 +62,20 @@ class Engine(ABC):
         """Token ids of a user message in the model's chat template."""
         return encode_chat(self.tokenizer, message)
 
+    def schedule(self, requests: Sequence[Request], done: Collection[Key]) -> tuple[list[Finished], Queue]:
+        """(error ends of requests whose prompt leaves no room for a token, the others in the order to answer them)."""
+        fit = [r for r in requests if len(r.prompt) < self.context or not self.counts_tokens]
+        errors = [
+            failed(r, f"the prompt has {len(r.prompt)} tokens, the model {self.context} positions")
+            for r in requests
+            if self.counts_tokens and len(r.prompt) >= self.context and r.key not in done
+        ]
+        if not self.spec.rows:
+            return errors, Queue(fit, done)
+        # a whole batch again, so that its missing rows come out as they would have
+        batches = fixed_batches(fit, self.spec.rows_of)
+        return errors, Queue((), batches=[b for b in batches if any(r.key not in done for r in b)])
+
     @abstractmethod
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
         """Finished requests in pieces as they come, each request that is not in `done` exactly once.
@@ -100,7 +100,7 @@ class LocalEngine(Engine):
         """Work until something is finished; each accepted request ends exactly once."""
 
     def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        errors, queue = self.spec.schedule(requests, done)
+        errors, queue = self.schedule(requests, done)
         if errors:
             yield errors
         in_flight = 0

@@ -1,8 +1,8 @@
 """Any OpenAI-compatible endpoint, at one address or several that serve the same model.
 
 The `openai` SDK sends, waits, and tries again what may succeed another time. What still fails says something of the
-request where the address answers a question of one token, and of the address where it does not: then the request goes
-to the next address, and this one rests.
+request where the address answers a question of one token, and of the address where it does not: then the request is
+asked at the next address, and this one rests.
 
 The endpoint applies its own chat template and ends responses with its own tokens. Its answers are data: only the text,
 the finish reason, the counts and the log-probabilities are read.
@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,15 @@ from typing import Any
 import openai
 
 from stapo_eval.decoding import NEUTRAL, Decoding
-from stapo_eval.engines.base import Engine, Spec
+from stapo_eval.engines.base import LocalEngine, Spec
 from stapo_eval.engines.options import EngineOptions
-from stapo_eval.engines.requests import Finished, Key, Queue, Request, failed
+from stapo_eval.engines.requests import Finished, Request, failed
 from stapo_eval.models import ModelFiles
 from stapo_results.errors import BadInput, RunFailed
 
 RETRIES = 4  # of the SDK, in about eight seconds; a request is asked in two rounds of them before it is blamed
 REST_SECONDS = 5.0  # of an address that does not answer
+PROBE_SECONDS = 60.0  # the longest wait for one token, and for the list of models
 _UNLIMITED = 1 << 30
 _PROBE = Request("", "", 0, (1 << 63) - 1, tuple(b"1+1="), Decoding(1.0, 1.0, 1))  # the longest seed that is sent
 _OPTIONS = {"logprobs", "seed", *NEUTRAL}
@@ -41,12 +43,13 @@ class _Address:
     client: openai.AsyncOpenAI
     limit: str = "max_tokens"  # how it calls the longest response
     in_flight: int = 0
+    down: bool = False  # it gets requests again once it has answered a question of one token
     rests_until: float = 0.0
-    silent_since: float = 0.0  # 0: the last request was answered
+    silent_since: float = 0.0  # when the first request failed after the last one that was answered; 0: none has
     last: str = ""  # what went wrong
 
 
-class EndpointEngine(Engine):
+class EndpointEngine(LocalEngine):
     """`encode` gives a message's UTF-8 bytes: the endpoint has the tokenizer, and there is no token without a byte."""
 
     counts_tokens = False
@@ -57,7 +60,9 @@ class EndpointEngine(Engine):
         if not (self._secret.isascii() and self._secret.isprintable()):
             raise BadInput(f"${options.key_variable} is no key", expected="printable ASCII; its value is not shown")
         self.options, self.runner = options, asyncio.Runner()
-        key, timeout = self._secret or "none", openai.Timeout(options.timeout, connect=10.0)
+        key = self._secret or "none"
+        # a response's own limit holds for all its attempts: `_ask`
+        timeout, self.probe_seconds = openai.Timeout(None, connect=10.0), min(PROBE_SECONDS, options.timeout)
         self.addresses = [
             _Address(u, openai.AsyncOpenAI(api_key=key, base_url=u, timeout=timeout, max_retries=RETRIES))
             for u in options.urls
@@ -65,14 +70,24 @@ class EndpointEngine(Engine):
         self.model = options.served_model or ("" if Path(model.given).is_dir() else model.name)
         self.sends = set(_OPTIONS)  # those options that every address takes
         self.room: dict[tuple[int, ...], int] = {}  # prompt -> tokens that the context leaves, where it is the limit
-        self.suspects: set[Key] = set()  # requests that failed at an address that answers others
+        self.running: set[asyncio.Task[Finished]] = set()
         try:
-            context = min([self.runner.run(self._meet(a)) for a in self.addresses])
+            contexts = [self.runner.run(self._meet(a)) for a in self.addresses]
         except BaseException:
             self.close()
             raise
-        self.loaded(Spec(f"openai {self.model}", False, context))
+        places = options.concurrency * len(self.addresses)
+        self.loaded(Spec(f"openai {self.model}", False, min(contexts), places))
         self.refused = sorted(_OPTIONS - self.sends)
+        if unknown := [a.url for a, context in zip(self.addresses, contexts, strict=True) if context == _UNLIMITED]:
+            self._note(
+                f"{', '.join(unknown)} does not say how many tokens prompt and response may have: what is longer will "
+                "be an error of its sample, unless --max-model-len (a judge: --judge-max-model-len) gives the number"
+            )
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        print(f"note: {text}", file=sys.stderr, flush=True)
 
     def _said(self, error: Exception) -> str:
         """A server's words without the key, should it repeat it, and short."""
@@ -81,11 +96,13 @@ class EndpointEngine(Engine):
 
     async def _meet(self, a: _Address) -> int:
         """The context in tokens of the model at an address, which is asked for one token without what it refuses."""
-        contexts, found = {self.model: _UNLIMITED} if self.model else {}, "none"
+        contexts, found = {self.model: 0} if self.model else {}, "none"
         try:
-            models = await a.client.with_options(max_retries=0, timeout=30.0).models.list()
-            contexts = {str(m.id): int(getattr(m, "max_model_len", 0) or _UNLIMITED) for m in models.data}
+            models = await a.client.with_options(max_retries=0, timeout=self.probe_seconds).models.list()
+            contexts = {str(m.id): int(getattr(m, "max_model_len", 0) or 0) for m in models.data}
             found = ", ".join(list(contexts)[:10])
+        except openai.APIConnectionError as e:  # also a time-out
+            raise self._silent(a, e) from None
         except (openai.OpenAIError, AttributeError, TypeError, ValueError) as e:  # it has no list
             found = self._said(e)
         self.model = self.model or (next(iter(contexts)) if len(contexts) == 1 else "")
@@ -99,7 +116,7 @@ class EndpointEngine(Engine):
             try:
                 if (await self._probe(a)).logprob_sum is None:
                     self.sends.discard("logprobs")
-                return contexts[self.model]
+                return self.options.max_model_len or contexts[self.model] or _UNLIMITED
             except (openai.BadRequestError, openai.UnprocessableEntityError) as e:  # who knows no option names it
                 if "max_completion_tokens" in str(e) and a.limit == "max_tokens":
                     a.limit = "max_completion_tokens"
@@ -108,11 +125,20 @@ class EndpointEngine(Engine):
                 else:
                     raise BadInput(f"{a.url} refuses a request for one token", found=self._said(e)) from None
             except openai.OpenAIError as e:
-                next_step = "start the server, or check --url (it ends in /v1)"
-                raise BadInput(f"{a.url} does not answer", found=self._said(e), next_step=next_step) from None
+                raise self._silent(a, e) from None
+
+    def _silent(self, a: _Address, error: Exception) -> BadInput:
+        return BadInput(
+            f"{a.url} does not answer",
+            found=self._said(error),
+            expected=f"an answer within {self.probe_seconds:g} s",
+            next_step="start the server or wait until it is less busy, or check --url (it ends in /v1)",
+        )
 
     async def _probe(self, a: _Address) -> Finished:
-        return await self._chat(_Address(a.url, a.client.with_options(max_retries=0), a.limit), _PROBE, 1)
+        """The answer to a question of one token, asked once."""
+        client = a.client.with_options(max_retries=0, timeout=self.probe_seconds)
+        return await self._chat(_Address(a.url, client, a.limit), _PROBE, 1)
 
     async def _chat(self, a: _Address, request: Request, max_tokens: int) -> Finished:
         """One answer.
@@ -149,41 +175,91 @@ class EndpointEngine(Engine):
             raise openai.OpenAIError(f"the answer cannot be read: {type(e).__name__}: {e}") from None
 
     async def _ask(self, a: _Address, request: Request) -> Finished:
-        """One answer, which may have what the context leaves; the server alone can count the prompt."""
-        most = request.decoding.max_tokens
-        try:
-            return await self._chat(a, request, self.room.get(request.prompt, most))
-        except openai.BadRequestError:
-            if self.context == _UNLIMITED:
-                raise
-            left = self.context - (await self._chat(a, request, 1)).prompt_length
-            if not 0 < left < most:
-                raise
-            self.room[request.prompt] = left
-            return await self._chat(a, request, left)
+        """One answer within `timeout`, which may have what the context leaves; the server alone can count the prompt.
 
-    async def _end(self, a: _Address, request: Request) -> Finished | BadInput | None:
-        """How a request ended; None where it has to be asked again, an error where no other will do better."""
-        try:
-            end = await self._ask(a, request)
-            a.silent_since = 0.0
-            return end
-        except BadInput as e:  # of this message alone, where the address answers another
-            return failed(request, str(e.found)) if await self._answers(a) else e
-        except openai.OpenAIError as e:
-            status, a.last = getattr(e, "status_code", 0), self._said(e)
-        if status in (400, 413, 422):
-            return failed(request, a.last)
+        Raises:
+            BadInput, openai.OpenAIError: as `_chat`; TimeoutError.
+        """
+        most = request.decoding.max_tokens
+        async with asyncio.timeout(self.options.timeout):
+            try:
+                return await self._chat(a, request, self.room.get(request.prompt, most))
+            except openai.BadRequestError:
+                if self.context == _UNLIMITED:
+                    raise
+                left = self.context - (await self._chat(a, request, 1)).prompt_length
+                if not 0 < left < most:
+                    raise
+                self.room[request.prompt] = left
+                return await self._chat(a, request, left)
+
+    async def _end(self, request: Request) -> Finished:
+        """How a request ended: asked at one address after the other, as long as it is they that fail.
+
+        Raises:
+            BadInput: the key or the model is refused now. RunFailed: no address has answered for `patience` seconds.
+        """
+        suspect = False
+        while True:
+            a = await self._free()
+            a.in_flight += 1
+            try:
+                if a.down and not await self._answers(a):
+                    self._rest(a)
+                    continue
+                a.down = False
+                end = await self._ask(a, request)
+                a.down, a.silent_since = False, 0.0
+                return end
+            except BadInput as e:  # of this message alone, where the address answers another
+                if await self._answers(a):
+                    return failed(request, str(e.found))
+                raise
+            except (openai.OpenAIError, TimeoutError) as e:
+                status = getattr(e, "status_code", 0)
+                said = self._said(e) if status or str(e) else f"no answer within {self.options.timeout:g} s"
+                if status in (400, 413, 422):
+                    return failed(request, said)
+                if time.monotonic() < a.rests_until:  # another request has found it silent
+                    continue
+                a.last = said
+                if status == 429 or not await self._answers(a):
+                    self._rest(a)
+                elif suspect:
+                    return failed(request, f"after two rounds of attempts: {said}")
+                else:
+                    suspect = True
+            finally:
+                a.in_flight -= 1
+
+    async def _free(self) -> _Address:
+        """The emptiest address with a place; one that is down is tried with one request.
+
+        Raises:
+            RunFailed: no address has answered for `patience` seconds.
+        """
+        while True:
+            now = time.monotonic()
+            free = [
+                a
+                for a in self.addresses
+                if now >= a.rests_until and a.in_flight < (1 if a.down else self.options.concurrency)
+            ]
+            if free:
+                return min(free, key=lambda a: a.in_flight)
+            if all(a.down for a in self.addresses):
+                silent = now - max(a.silent_since for a in self.addresses)
+                if silent > self.options.patience:
+                    said = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
+                    raise RunFailed(f"no address has answered for {silent:.0f} s", found=said)
+            await asyncio.sleep(0.1)
+
+    def _rest(self, a: _Address) -> None:
         now = time.monotonic()
-        if now < a.rests_until:  # another request has found it silent
-            return None
-        if status == 429 or not await self._answers(a):
-            a.silent_since, a.rests_until = a.silent_since or now, now + REST_SECONDS
-        elif request.key in self.suspects:
-            return failed(request, f"{2 * (1 + RETRIES)} attempts: {a.last}")
-        else:
-            self.suspects.add(request.key)
-        return None
+        if not a.silent_since:
+            a.silent_since = now
+            self._note(f"{a.url} does not answer: {a.last}")
+        a.down, a.rests_until = True, now + REST_SECONDS
 
     async def _answers(self, a: _Address) -> bool:
         """Whether an address answers a question of one token."""
@@ -196,53 +272,22 @@ class EndpointEngine(Engine):
     def encode(self, message: str) -> list[int]:
         return list(message.encode("utf-8", "replace"))
 
-    def stream(self, requests: Sequence[Request], done: Collection[Key]) -> Iterator[list[Finished]]:
-        queue, running = Queue(requests, done), dict[asyncio.Task[Any], tuple[_Address, Request]]()
-        while queue or running:
-            began = time.monotonic()
-            places = sorted(  # the emptiest address first
-                (number, i)
-                for i, a in enumerate(self.addresses)
-                if began >= a.rests_until
-                for number in range(a.in_flight, self.options.concurrency)
-            )
-            for (_, i), request in zip(places, queue.take(len(places)), strict=False):
-                a = self.addresses[i]
-                a.in_flight += 1
-                running[self.runner.get_loop().create_task(self._end(a, request))] = a, request
-            finished = []
-            for task in self.runner.run(_first(running)):
-                a, request = running.pop(task)
-                a.in_flight -= 1
-                if isinstance(end := task.result(), BadInput):
-                    raise end
-                if end is None:
-                    queue.give_back([request])
-                else:
-                    queue.finished(request, end.response_tokens)
-                    finished.append(end)
-            self.busy += time.monotonic() - began
-            if finished:
-                yield finished
-            elif not running and all(a.silent_since for a in self.addresses):
-                silent = time.monotonic() - max(a.silent_since for a in self.addresses)
-                if silent > self.options.patience:
-                    said = "; ".join(f"{a.url}: {a.last}" for a in self.addresses)
-                    raise RunFailed(f"no address has answered for {silent:.0f} s", found=said)
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.running |= {self.runner.get_loop().create_task(self._end(r)) for r in requests}
+
+    def poll(self) -> list[Finished]:
+        ended, self.running = self.runner.run(self._first())
+        if errors := [e for task in ended if (e := task.exception())]:
+            raise errors[0]
+        return [task.result() for task in ended]
+
+    async def _first(self) -> tuple[set[asyncio.Task[Finished]], set[asyncio.Task[Finished]]]:
+        return await asyncio.wait(self.running, return_when=asyncio.FIRST_COMPLETED)
 
     def close(self) -> None:
         for a in self.addresses:
             self.runner.run(a.client.close())
         self.runner.close()  # what is in flight is given up
-
-
-async def _first(running: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """What ends within a short wait."""
-    if not running:
-        await asyncio.sleep(0.1)
-        return set()
-    ended, _ = await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-    return ended
 
 
 def _parsed(request: Request, answer: Any, seconds: float) -> Finished:

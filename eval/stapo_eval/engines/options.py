@@ -10,7 +10,7 @@ import tyro
 from stapo_results.errors import BadInput
 
 KINDS = ("hf", "vllm", "openai")
-_LEAST = {"replicas": 0, "concurrency": 1, "tensor_parallel": 1, "timeout": 1, "patience": 0}
+_LEAST = {"max_model_len": 0, "replicas": 0, "concurrency": 1, "tensor_parallel": 1, "timeout": 1, "patience": 0}
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class EngineOptions:
     """How the endpoint calls the model; if empty, --model, or the only one there if --model is a folder."""
     concurrency: int = 64
     """Requests in flight at each address."""
+    max_model_len: int = 0
+    """Tokens that prompt and response may have together at the endpoint; if 0, what its list of models says."""
     timeout: float = 3600.0
     """Seconds that an endpoint may take for one response."""
     patience: float = 300.0
@@ -51,6 +53,7 @@ def check_options(kind: str, options: EngineOptions) -> None:
         (remote and not urls, "the engine openai needs an address", "--url http://HOST:PORT/v1"),
         (remote and options.replicas, "--replicas starts engines, an endpoint has its own", "several --url instead"),
         (not remote and urls, "--url is for the engine openai", "--engine openai"),
+        (not remote and options.max_model_len, "--max-model-len is for the engine openai", "--engine openai"),
         (kind != "vllm" and options.tensor_parallel > 1, "--tensor-parallel is for the engine vllm", "--engine vllm"),
         (len(set(urls)) < len(urls), "duplicate address in --url", "give each once"),
     ):

@@ -81,7 +81,7 @@ class RayEngine(Engine):
         import ray
         import ray.exceptions
 
-        errors, queue = self.spec.schedule(requests, done)
+        errors, queue = self.schedule(requests, done)
         if errors:
             yield errors
         calls: dict[Any, int] = {}  # Ray's reference to the work in progress -> its replica
