@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from verl.utils import tensordict_utils as tu
@@ -43,14 +42,13 @@ def rollout(config: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def _prompts(**more: Any) -> Any:
-    objects = lambda values: np.fromiter(values, dtype=object)  # noqa: E731
     batch = tu.get_tensordict(
         {
-            "raw_prompt": objects([{"role": "user", "content": f"{a}+0"}] for a in ANSWERS),
-            "uid": objects(f"00000007-00000{i}" for i in range(3)),
-            "data_source": objects(["mini"] * 3),
-            "reward_model": objects({"ground_truth": a} for a in ANSWERS),
-            "extra_info": objects({"problem_id": f"p{i}"} for i in range(3)),
+            "raw_prompt": [[{"role": "user", "content": f"{a}+0"}] for a in ANSWERS],
+            "uid": [f"00000007-00000{i}" for i in range(3)],
+            "data_source": ["mini"] * 3,
+            "reward_model": [{"ground_truth": a} for a in ANSWERS],
+            "extra_info": [{"problem_id": f"p{i}"} for i in range(3)],
             "index": torch.arange(3),
         }
     )
