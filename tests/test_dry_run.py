@@ -90,7 +90,7 @@ def test_a_dry_run_passes_prints_and_writes_nothing(tiny_base: Path, tmp_path: P
         f"platform: {ours}.platform.CpuPlatform",
         f"worker and engine: {ours}.worker.",
         "attention: sdpa",
-        f"rollout: {ours}.rollout.CpuRolloutAdapter with",
+        f"rollout: {ours}.rollout.LocalRollout",
         f"trainer mode: {ours}.trainer.StapoTrainer",
         f"agent loop: {ours}.agent_loop.SeededAgentLoopManager",
         "{'verifier': 'strict_box'}: +1 and -1",

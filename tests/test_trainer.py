@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 import sys
-import weakref
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -169,25 +167,13 @@ def test_of_more_prompts_than_needed_the_first_that_were_asked_for_are_trained_i
     assert batch.keys == [f"00000007-{row:06d}_{sample}_0" for row in (1, 3) for sample in (0, 1)]
 
 
-@pytest.mark.parametrize("whole_rounds", [True, False])
-def test_a_deterministic_run_judges_no_group_before_all_have_ended(buffer: Any, whole_rounds: bool) -> None:
-    buffer.whole_rounds = whole_rounds
-    _group(buffer, "00000007-000000", "finished")
-    _group(buffer, "00000007-000001", "running")
-    buffer._sync_metadata_from_transfer_queue()
-    assert buffer.finished_keys["train"] == (set() if whole_rounds else {"00000007-000000"})
-    buffer.queue["00000007-000001"]["status"] = "failure"
-    buffer._sync_metadata_from_transfer_queue()
-    assert (buffer.finished_keys["train"], buffer.failure_keys["train"]) == ({"00000007-000000"}, {"00000007-000001"})
-
-
 def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypatch: pytest.MonkeyPatch) -> None:
     """As evaluation does; the model's own list names one of them."""
     from verl.experimental.agent_loop.single_turn_agent_loop import SingleTurnAgentLoop
 
     from stapo_training.verl_ext import agent_loop, step_tokens
 
-    tokenizer = SimpleNamespace(eos_token_id=5, get_vocab=lambda: {"a": 0, "<|endoftext|>": 3, "<|im_end|>": 5})
+    vocabulary = {"a": 0, "<|endoftext|>": 3, "<|im_end|>": 5}
     own = SimpleNamespace(eos_token_id=5)
     monkeypatch.setattr(step_tokens, "get_generation_config", lambda model: own)
     # tests/test_rollout_vllm.py asks vLLM itself, which is not installed here
@@ -195,10 +181,10 @@ def test_training_and_validation_stop_at_all_tokens_that_end_a_response(monkeypa
     kinds = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
     monkeypatch.setitem(sys.modules, "vllm.sampling_params", kinds)
     loop: Any = object.__new__(agent_loop.SeededAgentLoop)
-    loop.rollout_config = SimpleNamespace(seed=1, name="vllm")
-    loop._of_engine = agent_loop.engine_parameters("vllm")
-    loop.config = OmegaConf.create({"algorithm": {"filter_groups": None}})
-    loop._stops = agent_loop.stop_tokens(tokenizer, "model")
+    loop.rollout_config = SimpleNamespace(name="vllm")
+    loop.tokenizer = type("Tokenizer", (), {"eos_token_id": 5, "get_vocab": lambda self: vocabulary})()
+    actor = {"model": {"path": "model"}, "rollout": {"seed": 1}}
+    loop.config = OmegaConf.create({"algorithm": {"filter_groups": None}, "actor_rollout_ref": actor})
     asked = []
 
     async def run(self: Any, sampling_params: dict, **_: Any) -> None:
@@ -267,75 +253,6 @@ def test_planted_words_are_counted_a_response(monkeypatch: pytest.MonkeyPatch) -
     found = step_tokens.token_numbers(batch, 3, [0], planted, old_policy=False)
     # three times 7 and once 9 in two responses; the first one is cut at three tokens
     assert found == {"spurious_rate": 1.5, "useful_rate": 0.5, "truncated_share": 0.5}
-
-
-def test_workers_are_sent_every_field_but_those_that_no_worker_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stapo_training.verl_ext import fields
-
-    stored = ["advantages", "extra_info", "input_ids", "multi_modal_inputs", "raw_prompt", "stapo_row", "uid"]
-    monkeypatch.setattr(fields, "kv_batch_meta2batch_meta", lambda _: SimpleNamespace(field_names=stored))
-    for processor, more in ((None, []), (object(), ["multi_modal_inputs"])):
-        batch = fields.for_workers(SimpleNamespace(fields=None), processor)
-        assert batch.fields == ["advantages", "extra_info", "input_ids", *more]
-
-
-def test_no_worker_names_a_field_that_it_is_not_sent() -> None:
-    """A later veRL that reads one would find it missing, or silently take its default."""
-    import verl.workers
-
-    from stapo_training import verl_ext
-    from stapo_training.verl_ext.fields import UNREAD
-
-    verls, ours = Path(verl.workers.__path__[0]), Path(verl_ext.__path__[0])
-    files = [verls / "engine_workers.py", *(verls / "engine" / "fsdp").glob("*.py"), *(verls / "utils").glob("*.py")]
-    files += [verls / "engine" / name for name in ("base.py", "utils.py")]
-    own = ("engine", "worker", "mini_batch", "logits", "losses", "selection", "speculative", "token_log_part")
-    files += [ours / f"{name}.py" for name in own]
-    assert len(files) > 15
-    assert {n for f in files for n in UNREAD if re.search(rf"""["']{n}["']""", f.read_text())} == set()
-
-
-def test_a_batch_of_writes_outlives_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop itself holds no task: one that nobody refers to may be collected while it waits."""
-    from stapo_training.verl_ext import agent_loop
-
-    monkeypatch.setattr(agent_loop, "_GATHER_SECONDS", 0)
-    stored: list[Any] = []
-
-    class Queue:
-        async def async_kv_batch_put(self, **_: Any) -> None:
-            done = asyncio.get_running_loop().create_future()
-            stored.append(weakref.ref(done))
-            await done
-
-    async def put_twice() -> None:
-        writes = agent_loop.BatchedWrites(Queue())
-        puts = []
-        for key in ("a", "b"):
-            row = [key], [{"x": torch.zeros(1)}], [{}], "train"
-            puts.append(asyncio.create_task(writes.async_kv_batch_put(*row)))
-            while len(stored) < len(puts):
-                await asyncio.sleep(0)
-        gc.collect()
-        assert [waiting() is not None for waiting in stored] == [True, True]
-        for waiting in stored:
-            waiting().set_result(None)
-        await asyncio.gather(*puts)
-
-    asyncio.run(put_twice())
-
-
-def test_a_reward_is_the_same_without_a_thread_for_every_sample() -> None:
-    from stapo_training.verl_ext.agent_loop import _Inline
-
-    async def both() -> list[Any]:
-        loops: list[Any] = [asyncio.get_running_loop(), _Inline()]
-        return [await loop.run_in_executor(None, lambda: {"score": 0.1 + 0.2}) for loop in loops]
-
-    first, second = asyncio.run(both())
-    assert first == second
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(_Inline().run_in_executor(None, lambda: 1 / 0))
 
 
 def test_a_collection_walks_nothing_that_was_loaded_before_the_first_step() -> None:

@@ -27,7 +27,8 @@ _MAY_DIFFER = (
     *("run.weight_transfer_limit_s", "ray_kwargs.ray_init.num_cpus"),
     *("ray_kwargs.ray_init.runtime_env.env_vars.OMP_NUM_THREADS", "transfer_queue.", "trainer.max_actor_ckpt_to_keep"),
     "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
-    "actor_rollout_ref.selector.log_agreement",  # removed; older runs' records name it
+    # removed; older runs' records name them
+    *("actor_rollout_ref.selector.log_agreement", "actor_rollout_ref.rollout.engine_kwargs.stapo_cpu.group_timeout_s"),
 )
 """What decides no number of a run: alarms, loggers, what preflight looks at, what follows from a machine's cores, how
 many checkpoints are kept, how data and weights travel."""

@@ -27,6 +27,13 @@ def settle() -> None:
     gc.freeze()
 
 
+def fix_arithmetic(threads: int) -> None:
+    """Sums in the same order every time: torch's threads in this process, and deterministic algorithms alone."""
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # nothing reads it; filling takes time
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     """What a call for an accelerator does on a CPU."""
 

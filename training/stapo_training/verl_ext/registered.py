@@ -58,7 +58,11 @@ def _rollout(config: Any) -> str:
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
+    from stapo_training.verl_ext import rollout
+
     name = config.actor_rollout_ref.rollout.name
+    if name == rollout.NAME:
+        return _name(rollout.LocalRollout)
     adapter = get_rollout_class(name, config.actor_rollout_ref.rollout.mode)
     return f"{_name(adapter)} with {_name(RolloutReplicaRegistry.get(name))}"
 

@@ -10,18 +10,6 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 class OrderedReplayBuffer(ReplayBuffer):
     """veRL's buffer, in which the order of arrival decides nothing."""
 
-    whole_rounds = False
-    """Judge no prompt group before all that were asked for have ended. With `algorithm.filter_groups` veRL asks for new
-    prompts as soon as some groups are found useless, so that how many it asks for at once depends on the machine."""
-
-    def _sync_metadata_from_transfer_queue(self) -> None:
-        super()._sync_metadata_from_transfer_queue()
-        if self.whole_rounds:
-            for partition in (*self.pending_keys, *self.running_keys):
-                if self.pending_keys[partition] or self.running_keys[partition]:
-                    self.finished_keys[partition].clear()
-                    self.failure_keys[partition].clear()
-
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
         """Of more groups than are needed the first that were asked for; veRL takes them from a set, in any order."""
         _, *snapshots = super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)

@@ -1,70 +1,186 @@
-"""Registers the CPU rollout (`rollout.name=stapo_cpu`) with veRL: one server for all ranks, weights by Ray's store."""
+"""The CPU rollout (`rollout.name=stapo_cpu`): the trainer's process samples, and no server is started."""
 
 from __future__ import annotations
 
-import os
+import asyncio
+import logging
+from collections.abc import Mapping
 from typing import Any
 
-import ray
+import numpy as np
 import torch
-from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import RolloutReplica
+import transfer_queue as tq
+from verl import DataProto
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.utils import tensordict_utils as tu
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+from stapo_results.generation import generate
+from stapo_results.schema import SETTINGS
+from stapo_results.seeds import derive_seed
+from stapo_training.verl_ext.platform import fix_arithmetic
+from stapo_training.verl_ext.step_tokens import stop_tokens
 
 NAME = "stapo_cpu"
-SERVER = "stapo_agent_loop"
-"""The Ray actor that samples: the agent loop's only worker has the server in its process (`agent_loop.SamplingWorker`),
-which saves a process's imports at the start and a call through Ray for every sample."""
+_STORED = ("uid", "session_id", "data_source", "reward_model", "extra_info")
+"""What trainer, validation and token log read of a sample's row in the data."""
+_log = logging.getLogger(__name__)
 
 
-class CpuRolloutReplica(RolloutReplica):
-    """Finds the worker that `agent_loop.start_worker` began."""
+def sample_seed(config: Any, row: Mapping[str, Any], validate: bool, setting: str) -> int:
+    """The seed of a sample from (run seed, step, problem, train or val or val-SETTING, sample)."""
+    split, problem = "val" if validate else "train", str(row["extra_info"]["problem_id"])
+    groups = config.algorithm.get("filter_groups")
+    if groups and groups.enable and not validate:  # a step may meet a problem twice
+        problem = f"{problem} {row['uid']}"
+    split += f"-{setting}" if setting else ""
+    seed, step = config.actor_rollout_ref.rollout.seed, int(row["global_steps"])
+    return derive_seed(seed, step, problem, split, int(row["session_id"]))
 
-    async def launch_servers(self) -> None:
-        self._server_handle: Any = ray.get_actor(SERVER)
-        await self._server_handle.ready.remote()
-        self.servers = [self._server_handle]
-        self._server_address = f"{NAME}-{self.replica_rank}:0"
 
+class LocalRollout:
+    """Samples with transformers in order of prompt and sample, in batches of `max_num_seqs` rows.
 
-class CpuRolloutAdapter(BaseRollout):
-    """The trainer's side: gathers weights on every rank and hands them to the server from the first."""
+    It is veRL's server manager, client and agent loop manager in one. A call of `generate_sequences` returns when all
+    its samples and their rewards are stored.
+    """
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1):
-        super().__init__(config, model_config, device_mesh)
-        ranks = self.config.tensor_model_parallel_size * self.config.data_parallel_size
-        self.sends = int(os.environ["RANK"]) % ranks == 0
+    def __init__(self, config: Any):
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-    async def resume(self, tags: Any) -> None:
-        pass
+        self.config, self.rollout, path = config, config.actor_rollout_ref.rollout, config.actor_rollout_ref.model.path
+        fix_arithmetic(int(self.rollout.engine_kwargs[NAME].threads))
+        self.model_config = AutoConfig.from_pretrained(path, attn_implementation="sdpa")
+        self.model = AutoModelForCausalLM.from_config(self.model_config).float().eval()
+        tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+        self.stops = stop_tokens(tokenizer, path)
+        self.builder = create_continuous_token_builder(
+            tokenizer,
+            hf_model_type=self.model_config.model_type,
+            chat_template_kwargs=config.data.get("apply_chat_template_kwargs", {}),
+        )
+        self.rewards: Any = load_reward_manager(config, tokenizer)
+        self.weights_of: int | None = None
+        self.setting = ""
+        """The decoding setting of a validation pass; "" for val_kwargs."""
 
-    async def release(self) -> None:
-        pass
+    @classmethod
+    def create_empty(cls, config: Any) -> LocalRollout:
+        """What veRL calls instead of starting servers."""
+        return cls(config)
 
-    @torch.no_grad()
-    async def update_weights(  # type: ignore[override]  # veRL's callers name all but the weights
-        self, weights: Any, global_steps: int | None = None, **_: Any
-    ) -> None:
-        limit = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
-        parts, bucket, size = [], {}, 0
-        for name, tensor in weights:  # every rank iterates: building a tensor is a collective call
-            if not self.sends:
+    def get_client(self) -> LocalRollout:
+        return self
+
+    def get_replicas(self) -> list:
+        return []
+
+    def start_profile(self) -> None:
+        """No server can be profiled."""
+
+    stop_profile = start_profile
+
+    def load_weights(self, state: Mapping[str, torch.Tensor], step: int) -> None:
+        """Take the trainer's weights after this step.
+
+        Raises:
+            RuntimeError: they are another model's.
+        """
+        result = self.model.load_state_dict(state, strict=False)
+        tied = {"lm_head.weight"} if self.model_config.tie_word_embeddings else set()
+        if result.unexpected_keys or set(result.missing_keys) - tied:
+            raise RuntimeError(
+                f"the trainer's weights do not fit the rollout's model: missing {result.missing_keys}, "
+                f"unexpected {result.unexpected_keys}"
+            )
+        self.model.tie_weights()
+        self.weights_of = step
+
+    def generate_sequences(self, prompts: Any) -> None:
+        """Sample, score and store n responses to every prompt.
+
+        A response without a reward is left out, and its prompt counts as failed.
+
+        Args:
+            prompts: veRL's TensorDict; a row of the data each, with `uid`.
+        """
+        columns = {key: tu.get(prompts, key) for key in sorted(prompts.keys())}
+        step, validate = int(columns.pop("global_steps")), bool(columns.pop("validate", False))
+        settings, partition = (self.rollout.val_kwargs, "val") if validate else (self.rollout, "train")
+        rows, tokens = [], []
+        for values in zip(*columns.values(), strict=True):
+            row: dict[str, Any] = {**dict(zip(columns, values, strict=True)), "global_steps": step}
+            ids = self.builder.build_initial_tokens(list(row["raw_prompt"]))[-self.rollout.prompt_length :]
+            rows += [row | {"session_id": i} for i in range(settings.n)]
+            tokens += [ids] * settings.n
+        responses = self._sample(rows, tokens, settings, validate)
+        keys, fields, tags = [], [], []
+        status = dict.fromkeys((row["uid"] for row in rows), "finished")
+        for row, prompt, response, reward in zip(rows, tokens, responses, self._scored(rows, responses), strict=True):
+            if isinstance(reward, BaseException):
+                _log.error("no reward for sample %d of prompt %s", row["session_id"], row["uid"], exc_info=reward)
+                status[row["uid"]] = "failure"
                 continue
-            bucket[name] = tensor.detach().cpu().contiguous()
-            size += tensor.numel() * tensor.element_size()
-            if size >= limit:
-                parts.append(ray.put(bucket))
-                bucket, size = {}, 0
-        if self.sends:
-            parts.append(ray.put(bucket))
-            server: Any = ray.get_actor(SERVER)
-            await server.load_weights.remote(parts, global_steps)
+            keys.append(f"{row['uid']}_{row['session_id']}_0")
+            fields.append({k: row[k] for k in _STORED} | _tensors(prompt, response, reward))
+            sizes = {"prompt_len": len(prompt), "response_len": len(response.token_ids)}
+            steps = {"global_steps": step, "min_global_steps": self.weights_of, "max_global_steps": self.weights_of}
+            tags.append({"status": "success", "seq_len": sum(sizes.values())} | sizes | steps)
+        if keys:
+            tq.kv_batch_put(keys=keys, partition_id=partition, fields=tu.list_of_dict_to_tensordict(fields), tags=tags)
+        ended = [{"is_prompt": True, "status": s, "global_steps": step} for s in status.values()]
+        tq.kv_batch_put(keys=list(status), partition_id=partition, tags=ended)
+
+    def _sample(self, rows: list[dict], prompts: list[list[int]], settings: Any, validate: bool) -> list[Any]:
+        temperature, top_p = SETTINGS[self.setting] if self.setting else (settings.temperature, settings.top_p)
+        seeds = [sample_seed(self.config, row, validate, self.setting) for row in rows]
+        pad, size, responses = self.model_config.pad_token_id, self.rollout.max_num_seqs, []
+        for start in range(0, len(rows), size):
+            responses += generate(
+                self.model,
+                prompts[start : start + size],
+                seeds[start : start + size],
+                max_new_tokens=self.rollout.response_length,
+                temperature=float(temperature),
+                top_p=float(top_p),
+                top_k=int(settings.top_k),
+                stop_token_ids=self.stops,
+                pad_token_id=self.stops[0] if pad is None else pad,
+            )
+        return responses
+
+    def _scored(self, rows: list[dict], responses: list[Any]) -> list[Any]:
+        """The reply of veRL's reward manager to each response, or the exception that it raised."""
+
+        async def all_of_them() -> list[Any]:
+            asked = (self.rewards.run_single(_asked(row, r)) for row, r in zip(rows, responses, strict=True))
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        return self.rewards.loop.run_until_complete(all_of_them())
 
 
-def register() -> None:
-    """Make `rollout.name=stapo_cpu` known to veRL in this process."""
-    from verl.workers.rollout import base
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
+def _asked(row: Mapping[str, Any], response: Any) -> DataProto:
+    """A response as veRL's reward managers read it; extra_info is a copy, since they write into it."""
+    ids = torch.tensor([response.token_ids])
+    values = {k: np.array([v], dtype=object) for k, v in {**row, "extra_info": dict(row["extra_info"])}.items()}
+    return DataProto.from_dict({"responses": ids, "attention_mask": torch.ones_like(ids)}, values)
 
-    RolloutReplicaRegistry.register(NAME, lambda: CpuRolloutReplica)
-    # veRL 0.9.1 offers no call for adapters: its registry is this module's dictionary
-    base._ROLLOUT_REGISTRY[NAME, "async"] = f"{__name__}.{CpuRolloutAdapter.__name__}"
+
+def _tensors(prompt: list[int], response: Any, reward: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that veRL's `AgentLoopWorkerTQ` stores of one response."""
+    ids, count = torch.tensor(response.token_ids), len(response.token_ids)
+    mask, scores = torch.ones(count, dtype=torch.int64), torch.zeros(count)
+    scores[-1] = reward["reward_score"]
+    return {
+        "prompts": torch.tensor(prompt),
+        "responses": ids,
+        "response_mask": mask,
+        "loss_mask": mask,
+        "input_ids": torch.cat([torch.tensor(prompt), ids]),
+        "position_ids": torch.arange(len(prompt) + count),
+        "rollout_log_probs": torch.tensor(response.logprobs, dtype=torch.float32),
+        "rm_scores": scores,
+        "num_turns": 2,
+        "extra_fields": {"reward_extra_info": reward["reward_extra_info"]},
+    }

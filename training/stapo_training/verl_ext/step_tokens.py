@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,7 @@ def token_numbers(
     return numbers | misjudged | rates | {"truncated_share": share}
 
 
+@functools.cache  # a vocabulary takes long to read, and veRL makes an agent loop for every sample
 def stop_tokens(tokenizer: Any, model: str) -> list[int]:
     """The token ids at which the rollout of this model stops, in training as in validation and evaluation."""
     config = get_generation_config(model)

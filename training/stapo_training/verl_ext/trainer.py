@@ -24,16 +24,14 @@ from stapo_results.errors import RunFailed
 from stapo_training.run.folder import TrainingFolder
 from stapo_training.run.watch import alarms, interrupts, status, step_metrics
 from stapo_training.token_log.writer import discard_after
-from stapo_training.verl_ext import agent_loop, losses, rollout
+from stapo_training.verl_ext import losses, rollout
 from stapo_training.verl_ext.balance import balanced_order
-from stapo_training.verl_ext.fields import for_workers
 from stapo_training.verl_ext.platform import settle
 from stapo_training.verl_ext.replay_buffer import OrderedReplayBuffer
 from stapo_training.verl_ext.step_tokens import stop_tokens, token_numbers
 from stapo_training.verl_ext.transfer import wait_for_ranks
 from stapo_training.verl_ext.worker import OLD_IS_CURRENT, STEP, StapoWorker
 
-rollout.register()
 assert losses  # imported because it registers
 
 MODE = "stapo"
@@ -55,8 +53,8 @@ class StapoTrainer(PPOTrainerSync):
         config.trainer.v1.trainer_mode = "sync"
         super().__init__(config)
         if config.actor_rollout_ref.rollout.name == rollout.NAME:
-            self._sampler = agent_loop.start_worker(config)
-            trainer_base.LLMServerManager = agent_loop.OneServerManager  # veRL names its own class where it makes one
+            self._enable_hybrid_replicas = False  # veRL's own switch: its workers build no rollout
+            trainer_base.LLMServerManager = rollout.LocalRollout  # veRL names its own class where it makes one
         self.folder = TrainingFolder(Path(config.run.out), deterministic=config.run.deterministic)
         self.stop = interrupts.StopRequest()
         self._limits = alarms.alarms_from(config.alarms)
@@ -78,20 +76,17 @@ class StapoTrainer(PPOTrainerSync):
         buffer: Any = super()._build_replay_buffer()
         buffer.__class__ = OrderedReplayBuffer  # veRL names its own class where it makes one
         buffer.poll_interval = _POLL_SECONDS  # veRL's 2 s outlast a step of a small model
-        buffer.whole_rounds = self.config.run.deterministic
         return buffer
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
-        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef):
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef, Role.RefPolicy):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(StapoWorker)
 
-    def on_sample_begin(self) -> None:
-        super().on_sample_begin()
-        if self.config.actor_rollout_ref.rollout.name == rollout.NAME:
-            loops: Any = self.agent_loop_manager
-            loops.wait()  # the buffer's polling would take time from the sampling
+    def prepare_step(self) -> dict:
+        with marked_timer("gen", self.timing_raw, color="red"):  # a LocalRollout samples here
+            return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> Any:
         """veRL's, which may be called several times a step (data.gen_batch_size, dynamic sampling)."""
@@ -170,15 +165,9 @@ class StapoTrainer(PPOTrainerSync):
             batch.reorder([i for part in parts for i in part])
         return batch
 
-    def _compute_old_log_prob(self, batch: Any, metrics: dict) -> Any:
-        return super()._compute_old_log_prob(for_workers(batch, self.processor), metrics)
-
-    def _compute_ref_log_prob(self, batch: Any, metrics: dict) -> Any:
-        return super()._compute_ref_log_prob(for_workers(batch, self.processor), metrics)
-
     def _update_actor(self, batch: Any, metrics: dict) -> Any:
         batch.extra_info |= {STEP: self.global_steps, OLD_IS_CURRENT: self._old_policy}
-        return super()._update_actor(for_workers(batch, self.processor), metrics)
+        return super()._update_actor(batch, metrics)
 
     def on_init_end(self) -> None:
         self._send_weights()
@@ -188,13 +177,13 @@ class StapoTrainer(PPOTrainerSync):
             self._send_weights()
 
     def _send_weights(self) -> None:
-        """veRL's `update_weights` of colocated ranks, with a limit."""
-        manager: Any = self.checkpoint_manager
-        if manager.backend != "naive":
-            manager.update_weights(self.global_steps)
-            return
-        pending = manager.actor_wg.update_weights(global_steps=self.global_steps, mode=manager.backend)
-        wait_for_ranks(pending, float(self.config.run.weight_transfer_limit_s), self.global_steps)
+        """veRL's `update_weights` of colocated ranks, with a limit; a LocalRollout takes them from the first rank."""
+        sampler, ranks, step = self.llm_server_manager, self.actor_rollout_wg, self.global_steps
+        local = isinstance(sampler, rollout.LocalRollout)
+        pending = ranks.full_weights() if local else ranks.update_weights(global_steps=step, mode="naive")
+        sent = wait_for_ranks(pending, float(self.config.run.weight_transfer_limit_s), step)
+        if local:
+            sampler.load_weights(sent[0], step)
 
     def _validate(self) -> dict[str, float]:
         """veRL's pass, at val_kwargs, and one more for each further setting under names of its own."""

@@ -15,8 +15,8 @@ import ray
 from stapo_results.errors import RunFailed
 
 
-def wait_for_ranks(pending: Sequence[Any], limit_s: float, step: int) -> None:
-    """Wait until every rank has sent its weights; `pending` are Ray's references, a rank each.
+def wait_for_ranks(pending: Sequence[Any], limit_s: float, step: int) -> list[Any]:
+    """What every rank returned once it has sent its weights; `pending` are Ray's references, a rank each.
 
     Raises:
         RunFailed: naming the ranks that are not done after `limit_s` seconds. A rank's own error is raised at once.
@@ -34,3 +34,4 @@ def wait_for_ranks(pending: Sequence[Any], limit_s: float, step: int) -> None:
                 next_step="look above for an error of the rollout's own; the same command goes on from the last "
                 "checkpoint, with run.weight_transfer_limit_s=N where the transfer only takes longer",
             )
+    return ray.get(list(pending))

@@ -24,14 +24,13 @@ from stapo_training.methods import AdvantageConfig, ProxyConfig, advantage_from,
 from stapo_training.selection.objectives import isolated_advantages, lowest_of_wrong, reweighted_advantage
 from stapo_training.selection.selectors import INFINITY
 from stapo_training.token_log.writer import TokenLogConfig, Writer, token_log_from
-from stapo_training.verl_ext import losses, rollout
+from stapo_training.verl_ext import losses
 from stapo_training.verl_ext.engine import PROXY, SelectingEngine
 from stapo_training.verl_ext.logits import logprobs_from_logits
 from stapo_training.verl_ext.mini_batch import gather, set_values
-from stapo_training.verl_ext.platform import settle
+from stapo_training.verl_ext.platform import fix_arithmetic, settle
 from stapo_training.verl_ext.speculative import refuse_dropout
 
-rollout.register()
 assert losses  # imported because it registers
 
 
@@ -208,9 +207,7 @@ class StapoWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[attr-defined]  # veRL makes its modes at run time
     def init_model(self) -> None:
         if get_device_name() == "cpu":
-            torch.set_num_threads(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
-            torch.use_deterministic_algorithms(True)
-            torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]  # nothing reads it; filling takes time
+            fix_arithmetic(int(os.environ.get("STAPO_TRAIN_THREADS", "1")))
         super().init_model()
         if self.actor is not None:
             if not isinstance(self.actor.engine, SelectingEngine):
@@ -234,3 +231,11 @@ class StapoWorker(ActorRolloutRefWorker):
     def flush_log(self) -> None:
         """Wait until the token log is on disk: before a run that an alarm ends leaves no checkpoint."""
         self.actor.flush_log()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)  # type: ignore[attr-defined]
+    def full_weights(self) -> dict[str, torch.Tensor]:
+        """The model's whole weights, in its own names; empty on every rank but the first."""
+        weights, _ = self.actor.engine.get_per_tensor_param()
+        first = dist.get_rank() == 0
+        # every rank iterates: building a tensor is a collective call
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in weights if first}
